@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The clock that all processes of a machine share: CLOCK_MONOTONIC, in nanoseconds.
 //!
-//! - **Why** a deadline crosses to the server; an `Instant`, which is the same clock on Linux, says no number
+//! - **Why** a deadline is sent to the server as a number, and an `Instant`, which is the same clock on Linux, does not give one
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A time as the other side's clock shows it; never 0. Reads no clock, but for the first time.
+/// Converts a time to nanoseconds of the clock that the other side reads; never 0. Only the first call reads a clock.
 pub(crate) fn monotonic_ns(at: Instant) -> u64 {
     static BOTH: OnceLock<(Instant, u64)> = OnceLock::new();
     let (instant, ns) = *BOTH.get_or_init(read_both);
@@ -18,7 +18,7 @@ pub(crate) fn monotonic_ns(at: Instant) -> u64 {
     .max(1)
 }
 
-/// One moment on both; not one between whose two readings this thread lost its core.
+/// Reads both clocks at one moment. The best of five readings counts, in case this thread lost its core during one.
 fn read_both() -> (Instant, u64) {
     let now_ns = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is at the other end of a socket, as the kernel says (`SO_PEERCRED`).
+//! The process at the other end of a socket, as the kernel reports it (`SO_PEERCRED`).
 //!
 //! - **Order** the kernel notes it when the session's socket connects or listens; later changes of user do not count
-//! - **Not here** whether they may: `server/listen.rs` and `client/mod.rs` decide that
+//! - **Not here** access control: `server/listen.rs` and `client/mod.rs` decide about that
 
 use crate::error::Error;
 use rustix::fd::{AsFd, AsRawFd};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong between two processes, each with what to do about it.
+//! Errors between two processes, each with what to do about it.
 
 use memlift_engine::region::RegionError;
 use memlift_engine::socket_file::Occupant;
@@ -14,7 +14,7 @@ pub enum Error {
     ServerUnavailable {
         /// The address tried.
         address: String,
-        /// What the kernel said.
+        /// Error that the kernel gave.
         source: std::io::Error,
     },
     /// The server turned the client away.
@@ -22,23 +22,23 @@ pub enum Error {
     Refused {
         /// The address tried.
         address: String,
-        /// What the server said.
+        /// Reason that the server gave.
         reason: String,
     },
-    /// The address is taken, and what has it was left as it is.
+    /// The address is taken; its occupant was left as it is.
     #[error("{address} is {by}: stop or remove it, or choose another address")]
     AddressInUse {
-        /// The address.
+        /// The address that was asked for.
         address: String,
-        /// What is there.
+        /// Occupant of the address.
         by: Occupant,
     },
-    /// The address cannot be one.
+    /// The text is not an address.
     #[error("{address:?} is not a server address: {reason}")]
     BadAddress {
-        /// What was given.
+        /// Text that was given as the address.
         address: String,
-        /// Why not.
+        /// Reason why it is not one.
         reason: String,
     },
     /// The peer is gone.
@@ -46,16 +46,16 @@ pub enum Error {
     PeerDied {
         /// `server` or `client`.
         peer: &'static str,
-        /// What was going on.
+        /// Step that was interrupted; `None`: not known.
         doing: Option<&'static str>,
     },
     /// The peer wrote something that cannot be; the session is closed.
     #[error("the peer broke the protocol ({what}); the session is closed: connect again")]
     PeerFault {
-        /// What it wrote.
+        /// Description of what the peer wrote.
         what: String,
     },
-    /// Time is up.
+    /// No answer came within the time limit.
     #[error(
         "no answer within {limit:?}: the server may still be working on it; raise the timeout or look with `memlift top`"
     )]
@@ -71,9 +71,9 @@ pub enum Error {
         "a message of {bytes} bytes is over the limit of {limit}: send it in parts, or raise ipc.message_bytes_max on both sides"
     )]
     MessageTooLarge {
-        /// Its size.
+        /// Size of the payload, bytes.
         bytes: u64,
-        /// The limit.
+        /// Largest payload that is allowed, bytes.
         limit: u64,
     },
     /// The pool is full of loans and unanswered calls.
@@ -81,7 +81,7 @@ pub enum Error {
         "the request pool is full ({used} of at most {limit} bytes in use by loans and unanswered calls, {wanted} more wanted): drop loans, collect results, or raise the pool's limit"
     )]
     PoolFull {
-        /// Bytes wanted.
+        /// Bytes that were wanted in addition.
         wanted: u64,
         /// Bytes in use.
         used: u64,
@@ -91,23 +91,23 @@ pub enum Error {
     /// There is too little memory.
     #[error(transparent)]
     Memory(#[from] RegionError),
-    /// This client has as many unanswered calls as it may.
+    /// The call found no room in time: this client has as many unanswered calls as it may, or its pool is still growing.
     #[error("{outstanding} calls are unanswered, which is the limit: collect results first")]
     Busy {
-        /// How many.
+        /// Number of unanswered calls.
         outstanding: usize,
     },
     /// The data cannot be sent.
     #[error("cannot send {0}: convert it to an array of bool, integer, float or complex, or to bytes")]
     UnsupportedType(String),
-    /// What arrived is not what was sent.
+    /// The payload that arrived differs from the one that was sent.
     #[error(
         "the {what} of {operation:?} did not arrive as it was sent: CRC-32C {arrived:#010x} of {bytes} bytes, {sent:#010x} when they left. Memory or a program on the way is at fault: call again, and look at the machine if it goes on"
     )]
     Corrupted {
         /// `reply` (a request is the server's to check: [`RemoteFailure::Corrupted`]).
         what: &'static str,
-        /// The operation.
+        /// Name of the operation.
         operation: String,
         /// Length in bytes.
         bytes: u64,
@@ -119,27 +119,27 @@ pub enum Error {
     /// This process has no such device.
     #[error("device {device:?} is not available: {why}")]
     DeviceUnavailable {
-        /// Its name.
+        /// Name of the device.
         device: &'static str,
         /// Why not, and what to do.
         why: &'static str,
     },
-    /// The payload is not what was asked for.
+    /// The payload's type or length is not the one asked for.
     #[error("{wanted} was wanted, and {got} of {bytes} bytes came: both sides must agree on the type")]
     WrongType {
         /// Name of the type.
         wanted: &'static str,
-        /// What came.
+        /// Shape of the payload that came.
         got: String,
-        /// Its length.
+        /// Length of that payload, bytes.
         bytes: u64,
     },
     /// An operation of that name, or with the same hash, is registered.
     #[error("operation {name:?} clashes with {other:?}: choose another name")]
     OperationExists {
-        /// The new one.
+        /// Name of the new operation.
         name: String,
-        /// The old one.
+        /// Name of the registered operation.
         other: String,
     },
     /// The process forked; the client stays with its parent.
@@ -147,21 +147,21 @@ pub enum Error {
         "this client was opened before a fork and belongs to process {pid}: open a new one in this process"
     )]
     Forked {
-        /// The parent.
+        /// Process that opened the client.
         pid: u32,
     },
-    /// It was closed.
+    /// The client, server, queue or job is closed.
     #[error("this {what} is closed: open a new one")]
     Closed {
-        /// `client` or `server`.
+        /// Description of what is closed: `client`, `server`, `queue` or `job`, in words of a sentence.
         what: &'static str,
     },
     /// A system call failed.
     #[error("{doing} failed: {source}")]
     System {
-        /// What was tried.
+        /// Step or system call that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error that the kernel gave.
         source: std::io::Error,
     },
 }
@@ -183,17 +183,17 @@ pub enum RemoteFailure {
     /// The handler failed; the text is what it said, with its traceback where it has one.
     #[error("the handler of {operation:?} failed: {message}")]
     Handler {
-        /// The operation.
+        /// Name of the operation.
         operation: String,
-        /// What the handler said.
+        /// Text that the handler gave.
         message: String,
     },
     /// The server has no such operation.
     #[error("the server has no operation {operation:?}; it has: {known}")]
     UnknownOperation {
-        /// The operation.
+        /// Name of the operation.
         operation: String,
-        /// What it has.
+        /// Names of the operations that the server has.
         known: String,
     },
     /// The deadline had passed before a handler was free.
@@ -201,15 +201,15 @@ pub enum RemoteFailure {
         "the server had no handler free for {operation:?} before the deadline: give it more handlers, or raise the timeout"
     )]
     Deadline {
-        /// The operation.
+        /// Name of the operation.
         operation: String,
     },
-    /// The reply did not fit.
+    /// The server had no memory for the reply, or for a copy of the request of its own.
     #[error("there is no memory for the reply of {operation:?}: {message}")]
     OutOfMemory {
-        /// The operation.
+        /// Name of the operation.
         operation: String,
-        /// What was missing.
+        /// Description of the memory that was missing.
         message: String,
     },
     /// The request's CRC was wrong when it arrived; the handler has not seen it.
@@ -217,17 +217,17 @@ pub enum RemoteFailure {
         "the request for {operation:?} did not arrive as it was sent: {message}. Memory or a program on the way is at fault: call again, and look at the machine if it goes on"
     )]
     Corrupted {
-        /// The operation.
+        /// Name of the operation.
         operation: String,
-        /// Both values.
+        /// Both CRC-32C values, in words.
         message: String,
     },
     /// The server did not understand the request.
     #[error("the server could not take the request for {operation:?}: {message}")]
     BadRequest {
-        /// The operation.
+        /// Name of the operation.
         operation: String,
-        /// Why.
+        /// Reason that the server gave.
         message: String,
     },
 }

@@ -7,14 +7,14 @@
 //! - **Owner** one armed failpoint per process
 //! - **Not here** without the feature `failpoints`, [`reach`] is empty: the feature is on for this crate's own tests only
 
-/// Which side of a session takes a step.
+/// Side of a session that takes a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The client.
+    /// The client takes it.
     Client,
-    /// The server.
+    /// The server takes it.
     Server,
-    /// Either, each in its own direction.
+    /// Either side takes it, in its own direction.
     Both,
 }
 
@@ -30,7 +30,7 @@ macro_rules! steps {
             /// All of them.
             pub const ALL: &[Step] = &[$(Step::$name,)+];
 
-            /// Who takes it.
+            /// Returns the side that takes this step.
             pub fn side(self) -> Side {
                 match self {
                     $(Step::$name => Side::$side,)+
@@ -115,7 +115,7 @@ steps! {
     SegmentGone: Client,
 }
 
-/// Says that a step was taken. Does nothing, unless a test armed it.
+/// Notes that a step was taken. Does nothing else, unless a test armed the step.
 #[inline(always)]
 pub(crate) fn reach(step: Step) {
     #[cfg(feature = "failpoints")]
@@ -134,22 +134,22 @@ mod armed {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// What an armed failpoint does to its process.
+    /// Way in which an armed failpoint ends or stops its process.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Act {
-        /// SIGKILL.
+        /// Kills it with SIGKILL.
         Kill,
-        /// `abort`.
+        /// Ends it with `abort`.
         Abort,
-        /// SIGSTOP: it goes on where it was when it is continued.
+        /// Stops it with SIGSTOP: it goes on from there when it is continued.
         Stop,
     }
 
     static ARMED: OnceLock<(Step, u64, Act)> = OnceLock::new();
     static REACHED: [AtomicU64; Step::ALL.len()] = [const { AtomicU64::new(0) }; Step::ALL.len()];
 
-    /// When `step` is taken for the `nth` time from now (1: the next), the process does `act`. Once per process; gives whether
-    /// it was the first.
+    /// Arms a failpoint: when `step` is taken for the `nth` time from now (1: the next), the process does `act`. Gives true for
+    /// the first call in a process; later ones change nothing.
     pub fn arm(step: Step, nth: u64, act: Act) -> bool {
         ARMED.set((step, reached(step) + nth, act)).is_ok()
     }

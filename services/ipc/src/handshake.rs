@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What crosses the socket: a greeting each way, later new segments. Everything else goes through the rings.
+//! Packets that cross the socket: a greeting each way, later new segments. Everything else goes through the rings.
 //!
 //! - **Flow** client: `Hello` + 5 descriptors ─▶ server: `Welcome` ─▶ …  client: `AddSegment` + 1 descriptor ─▶ …  hang-up
 //! - **Layout** packets of a `SOCK_SEQPACKET` socket, one struct each, little endian (`docs/formats/ipc.md`)
@@ -69,7 +69,7 @@ const _: () = {
 };
 
 impl Welcome {
-    /// A welcome.
+    /// Makes a welcome that grants these limits.
     pub fn granted(message_bytes_max: u64, outstanding_max: u32) -> Welcome {
         Welcome {
             magic: MAGIC,
@@ -82,7 +82,7 @@ impl Welcome {
         }
     }
 
-    /// A refusal.
+    /// Makes a refusal; the reason is cut to 160 bytes.
     pub fn refused(reason: &str) -> Welcome {
         let mut welcome = Welcome { refused: 1, ..Welcome::granted(0, 0) };
         let mut end = reason.len().min(welcome.reason.len());
@@ -93,7 +93,7 @@ impl Welcome {
         welcome
     }
 
-    /// Why it was refused.
+    /// Returns the reason of a refusal; empty in a welcome.
     pub fn reason(&self) -> String {
         let end = self.reason.iter().position(|&b| b == 0).unwrap_or(self.reason.len());
         String::from_utf8_lossy(&self.reason[..end]).into_owned()
@@ -109,7 +109,7 @@ pub fn send<T: Pod>(
     send_with(socket, packet, descriptors, SendFlags::NOSIGNAL)
 }
 
-/// The same without waiting: `AGAIN` if the other side has not read what was sent before.
+/// As [`send`], without waiting: `AGAIN` if the other side has not read what was sent before.
 pub fn send_now<T: Pod>(
     socket: impl AsFd,
     packet: &T,
@@ -133,7 +133,7 @@ fn send_with<T: Pod>(
     rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, flags)).map(drop)
 }
 
-/// What a socket had to say.
+/// Result of one read from a socket.
 pub enum Received<const N: usize> {
     /// A packet and the descriptors that came with it.
     Packet([u8; N], usize, Vec<OwnedFd>),

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control segment: what both sides of a session share besides payload.
+//! The control segment: everything that both sides of a session share besides payload.
 //!
-//! - **Layout** 0     header, written by the client before it sends the segment: magic u64 · version u32 ·
-//!   ring entries u32
-//!   128   request ring tail u32 (client writes)      192  request ring head u32 (server writes)
-//!   256   response ring tail u32 (server writes)     320  response ring head u32 (client writes)
-//!   384   server's park word u32                     448  client's park word u32
-//!   512   response ring is blocked u32 (server sets, client clears and rings)
-//!   576   concurrency, written by the server for clients to adapt to: sessions u32 · busy handlers u32 ·
-//!   handlers u32 · queued requests u32
-//!   4096  request ring: 256 messages of 128 bytes
-//!   36864 response ring: 256 messages of 128 bytes
-//!   69632 end
+//! - **Layout**
+//!   - 0 header, written by the client before it sends the segment: magic u64 · version u32 · ring entries u32
+//!   - 128 request ring tail u32 (client writes) · 192 request ring head u32 (server writes)
+//!   - 256 response ring tail u32 (server writes) · 320 response ring head u32 (client writes)
+//!   - 384 server's park word u32 · 448 client's park word u32
+//!   - 512 response ring is blocked u32 (server sets, client clears and rings)
+//!   - 576 concurrency, written by the server for clients to adapt to: sessions u32 · busy handlers u32 · handlers u32 ·
+//!     queued requests u32
+//!   - 4096 request ring: 256 messages of 128 bytes
+//!   - 36864 response ring: 256 messages of 128 bytes · 69632 end
 //! - **Order** each counter has a cache line of its own; tails are published with Release, read with Acquire.
-//! - **Owner** each field has exactly one writer. Heads and tails run freely and are taken modulo the entries.
+//! - **Owner** each field has exactly one writer, but for the park words and the blocked word: one side sets them, the other
+//!   clears them. Heads and tails run freely and are taken modulo the entries.
 
 use crate::message::MESSAGE_BYTES;
 

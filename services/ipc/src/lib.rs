@@ -8,7 +8,7 @@
 //! - **Order** a message's bytes are complete before its ring's tail is published (Release); payload before message
 //! - **Owner** a request slot belongs to the client until its reply, and beyond it while the server still views it;
 //!   a response slot belongs to the client's view until the last one is dropped
-//!   Several processes on equal terms, without a server: [`queue`]
+//! - **Queues** several processes on equal terms, without a server: [`queue`]
 //! - **Not here** placing the copies and waiting: that is the engine's.
 //!
 //! After Rocket (arXiv 2601.06331): request dispatcher, handlers, and a query side that collects results, with

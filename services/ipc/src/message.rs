@@ -2,7 +2,7 @@
 //! The message: one entry of a ring, 128 bytes, and what it may say about a payload.
 //!
 //! - **Layout**
-//!   - 0 kind u8 · 1 flags u8 · 2 payload u8 (0 none, 1 bytes, 2 tensor) · 3 element kind u8 (a letter) ·
+//!   - 0 kind u8 · 1 flags u8 · 2 payload u8 (0 none, 1 bytes, 2 tensor, 3 value) · 3 element kind u8 (a letter) ·
 //!   - 4 element bytes u8 · 5 dimensions u8 · 6 status u16
 //!   - 8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 CRC-32C of the payload u32
 //!   - 32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 ns at the server u64
@@ -17,7 +17,7 @@ pub const MESSAGE_BYTES: usize = 128;
 /// Most dimensions of a tensor.
 pub const DIMENSIONS_MAX: usize = 8;
 
-/// What a message is for.
+/// Purpose of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -34,7 +34,7 @@ pub enum Kind {
     NeedRoom = 5,
     /// Client: there is none; drop that reply.
     NoRoom = 6,
-    /// Client: what has become of `job`?
+    /// Client: asks for the state of `job`.
     Query = 7,
     /// Server: `job` is queued (`status` 1, `bytes` before it) or taken (`status` 2, `bytes` of `offset` done, as its handler says).
     State = 8,
@@ -118,7 +118,7 @@ pub struct Message {
     pub job: u64,
     /// Hash of the operation's name, see [`operation_hash`].
     pub operation: u64,
-    /// Payload segment.
+    /// Number of the payload's segment.
     pub segment: u32,
     /// CRC-32C of the payload, with [`FLAG_CRC`]; else 0.
     pub crc: u32,
@@ -161,7 +161,7 @@ impl Message {
         Message { kind: kind as u8, job, ..Message::zeroed() }
     }
 
-    /// What it is for.
+    /// Returns the message's purpose.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl Message {
         }
     }
 
-    /// The same with the payload that `other` describes or has in it.
+    /// Returns this message with the payload that `other` describes or embeds.
     #[must_use]
     pub fn with_payload_of(mut self, other: &Message) -> Message {
         let Message { payload, element_kind, element_bytes, dimensions, bytes, shape, .. } = *other;
@@ -254,7 +254,7 @@ impl Message {
         }
     }
 
-    /// What the payload is, checked: known element type, and a shape whose bytes are exactly the payload's.
+    /// Returns the payload's kind, checked: known element type, and a shape whose bytes are exactly the payload's.
     ///
     /// # Errors
     ///
@@ -287,14 +287,14 @@ impl Message {
     }
 }
 
-/// What a payload is.
+/// Kind of a payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Nothing.
+    /// No payload at all.
     None,
-    /// Plain bytes.
+    /// Bytes without a type.
     Bytes,
-    /// An array.
+    /// A C-contiguous array of numbers.
     Tensor(Tensor),
     /// Bytes that describe themselves (`docs/formats/values.md`).
     Value,
@@ -311,15 +311,15 @@ pub struct ElementType {
 }
 
 impl ElementType {
-    /// 32-bit float.
+    /// Floating-point number of 32 bits.
     pub const F32: ElementType = ElementType { kind: b'f', bytes: 4 };
-    /// 64-bit float.
+    /// Floating-point number of 64 bits.
     pub const F64: ElementType = ElementType { kind: b'f', bytes: 8 };
-    /// Unsigned byte.
+    /// Unsigned integer of 8 bits.
     pub const U8: ElementType = ElementType { kind: b'u', bytes: 1 };
-    /// 64-bit unsigned.
+    /// Unsigned integer of 64 bits.
     pub const U64: ElementType = ElementType { kind: b'u', bytes: 8 };
-    /// 64-bit signed.
+    /// Signed integer of 64 bits.
     pub const I64: ElementType = ElementType { kind: b'i', bytes: 8 };
 
     /// Returns true if both sides of a session know it.
@@ -369,7 +369,7 @@ impl Tensor {
         Ok(Tensor { element, dimensions: shape.len() as u8, shape: own, bytes })
     }
 
-    /// Element type.
+    /// Type of the array's elements.
     pub fn element(&self) -> ElementType {
         self.element
     }
@@ -385,7 +385,7 @@ impl Tensor {
     }
 }
 
-/// What stands for an operation's name in a message: FNV-1a, 64 bits. A server refuses two names that collide.
+/// Hashes an operation's name as it stands in a message: FNV-1a, 64 bits. A server refuses two names that collide.
 pub const fn operation_hash(name: &str) -> u64 {
     let bytes = name.as_bytes();
     let mut hash = 0xcbf2_9ce4_8422_2325u64;

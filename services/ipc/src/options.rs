@@ -22,10 +22,10 @@ pub enum Mode {
     Pipelined,
 }
 
-/// Who copies a request into shared memory.
+/// Executor that copies a request into shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Device {
-    /// Whoever has been measured to be the fastest.
+    /// The way that was measured to be the fastest.
     #[default]
     Auto,
     /// The calling thread.
@@ -36,11 +36,12 @@ pub enum Device {
     Dsa,
 }
 
-/// Whether a copy stays in the cache for its reader: what Rocket calls cache injection. It holds for the request and its reply.
+/// Cache policy of the copies of a request and its reply. Rocket calls a copy that stays in the cache for its reader cache
+/// injection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CachePolicy {
     /// On for a synchronous call, and for an asynchronous one while its server has one session and one handler at work; off in a
-    /// pipeline. For large payloads, then, as measured.
+    /// pipeline. Large payloads then go by what was measured.
     #[default]
     Auto,
     /// Ordinary stores: the reader finds the data in a shared cache, as far as it fits.
@@ -62,16 +63,15 @@ pub enum CachePolicy {
 pub struct CallOptions {
     /// Time limit; `None`: the client's.
     pub timeout: Option<Duration>,
-    /// Who copies the request.
+    /// Executor that copies the request.
     pub device: Device,
-    /// Whether copies stay in the cache.
+    /// Cache policy of the copies.
     pub cache: CachePolicy,
-    /// True if a wait sleeps until shortly before the answer is expected (L = a · bytes + b, learned per operation), and only then
-    /// looks for it. `false`: it looks at once, for as long as the wait policy lets it.
+    /// True if a wait sleeps until shortly before the answer is expected (L = a · bytes + b, learned per operation), and only
+    /// then polls for it. `false`: it polls at once, for as long as the wait policy allows.
     pub defer: bool,
     /// CRC-32C of request and reply, computed while they are copied and compared where they arrive, before anybody sees them. It
-    /// finds memory and programs that go wrong; a peer that means harm can send a right one. The caller copies then, whatever the
-    /// device.
+    /// finds faulty memory and programs; a malicious peer can send a matching one. The caller then copies, whatever the device.
     pub crc: bool,
     /// Request and reply cross in packed pages where they become at least an eighth smaller: they take less of the pools, and more
     /// processor time on both sides. The caller packs, whatever the device; what lies in a loan crosses as it is.
@@ -98,7 +98,7 @@ impl From<Option<Duration>> for CallOptions {
 }
 
 impl CallOptions {
-    /// Returns true if nothing about the copy is left to be decided. DSA has one way to do it.
+    /// Returns true if nothing about the copy is left to be decided. DSA copies in one way only.
     pub(crate) fn leave_nothing(&self) -> bool {
         self.device == Device::Dsa || (self.device != Device::Auto && self.cache != CachePolicy::Auto)
     }
@@ -115,7 +115,7 @@ impl Device {
         }
     }
 
-    /// Who copies; `Auto` is left to the engine before it comes to this.
+    /// Executor that does the copy. `Auto` only gets here for small payloads, which the calling thread copies.
     pub(crate) const fn executor(self) -> Executor {
         match self {
             Device::Auto | Device::Inline => Executor::InlineTemporal,
@@ -124,7 +124,7 @@ impl Device {
         }
     }
 
-    /// Whether this process has it.
+    /// Checks that this process has the device.
     ///
     /// # Errors
     ///

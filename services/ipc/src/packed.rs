@@ -15,7 +15,7 @@ use crate::transfer::{Transfer, crc_of};
 use memlift_engine::page::{Effort, Packer, bound};
 use std::cell::RefCell;
 
-/// From this size on it is tried, bytes.
+/// Smallest payload that is packed, bytes.
 pub(crate) const PACK_FROM: u64 = 4096;
 /// Payload of one message of the stream, bytes.
 const STEP: usize = 1 << 20;
@@ -32,7 +32,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// It, with the shape of what it holds.
+    /// Returns the stream as data to send, with the shape of the payload that it holds.
     pub fn outgoing(&self, data: &Outgoing<'_>) -> Outgoing<'_> {
         let mut stream = Outgoing::from(self.stream.as_slice());
         stream.shape = data.shape.clone();
@@ -40,7 +40,7 @@ impl Packed {
     }
 }
 
-/// Packs, if that is worth the while.
+/// Packs the data; `None`: it is below [`PACK_FROM`] or does not become an eighth smaller.
 pub(crate) fn pack(data: &Outgoing<'_>, crc: bool) -> Option<Packed> {
     let bytes = data.bytes() as usize;
     if data.bytes() < PACK_FROM {
@@ -48,7 +48,7 @@ pub(crate) fn pack(data: &Outgoing<'_>, crc: bool) -> Option<Packed> {
     }
     let mut gathered = Vec::new();
     let source = if data.is_contiguous() {
-        // SAFETY: whoever made it vouches for so many readable bytes, which nobody writes while it lives.
+        // SAFETY: the maker of `data` vouches for `bytes` readable bytes, which nobody writes while it lives.
         unsafe { std::slice::from_raw_parts(data.source(), bytes) }
     } else {
         gathered.resize(bytes, 0);
@@ -63,19 +63,19 @@ pub(crate) fn pack(data: &Outgoing<'_>, crc: bool) -> Option<Packed> {
             stream.resize(length + bound(piece.len()), 0);
             let written = packer.pack_message(piece, &mut stream[length..], Effort::Fast)?;
             stream.truncate(length + written);
-            // What does not begin well is not looked at to its end.
+            // Data that does not pack well at its start is not packed to its end.
             if stream.len() > (step * STEP + piece.len()) / 8 * 7 {
                 return None;
             }
         }
         Some(())
     })?;
-    // SAFETY: as above.
+    // SAFETY: `source` is a borrowed slice of `data.bytes()` bytes.
     let crc = crc.then(|| unsafe { crc_of(source.as_ptr(), data.bytes()) });
     Some(Packed { stream, crc })
 }
 
-/// What the stream holds, in memory of this process alone.
+/// Unpacks a stream into memory of this process alone.
 ///
 /// # Errors
 ///

@@ -23,18 +23,18 @@ pub struct Outgoing<'a> {
     source: *const u8,
     bytes: u64,
     strides: Option<Vec<i64>>,
-    /// What a value is gathered from: where each part goes.
+    /// Parts of a value, each with its offset in the value, bytes.
     parts: Vec<(u64, Outgoing<'a>)>,
     borrowed: PhantomData<&'a [u8]>,
 }
 
 // SAFETY: it is a shared borrow of bytes, which other threads may read too.
 unsafe impl Send for Outgoing<'_> {}
-// SAFETY: as above.
+// SAFETY: a shared reference only reads the bytes, which are borrowed and which nobody writes meanwhile.
 unsafe impl Sync for Outgoing<'_> {}
 
 impl<'a> Outgoing<'a> {
-    /// Nothing.
+    /// Makes a payload of nothing.
     pub fn none() -> Outgoing<'static> {
         Outgoing {
             shape: Shape::None,
@@ -106,7 +106,7 @@ impl<'a> Outgoing<'a> {
         Ok(Outgoing { shape: Shape::Value, bytes, parts, ..Outgoing::none() })
     }
 
-    /// What it is.
+    /// Shape of the data.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -125,7 +125,7 @@ impl<'a> Outgoing<'a> {
         self.strides.is_none() && self.parts.is_empty()
     }
 
-    /// What a value is gathered from, each with its place.
+    /// Parts of a value, each with its offset in the value, bytes.
     pub(crate) fn parts(&self) -> &[(u64, Outgoing<'a>)] {
         &self.parts
     }
@@ -163,7 +163,7 @@ fn is_contiguous(tensor: &Tensor, strides: &[i64]) -> bool {
     true
 }
 
-/// What keeps a payload's slot leased; gives it back when dropped.
+/// Holder of a payload's bytes (a leased slot, or private memory); gives them back when dropped.
 pub(crate) type Lease = Arc<dyn Any + Send + Sync>;
 
 /// Data received, viewed in the pool where it lies. Clones share the lease.
@@ -176,9 +176,10 @@ pub struct Payload {
     _lease: Option<Lease>,
 }
 
-// SAFETY: the pointer lies in `_region`, which is Send + Sync; it is only read, and never through a reference.
+// SAFETY: the pointer lies in `_region` or in memory that `_lease` owns, both Send + Sync; it is only read, and never through a
+// reference to memory that a peer can write.
 unsafe impl Send for Payload {}
-// SAFETY: as above.
+// SAFETY: a shared reference only reads, through the pointer; `_region` and `_lease` are Sync and keep the bytes in place.
 unsafe impl Sync for Payload {}
 
 impl std::fmt::Debug for Payload {
@@ -228,17 +229,17 @@ impl Payload {
         })
     }
 
-    /// A payload in memory of this process alone, which `write` is given.
+    /// Makes a payload in memory of this process alone, which `write` fills.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if there is no room for it; what `write` says.
+    /// [`Error::Memory`] if there is no room for it, and the error of `write`.
     pub(crate) fn private(
         shape: Shape,
         bytes: u64,
         write: impl FnOnce(&mut [u8]) -> Result<(), Error>,
     ) -> Result<Payload, Error> {
-        /// From here on it is asked whether there is room, which costs a look at the memory cgroup, bytes.
+        /// From this size on, bytes, the room is checked first, which costs a read of the memory cgroup.
         const LARGE: u64 = 1 << 20;
         if bytes < LARGE {
             let mut copy = vec![0; bytes as usize];
@@ -255,7 +256,7 @@ impl Payload {
         Ok(Payload { shape, bytes, pointer, _region: Some(Arc::new(region)), _lease: None })
     }
 
-    /// What it is.
+    /// Shape of the data.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -303,7 +304,7 @@ impl Payload {
         unsafe { crc_of(self.pointer, self.bytes) }
     }
 
-    /// A copy of it.
+    /// Copies the bytes into a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = vec![0; self.bytes as usize];
         self.read_into(&mut copy);

@@ -161,12 +161,12 @@ impl Pool {
         std::mem::take(&mut self.segments).into_iter().map(|segment| segment.region).collect()
     }
 
-    /// Segments mapped.
+    /// Number of mapped segments.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// Bytes mapped.
+    /// Bytes of all mapped segments.
     pub fn total(&self) -> u64 {
         self.segments.iter().map(|segment| segment.region.bytes()).sum()
     }

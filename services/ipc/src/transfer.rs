@@ -3,8 +3,8 @@
 //!
 //! - **Flow** `Outgoing` ──range, rows or parts──▶ target; the CRC on the way, where the data is one range, else from the target
 //! - **Order** a range may be cut in two, so that the receiver is woken while its last part is copied
-//! - **Lost** a device that stops answering may write to a target later: who lets a device copy keeps that target for ever then
-//! - **Not here** whose memory the target is, and who is told.
+//! - **Lost** a device that stops answering may write to its target later: the caller then never reuses that target
+//! - **Not here** choosing the target, and telling the other process
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
 use crate::message::{Shape, Tensor};
@@ -12,7 +12,7 @@ use crate::payload::Outgoing;
 use memlift_engine::observe::Executor;
 use memlift_engine::{Cache, Engine, Lost};
 
-/// By whom a range is copied, and with which stores.
+/// Executor and stores with which a range is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum How {
     /// As the engine's cost model places it, with what is known of the buffers.
@@ -28,7 +28,7 @@ pub(crate) struct Transfer {
     pub crc: bool,
 }
 
-/// Most bytes that are copied without asking whether to go on: some ten milliseconds.
+/// Most bytes that are copied between two checks whether to go on: about ten milliseconds.
 const PIECE_BYTES: usize = 32 << 20;
 
 /// Why a copy was not finished.
@@ -41,7 +41,7 @@ pub(crate) enum Unfinished {
 }
 
 impl How {
-    /// The same as a hint, for what has no choice of executors.
+    /// Returns the choice as a cache hint, for copies that have no choice of executors.
     fn hint(self) -> Cache {
         match self {
             How::Placed(cache) => cache,
@@ -52,17 +52,18 @@ impl How {
 }
 
 impl Transfer {
-    /// Placed by the engine, unchecked.
+    /// Placed by the engine, without a CRC.
     pub const PLAIN: Transfer = Transfer { how: How::Placed(Cache::Auto), crc: false };
 
-    /// Copies one range. Gives the CRC of it and of what `seed` is the CRC of, if that is wanted.
+    /// Copies one range. Gives its CRC, continued from `seed`, if a CRC is wanted; else 0.
     ///
     /// # Safety
     ///
     /// `source` is readable and `target` writable for `bytes`, and they do not overlap. After [`Lost`] as for [`Engine::copy_told`].
     unsafe fn range(self, target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> Result<u32, Lost> {
         let engine = Engine::global();
-        // SAFETY: passed on from the caller.
+        // SAFETY: both ranges have `bytes` bytes and are apart, as the caller vouches; after [`Lost`] it does not reuse the
+        // target.
         unsafe {
             match self.how {
                 _ if self.crc => {
@@ -82,14 +83,14 @@ impl Transfer {
 ///
 /// `pointer` is readable for `bytes`.
 pub(crate) unsafe fn crc_of(pointer: *const u8, bytes: u64) -> u32 {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches that `pointer` is readable for `bytes`.
     unsafe { Engine::global().crc32c_raw(pointer, bytes as usize, 0) }
 }
 
 impl Outgoing<'_> {
-    /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: at once, if
-    /// there are no more than those or if it is not contiguous. Gives up if `stop` says so, which is asked between two pieces of
-    /// a long range.
+    /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: before the copy, if
+    /// there are no more than those or if the data is not contiguous. Gives up if `stop` gives true, which is asked between two
+    /// pieces of a long range.
     ///
     /// # Safety
     ///
@@ -104,7 +105,7 @@ impl Outgoing<'_> {
     ) -> Result<Option<u32>, Unfinished> {
         if !self.is_contiguous() || self.bytes() <= tail {
             nearly();
-            // SAFETY: passed on from the caller.
+            // SAFETY: the target is writable for the data's bytes and apart from them, as the caller vouches.
             return unsafe { self.copy_to(target, transfer) }.map_err(|Lost| Unfinished::Lost);
         }
         let head = (self.bytes() - tail) as usize;
@@ -113,7 +114,7 @@ impl Outgoing<'_> {
             if done > 0 && stop() {
                 return Err(Unfinished::Stopped);
             }
-            // What is left is cut into equal pieces of at most PIECE_BYTES.
+            // The rest is cut into equal pieces of at most PIECE_BYTES.
             let piece = (head - done).div_ceil((head - done).div_ceil(PIECE_BYTES));
             // SAFETY: `done` and the piece lie within the bytes that the caller and the constructor's caller vouch for.
             crc = unsafe { transfer.range(target.add(done), self.source().add(done), piece, crc) }
@@ -127,7 +128,7 @@ impl Outgoing<'_> {
         Ok(transfer.crc.then_some(crc))
     }
 
-    /// As [`copy_to`](Outgoing::copy_to), by this process's cores: whoever is told, no device.
+    /// As [`copy_to`](Outgoing::copy_to), by this process's cores: where a device is told to copy, the calling thread does.
     ///
     /// # Safety
     ///
@@ -137,7 +138,7 @@ impl Outgoing<'_> {
             How::Told { by: Executor::Idxd, streams } => How::Told { by: Executor::InlineTemporal, streams },
             how => how,
         };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the target is writable for the data's bytes and apart from them, as the caller vouches.
         unsafe { self.copy_to(target, Transfer { how, ..transfer }) }.expect("no device copies")
     }
 

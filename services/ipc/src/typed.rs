@@ -16,7 +16,7 @@ use bytemuck::{AnyBitPattern, NoUninit, Pod};
 
 /// A number that arrays are made of.
 pub trait Element: Pod {
-    /// What it is called on the way.
+    /// Element type of this number in messages.
     const TYPE: ElementType;
 }
 

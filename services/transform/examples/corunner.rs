@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a transform does to a neighbour that shares its core: how much slower the neighbour walks through 768 KiB after a
+//! Slowdown of a neighbour that shares its core with a transform: how much slower the neighbour walks through 768 KiB after a
 //! burst of messages, for every way to store results.
 //!
 //! - **Flow** neighbour's laps (its lines come back into the cache) ─▶ burst of messages from memory that is in no cache ─▶ one

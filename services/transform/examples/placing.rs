@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What deciding costs: messages that are in no cache, by every fixed placement and by the adaptive one, in turns.
+//! Cost of deciding: messages that are in no cache, by every fixed placement and by the adaptive one, in turns.
 //!
 //! - **Flow** areas of 128 MiB ─▶ rounds: every placement passes once over them, in an order that no prefetcher knows ─▶ medians
 //! - **Output** one line per operation and placement: nanoseconds per message, and how often the adaptive one took which way

@@ -42,6 +42,6 @@ pub unsafe fn compcpy<'a>(
         .checked_next_multiple_of(PAGE_BYTES)
         .ok_or(Error::TooLong { bytes: size, most: (usize::MAX - PAGE_BYTES) as u64 })?;
     let options = Options { ordered, ..Options::default() };
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches for `size` readable bytes and as many writable pages; nobody else changes them meanwhile.
     unsafe { Transform::global().copy_raw(context, (source, size), (target, capacity), &options) }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong, and what to do next. After an error no byte behind the target's end was written; after
+//! Errors of transforms, and what to do next. After an error no byte behind the target's end was written; after
 //! [`Error::WrongTag`] the target holds zeros where it held anything.
 
 use memlift_engine::codec::CodecError;
@@ -9,7 +9,7 @@ use memlift_engine::codec::aead::{KeyLength, Refused};
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was opened is not what was sealed.
+    /// The bytes to open differ from those that were sealed, or the key, nonce or additional data do.
     #[error(
         "the tag does not match: wrong key, nonce or additional data, or changed bytes; the target is zeroed"
     )]
@@ -17,7 +17,7 @@ pub enum Error {
     /// The packed stream, or the frames around it, cannot be read.
     #[error("the packed stream is corrupt, cut off or of another format: get it again")]
     Corrupt,
-    /// The plain bytes are not those that the frame's checksum was made of.
+    /// The plain bytes do not have the checksum that their frame says.
     #[error("block {block} does not have the checksum that its frame says: get it again")]
     Checksum {
         /// Number of the block.
@@ -53,11 +53,11 @@ pub enum Error {
     /// CompCpy works on whole pages.
     #[error("{what} at {address:#x} is not aligned to {align} bytes: allocate it there")]
     NotAligned {
-        /// Which buffer.
+        /// Name of the buffer: `source` or `target`.
         what: &'static str,
-        /// Where it is.
+        /// Address of the buffer.
         address: usize,
-        /// What it must be a multiple of.
+        /// Alignment that it needs, bytes.
         align: usize,
     },
     /// More bytes than one message may have.
@@ -65,9 +65,9 @@ pub enum Error {
         "{bytes} bytes are too many for one message (at most {most}): send several, or a chain in frames"
     )]
     TooLong {
-        /// How many.
+        /// Bytes of the message.
         bytes: usize,
-        /// How many may be.
+        /// Most bytes that one message may have.
         most: u64,
     },
     /// All scratch memory is in use.
@@ -75,7 +75,7 @@ pub enum Error {
         "all {slabs} scratch slabs are in use: try again, wait for one, or raise transform.scratch_bytes"
     )]
     Busy {
-        /// How many there are.
+        /// Slabs of the pool, all in use.
         slabs: usize,
     },
     /// A key is too short or too long.
@@ -108,7 +108,7 @@ impl From<Refused> for Error {
 }
 
 impl Error {
-    /// What a codec said while it unpacked into `has` bytes.
+    /// Translates the error of a codec that unpacked into `has` bytes.
     pub(crate) fn unpacking(error: CodecError, has: usize) -> Error {
         match error {
             CodecError::TargetTooSmall => Error::UnpackedTooLarge { has },
@@ -117,7 +117,7 @@ impl Error {
         }
     }
 
-    /// What a codec said while it packed `bytes` bytes into `has`.
+    /// Translates the error of a codec that packed `bytes` bytes into `has` bytes.
     pub(crate) fn packing(error: CodecError, bytes: usize, has: usize, needed: usize) -> Error {
         match error {
             CodecError::Unsupported { format } => Error::Unsupported { format: format.name() },

@@ -9,7 +9,7 @@
 //! - **Owner** addresses that the caller vouches for; a slab for what is staged
 //! - **Failure** an opened message with a wrong tag leaves zeros; nothing is written behind the capacity
 //!
-//! Packing and then sealing has the packed bytes in the target for a moment when they are more than a stage holds.
+//! If a message that is packed and then sealed is larger than a stage, the target holds the packed, unsealed bytes for a moment.
 
 use crate::adapt::Decision;
 use crate::request::{Body, Packing, Plan};
@@ -20,7 +20,7 @@ use memlift_engine::Engine;
 use memlift_engine::codec::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
 use memlift_spec::Format;
 
-/// What is worked on at once.
+/// Bytes that go through all steps at once, so that they stay in cache.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// Up to here an isolated message is brought into the first-level cache as a whole.
 const NEAR_BYTES: usize = 16 * 1024;
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     pub capacity: usize,
 }
 
-/// What running needs beside the plan.
+/// Surroundings of a run, beside its plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub engine: &'a Engine,
@@ -68,14 +68,14 @@ impl Run<'_> {
 
     /// # Safety
     ///
-    /// The source is readable and the target writable as `place` says.
+    /// `from` is readable for `bytes`.
     unsafe fn crc(&self, from: *const u8, bytes: usize, seed: u32) -> u32 {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `from` is readable for `bytes`, as the caller vouches.
         unsafe { (self.engine.kernels().crc32c)(from, bytes, seed) }
     }
 
     unsafe fn push(&self, from: &[u8], target: *mut u8) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `target` is writable for the length of `from` and apart from it, as the caller vouches.
         unsafe { push(self.engine, self.decision.store, self.options.ordered, from, target) };
     }
 
@@ -83,10 +83,10 @@ impl Run<'_> {
     ///
     /// # Safety
     ///
-    /// As `place` says, and nobody else changes the source or reads the target meanwhile.
+    /// Source and target are as `place` says, and nobody else changes the source or reads the target meanwhile.
     pub unsafe fn run(&self, plan: &Plan<'_>, place: Place) -> Result<Outcome, Error> {
         let Place { source, bytes, target, .. } = place;
-        // SAFETY: for every call: passed on from the caller.
+        // SAFETY: for every call: source and target are as `place` says, for which the caller vouches.
         unsafe {
             match plan.body {
                 Body::Copy => {
@@ -120,7 +120,7 @@ impl Run<'_> {
     unsafe fn cipher(&self, cipher: &Cipher<'_>, plan: &Plan<'_>, place: Place) -> Result<Outcome, Error> {
         let Place { source, bytes, target, .. } = place;
         let (mut before, mut after) = (plan.before, plan.after);
-        // SAFETY: for all of it: passed on from the caller; blocks lie in both ranges.
+        // SAFETY: for all of it: source and target are as `place` says, for which the caller vouches; blocks lie in both ranges.
         let tag = unsafe {
             let whole = bytes <= BLOCK_BYTES || (before.is_none() && after.is_none());
             let isolated = self.decision.store == Store::Isolated && !self.options.ordered;
@@ -211,7 +211,7 @@ impl Run<'_> {
         let effort = packing.effort(self.decision.contended);
         let mut slab = self.slab()?;
         let Slab { stage, codec, .. } = &mut *slab;
-        // SAFETY: for all of it: passed on from the caller. Slices are made of memory that nobody else touches.
+        // SAFETY: for all of it: the caller vouches for `place`. Slices are made of memory that nobody else touches.
         unsafe {
             let from: &[u8] = if bytes == 0 { &[] } else { std::slice::from_raw_parts(source, bytes) };
             let before = plan.before.map(|seed| self.crc(source, bytes, seed));
@@ -270,7 +270,7 @@ impl Run<'_> {
         }
         let mut slab = self.slab()?;
         let Slab { stage, beside, codec, .. } = &mut *slab;
-        // SAFETY: for all of it: passed on from the caller. Slices are made of memory that nobody else touches.
+        // SAFETY: for all of it: the caller vouches for `place`. Slices are made of memory that nobody else touches.
         unsafe {
             let before = plan.before.map(|seed| self.crc(source, bytes, seed));
             let from: &[u8] = match cipher {
@@ -313,13 +313,13 @@ impl Run<'_> {
 }
 
 impl Cipher<'_> {
-    /// The whole message.
+    /// Seals or opens the whole message at once.
     ///
     /// # Safety
     ///
     /// The source is readable and the target writable for `bytes`; they are equal or apart.
     unsafe fn once(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: both ranges have `bytes` bytes and are equal or apart, as the caller vouches.
         unsafe {
             if self.seals {
                 return Ok(self.key.try_seal(&self.nonce, self.aad, source, target, bytes)?);
@@ -332,13 +332,13 @@ impl Cipher<'_> {
         }
     }
 
-    /// The whole message, read and written past the caches by the cipher itself.
+    /// Seals or opens the whole message; the cipher itself reads and writes past the caches.
     ///
     /// # Safety
     ///
     /// As for [`once`](Cipher::once).
     unsafe fn streaming(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: both ranges have `bytes` bytes and are equal or apart, as the caller vouches.
         unsafe {
             if self.seals {
                 return Ok(self.key.seal_streaming(&self.nonce, self.aad, source, target, bytes)?);
@@ -361,7 +361,7 @@ impl Cipher<'_> {
         stream
     }
 
-    /// The end of a message in blocks: a wrong tag zeroes the target.
+    /// Ends a message in blocks; a wrong tag zeroes the target.
     ///
     /// # Safety
     ///
@@ -375,7 +375,7 @@ impl Cipher<'_> {
     ) -> Result<[u8; 16], Error> {
         let tag = stream.finish();
         if !self.seals && !tags_equal(&tag, &self.tag) {
-            // SAFETY: passed on from the caller.
+            // SAFETY: the target is writable for `bytes`, as the caller vouches.
             unsafe { (engine.kernels().fill)(target, 0, bytes) };
             return Err(Error::WrongTag);
         }

@@ -43,7 +43,7 @@ pub(crate) fn blocks(bytes: u64, block_bytes: u64) -> u64 {
     bytes.div_ceil(block_bytes).max(1)
 }
 
-/// What the header says.
+/// Fields of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub flags: u32,
@@ -93,7 +93,7 @@ impl Header {
             && block_bytes.is_multiple_of(4096)
             && header.blocks == blocks(header.source_bytes, u64::from(header.block_bytes))
             && header.blocks <= u64::from(u32::MAX);
-        // What `to_bytes` would not write, checksum included, is not ours.
+        // Bytes that `to_bytes` would not write, checksum included, are corrupt.
         if header.to_bytes(engine) != bytes || !sized {
             return Err(Error::Corrupt);
         }
@@ -107,7 +107,7 @@ impl Header {
     }
 }
 
-/// What stands before a block.
+/// Record that stands before a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     pub number: u32,

@@ -24,7 +24,7 @@
 //! - **Flow** `copy` / `Transfer` / `compcpy` ──▶ `request` (steps, chains) ──▶ `adapt` (through the cache or past
 //!   it) ──▶ `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ kernels, by way of the engine
 //! - **Layout** frames: `frame`, `docs/formats/transform.md`
-//! - **Owner** buffers are the caller's; scratch is one bounded pool, and who finds it in use waits or gets `Busy`
+//! - **Owner** buffers are the caller's; scratch is one bounded pool, and a caller that finds it in use waits or gets `Busy`
 //! - **Not here** the routines (kernels), threads: a chain runs on its caller's core
 //!
 //! The interface is that of SmartDIMM's CompCpy; the work is done by this CPU's vector units.

@@ -61,10 +61,10 @@ pub enum Step<'a> {
         key: &'a SealKey,
         /// In a framed chain the last five bytes count blocks and must be zero.
         nonce: [u8; 12],
-        /// Checked, not sealed.
+        /// Bytes that are authenticated but not sealed.
         aad: &'a [u8],
     },
-    /// The reverse. In a framed chain the tags are in the frames and `tag` is not looked at.
+    /// Opens what was sealed. In a framed chain the tags are in the frames, and `tag` is not looked at.
     Open {
         /// AES-128 or AES-256.
         key: &'a SealKey,
@@ -72,10 +72,10 @@ pub enum Step<'a> {
         nonce: [u8; 12],
         /// As it was sealed with.
         aad: &'a [u8],
-        /// What sealing gave.
+        /// Tag that sealing gave.
         tag: [u8; 16],
     },
-    /// Compresses.
+    /// Compresses the source.
     Pack {
         /// How it is encoded.
         format: Format,
@@ -97,7 +97,7 @@ pub struct Chain<'a> {
     pub(crate) plan: Plan<'a>,
 }
 
-/// What a chain's middle does.
+/// Work of a chain between its two checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body<'a> {
     Copy,
@@ -129,7 +129,7 @@ impl<'a> Chain<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Chain`] says which order there is.
+    /// [`Error::Chain`] says which orders of steps there are.
     pub fn new(steps: &[Step<'a>]) -> Result<Chain<'a>, Error> {
         Ok(Chain { plan: Plan::new(steps)? })
     }
@@ -240,13 +240,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What to do: one step, or a chain.
+/// Work of a transform: one step, or a chain.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Op<'a> {
-    /// One step.
+    /// One step alone.
     Step(Step<'a>),
-    /// Several.
+    /// Several steps in one.
     Chain(Chain<'a>),
 }
 
@@ -282,42 +282,43 @@ impl<'a> Op<'a> {
     }
 }
 
-/// What to do when all scratch memory is in use.
+/// Behaviour when all scratch memory is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Patience {
-    /// Wait for some.
+    /// Wait until some is free.
     #[default]
     Wait,
     /// Give [`Error::Busy`].
     None,
-    /// Wait so long, then give [`Error::Busy`].
+    /// Wait at most so long, then give [`Error::Busy`].
     AtMost(Duration),
 }
 
 /// How a transform is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// What the caller knows of the buffers: `Hot` also says that the target is read next.
+    /// Knowledge of the caller about the buffers: `Hot` also says that the target is read next.
     pub cache: Cache,
     /// Bytes of the target become visible in ascending order, line by line.
     pub ordered: bool,
-    /// What to do when all scratch memory is in use.
+    /// Behaviour when all scratch memory is in use.
     pub patience: Patience,
 }
 
-/// What a transform gave.
+/// Result of a transform.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outcome {
     /// Bytes of the source that were read (unpacking stops at the stream's end).
     pub read: usize,
     /// Bytes of the target that were written.
     pub written: usize,
-    /// Of sealing, unless the tags are in frames.
+    /// Tag of the sealed message; `None`: nothing was sealed, or the tags are in frames.
     pub tag: Option<[u8; 16]>,
-    /// Of a checksum over what was read (the plain bytes, in frames).
+    /// CRC-32C of the first checksum: over the bytes read if it stands in front, else over those written; in frames over the
+    /// plain bytes.
     pub crc: Option<u32>,
-    /// Of a checksum behind the last step, if there is one in front, too.
+    /// CRC-32C of the second checksum, over the bytes written; `None`: there is no second one.
     pub crc_after: Option<u32>,
-    /// How it was run, and why.
+    /// Placement of the message, and the reason.
     pub decision: Decision,
 }

@@ -4,8 +4,8 @@
 //! - **Flow** `take(patience)` ──▶ a free slab, or a new one below the limit, or wait / `Busy` ──▶ `Lease` ──drop──▶ free
 //! - **Layout** a slab: 80 KiB of stage (a block of 64 KiB and what packing may add), 80 KiB beside it, the codec's tables
 //! - **Owner** slabs are made when they are first needed and kept; a lease has its slab alone
-//! - **Order** who waits is woken in the order of the operating system; nobody waits while a slab is free
-//! - **Not here** what small direct paths do: sealing without staging takes no slab
+//! - **Order** threads that wait are woken in the order of the operating system; nobody waits while a slab is free
+//! - **Not here** small direct paths: sealing without staging takes no slab
 
 use crate::{Error, Patience};
 use memlift_engine::codec::Codec;
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a slab is counted as, bytes: its buffers and the tables of packing.
+/// Bytes that a slab is counted as: its buffers and the tables of packing.
 pub const SLAB_BYTES: usize = 512 * 1024;
-/// A block of the largest size, packed, whatever is in it.
+/// Bytes of a stage: a block of the largest size fits, packed, whatever is in it.
 pub(crate) const STAGE_BYTES: usize = 80 * 1024;
 
 /// Private memory of one transform.
@@ -41,7 +41,7 @@ struct Shelf {
     made: usize,
 }
 
-/// What the pool has been through.
+/// Counters of the scratch pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScratchStats {
     /// Most slabs there can be.
@@ -52,7 +52,7 @@ pub struct ScratchStats {
     pub in_use: u64,
     /// Most that were in use at once.
     pub in_use_max: u64,
-    /// Leases given.
+    /// Leases given so far.
     pub taken: u64,
     /// Leases that had to wait.
     pub waits: u64,
@@ -62,7 +62,7 @@ pub struct ScratchStats {
     pub refused: u64,
 }
 
-/// The pool.
+/// A bounded pool of slabs.
 pub struct Scratch {
     shelf: Mutex<Shelf>,
     freed: Condvar,
@@ -99,7 +99,7 @@ impl Scratch {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slab.
+    /// Takes a free slab, makes one below the limit, or waits for one.
     pub(crate) fn take(&self, patience: Patience) -> Result<Lease<'_>, Error> {
         let mut shelf = self.shelf();
         let mut begun: Option<Instant> = None;
@@ -145,7 +145,7 @@ impl Scratch {
         Some(slab)
     }
 
-    /// Counters.
+    /// Returns the pool's counters.
     pub fn stats(&self) -> ScratchStats {
         let (made, free) = {
             let shelf = self.shelf();

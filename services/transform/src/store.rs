@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// What it is counted as.
+    /// Executor that it is counted as.
     pub(crate) const fn executor(self) -> Executor {
         match self {
             Store::Temporal => Executor::InlineTemporal,
@@ -50,7 +50,7 @@ impl Store {
     }
 }
 
-/// What is brought in ahead of the copy, and copied at once: it must stay in the first-level cache.
+/// Bytes that are brought in ahead of the copy, and copied at once: they must stay in the first-level cache.
 const PIECE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 
@@ -116,7 +116,7 @@ pub(crate) unsafe fn pull(engine: &Engine, store: Store, source: *const u8, stag
 /// `target` is writable for the stage's length.
 pub(crate) unsafe fn push(engine: &Engine, store: Store, ordered: bool, stage: &[u8], target: *mut u8) {
     let kernels = engine.kernels();
-    // SAFETY: passed on from the caller; a stage is apart from everything.
+    // SAFETY: `target` is writable for the stage's length, as the caller vouches; a stage is apart from everything.
     unsafe {
         if ordered {
             lines_in_order(stage.as_ptr(), target, stage.len());
@@ -141,7 +141,7 @@ pub(crate) unsafe fn pass(
     seed: Option<u32>,
 ) -> Option<u32> {
     let kernels = engine.kernels();
-    // SAFETY: for every call: passed on from the caller; pieces lie in both ranges.
+    // SAFETY: for every call: the caller vouches for both ranges of `bytes`, which are apart; pieces lie in both.
     unsafe {
         if ordered {
             lines_in_order(source, target, bytes);
@@ -171,7 +171,7 @@ pub(crate) unsafe fn pass(
     None
 }
 
-/// Line by line in ascending order: what a stateful reader on the other side needs.
+/// Copies line by line in ascending order, as a stateful reader on the other side needs it.
 unsafe fn lines_in_order(source: *const u8, target: *mut u8, bytes: usize) {
     let mut offset = 0;
     while offset < bytes {

@@ -35,7 +35,7 @@ impl SealStream {
         unsafe { Ok(self.stream.try_update(source.as_ptr(), target.as_mut_ptr(), source.len())?) }
     }
 
-    /// The tag.
+    /// Returns the tag of the message.
     pub fn finish(self) -> [u8; 16] {
         self.stream.finish()
     }
@@ -54,12 +54,12 @@ fn room(source: &[u8], target: &[u8]) -> Result<(), Error> {
 pub struct Untrusted<'a>(&'a mut [u8]);
 
 impl Untrusted<'_> {
-    /// The bytes, for who knows what he does: nothing that cannot be taken back.
+    /// The bytes before they are verified. Do nothing with them that cannot be taken back.
     pub fn expose(&self) -> &[u8] {
         self.0
     }
 
-    /// How many.
+    /// Number of the bytes.
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
@@ -80,7 +80,7 @@ impl OpenStream {
         OpenStream { stream: Some(stream), opened: Vec::new() }
     }
 
-    /// Opens the next piece; gives what it is, if the tag will be right.
+    /// Opens the next piece; gives its bytes, which are right only if the tag will be.
     ///
     /// # Errors
     ///
@@ -112,12 +112,12 @@ impl OpenStream {
         room(source, target)?;
         let target = &mut target[..source.len()];
         let stream = self.stream.as_mut().expect("there until finish");
-        // SAFETY: as above.
+        // SAFETY: both are slices of `source.len()` bytes, and a unique borrow overlaps no other.
         unsafe { stream.try_update(source.as_ptr(), target.as_mut_ptr(), source.len())? };
         Ok(Untrusted(target))
     }
 
-    /// The bytes, if the tag is right.
+    /// Returns the bytes, if the tag is right.
     ///
     /// # Errors
     ///

@@ -7,7 +7,8 @@
 //!   written once.
 //! - **Order** a `Progress` is true at every moment between two `advance`s: all blocks before it are whole in the target
 //! - **Owner** the transfer holds one slab of the pool while it lives, and the caller's buffers
-//! - **Failure** back: blocks before the bad one were checked and stay; of the bad one nothing reaches the target
+//! - **Failure** back: blocks before the bad one were checked and stay. Nothing of the bad one reaches the target, unless it was
+//!   authenticated and still does not unpack
 
 use crate::adapt::Decision;
 use crate::frame::{
@@ -206,7 +207,7 @@ impl<'a> Transfer<'a> {
         {
             return Err(Error::Order("this progress is not of this chain and source: begin anew"));
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches for a readable source and a writable target of these lengths; writable pages can be read.
         let decision = unsafe { transform.decide(&plan, options, (source, source_bytes, target, capacity)) };
         Ok(Transfer {
             engine,
@@ -225,7 +226,7 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// How far it is.
+    /// Returns how far the transfer is.
     pub fn progress(&self) -> Progress {
         self.progress
     }
@@ -257,7 +258,7 @@ impl<'a> Transfer<'a> {
         Ok(self.is_finished())
     }
 
-    /// What came of it, once all blocks are done.
+    /// Returns the result, once all blocks are done.
     ///
     /// # Errors
     ///
@@ -389,8 +390,8 @@ impl<'a> Transfer<'a> {
             let from = std::slice::from_raw_parts(from, stored);
             let mut plain_at: *const u8 = from.as_ptr();
             if let Some((format, _)) = asked.code.filter(|_| packed) {
-                // Straight into the target only if it is this block's alone to write and nothing can go wrong with
-                // what was authenticated.
+                // Straight into the target only with ordinary stores, and if the block was authenticated, so that its stream is
+                // sound.
                 let to: &mut [u8] = if direct && asked.seal.is_some() {
                     std::slice::from_raw_parts_mut(target, plain)
                 } else {

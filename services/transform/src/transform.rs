@@ -42,7 +42,7 @@ fn overlap(a: usize, a_bytes: usize, b: usize, b_bytes: usize) -> bool {
 }
 
 impl Transform {
-    /// With settings of its own.
+    /// Makes a service with settings of its own.
     pub fn new(engine: &'static Engine, settings: &TransformConfig) -> Transform {
         Transform {
             engine,
@@ -69,7 +69,7 @@ impl Transform {
         &self.scratch
     }
 
-    /// The placement.
+    /// Placement of messages, with all that it has learned.
     pub fn adapt(&self) -> &Adapt {
         &self.adapt
     }
@@ -98,7 +98,7 @@ impl Transform {
         self.copy_with(op, source, target, &Options::default())
     }
 
-    /// The same with options.
+    /// As [`copy`](Transform::copy), with options.
     ///
     /// # Errors
     ///
@@ -116,7 +116,8 @@ impl Transform {
         }
     }
 
-    /// The same on addresses. Sealing, opening and copying also work in place (source equal to target).
+    /// As [`copy_with`](Transform::copy_with), on addresses. Sealing, opening and copying also work in place (source equal to
+    /// target).
     ///
     /// # Errors
     ///
@@ -147,16 +148,16 @@ impl Transform {
         if in_place && matches!(plan.body, Body::Copy) {
             // Nothing moves; a checksum may be wanted all the same.
             let decision = self.told_nothing();
-            // SAFETY: passed on from the caller.
+            // SAFETY: the source is readable for `bytes`, as the caller vouches.
             let crc = plan.before.map(|seed| unsafe { (self.engine.kernels().crc32c)(source, bytes, seed) });
             return Ok(Outcome { read: bytes, written: bytes, tag: None, crc, crc_after: None, decision });
         }
         if plan.block_bytes.is_some() {
-            // SAFETY: passed on from the caller; they were found apart.
+            // SAFETY: the caller vouches for source and target, which were found apart.
             return unsafe { self.run_framed(plan, (source, bytes, target, capacity), options) };
         }
         let message = message(&plan, options, (source, bytes, target, capacity));
-        // SAFETY: passed on from the caller; sizes and overlaps were checked.
+        // SAFETY: the caller vouches for source and target (writable pages are readable, too); sizes and overlaps were checked.
         unsafe {
             let start_ns = now_ns();
             let decision = self.adapt.decide(self.engine, &message, start_ns);
@@ -185,7 +186,7 @@ impl Transform {
     ) -> Result<Outcome, Error> {
         let message = message(&plan, options, place);
         let start_ns = now_ns();
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches for source and target, and has found them apart.
         let mut transfer = unsafe { Transfer::begin(self, plan, place, options, Progress::default())? };
         if let Err(error) = transfer.advance(u64::MAX) {
             if error == Error::WrongTag {
@@ -211,7 +212,7 @@ impl Transform {
         place: (*const u8, usize, *mut u8, usize),
     ) -> Decision {
         let message = message(plan, options, place);
-        // SAFETY: passed on from the caller.
+        // SAFETY: source and target are readable for their bytes, as the caller vouches.
         unsafe { self.adapt.decide(self.engine, &message, now_ns()) }
     }
 }

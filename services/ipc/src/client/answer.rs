@@ -142,7 +142,7 @@ impl Inner {
         });
     }
 
-    /// A view of a payload in a response segment, or a copy of one that came in the message.
+    /// Returns a view of a payload in a response segment, or a copy of one that came in the message.
     pub(super) fn view(&self, message: &Message) -> Result<Payload, Error> {
         let shape = message.shape()?;
         if message.bytes == 0 {
@@ -165,7 +165,7 @@ impl Inner {
         Ok(Payload::view(shape, message.bytes, pointer, region, lease))
     }
 
-    /// The server has no room for an answer: it gets a segment, or is told that there is none.
+    /// Answers a server that has no room for a reply: with a new segment, or with word that there is none.
     pub(super) fn make_room(&self, message: &Message, owed: &mut VecDeque<Owed>) -> Result<(), Error> {
         match self.grow_responses(message.bytes) {
             // The server learns of it by its socket, which it looks at even when asleep.
@@ -207,7 +207,7 @@ impl Inner {
     }
 }
 
-/// The payload, unpacked, if it is what the server sent.
+/// Returns the payload, unpacked, if it is the one that the server sent.
 pub(super) fn checked(
     message: &Message,
     operation: Box<str>,

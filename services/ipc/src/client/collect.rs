@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Collecting: take answers out of the response ring, match them with their calls, wait for those still to come.
 //!
-//! - **Flow** ring ─▶ `accept` ─▶ `Jobs` ─▶ whoever waits for the job
+//! - **Flow** ring ─▶ `accept` ─▶ `Jobs` ─▶ the thread that waits for the job
 //! - **Order** one thread at a time collects for all (it holds `collecting`); the others sleep on the condition variable and
 //!   one of them takes over when it leaves. It waits for answers only: what the server has no room for is owed
 //! - **Owner** an abandoned job keeps its request slot until the server has answered: the server may still be reading
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The reading end, how to wait at it, and what it owes the server.
+/// Consumer of the response ring, its waiter, and what is owed to the server.
 pub(crate) struct Collector {
     pub(super) consumer: Consumer,
     pub(super) waiter: Waiter,
@@ -43,7 +43,7 @@ pub(super) enum Owed {
     Message(Message),
 }
 
-/// How often what is owed is tried again while the thread waits for answers.
+/// Interval at which owed messages are tried again while the thread waits for answers.
 const OWED_AGAIN: Duration = Duration::from_millis(2);
 
 /// Why a session ended.
@@ -88,7 +88,7 @@ impl Drop for Panicked<'_> {
 }
 
 impl Inner {
-    /// Whether the session can be used in this process.
+    /// Returns an error if the session cannot be used in this process.
     pub(super) fn check(&self) -> Result<(), Error> {
         if !self.socket.is_ours() {
             return Err(Error::Forked { pid: self.socket.pid() });
@@ -194,7 +194,7 @@ impl Inner {
         self.wait_done(id, now, Expect::Unknown).unwrap_or(true)
     }
 
-    /// Nobody will ask for the answer of `id`.
+    /// Abandons the call `id`: nobody will ask for its answer.
     pub(super) fn abandon(&self, id: u64) {
         // Its lease takes locks of its own.
         drop(self.jobs.with(|jobs| jobs.abandon(id)));
@@ -251,7 +251,7 @@ impl Inner {
         }
     }
 
-    /// Wakes those who wait for the one that collects: a system call, which is saved where there is nobody.
+    /// Wakes the threads that wait for the collecting one. Where there are none, the system call is saved.
     fn tell(&self, jobs: &Jobs) {
         if jobs.sleeping > 0 {
             self.changed.notify_all();
@@ -313,7 +313,7 @@ impl Inner {
         }
     }
 
-    /// Takes what lies in the response ring and sends what is owed; gives whether there was a message.
+    /// Takes all messages from the response ring, and sends what is owed; gives true if there was a message.
     pub(super) fn take_answers(&self, collector: &mut Collector) -> Result<bool, Error> {
         let mut changed = false;
         while let Some(message) = collector.consumer.pop()? {
@@ -367,7 +367,7 @@ impl Inner {
                     true => Err(failure(message.status, operation.into(), &payload, no_room)?),
                     false => checked(message, operation, payload, self.message_bytes_max),
                 };
-                // One step for whoever looks: waiting until now, done from now on.
+                // In one step under the lock: other threads see the call as waiting or as done.
                 let unwanted = self.jobs.with(|jobs| match jobs.waiting.remove(&message.job) {
                     Some(Waiting { slot, abandoned, .. }) => {
                         let slot = match (slot, message.flags & FLAG_RETAINED != 0) {

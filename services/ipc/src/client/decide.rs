@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decisions: what a call leaves open is chosen by what earlier calls have cost, and every choice can be asked why.
+//! Decisions: each setting that a call leaves at `Auto` is chosen by the measured cost of earlier calls; `explain` gives the
+//! reasons.
 //!
 //! - **Flow** `begin` (operation, mode, size class, what the caller fixed) ─▶ a way ─▶ copy, handler, reply ─▶ `learn`
-//! - **Cost** of a call: nanoseconds to copy the request here plus nanoseconds at the server, from the handler's start to the reply:
-//!   so what the copy does to its reader counts, and who waits for whom does not. Of a pipeline's batch: time per answer.
+//! - **Cost** of a call: nanoseconds to copy the request, plus nanoseconds at the server from the handler's start to the reply.
+//!   So it counts what the copy does to its reader, and no waiting of one side for the other. In a pipeline's batch: time per
+//!   answer.
 //! - **Ways** 0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off · 5 DSA, on · 6 DSA, off
-//! - **Order** payloads below [`GATE_BYTES_MIN`] are not decided about, and cost no look at any of this
-//! - **Owner** a session's; [`Bandit`] (in the engine) learns, with hysteresis, and explores at most one call in 16, in the long run
-//!   one in 64
+//! - **Order** below [`GATE_BYTES_MIN`] no way is tried or learned; answer times are forecast from `FORECAST_FROM` on
+//! - **Owner** one per session; [`Bandit`] (in the engine) learns with hysteresis, and explores at most one call in 16, about one
+//!   in 64 in the long run
 //!
-//! Rocket (arXiv 2601.06331, §V) leaves device, cache injection and batching to its user, and a self-tuning runtime to the future.
+//! Rocket (arXiv 2601.06331, §V) leaves device, cache injection and batching to its user, and names self-tuning as future work.
 
 use crate::error::Error;
 use crate::message::{FLAG_CACHED, FLAG_TIMED, FLAG_UNCACHED, operation_hash};
@@ -22,7 +24,7 @@ use memlift_spec::Opcode;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What a way is called.
+/// Device and cache policy of each way, by the way's number.
 const WAYS: [(Device, CachePolicy); 7] = [
     (Device::Auto, CachePolicy::Auto),
     (Device::Inline, CachePolicy::On),
@@ -32,16 +34,16 @@ const WAYS: [(Device, CachePolicy); 7] = [
     (Device::Dsa, CachePolicy::On),
     (Device::Dsa, CachePolicy::Off),
 ];
-/// Calls per ring of a pipeline.
+/// Batch sizes that a pipeline chooses from: calls per wake-up of the server.
 pub(super) const BATCHES: [usize; 3] = [1, 4, 16];
-/// Answers over which a pipeline's pace is taken.
+/// Answers over which a pipeline measures its time per answer.
 pub(super) const PACE_ANSWERS: usize = 32;
-/// From this size on the wait for an answer is predicted per operation, bytes.
+/// Smallest payload whose answer time is forecast, per operation, bytes.
 pub(super) const FORECAST_FROM: u64 = 64 << 10;
-/// Most operations and sizes that are told apart; what comes later is not decided about.
+/// Most keys, and most operations, that are learned about. Calls beyond them take the first way and are not measured.
 const KEYS_MAX: usize = 256;
 
-/// What calls have in common that are decided together.
+/// Properties that calls have in common when one decision covers them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Key {
     operation: u64,
@@ -57,7 +59,7 @@ impl Key {
         Key { operation, mode: mode as u8, class, fixed: (options.device, options.cache) }
     }
 
-    /// The ways that leave what the caller fixed, and the one to begin with.
+    /// Marks the ways that respect what the caller fixed, and gives the one to begin with.
     fn ways(self, cached: bool) -> ([bool; WAYS.len()], usize) {
         let (device, cache) = self.fixed;
         let there = |device: Device| device.check().is_ok();
@@ -90,13 +92,13 @@ pub(super) struct Trial {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub how: How,
-    /// What the server is told of it.
+    /// Flags of the call's message: how the server copies the reply, and whether it reports its time.
     pub flags: u8,
     pub trial: Option<Trial>,
 }
 
 impl Plan {
-    /// As the engine places it, unmeasured.
+    /// The engine's cost model places the copy, and nothing is measured.
     pub const PLAIN: Plan = Plan { how: How::Placed(Cache::Auto), flags: 0, trial: None };
 
     fn told(device: Device, cache: CachePolicy) -> Plan {
@@ -117,7 +119,7 @@ impl Plan {
     }
 }
 
-/// Size and time of an operation, as a moving regression line: L = a · bytes + b.
+/// Regression line of an operation's answer time over its size, as moving averages: L = a · bytes + b.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forecast {
     samples: u32,
@@ -141,13 +143,13 @@ impl Forecast {
     }
 
     fn at(&self, bytes: f64) -> f64 {
-        // Sizes that hardly differ tell no slope.
+        // Sizes that hardly differ give no usable slope.
         let slope = if self.variance > self.bytes { self.covariance / self.variance } else { 0.0 };
         (self.ns + slope.max(0.0) * (bytes - self.bytes)).max(0.0)
     }
 }
 
-/// What a session has learned.
+/// Costs and forecasts that a session has learned.
 #[derive(Default, Debug)]
 pub(super) struct Decisions {
     ways: HashMap<Key, Bandit<{ WAYS.len() }>>,
@@ -156,8 +158,8 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    /// How to make a call of at least the least size, or one that the caller has fixed. `cached`: what the cache policy begins
-    /// with.
+    /// Plans a call that is at least [`GATE_BYTES_MIN`] long, or of which the caller has fixed something. `cached`: the cache
+    /// policy to begin with is `On`.
     pub fn begin(
         &mut self,
         operation: u64,
@@ -188,41 +190,41 @@ impl Decisions {
         Ok(plan)
     }
 
-    /// What a call has cost. A server may say what it likes: it spoils its own clients' choices and nothing else.
+    /// Learns the cost of a call. A server that reports wrong times spoils only its own clients' choices.
     pub fn learn(&mut self, trial: &Trial, copy_ns: u64, took_ns: u64) {
         if let Some(bandit) = self.ways.get_mut(&trial.key) {
             bandit.learn(trial.way, copy_ns.saturating_add(took_ns) as f64 / trial.bytes as f64);
         }
     }
 
-    /// How many calls a pipeline rings for at once.
+    /// Chooses how many calls a pipeline rings for at once; gives the size class and the index into [`BATCHES`].
     pub fn batch(&mut self, bytes: u64) -> (u8, usize) {
         let class = bytes.max(1).ilog2() as u8;
         let bandit = self.batches.entry(class).or_insert_with(|| Bandit::new([true; BATCHES.len()], 0));
         (class, bandit.pick().way)
     }
 
-    /// What an answer has cost with that batch.
+    /// Learns the time per answer of a batch size.
     pub fn learn_batch(&mut self, class: u8, way: usize, ns_per_answer: f64) {
         if let Some(bandit) = self.batches.get_mut(&class) {
             bandit.learn(way, ns_per_answer);
         }
     }
 
-    /// How long the answer to a call of that size is expected to take.
+    /// Returns the expected answer time of a call of that size; `None`: fewer than four answers were measured.
     pub fn forecast(&self, operation: u64, bytes: u64) -> Option<Duration> {
         let forecast = self.forecasts.get(&operation).filter(|forecast| forecast.samples >= 4)?;
         Some(Duration::from_nanos(forecast.at(bytes as f64) as u64))
     }
 
-    /// How long it took.
+    /// Learns how long the answer to such a call took.
     pub fn learn_wait(&mut self, operation: u64, bytes: u64, waited: Duration) {
         if self.forecasts.len() < KEYS_MAX || self.forecasts.contains_key(&operation) {
             self.forecasts.entry(operation).or_default().learn(bytes as f64, waited.as_nanos() as f64);
         }
     }
 
-    /// Why calls like this one are made as they are.
+    /// Explains why calls like this one are made as they are.
     pub fn explain(
         &self,
         operation: &str,
@@ -276,14 +278,14 @@ impl Decisions {
     }
 }
 
-/// One way to make a call, as it looks by what was measured.
+/// One way to make a call, with its measured cost.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Candidate {
-    /// Who copies; `Auto`: whoever the engine's cost model names.
+    /// Device that copies; `Auto`: the engine's cost model names it.
     pub device: Device,
-    /// Whether copies stay in the cache; `Auto`: as the engine's cost model has it.
+    /// Cache policy of the copies; `Auto`: the engine's cost model sets it.
     pub cache: CachePolicy,
-    /// What it has cost lately: copying the request, the handler and copying the reply, per byte of request; `None`: not tried.
+    /// Recent cost of copying the request, the handler and copying the reply, nanoseconds per byte of request; `None`: not tried.
     pub ns_per_byte: Option<f64>,
     /// How often it was measured.
     pub samples: u32,
@@ -295,27 +297,27 @@ pub struct Candidate {
 pub struct Explanation {
     /// The operation's name.
     pub operation: String,
-    /// The request's size.
+    /// Size of the request, bytes.
     pub bytes: u64,
-    /// How it is called.
+    /// Mode in which it is called.
     pub mode: Mode,
-    /// Who copies such requests now.
+    /// Device that copies such requests now.
     pub device: Device,
-    /// Whether their copies stay in the cache.
+    /// Cache policy of such calls' copies now.
     pub cache: CachePolicy,
-    /// Why.
+    /// Reason of this choice, in words.
     pub reason: String,
     /// All ways that the options leave open.
     pub candidates: Vec<Candidate>,
     /// Calls decided about so far.
     pub decisions: u64,
-    /// How many of them were made otherwise, to learn what that costs.
+    /// How many of them tried another way, to measure its cost.
     pub explorations: u64,
-    /// Calls for which a pipeline rings at once, where it is left to decide.
+    /// Batch size of a pipeline that leaves it open: calls per wake-up of the server.
     pub batch: usize,
-    /// When the answer is expected, after the call was sent (L = a · bytes + b), nanoseconds; `None`: not known.
+    /// Expected time from sending the call to its answer (L = a · bytes + b), nanoseconds; `None`: not known.
     pub expected_ns: Option<u64>,
-    /// What the engine's cost model says of the copy alone.
+    /// Decision of the engine's cost model about the copy alone.
     pub placement: place::Explanation,
 }
 

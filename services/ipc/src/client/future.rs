@@ -19,18 +19,18 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// What a runtime knows of one descriptor.
+/// Readiness of one descriptor, as a runtime reports it.
 pub trait Readiness {
-    /// `Ready`: it may have become readable since `Ready` was given last; it is forgotten by that. `Pending`: `context`'s waker
-    /// is called when it does. One waker at a time is enough.
+    /// Gives `Ready` if the descriptor may have become readable since the last `Ready`, and forgets it. Otherwise gives
+    /// `Pending`, and calls `context`'s waker when it becomes readable. One waker at a time is enough.
     ///
     /// # Errors
     ///
-    /// Why it cannot be known any more.
+    /// The runtime's error; readiness cannot be known any more.
     fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Who waits for what.
+/// Answers that are not taken yet, and wakers of calls that wait for an answer or for room.
 #[derive(Default)]
 struct Waiting {
     answers: NumberMap<u64, Result<Payload, Error>>,
@@ -40,7 +40,7 @@ struct Waiting {
     line: u64,
 }
 
-/// The waker that the runtime holds: it wakes one call, which then looks for all.
+/// The waker that the runtime holds. It wakes one call, which then collects the answers of all.
 struct Baton(Mutex<Waiting>);
 
 impl Wake for Baton {
@@ -60,7 +60,7 @@ impl Baton {
         }
     }
 
-    /// There may be room: lets the first in line try.
+    /// Wakes the first call in line for room, when there may be some.
     fn wake_room(&self) {
         let first = lock(&self.0).room.pop_front();
         if let Some((_, waker)) = first {
@@ -78,7 +78,7 @@ pub struct AsyncClient<R> {
 }
 
 impl<R: Readiness> AsyncClient<R> {
-    /// Takes a session over. `readiness` is asked for the runtime's watch over the descriptor, which stays open as long as the
+    /// Takes over a session. `readiness` registers the descriptor with the runtime; the descriptor stays open as long as the
     /// client.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl<R: Readiness> AsyncClient<R> {
         Ok(AsyncClient { watch, readiness, baton, waker })
     }
 
-    /// The session.
+    /// The session whose calls are futures.
     pub fn client(&self) -> &Client {
         self.watch.client()
     }
@@ -132,7 +132,7 @@ impl<R: Readiness> AsyncClient<R> {
         if sent.is_none() {
             place.keep(context.waker());
         }
-        // Sending may have collected answers of others, and nobody looks at the ring any more until it rings.
+        // Sending may have collected other calls' answers, for which the ring will not ring again: give them out now.
         self.turn(false)?;
         match sent {
             Some(id) => Poll::Ready(Ok(id)),
@@ -145,7 +145,7 @@ impl<R: Readiness> AsyncClient<R> {
             return Poll::Ready(answer);
         }
         if let Err(error) = self.drive() {
-            // What it learned before its end counts.
+            // Answers that arrived before the session's end still count.
             return Poll::Ready(self.answer(id, None).unwrap_or(Err(error)));
         }
         self.answer(id, None).map_or(Poll::Pending, Poll::Ready)
@@ -166,7 +166,7 @@ impl<R: Readiness> AsyncClient<R> {
         answer
     }
 
-    /// Takes answers until the descriptor has nothing more, and has the baton called when it has.
+    /// Takes answers until the descriptor is not readable any more. The runtime then wakes the baton when it is again.
     fn drive(&self) -> Result<(), Error> {
         while let Poll::Ready(ready) = self.readiness.poll_readable(&mut Context::from_waker(&self.waker)) {
             ready.map_err(|source| Error::System { doing: "watching the session's descriptor", source })?;
@@ -193,14 +193,14 @@ impl<R: Readiness> AsyncClient<R> {
     }
 }
 
-/// A place in the line for room. Whoever leaves the line after its turn came lets the next one try.
+/// A place in the line for room. If it is dropped after its turn came, the next in line may try.
 struct Place<'a> {
     baton: &'a Baton,
     number: Option<u64>,
 }
 
 impl Place<'_> {
-    /// Waits (on) for its turn: who had it and found no room is the first again.
+    /// Enters the line, or stays in it. A call whose turn came and that found no room is first again.
     fn keep(&mut self, waker: &Waker) {
         let mut waiting = lock(&self.baton.0);
         match self.number {

@@ -11,7 +11,7 @@ use crate::payload::Payload;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What has become of a call, as the server says.
+/// State of a call, as the server reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobState {
     /// It waits for a handler, behind so many others.
@@ -21,9 +21,9 @@ pub enum JobState {
     },
     /// A handler has it.
     Taken {
-        /// What is done, in the handler's unit; 0 if it says nothing.
+        /// Work done, in the handler's unit; 0: the handler does not report it.
         done: u64,
-        /// Of so much; 0 if it says nothing.
+        /// All the work, in the same unit; 0: the handler does not report it.
         total: u64,
     },
     /// The answer is here (or was taken already).
@@ -48,7 +48,7 @@ impl Limit {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// No room in time is a time limit that has passed.
+    /// Turns [`Error::Busy`] into [`Error::DeadlineExceeded`] if the limit has passed.
     pub(super) fn judge(&self, error: Error) -> Error {
         match error {
             Error::Busy { .. } if self.is_over() => self.exceeded(),
@@ -113,7 +113,7 @@ impl Job {
         answer.ok_or(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() })
     }
 
-    /// The same for callers that must look at other things in between; `None`: `patience` has passed, and the job can be waited
+    /// As [`wait`](Job::wait), for callers with other work in between; `None`: `patience` has passed, and the job can be waited
     /// for again.
     ///
     /// # Errors

@@ -21,12 +21,12 @@ pub(crate) struct Waiting {
     pub(super) slot: Option<Arc<RequestSlot>>,
     pub(super) abandoned: bool,
     pub(super) no_room: Option<Error>,
-    /// What the server said when it was asked about it.
+    /// The server's answer to the last query about the call; `None`: there is none yet.
     pub(super) state: Option<JobState>,
     pub(super) measured: Option<Box<Measured>>,
 }
 
-/// What is learned from a call's answer.
+/// Measurements of a call that was sent, to be completed by its answer.
 pub(super) struct Measured {
     pub(super) operation: u64,
     pub(super) bytes: u64,
@@ -47,14 +47,14 @@ impl Waiting {
         }
     }
 
-    /// Learns from the call, whose data was copied since `begun`.
+    /// Notes what the answer will be learned with. The data was copied from `begun` until now.
     pub(super) fn measure(&mut self, operation: u64, bytes: u64, trial: Option<Trial>, begun: Instant) {
         let sent = Instant::now();
         let copy_ns = u64::try_from((sent - begun).as_nanos()).unwrap_or(u64::MAX);
         self.measured = Some(Box::new(Measured { operation, bytes, trial, copy_ns, sent }));
     }
 
-    /// When it was sent, if that is kept.
+    /// Time at which its data had been copied; `None`: the call is not measured.
     pub(super) fn sent_at(&self) -> Option<Instant> {
         self.measured.as_ref().map(|measured| measured.sent)
     }
@@ -106,7 +106,7 @@ impl Jobs {
         Ended { _waiting: waiting, _retained: std::mem::take(&mut self.retained) }
     }
 
-    /// Nobody will ask for the answer of `id`: gives it, if it is there.
+    /// Marks the call `id` as abandoned; gives its answer, if it is there.
     #[must_use]
     pub(super) fn abandon(&mut self, id: u64) -> Option<Result<Payload, Error>> {
         if let Some(waiting) = self.waiting.get_mut(&id) {

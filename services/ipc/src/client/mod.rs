@@ -72,7 +72,7 @@ pub struct ClientOptions {
     pub pool_bytes_max: u64,
     /// Unanswered calls at most; the server may grant fewer.
     pub outstanding_max: usize,
-    /// Longest message.
+    /// Longest message, bytes; the server may grant less.
     pub message_bytes_max: u64,
     /// Time limit of calls that name none.
     pub timeout: Option<Duration>,
@@ -98,7 +98,7 @@ impl Default for ClientOptions {
 }
 
 impl ClientOptions {
-    /// What `memlift.toml` and `MEMLIFT_*` say.
+    /// Takes the options from `memlift.toml` and `MEMLIFT_*`.
     pub fn from_config(config: &Config) -> ClientOptions {
         let ipc = &config.ipc;
         ClientOptions {
@@ -142,18 +142,18 @@ pub(crate) struct Inner {
     releases: Lock<Vec<crate::message::Message>>,
     broken: OnceLock<Broken>,
     next_job: AtomicU64,
-    /// The janitor holds it.
+    /// True while the process's janitor holds this session.
     has_janitor: AtomicBool,
-    /// An event loop collects.
+    /// True once an event loop collects the answers.
     watched: AtomicBool,
     row: observe::SessionRow,
 }
 
-/// What a session has done so far.
+/// Counters and pool sizes of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ClientStats {
-    /// Calls sent.
+    /// Calls sent so far.
     pub calls: u64,
     /// Calls that have no answer yet.
     pub outstanding: usize,
@@ -181,7 +181,7 @@ pub struct ClientStats {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ServerLoad {
-    /// Open sessions.
+    /// Sessions that are open at the server.
     pub sessions: u32,
     /// Long operations that may run at once.
     pub handlers: u32,
@@ -191,7 +191,7 @@ pub struct ServerLoad {
     pub queued: u32,
 }
 
-/// Recovers the guard: every critical section of this crate leaves its data whole at each step.
+/// Locks a mutex, poisoned or not: every critical section of this crate leaves its data whole at each step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -332,9 +332,9 @@ impl Client {
         self.call_async_within(operation, data, &options, limit, Mode::Async, None)
     }
 
-    /// The same for callers that must look at other things in between: after `patience` without room for the call it
-    /// gives [`Error::Busy`], and may be tried again with the same limit, which counts in place of the options'. `mode` is what
-    /// it is for its user.
+    /// As [`call_async`](Client::call_async), for callers with other work in between: after `patience` without room for the call
+    /// it gives [`Error::Busy`]. Try again with the same `limit`, which replaces the time limit in `options`. `mode` is the mode
+    /// that the call has for its user.
     ///
     /// # Errors
     ///
@@ -371,7 +371,7 @@ impl Client {
         self.loan_within(bytes, self.0.options.timeout)
     }
 
-    /// The same with a time limit of its own; `None`: no limit.
+    /// As [`loan`](Client::loan), with a time limit of its own; `None`: no limit.
     ///
     /// # Errors
     ///
@@ -386,8 +386,8 @@ impl Client {
         self.0.load()
     }
 
-    /// Why calls of `operation` with `bytes` of data are made as they are, with what was measured of the ways that `options` leave
-    /// open.
+    /// Explains why calls of `operation` with `bytes` of data are made as they are, with the measured costs of the ways that
+    /// `options` leave open.
     pub fn explain(
         &self,
         operation: &str,
@@ -400,7 +400,7 @@ impl Client {
         self.0.decisions.with(|decisions| decisions.explain(operation, mode, bytes, &options, cached))
     }
 
-    /// Where the server is.
+    /// Address of the server.
     pub fn address(&self) -> &Address {
         &self.0.address
     }
@@ -419,11 +419,11 @@ impl Client {
         self.0.socket.pid()
     }
 
-    /// Whether the session still works.
+    /// Checks that the session still works.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// [`Error::Forked`], [`Error::PeerDied`], [`Error::PeerFault`] or [`Error::Closed`], by how the session ended.
     pub fn check(&self) -> Result<(), Error> {
         self.0.check()
     }
@@ -434,7 +434,7 @@ impl Client {
         self.0.break_off(Broken::Closed);
     }
 
-    /// What the session has done so far.
+    /// Returns the session's counters.
     pub fn stats(&self) -> ClientStats {
         self.0.stats()
     }

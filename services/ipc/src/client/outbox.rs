@@ -20,7 +20,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// Longest wait for room without a look at the session.
+/// Longest sleep between two checks of the session, while waiting for room.
 const NAP_MAX: Duration = Duration::from_millis(5);
 /// First wait for room; each later one is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(20);
@@ -43,7 +43,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// The same without waiting.
+    /// As [`announce`](Inner::announce), without waiting.
     pub(super) fn announce_now(&self, packet: &AddSegment, fd: BorrowedFd<'_>) -> Result<bool, Error> {
         holds_none("sending a segment");
         self.check()?;
@@ -83,14 +83,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The same without waiting; `false`: the ring is full.
+    /// As [`publish`](Inner::publish), without waiting; `false`: the ring is full.
     pub(super) fn publish_now(&self, message: &Message) -> Result<bool, Error> {
         let pushed = self.push(message)?;
         self.wake_server();
         Ok(pushed)
     }
 
-    /// One attempt; a ring that cannot be ends the session.
+    /// Tries once to push a message. A ring in an impossible state ends the session.
     fn push(&self, message: &Message) -> Result<bool, Error> {
         let pushed = self.producer.with(|producer| match self.flush(producer) {
             Ok(true) => producer.push(message),
@@ -109,7 +109,7 @@ impl Inner {
         self.poll_hang_up(time)
     }
 
-    /// Looks for a hang-up for `time`; one ends the session. For callers that would do much in vain without a server.
+    /// Waits up to `time` for a hang-up, which ends the session. For callers whose work would be in vain without a server.
     pub(super) fn poll_hang_up(&self, time: Duration) -> Result<(), Error> {
         holds_none("waiting for the server");
         let left = rustix::time::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ };

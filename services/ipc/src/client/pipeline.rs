@@ -17,17 +17,17 @@ use crate::payload::{Outgoing, Payload};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A job id and what became of the call.
+/// A job id and the result of its call.
 pub type Answer = (u64, Result<Payload, Error>);
 
-/// How many calls a sleeping server is woken for at once. Those before the last of a batch reach it when it is awake anyway, with
-/// the batch's last, with [`Pipeline::flush`], or when this side waits.
+/// Number of calls for which a sleeping server is woken once. Earlier calls of a batch reach it if it is awake anyway, with the
+/// batch's last call, by [`Pipeline::flush`], or when this side waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Batch {
     /// 1, 4 or 16, but at most half the depth: whatever gave the most answers per second at that size. Large payloads: 1.
     #[default]
     Auto,
-    /// So many; 0 is 1.
+    /// That many calls; 0 counts as 1.
     Of(usize),
 }
 
@@ -64,7 +64,7 @@ impl Pipeline {
         }
     }
 
-    /// The same with another batch.
+    /// Returns the pipeline with another batch.
     #[must_use]
     pub fn with_batch(mut self, batch: Batch) -> Pipeline {
         self.batch = batch;
@@ -88,8 +88,8 @@ impl Pipeline {
         self.submit_within(operation, data, &options, limit, None)
     }
 
-    /// The same for callers that must look at other things in between: after `patience` without room for the call it
-    /// gives [`Error::Busy`], and may be tried again with the same limit, which counts in place of the options'.
+    /// As [`submit`](Pipeline::submit), for callers with other work in between: after `patience` without room for the call it
+    /// gives [`Error::Busy`]. Try again with the same `limit`, which replaces the time limit in `options`.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Pipeline {
         Ok(id)
     }
 
-    /// Sees that the server notices all calls now.
+    /// Wakes the server if it may not have noticed all calls.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unrung) > 0 {
             self.client.0.wake_server();
@@ -144,8 +144,8 @@ impl Pipeline {
         }
     }
 
-    /// The next answer, in the order in which they come; `None` when there are no more. A call that has no answer within its own
-    /// time limit has failed by [`Error::DeadlineExceeded`], which is its answer. After `timeout` without any:
+    /// Waits for the next answer, in the order in which they come; `None`: no call is left. A call that has passed its own time
+    /// limit is answered by [`Error::DeadlineExceeded`]. If no answer comes within `timeout`, the error is
     /// [`Error::DeadlineExceeded`], and the calls stay in the pipeline.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Pipeline {
         }
     }
 
-    /// Waits until a call is answered or has used up its time, and keeps what became of it; `false`: `until` came first.
+    /// Waits until a call is answered or has used up its time, and keeps its result; `false`: `until` came first.
     fn wait_for_one(&mut self, until: Option<Instant>) -> Result<bool, Error> {
         let ids: Vec<u64> = self.unanswered.iter().map(|&(id, _)| id).collect();
         let own = self.unanswered.iter().filter_map(|(_, limit)| limit.deadline).min();

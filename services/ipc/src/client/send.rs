@@ -35,10 +35,10 @@ const EARLY_WAKE_FROM: u64 = 4 << 20;
 /// How much of a request is still to be copied when the server is woken, bytes: little enough to stay on this core.
 const EARLY_WAKE_TAIL: u64 = 448 << 10;
 
-/// How long a thread waits for another one that grows the pool until it looks for a slot again.
+/// Longest wait for another thread that grows the pool; then the waiting one looks for a slot again.
 const GROWTH_LOOK: Duration = Duration::from_millis(10);
 
-/// The request pool, and who makes it larger.
+/// The request pool, and the right of one thread at a time to make it larger.
 pub(crate) struct RequestPool {
     pub(super) pool: Lock<Pool>,
     /// Some thread makes a segment and tells the server of it, without the lock. The others wait for `grown`.
@@ -55,7 +55,7 @@ impl RequestPool {
         })
     }
 
-    /// The right to grow the pool; `None`: another thread has it, and it was waited for, for a moment.
+    /// Takes the right to grow the pool; `None`: another thread has it, and this one has waited for a moment.
     fn grow(&self, until: Option<Instant>) -> Option<Growing<'_>> {
         let mut growing = self.growing.lock();
         if !*growing {
@@ -86,9 +86,9 @@ pub(crate) struct RequestSlot {
     _region: Arc<Region>,
 }
 
-// SAFETY: the pointer lies in `_region`, which is Send + Sync; who may write is settled by the protocol, not by it.
+// SAFETY: the pointer lies in `_region`, which is Send + Sync; the protocol settles which side may write.
 unsafe impl Send for RequestSlot {}
-// SAFETY: as above.
+// SAFETY: shared references only read the pointer's value; `_region`, which keeps the memory mapped, is Sync.
 unsafe impl Sync for RequestSlot {}
 
 impl RequestSlot {
@@ -106,38 +106,38 @@ impl Drop for RequestSlot {
     }
 }
 
-/// What sending needs to know beside the call's options.
+/// Parameters of sending beside the call's options.
 pub(super) struct Sending {
     pub mode: Mode,
     pub deadline: Option<Instant>,
-    /// How long to wait for room.
+    /// How long to wait for room; `None`: for ever.
     pub room_until: Option<Instant>,
-    /// Wake the server if it sleeps; else somebody will later.
+    /// True if the server is to be woken when it sleeps; `false`: a later call or a flush wakes it.
     pub rings: bool,
 }
 
-/// How long a call's data may take to find room.
+/// Time limits for finding room for a call's data.
 #[derive(Clone, Copy)]
 struct Room {
-    /// How long to wait for others.
+    /// How long to wait for others; `None`: for ever.
     until: Option<Instant>,
-    /// When it is too late altogether: what is being made for the call is given up then.
+    /// Deadline of the call: work for it is given up then.
     deadline: Option<Instant>,
 }
 
 /// When an answer is expected.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expect {
-    /// As the last ones.
+    /// Not known: the waiter goes by the last waits.
     Unknown,
-    /// Then.
+    /// At the forecast time.
     At(Instant),
-    /// Now: look for it.
+    /// Now: the waiter polls at once.
     Soon,
 }
 
 impl Expect {
-    /// For the waiter: nanoseconds from now on. `spin`: the longest it may look.
+    /// Nanoseconds from now until the answer is expected, for the waiter. `spin`: the longest time that it may poll.
     pub(super) fn predicted_ns(self, spin: Duration) -> Option<u64> {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         match self {
@@ -256,7 +256,7 @@ impl Inner {
         Ok(Sent { id, expect })
     }
 
-    /// Puts the data into a slot, unless it lies in one, and says so in the message.
+    /// Copies the data into a slot, unless it lies in a loan, and describes its place in the message.
     fn place(
         &self,
         message: &mut Message,
@@ -297,7 +297,8 @@ impl Inner {
         Ok(slot)
     }
 
-    /// Copies the data into a slot. When a device is lost over it, that slot is nobody's any more, and another one is filled without it.
+    /// Copies the data into a slot. If a device is lost during the copy, that slot is never used again, and another one is filled
+    /// without the device.
     fn fill_slot(
         &self,
         data: &Outgoing<'_>,
@@ -321,10 +322,10 @@ impl Inner {
         }
     }
 
-    /// How a request is copied: at once for small ones with nothing to choose.
+    /// Plans how a request is copied. Small ones of which nothing is fixed are copied at once.
     fn plan(&self, operation: u64, mode: Mode, bytes: u64, options: &CallOptions) -> Result<Plan, Error> {
         let open = options.device == Device::Auto && options.cache == CachePolicy::Auto;
-        // What packing costs says nothing about copies.
+        // The cost of packing tells nothing about copies.
         if open && (options.pack || bytes < GATE_BYTES_MIN as u64) {
             return Ok(Plan::PLAIN);
         }
@@ -332,7 +333,7 @@ impl Inner {
         self.decisions.with(|decisions| decisions.begin(operation, mode, bytes, options, cached))
     }
 
-    /// What the cache policy is before anything was measured.
+    /// Returns true if the cache policy is `On` before anything was measured.
     pub(super) fn begins_cached(&self, mode: Mode) -> bool {
         match mode {
             Mode::Sync => true,
@@ -344,8 +345,8 @@ impl Inner {
         }
     }
 
-    /// Copies the data into its slot. A server that sleeps is woken while the last of it is still being copied: it takes
-    /// about as long to wake as that takes, and looks out for the message for a moment when it finds none.
+    /// Copies the data into its slot. A sleeping server is woken while the last part is still being copied: it takes about as
+    /// long to wake as that part takes to copy. If it finds no message then, it polls for a moment.
     ///
     /// # Safety
     ///
@@ -361,7 +362,8 @@ impl Inner {
             self.wake_server();
             reach(Step::RequestHalfFilled);
         };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches that `target` is writable for the data's bytes and used by nobody else, so not the data's
+        // source.
         unsafe {
             match data.bytes() < EARLY_WAKE_FROM {
                 true => data.copy_to(target, transfer).map_err(|Lost| Unfinished::Lost),
@@ -378,7 +380,7 @@ impl Inner {
             || self.poll_hang_up(Duration::ZERO).is_err()
     }
 
-    /// The loan that the data lies in, and where, if all of it does.
+    /// Returns the loan in which all of the data lies, and the data's offset in it.
     fn lent(&self, data: &Outgoing<'_>) -> Option<(Arc<RequestSlot>, u64)> {
         if !data.is_contiguous() {
             return None;
@@ -391,7 +393,7 @@ impl Inner {
             let (_, slot) = loans.range(..=(segment, offset)).next_back()?;
             Some((segment, offset, Weak::clone(slot)))
         })?;
-        // Outside the lock: this may be the last that holds the slot.
+        // Not under the lock: this may become the last holder of the slot, whose drop takes a lock.
         let slot = slot.upgrade()?;
         let start = slot.slot();
         let inside = offset - start.offset;
@@ -475,7 +477,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Waits until fewer calls are unanswered than may be.
+    /// Waits until fewer calls are unanswered than the session allows.
     fn credit(&self, deadline: Option<Instant>) -> Result<(), Error> {
         loop {
             let outstanding = self.outstanding();

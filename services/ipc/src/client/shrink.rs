@@ -35,7 +35,7 @@ struct Janitor {
     runs: bool,
 }
 
-/// By fork: a child must not wait for a lock that its parent's janitor held when it forked.
+/// One janitor per fork generation: a child must not wait for a lock that its parent's janitor held when it forked.
 static JANITORS: [Lock<Janitor>; FORKS] =
     [const { Lock::new(Rank::Grown, Janitor { sessions: Vec::new(), runs: false }) }; FORKS];
 
@@ -45,7 +45,7 @@ impl Inner {
         self.requests.pool.with(|pool| pool.total()) + self.responses.with(|responses| responses.total())
     }
 
-    /// A pool has grown: it is looked after until it is small again.
+    /// Enters the session with the janitor, after one of its pools has grown.
     pub(super) fn gives_back_later(&self) {
         if self.has_janitor.swap(true, Ordering::AcqRel) {
             return;
@@ -74,7 +74,7 @@ impl Inner {
         }
     }
 
-    /// A tick of the janitor's clock; `false`: there is nothing to give back any more.
+    /// Does the work of one tick of the janitor's clock; `false`: there is nothing to give back any more.
     fn tick(&self) -> bool {
         if self.check().is_err() {
             return false;
@@ -122,7 +122,7 @@ impl Inner {
         }
     }
 
-    /// The server has let go of a segment, or needs it still.
+    /// Takes the server's answer about a retired segment: it has let go of it, or still needs it.
     pub(super) fn retired(&self, message: &Message) -> Result<(), Error> {
         let number = message.segment;
         let known = match u32::from(message.status) {
@@ -171,7 +171,7 @@ fn run_janitor(janitor: &'static Lock<Janitor>) {
 
 #[cfg(feature = "failpoints")]
 impl Client {
-    /// As many ticks of the janitor's clock as make a segment that is not used go back.
+    /// Runs as many ticks of the janitor's clock as it takes for unused segments to go back.
     pub fn idle_for_a_while(&self) {
         for _ in 0..4 {
             self.0.tick();

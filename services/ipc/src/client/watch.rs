@@ -24,7 +24,7 @@ use super::send::Sending;
 
 /// Most calls that are posted without ringing for them.
 const POSTS_MAX: u32 = 16;
-/// Longest look at the ring before a call is left to the loop.
+/// Longest poll of the ring before a call is left to the loop.
 const SPIN_MAX: Duration = Duration::from_micros(30);
 
 /// A session whose answers an event loop collects.
@@ -32,13 +32,13 @@ const SPIN_MAX: Duration = Duration::from_micros(30);
 pub struct Watch {
     client: Client,
     readable: OwnedFd,
-    /// How often looking a little longer paid, of 256.
+    /// Part of the recent polls that found an answer, of 256.
     paid: AtomicU32,
     /// Calls that were posted since the server was last rung for.
     unrung: AtomicU32,
     /// Something was posted since the last flush.
     posting: AtomicBool,
-    /// The last look at the ring found the answer.
+    /// True if the last poll of the ring found the answer.
     lingered: AtomicBool,
     /// The descriptor also becomes readable when the server has room for what is owed to it.
     owing: AtomicBool,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// A call and what became of it.
+/// A call's id and its result.
 pub type Answered = (u64, Result<Payload, Error>);
 
 impl Watch {
@@ -82,7 +82,7 @@ impl Watch {
         })
     }
 
-    /// The session.
+    /// The session whose answers the loop collects.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -106,9 +106,9 @@ impl Watch {
         self.send(operation, data, options.into(), true)
     }
 
-    /// As [`submit`](Watch::submit), for a loop that has more to send before it sleeps: the server is rung for the first call of a
-    /// round and for every 16th, and for what is left by [`flush`](Watch::flush), which ends the round. One call after the other,
-    /// each answered while it [`linger`](Watch::linger)s, are no round.
+    /// As [`submit`](Watch::submit), for a loop that sends more before it sleeps: the server is rung for the first call of a
+    /// round and for every 16th; [`flush`](Watch::flush) rings for the rest and ends the round. A single call is rung for at
+    /// once, if the one before it was answered during [`linger`](Watch::linger).
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl Watch {
         }
     }
 
-    /// Sees that the server notices all calls now.
+    /// Wakes the server if it may not have noticed all calls, and ends the round.
     pub fn flush(&self) {
         self.posting.store(false, Ordering::Relaxed);
         if self.unrung.swap(0, Ordering::Relaxed) > 0 {
@@ -154,7 +154,7 @@ impl Watch {
         }
     }
 
-    /// Nobody wants the answer of `id` any more.
+    /// Abandons the call `id`: nobody wants its answer any more.
     pub fn abandon(&self, id: u64) {
         self.client.0.abandon(id);
     }
@@ -164,8 +164,8 @@ impl Watch {
         self.client.0.outstanding()
     }
 
-    /// Looks at the ring for a moment, if that has paid lately: an answer that is nearly there needs no way through the loop.
-    /// Pays only with one call under way and a core to spare for the server.
+    /// Polls the ring for a moment, if that has paid lately: an answer that is nearly there then needs no turn of the loop. It
+    /// pays only with one call outstanding and a core to spare for the server.
     pub fn linger(&self) {
         self.lingered.store(false, Ordering::Relaxed);
         if self.cores < 2 || self.outstanding() != 1 {
@@ -189,11 +189,11 @@ impl Watch {
         self.paid.store(paid.min(255), Ordering::Relaxed);
     }
 
-    /// Takes all answers that are there. `rung`: because the descriptor was readable.
+    /// Takes all answers that are there. `rung`: the descriptor was readable.
     ///
     /// # Errors
     ///
-    /// Why the session is over, once every call's answer was given out.
+    /// The error that ended the session, after every call's answer was given out.
     pub fn turn(&self, rung: bool) -> Result<Vec<Answered>, Error> {
         let inner = &self.client.0;
         let over = match inner.check() {
@@ -238,7 +238,7 @@ impl Watch {
             let mut socket = [PollFd::new(&inner.socket, PollFlags::empty())];
             let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
             let hung_up = poll(&mut socket, Some(&now)).is_ok_and(|ready| ready > 0);
-            // What it wrote before its end counts.
+            // Answers that it wrote before its end still count.
             if hung_up && !collector.consumer.is_ready() {
                 return Err(Error::PeerDied { peer: "server", doing: Some("waiting for its answer") });
             }

@@ -51,7 +51,7 @@ impl Reserved {
         Ok(self.queue.block(&self.place)?.as_mut_ptr()?)
     }
 
-    /// Lets it be taken.
+    /// Makes the item ready to be taken.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl From<Vec<u8>> for Item {
 }
 
 impl Item {
-    /// Its length, bytes.
+    /// Length of the item, bytes.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Held::Small(bytes) => bytes.len() as u64,
@@ -132,12 +132,12 @@ impl Item {
         }
     }
 
-    /// Returns true if it keeps memory of the queue, which putters may come to miss.
+    /// Returns true if it occupies a block of the queue, which putters may need.
     pub fn is_leased(&self) -> bool {
         matches!(self.0, Held::Block(_))
     }
 
-    /// Returns true if what is looked at takes more than half of the budget: copy the item and drop it, or putters starve.
+    /// Returns true if items that are being read take more than half of the budget: copy the item and drop it, or putters starve.
     pub fn is_crowded(&self) -> bool {
         match &self.0 {
             Held::Small(_) => false,
@@ -148,7 +148,7 @@ impl Item {
         }
     }
 
-    /// The same in memory of this process alone, so that the queue has its own back.
+    /// Moves the item to memory of this process alone, so that the queue has its block back.
     ///
     /// # Errors
     ///

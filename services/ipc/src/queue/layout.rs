@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the members of a queue share: one sealed, sparse memfd.
+//! Layout of the memory that the members of a queue share: one sealed, sparse memfd.
 //!
 //! - **Layout** 0 [`Header`] · 4,096 heads of the free lists, u32 each · 8,192 tags of the members, u32 each · 24,576 slots, 128 bytes
 //!   each · the order of what waits, u32 each · from the next multiple of 4,096 the blocks. Untouched pages take no memory
@@ -28,22 +28,22 @@ pub const SLOTS_AT: u64 = TAGS_AT + MEMBERS as u64 * 4;
 pub const SLOT_BYTES: u64 = 128;
 /// Bytes that fit into the slot itself.
 pub const INLINE_BYTES: u64 = 64;
-/// Where they start in it.
+/// Offset of those bytes in the slot.
 pub const INLINE_AT: u64 = 64;
 /// Where the order lies.
 pub const ORDER_AT: u64 = SLOTS_AT + SLOTS as u64 * SLOT_BYTES;
 /// Where the blocks lie.
 pub const POOL_AT: u64 = (ORDER_AT + SLOTS as u64 * 4).next_multiple_of(4096);
 
-/// Nobody's; part of a free list.
+/// State of a slot: in a free list, and nobody's.
 pub const FREE: u32 = 0;
-/// Its owner writes it.
+/// State of a slot: its owner writes it.
 pub const WRITING: u32 = 1;
-/// It waits to be taken.
+/// State of a slot: its item waits to be taken.
 pub const READY: u32 = 2;
-/// Its owner looks at it.
+/// State of a slot: its owner reads it.
 pub const READING: u32 = 3;
-/// No slot.
+/// Index that stands for no slot.
 pub const NONE: u32 = u32::MAX;
 
 /// The words of the queue as a whole.
@@ -54,7 +54,7 @@ pub struct Header {
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// 0.
+    /// Reserved, always zero.
     pub reserved: AtomicU32,
     /// Items that may wait at once; 0: no limit but the slots.
     pub items_max: AtomicU64,
@@ -76,15 +76,15 @@ pub struct Header {
     pub put: AtomicU32,
     /// Slots that are being written.
     pub writing: AtomicU32,
-    /// Slots that are looked at.
+    /// Slots that are being read.
     pub reading: AtomicU32,
-    /// 0.
+    /// Reserved, always zero.
     pub reserved2: AtomicU32,
     /// End of the blocks given out so far.
     pub bump: AtomicU64,
     /// Bytes of the blocks that have memory.
     pub touched_bytes: AtomicU64,
-    /// Bytes of the blocks that are looked at.
+    /// Bytes of the blocks that are being read.
     pub viewed_bytes: AtomicU64,
     /// Number of the next item.
     pub next_number: AtomicU64,
@@ -106,13 +106,13 @@ pub struct Header {
 pub struct Slot {
     /// [`FREE`], [`WRITING`], [`READY`] or [`READING`]: the truth, from which everything else can be made again.
     pub state: AtomicU32,
-    /// The member it belongs to while it is written or looked at.
+    /// The member that owns it while it is written or read.
     pub owner: AtomicU32,
     /// Size class of its block; `table::BARE`: it has none.
     pub class: AtomicU32,
     /// The next one in its free list.
     pub next: AtomicU32,
-    /// When it was put: the order of items.
+    /// Number of the item: items are taken in ascending order.
     pub number: AtomicU64,
     /// Where its block lies, from [`POOL_AT`].
     pub offset: AtomicU64,
@@ -136,5 +136,5 @@ const _: () = {
 
 // SAFETY: atomics only, so any bytes are valid and others may write them.
 unsafe impl AtomicLayout for Header {}
-// SAFETY: as above.
+// SAFETY: all fields are atomics, so any bytes are valid and other processes may write them.
 unsafe impl AtomicLayout for Slot {}

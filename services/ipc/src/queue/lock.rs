@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Somebody sleeps on the word.
+/// Bit of the word: somebody sleeps on it.
 const SLEEPERS: u32 = 1 << 31;
 const SPINS: u32 = 200;
 /// How long to sleep before the holder is looked at: much longer than a critical section.
@@ -38,7 +38,7 @@ pub struct Guard<'a> {
     pub inherited: bool,
 }
 
-/// The lock of the threads of one process; `None`: another one had it until then.
+/// Takes the lock of the threads of one process; `None`: another thread had it until then.
 fn take_turn(turn: &Mutex<()>, until: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
     let Some(until) = until else { return Some(turn.lock().unwrap_or_else(PoisonError::into_inner)) };
     loop {
@@ -51,7 +51,7 @@ fn take_turn(turn: &Mutex<()>, until: Option<Instant>) -> Option<MutexGuard<'_, 
     }
 }
 
-/// Waits for its turn; `None`: it did not come until then, or for [`GRACE`] from now, whichever is later.
+/// Takes the lock; `None`: it was not free by `until`, nor for [`GRACE`] from now, whichever is later.
 pub fn lock<'a>(
     word: &'a AtomicU32,
     turn: &'a Mutex<()>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who uses a queue, and whether he still lives, as the kernel knows it: no timers, no process numbers.
+//! Membership in a queue, and whether a member still lives, as the kernel knows it: no timers, no process numbers.
 //!
 //! - **Flow** open the memfd anew ─▶ lock one byte of it, number by number, until one is free ─▶ a fresh tag into the member's word
 //! - **Order** a number belongs to whoever holds the kernel's lock on its byte. The kernel drops the lock with the last descriptor
@@ -26,7 +26,7 @@ const _: () = assert!(MEMBERS == 1 << NUMBER_BITS);
 /// This process as a member.
 #[derive(Debug)]
 pub struct Member {
-    /// See the module.
+    /// Number and tag, see the module; never 0.
     pub identity: u32,
     lock: SessionSocket,
 }
@@ -46,7 +46,7 @@ fn tag(region: &Region, number: u32) -> Result<&AtomicU32, Error> {
 }
 
 impl Member {
-    /// Joins.
+    /// Makes this process a member of the queue.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Member {
         Err(Error::System { doing, source })
     }
 
-    /// Returns true if the member of that identity is there. Who cannot be asked counts as alive.
+    /// Returns true if the member with that identity lives, or if the kernel cannot tell.
     pub fn is_alive(&self, region: &Region, identity: u32) -> bool {
         if identity == self.identity {
             return true;

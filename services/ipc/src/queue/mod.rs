@@ -5,8 +5,8 @@
 //!   get: `take` the oldest (lock) ─▶ its block is the getter's alone, in place ─▶ dropped: free again, wake putters
 //! - **Layout** `layout`; sparse, so that a queue takes the memory of what lies in it, within its budget
 //! - **Order** items are taken in the order in which they were published. A short one travels in its slot and takes one lock
-//! - **Owner** nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. What a member that died was
-//!   writing or looking at is freed by whoever next has no room; who died inside the lock is noticed by the next in line
+//! - **Owner** nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. The next putter without
+//!   room frees what a dead member was writing or reading; the next in line notices a death inside the lock
 //! - **Not here** peers that lie: members are processes that were given the descriptor on purpose (`Client` and `Server` are for
 //!   others). What they write into the books is checked all the same, so that it fails a call and not a process
 
@@ -41,7 +41,7 @@ use table::{Limits, Place, Table};
 
 /// How many forks may lie between the process that opened a queue and one that uses the same object.
 const FORKS: usize = 16;
-/// How often a putter without room looks for the dead.
+/// Interval at which a putter without room looks for members that died.
 const LOOK: Duration = Duration::from_millis(100);
 /// Address space per byte of budget: sizes that come and go leave gaps.
 const SPREAD: u64 = 4;
@@ -55,7 +55,7 @@ pub struct QueueOptions {
     pub bytes_max: Option<u64>,
 }
 
-/// What a queue holds.
+/// State of a queue at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct QueueStats {
@@ -80,11 +80,11 @@ pub struct Queue(Arc<Shared>);
 struct Shared {
     region: Region,
     limits: Limits,
-    /// By fork: what belongs to one process.
+    /// State of each process that uses this object, by fork generation.
     own: [OnceLock<Own>; FORKS],
 }
 
-/// This process's part.
+/// A process's membership, its lock and its waiters.
 struct Own {
     member: Member,
     turn: Mutex<()>,
@@ -171,7 +171,7 @@ impl Shared {
         Ok(done.expect("without a limit it is waited for"))
     }
 
-    /// The same; `None`: the lock was not free until then, because its holder is stopped.
+    /// As [`locked`](Shared::locked), with a time limit; `None`: the lock was not free in time, because its holder is stopped.
     fn locked_until<T>(
         &self,
         own: &Own,
@@ -199,7 +199,7 @@ impl Shared {
         RegionOffset(SLOTS_AT + u64::from(slot) * SLOT_BYTES + INLINE_AT)
     }
 
-    /// Sleeps until `counter` has moved on from `seen` or `ready`; at most until `until`.
+    /// Waits until `ready` gives true; at most until `until`.
     fn wait(
         &self,
         waiter: &Mutex<Waiter>,
@@ -245,7 +245,7 @@ impl Queue {
         Queue::of(region, limits)
     }
 
-    /// The queue behind a descriptor that another process passed on.
+    /// Opens the queue behind a descriptor that another process passed on.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ impl Queue {
         self.0.limits.items_max
     }
 
-    /// What it holds.
+    /// Returns what the queue holds now.
     pub fn stats(&self) -> QueueStats {
         let head = self.0.head();
         QueueStats {
@@ -307,7 +307,8 @@ impl Queue {
         }
     }
 
-    /// Room for an item of `bytes`, to be filled and published. `None`: there was none until `until` (`None`: waits for ever).
+    /// Reserves room for an item of `bytes`, to be filled and published. `None`: there was none until `until` (`None`: waits for
+    /// ever).
     ///
     /// # Errors
     ///
@@ -351,7 +352,7 @@ impl Queue {
         }
     }
 
-    /// Puts an item of at most [`Queue::INLINE_BYTES`]; `false`: no room until `until`.
+    /// Puts a copy of an item. One of at most [`Queue::INLINE_BYTES`] takes one lock. `false`: no room until `until`.
     ///
     /// # Errors
     ///
@@ -382,7 +383,7 @@ impl Queue {
         Ok(true)
     }
 
-    /// What travels in the slot itself, bytes.
+    /// Longest item that travels in the slot itself, bytes.
     pub const INLINE_BYTES: u64 = INLINE_BYTES;
 
     fn published(&self) {
@@ -390,7 +391,7 @@ impl Queue {
         advance(&head.items, &head.items_sleepers, 1);
     }
 
-    /// The oldest item; `None`: there was none until `until` (`None`: waits for ever).
+    /// Takes the oldest item; `None`: there was none until `until` (`None`: waits for ever).
     ///
     /// # Errors
     ///

@@ -17,9 +17,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Smallest block.
+/// Size of the smallest block, bytes.
 const BLOCK_MIN: u64 = 256;
-/// Size classes.
+/// Number of size classes.
 const CLASSES: u32 = 160;
 /// The class of slots without a block.
 pub const BARE: u32 = CLASSES;
@@ -28,7 +28,7 @@ const PAGED_BYTES: u64 = 64 << 10;
 /// Fresh memory of this size is checked against the headroom first.
 const CHECKED_BYTES: u64 = 1 << 20;
 
-/// What never changes, read once and checked.
+/// Limits of a queue: they never change, and are read once and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub items_max: u64,
@@ -99,14 +99,15 @@ impl Table<'_> {
         self.head.put.load(Relaxed).wrapping_sub(self.head.taken.load(Relaxed))
     }
 
-    /// There are no slots.
+    /// Empties the table: no slot was ever used.
     pub fn reset(&self) -> Result<(), Error> {
         self.clear()?;
         self.head.used.store(0, Relaxed);
         Ok(())
     }
 
-    /// Lists are empty and nothing waits. The number of slots stays: whoever dies here leaves them to be found.
+    /// Empties lists, order and counts. The number of slots stays: if this process dies here, [`recover`](Table::recover) finds
+    /// them.
     fn clear(&self) -> Result<(), Error> {
         for class in 0..=BARE {
             self.list(class)?.store(NONE, Relaxed);
@@ -121,7 +122,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// A slot with room for `bytes`; `None`: not now.
+    /// Reserves a slot with room for `bytes`; `None`: there is none now.
     pub fn reserve(&self, bytes: u64, owner: u32) -> Result<Option<Place>, Error> {
         let waiting = u64::from(self.length()) + u64::from(self.head.writing.load(Relaxed));
         if self.limits.items_max != 0 && waiting >= self.limits.items_max {
@@ -162,7 +163,7 @@ impl Table<'_> {
         Ok(Some(Place { slot: index, offset, bytes, fresh }))
     }
 
-    /// What is in the slot can be taken.
+    /// Makes the slot's item ready to be taken.
     pub fn publish(&self, index: u32) -> Result<(), Error> {
         let slot = self.slot(index)?;
         let put = self.head.put.load(Relaxed);
@@ -174,7 +175,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The oldest item; `None`: there is none.
+    /// Takes the oldest item; `None`: there is none.
     pub fn take(&self, owner: u32) -> Result<Option<Place>, Error> {
         if self.length() == 0 {
             return Ok(None);
@@ -202,7 +203,7 @@ impl Table<'_> {
         Ok(Some(Place { slot: index, offset, bytes, fresh: false }))
     }
 
-    /// The slot is nobody's any more.
+    /// Gives a slot back that was written or read.
     pub fn release(&self, index: u32) -> Result<(), Error> {
         let slot = self.slot(index)?;
         let class = slot.class.load(Relaxed);
@@ -248,7 +249,7 @@ impl Table<'_> {
         self.length() == 0 && self.head.writing.load(Relaxed) == 0 && self.head.reading.load(Relaxed) == 0
     }
 
-    /// A free slot of a class, or a somewhat larger one, or a new one.
+    /// Finds a free slot of a class or of the next three larger ones, or makes a new one.
     fn pick(&self, class: u32) -> Result<Option<u32>, Error> {
         if class == BARE {
             return match self.pop(BARE)? {
@@ -301,7 +302,7 @@ impl Table<'_> {
         Ok(Some(used))
     }
 
-    /// Whether `bytes` more may have memory, if need be after free blocks of other classes have lost theirs.
+    /// Returns true if `bytes` more fit into the memory budget. If need be, free blocks of other classes lose their memory first.
     fn afford(&self, bytes: u64, for_class: u32) -> Result<bool, Error> {
         let fits = || self.head.touched_bytes.load(Relaxed).saturating_add(bytes) <= self.limits.budget_bytes;
         for class in (class_of(PAGED_BYTES)..CLASSES).rev() {
@@ -339,7 +340,7 @@ impl Table<'_> {
         }
     }
 
-    /// Frees what the dead held; gives how many slots.
+    /// Frees the slots of members that died; gives their number.
     pub fn reap(&self, member: &Member) -> Result<u32, Error> {
         if self.head.writing.load(Relaxed) == 0 && self.head.reading.load(Relaxed) == 0 {
             return Ok(0);
@@ -368,7 +369,7 @@ impl Table<'_> {
         Ok(freed)
     }
 
-    /// Makes lists, order and counts again from the slots.
+    /// Rebuilds lists, order and counts from the slots.
     pub fn recover(&self) -> Result<(), Error> {
         let used = self.head.used.load(Relaxed).min(SLOTS);
         self.clear()?;

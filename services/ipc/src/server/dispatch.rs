@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dispatcher: owns all request rings; the thread that leads takes what arrives, and sleeps when nothing does.
 //!
-//! - **Flow** busy sessions are polled; the others have announced that they are not looked at, so their clients ring
-//!   epoll ─▶ new connections, greetings, new segments, hang-ups, rings of quiet sessions
+//! - **Flow** busy sessions are polled; the others have announced that nobody polls them, so their clients ring. epoll ─▶ new
+//!   connections, greetings, new segments, hang-ups, rings of quiet sessions
 //! - **Order** a session is quiet only after its park word says so; before sleeping, all busy ones are looked at once more
 //! - **Owner** consumers of the request rings live here and nowhere else
 
@@ -42,7 +42,7 @@ const TURN: usize = 16;
 const ROUNDS: u32 = 32;
 /// Sleeps without a message after which a session counts as quiet.
 const PATIENCE: u32 = 16;
-/// When a message is expected that was announced by a ring, nanoseconds.
+/// Expected time from a client's ring to its message, nanoseconds.
 const SOON_NS: u64 = 50_000;
 
 struct Entry {
@@ -66,13 +66,13 @@ pub(super) struct Dispatcher {
     busy: Vec<u64>,
     next: u64,
     waiter: Waiter,
-    /// Somebody rang and there was no message yet: one is about to come.
+    /// True if a client rang and its message was not there yet.
     expecting: bool,
     /// A long operation that the leader is to run after it has handed the lead on.
     long: Option<Task>,
 }
 
-/// Sleeps in epoll, with the park words of all busy sessions up.
+/// Sleeps in epoll, while the park words of all busy sessions say so.
 struct EpollParker<'a> {
     epoll: &'a OwnedFd,
     sessions: Vec<&'a Session>,
@@ -335,7 +335,7 @@ impl Dispatcher {
         }
     }
 
-    /// The first packet of a connection.
+    /// Reads the first packet of a connection, which is its greeting.
     fn greet(&mut self, key: u64) -> Result<(), Error> {
         let Some(caller) = self.callers.get(&key) else { return Ok(()) };
         let (packet, length, descriptors) =
@@ -382,7 +382,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// A packet, or the hang-up, of an open session.
+    /// Reads the packets, or the hang-up, of an open session.
     fn hear(&mut self, key: u64) -> Result<(), Error> {
         let Some(entry) = self.sessions.get(&key) else { return Ok(()) };
         let session = Arc::clone(&entry.session);
@@ -447,7 +447,7 @@ fn hear_all(session: &Session) -> Result<bool, Error> {
     }
 }
 
-/// A request's bytes where they lie, judged: shape, segment, bounds; or a copy of what came in the message.
+/// Returns a request's bytes where they lie, after a check of shape, segment and bounds; or a copy of what came in the message.
 fn view(session: &Arc<Session>, message: &Message) -> Result<(Payload, Arc<Views>), Error> {
     let shape = message.shape()?;
     let embedded = message.embedded(&shape)?;

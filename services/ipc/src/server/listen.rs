@@ -65,7 +65,7 @@ impl Listener {
                 Ok(None)
             }
             Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
-                // Left in the queue it would be waited for without end, on both sides.
+                // If it were left in the queue, both sides would wait for each other without end.
                 drop(self.spare.take());
                 let accepted = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC);
                 if let Ok(socket) = accepted {
@@ -100,7 +100,7 @@ impl Drop for Listener {
 }
 
 impl Peer {
-    /// Why this peer may not have a session, if so.
+    /// Returns the reason why this peer may not have a session, if there is one.
     pub(super) fn refusal(self, options: &ServerOptions, sessions: usize) -> Option<String> {
         let own = rustix::process::getuid().as_raw();
         let allowed = match &options.allowed_uids {

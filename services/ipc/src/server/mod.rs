@@ -37,10 +37,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-/// Whose memory a handler reads a request in.
+/// Memory in which a handler reads a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
-    /// The client's, where it lies: no copy. What is read twice may have changed meanwhile.
+    /// The client's, where it lies: no copy. Bytes that are read twice may have changed meanwhile.
     #[default]
     View,
     /// The server's own: copied before its handler sees it.
@@ -54,7 +54,7 @@ pub struct ServerOptions {
     pub handlers: usize,
     /// Operations that take less than this on average are short.
     pub inline_limit: Duration,
-    /// Longest message taken.
+    /// Longest message taken, bytes.
     pub message_bytes_max: u64,
     /// Memory that one session may bring, per direction.
     pub pool_bytes_max: u64,
@@ -66,7 +66,7 @@ pub struct ServerOptions {
     pub allowed_uids: Option<Vec<u32>>,
     /// Groups whose processes may connect too: their effective group, not those that a user is in besides.
     pub allowed_gids: Vec<u32>,
-    /// Whose memory handlers read requests in.
+    /// Memory in which handlers read requests.
     pub trust: Trust,
     /// How the leader waits for requests.
     pub wait: WaitPolicy,
@@ -99,7 +99,7 @@ impl ServerOptions {
         self.allowed_uids.as_ref().is_none_or(|uids| !uids.is_empty()) || !self.allowed_gids.is_empty()
     }
 
-    /// What `memlift.toml` and `MEMLIFT_*` say.
+    /// Takes the options from `memlift.toml` and `MEMLIFT_*`.
     pub fn from_config(config: &Config) -> ServerOptions {
         let ipc = &config.ipc;
         ServerOptions {
@@ -113,13 +113,13 @@ impl ServerOptions {
     }
 }
 
-/// What a server has done so far.
+/// Counters of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Open sessions.
+    /// Sessions that are open.
     pub sessions: usize,
-    /// Requests taken.
+    /// Requests taken so far.
     pub requests: u64,
     /// Sessions that ended because their client broke the protocol.
     pub faults: u64,
@@ -138,7 +138,7 @@ pub struct Server {
     _stopper: Arc<Stopper>,
 }
 
-/// What all threads of a server share.
+/// State that all threads of a server share.
 pub(crate) struct Shared {
     address: Address,
     options: ServerOptions,
@@ -314,7 +314,7 @@ impl Server {
         self.shared.stop();
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn address(&self) -> &Address {
         &self.shared.address
     }
@@ -324,7 +324,7 @@ impl Server {
         self.shared.options.handlers + 1
     }
 
-    /// What it has done so far.
+    /// Returns the server's counters.
     pub fn stats(&self) -> ServerStats {
         let counters = &self.shared.counters;
         ServerStats {

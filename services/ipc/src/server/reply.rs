@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a handler gets and gives: the request it views, and the responder that answers it.
+//! The two ends of a handler: the request that it views, and the responder that answers it.
 //!
 //! - **Flow** `Request` ─▶ handler ─▶ `Responder::stage` (copy) ─▶ drop the request ─▶ `Responder::commit` (send)
 //! - **Owner** a request's bytes stay leased while any clone of its payload lives, also after the reply: the client is told
@@ -51,12 +51,12 @@ impl Request {
         Request { payload, operation, deadline_ns: message.deadline_ns, peer_uid, views, crc, packed }
     }
 
-    /// With what the handler says how far it is.
+    /// Returns the handle with which the handler reports its progress.
     pub fn progress(&self) -> Progress {
         Progress(Arc::clone(&self.views))
     }
 
-    /// Both values, if the payload is not what was sent.
+    /// Returns both CRC-32C values in words, if the payload differs from the one that was sent.
     pub(super) fn is_corrupt(&self) -> Option<String> {
         let sent = self.crc?;
         let arrived = self.payload.crc32c();
@@ -85,7 +85,7 @@ impl Request {
         self.peer_uid
     }
 
-    /// The same as a handler gets it: unpacked, and with that `trust` where the client cannot change it.
+    /// Returns the request as a handler gets it: unpacked, and with [`Trust::Copy`] in memory that the client cannot change.
     pub(super) fn received(mut self, trust: Trust) -> Result<Request, Error> {
         self.payload = match (self.packed, trust) {
             (Some(bytes), _) => unpack(&self.payload, bytes)?,
@@ -108,12 +108,13 @@ impl Deref for Request {
     }
 }
 
-/// How far a handler is, for whoever asks about its call ([`Job::state`](crate::Job::state)).
+/// Progress of a handler, for clients that ask about its call ([`Job::state`](crate::Job::state)).
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<Views>);
 
 impl Progress {
-    /// So much of `total`, in a unit of the handler's choice. Two stores; call it as often as you like.
+    /// Reports that `done` of `total` is done, in a unit of the handler's choice. It costs two stores; call it as often as you
+    /// like.
     pub fn report(&self, done: u64, total: u64) {
         self.0.total.store(total, Ordering::Relaxed);
         self.0.done.store(done, Ordering::Relaxed);
@@ -165,17 +166,17 @@ impl Responder {
         Responder { session, job, views, message_bytes_max, flags, started: None, answered: false }
     }
 
-    /// A thread began with the call at `now`.
+    /// Notes that a thread began with the call at `now`, if the client wants to know its time.
     pub(super) fn start(&mut self, now: Instant) {
         self.started = (self.flags & FLAG_TIMED != 0).then_some(now);
     }
 
-    /// The session and the job, for whoever looks for it.
+    /// Returns true if it answers that job of that session.
     pub(super) fn is_for(&self, session: &Arc<Session>, job: u64) -> bool {
         self.job == job && Arc::ptr_eq(&self.session, session)
     }
 
-    /// What is known of the call while it runs.
+    /// Returns the call's entry for the list of running operations.
     pub(super) fn running(&self) -> Running {
         Running { session: Arc::clone(&self.session), job: self.job, views: Arc::clone(&self.views) }
     }
@@ -271,17 +272,17 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// An empty answer.
+    /// Makes an empty reply.
     pub fn none() -> Reply {
         Reply { shape: Shape::None, data: Vec::new() }
     }
 
-    /// Bytes.
+    /// Makes a reply of plain bytes.
     pub fn bytes(data: impl Into<Vec<u8>>) -> Reply {
         Reply { shape: Shape::Bytes, data: data.into() }
     }
 
-    /// A C-contiguous array.
+    /// Makes a reply of a C-contiguous array.
     ///
     /// # Errors
     ///

@@ -52,8 +52,8 @@ impl Shared {
         Some(task)
     }
 
-    /// What has become of a job: the message that says so. The query side of Rocket's server (§IV-C), asked by the client instead
-    /// of polling result flags.
+    /// Returns the message that tells the state of a job. This is the query side of Rocket's server (§IV-C): the client asks,
+    /// instead of polling result flags.
     pub(super) fn state_of(&self, session: &Arc<Session>, job: u64) -> Message {
         let queue = self.queue.lock();
         let mut message = Message::new(Kind::State, job);
@@ -78,7 +78,7 @@ impl Shared {
             watchers.retain(|session| session.strong_count() > 0);
             watchers.iter().filter_map(Weak::upgrade).collect()
         });
-        // Here, where no lock is held, one of them may be the last to go.
+        // No lock is held here, so the last reference to a session may be dropped.
         for session in sessions.iter().filter(|session| !session.is_dead()) {
             session.publish_concurrency(&self.counters);
             session.publish_queue(self.options.handlers, queued);

@@ -79,18 +79,18 @@ struct Roomless {
     views: Arc<Views>,
 }
 
-/// Whether a request's bytes are still viewed, and whether its reply is out. Both are changed under the reply lock.
+/// State of a request: its view dropped, its reply sent (both changed under the reply lock), and its handler's progress.
 #[derive(Default, Debug)]
 pub(super) struct Views {
     dropped: AtomicBool,
     answered: AtomicBool,
-    /// How far the handler is, as it says.
+    /// Work done of `total`, as the handler reports it.
     pub(super) done: AtomicU64,
     pub(super) total: AtomicU64,
 }
 
 impl Views {
-    /// Of a request that holds nothing of its client's.
+    /// Makes the state of a request that holds no slot of its client's.
     pub(super) fn none() -> Views {
         Views { dropped: true.into(), ..Views::default() }
     }
@@ -104,7 +104,7 @@ pub(super) enum Stage {
     Placed(Shape, Slot),
     /// On the heap.
     Aside(Shape, Vec<u8>),
-    /// Nowhere: too large.
+    /// Nowhere: the reply is too large, as the text says.
     Refused(String),
 }
 
@@ -121,7 +121,7 @@ impl Stage {
 }
 
 impl Session {
-    /// Judges a greeting and its descriptors, and maps what they bring.
+    /// Checks a greeting and its descriptors, and maps the segments that they bring.
     pub(super) fn open(
         socket: Arc<SessionSocket>,
         peer: Peer,
@@ -142,7 +142,7 @@ impl Session {
         }
         let mut control =
             Region::from_fd_with(control, Access::ReadWrite, CONTROL_BYTES, &RegionOptions::default())?;
-        // The mapping does without: a session has three descriptors.
+        // The mapping needs no descriptor, so a session has only three.
         drop(control.take_fd());
         let mut header = [0; 16];
         control.window(RegionOffset(0), 16)?.read_into(&mut header)?;
@@ -198,7 +198,7 @@ impl Session {
             }
             Ok(self.pool_bytes_max.saturating_sub(total))
         };
-        // One thread at a time hears a session, so what was judged holds until the segment is mapped.
+        // Only one thread at a time reads a session's socket, so what was checked holds until the segment is mapped.
         match packet.direction {
             REQUEST => {
                 let (next, segments, total) =
@@ -225,7 +225,7 @@ impl Session {
         Ok(())
     }
 
-    /// The client does not use a segment any more: lets go of it and says so, or says that a reply lies in it.
+    /// Unmaps a segment that the client does not use any more and answers so, or answers that a reply still lies in it.
     pub(super) fn retire(&self, direction: u16, number: u32) -> Result<(), Error> {
         let no_such =
             || Error::peer_fault(format!("segment {number} of direction {direction} cannot be retired"));
@@ -302,7 +302,7 @@ impl Session {
         self.word(QUEUED_AT).store(queued as u32, Ordering::Relaxed);
     }
 
-    /// Answers a question that is no call.
+    /// Sends a message that answers no call: the state of a job, or of a segment.
     pub(super) fn tell(&self, message: Message) -> Result<(), Error> {
         let mut side = self.reply.lock();
         if side.overflow.len() >= OVERFLOW_MAX {
@@ -342,7 +342,7 @@ impl Session {
         self.place(outgoing, transfer)
     }
 
-    /// The same for bytes that cannot go in a message.
+    /// As [`stage`](Session::stage), for bytes that do not fit into a message.
     pub(super) fn place(&self, outgoing: &Outgoing<'_>, transfer: Transfer) -> (Stage, Option<u32>) {
         let bytes = outgoing.bytes();
         match self.reply.with(|side| side.pool.allocate(bytes)) {
@@ -393,7 +393,7 @@ impl Session {
         self.settle(side);
     }
 
-    /// The last view of a request is gone.
+    /// Notes that the last view of a request is gone, and sends its release if its reply is out.
     pub(super) fn request_dropped(&self, job: u64, views: &Views) {
         holds_none("dropping a request");
         let mut side = self.reply.lock();
@@ -405,7 +405,7 @@ impl Session {
         }
     }
 
-    /// The client gave a response slot back.
+    /// Takes back a response slot that the client released.
     pub(super) fn released(&self, segment: u32, offset: u64) -> Result<(), Error> {
         let has_roomless = self.reply.with(|side| {
             let slot = side.lent.remove(&(segment, offset));
@@ -420,11 +420,11 @@ impl Session {
         }
     }
 
-    /// The client cannot give the room that a reply needs.
+    /// Fails the reply for which the client has no room.
     pub(super) fn no_room(&self, job: u64) -> Result<(), Error> {
         let mut side = self.reply.lock();
         let at = side.roomless.iter().position(|reply| reply.message.job == job);
-        // Not there: a slot was released meanwhile, and the reply is on its way.
+        // Not there: a slot was released meanwhile, and the reply has been placed.
         let Some(at) = at else { return Ok(()) };
         let Some(mut reply) = side.roomless.remove(at) else { return Ok(()) };
         reply.message.kind = Kind::Failure as u8;

@@ -14,7 +14,8 @@ use std::process::Command;
 const UNSHARE: [&str; 9] =
     ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"];
 
-/// What starts a program in a container with so much `/dev/shm`, and says what it has left there; `None`: not allowed here.
+/// Returns the command that starts a program in a container with so much `/dev/shm` and says how many files it has left there;
+/// `None`: not allowed here.
 fn container(shm: &str) -> Option<Vec<&'static str>> {
     let mut by = UNSHARE.to_vec();
     if !rustix::process::getuid().is_root() {

@@ -22,7 +22,7 @@ impl Survivor {
     pub fn new(address: &str) -> Survivor {
         let server = serve(address, ServerOptions::default());
         let bystander = Client::connect(address, small()).unwrap();
-        // What is made once per process is made.
+        // A first session makes everything that a process makes once.
         drop(exercise(address).unwrap());
         eventually("the end of the first session", || server.stats().sessions == 1);
         bystander.call("forget", Outgoing::none(), None).unwrap();
@@ -98,7 +98,7 @@ fn a_client_may_die_at_any_step() {
 fn a_server_may_die_at_any_step() {
     let _alone = alone();
     let address = unique("server-dies");
-    // What is made once per process is made.
+    // A first server and client make everything that a process makes once.
     drop((serve(&unique("first"), ServerOptions::default()), exercise("nobody")));
     let before = Footprint::settled();
     for end in ends(Side::Server) {

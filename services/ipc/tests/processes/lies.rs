@@ -52,7 +52,7 @@ fn a_handler_may_have_its_request_where_the_client_cannot_write() {
     let _alone = alone();
     for bytes in [1, 4000, 3 << 20] {
         assert!(!sees_a_change(Trust::Copy, bytes), "{bytes}");
-        // What is short comes in the message.
+        // A short request comes in the message, which is copied.
         assert_eq!(sees_a_change(Trust::View, bytes), bytes > 64, "{bytes}: what is not copied can change");
     }
 }

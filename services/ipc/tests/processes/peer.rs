@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Long enough for any machine; who is told by a hang-up never waits for it.
+/// Long enough for any machine; a peer that sees a hang-up never waits for it.
 pub const LONG: Duration = Duration::from_secs(30);
 
 const ROLE: &str = "MEMLIFT_TEST_ROLE";
@@ -74,7 +74,7 @@ impl Peer {
         Peer { child, output }
     }
 
-    /// What the child says next with `say`; `None`: it has ended.
+    /// Returns the next line that the child gave to `say`; `None`: it has ended.
     pub fn line(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -130,7 +130,7 @@ impl Drop for Peer {
     }
 }
 
-/// What a CPU clock says.
+/// Reads a CPU clock of the kernel.
 pub fn cpu_of(clock: i32) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
@@ -300,7 +300,7 @@ fn calls(client: &Client) -> Result<(), Error> {
     }
     client.call("keep", &large[..200_000], None)?;
     client.call("forget", Outgoing::none(), None)?;
-    // What was released came before this answer, or comes before the next.
+    // The releases come before this answer, or before the next.
     echo(b"last")?;
     echo(b"last")?;
     // The large segments go back, and come again.
@@ -312,7 +312,7 @@ fn calls(client: &Client) -> Result<(), Error> {
     echo(&large)
 }
 
-/// What a process holds of sessions.
+/// Descriptors of a process, and the segments of sessions that it has mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Footprint {
     descriptors: usize,
@@ -335,7 +335,7 @@ impl Footprint {
         Footprint { descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(), segments }
     }
 
-    /// What this process holds when threads that were still letting go of something have done so.
+    /// Returns the footprint when it stays the same: threads that were still letting go of something have done so.
     pub fn settled() -> Footprint {
         let (mut seen, mut times) = (Footprint::own(), 0);
         while times < 10 {

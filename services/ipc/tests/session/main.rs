@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The public API, client and server in one process: every mode, every kind of payload, every error.
 //!
-//! - **Goal** what a user of the crate relies on; what needs a second process is in `processes.rs`
+//! - **Goal** everything that a user of the crate relies on; tests that need a second process are in `tests/processes`
 //! - **Method** real sockets and memory; sizes around the pools' limits
 
 mod futures;

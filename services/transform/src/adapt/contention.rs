@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contention: is somebody else using the caches? One interface for every way to tell, and the watch that asks.
+//! Contention: use of the caches by others. One interface for every way to measure it, and the watch that does so.
 //!
 //! - **Flow** `Watch::passed` after each message ──some MiB later, and when the last sample's cost is one percent of the
 //!   time since──▶ sample ──▶ level (1: as good as it ever was) ──hysteresis, least stay──▶ contended or not
@@ -27,15 +27,15 @@ pub trait Contention: Send + std::fmt::Debug {
     fn sample(&mut self) -> Option<f64>;
 }
 
-/// The share of time that measuring may take.
+/// Measuring may take one part in so many of the time.
 const DUTY: u64 = 100;
 const SAMPLE_EVERY_NS: u64 = 100_000_000;
 const KNEE_EVERY_NS: u64 = 30_000_000_000;
 /// Bytes that must have passed since the last measurement.
 const BYTES_BETWEEN: usize = 4 << 20;
-/// A state stays at least so long.
+/// Shortest time for which a state stays, nanoseconds.
 const STAY_NS: u64 = 200_000_000;
-/// The part of the threshold at which contention is over.
+/// Contention is over below this part of the threshold.
 const LEAVE_AT: f64 = 0.5;
 
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl Watch {
         }
     }
 
-    /// A message of `bytes` went through and ended at `start_ns`: measures, if it is time.
+    /// Counts a message of `bytes` that ended at `start_ns`, and measures contention if it is time.
     pub fn passed(&self, bytes: usize, start_ns: u64) {
         let passed = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if !self.enabled || passed < BYTES_BETWEEN {

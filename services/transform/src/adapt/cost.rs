@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each store costs for messages that are not in cache, as measured, and the choice by it.
+//! Measured costs of each store for messages that are not in cache, and the choice by them.
 //!
 //! - **Layout** per (opcode, power of two of the size): three averages in femtoseconds per byte (0: never tried), and the
 //!   incumbent with the time since when
@@ -7,8 +7,9 @@
 //!   stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
 //!   the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
 //! - **Limits** a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
-//! - **Drift** memory is slower now and faster then for every store, but only the incumbent is measured all the time: what moves its
-//!   average moves the others' as much, until they are tried. Else each slow moment would look like a reason to change
+//! - **Drift** memory is slower now and faster then for every store, but only the incumbent is measured all the time. So a move
+//!   of its average moves the others' averages as much, until they are tried; else each slow moment would look like a reason to
+//!   change
 
 use super::Why;
 use crate::store::Store;
@@ -23,9 +24,9 @@ const TRY_EVERY: u32 = 64;
 const TRY_ALL_EVERY: u32 = 1024;
 const TRY_WITHIN: f64 = 1.25;
 const TRIES: u32 = 4;
-/// What puts a store behind every affordable one, whose prices are at most 5.
+/// Factor that ranks a store behind every affordable one, whose prices are at most 5.
 const UNAFFORDABLE: f64 = 8.0;
-/// However dear its footprint is, the fastest store gives way only to one that is at most so much slower.
+/// A store is affordable if it is at most so much slower than the fastest one, however small its footprint is.
 const OWN_TIME_MAX: f64 = 1.15;
 
 #[derive(Debug, Default)]
@@ -44,7 +45,7 @@ pub(super) struct Costs {
     slots: Box<[Slot]>,
 }
 
-/// A store, and why.
+/// A chosen store, the reason, and the time that it is expected to take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub store: Store,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why: everything a decision is made from, as plain data and in words.
+//! Explanations: everything a decision is made from, as plain data and in words.
 
 use super::Adapt;
 use crate::request::Packing;
@@ -7,7 +7,7 @@ use crate::store::Store;
 use memlift_engine::config::Placement;
 use memlift_spec::{Effort, Opcode};
 
-/// What a decision about a message would be made from now.
+/// Inputs of a decision about a message, as they are now.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
     /// The operation's name.
@@ -20,7 +20,7 @@ pub struct Explanation {
     pub limit_cycles: Option<u32>,
     /// Memory up to this size stays in the caches that there really are, bytes; 0: not measured yet.
     pub knee_bytes: usize,
-    /// What measures contention.
+    /// Name of the source that measures contention.
     pub source: &'static str,
     /// The last level, 1 being as good as it ever was; 0: not measured yet.
     pub level: f64,
@@ -37,9 +37,9 @@ pub struct Explanation {
     /// Each store: its name, measured femtoseconds per byte of uncached messages (0: not tried yet), and the factor
     /// for what it does to neighbours.
     pub stores: [(&'static str, u32, f64); 3],
-    /// What would be taken for an uncached message, as far as is known.
+    /// Store that an uncached message would get, as far as is known.
     pub uncached: &'static str,
-    /// What `Packing::Adaptive` is now.
+    /// Effort that `Packing::Adaptive` stands for now.
     pub effort: Effort,
 }
 

@@ -7,11 +7,11 @@
 //! - **Order** relaxed words and one lock that only ever is tried: a lost update costs nothing
 //! - **Probe** `contention` and `knee` are measured by the calling thread between messages, for at most one percent of
 //!   the time since the last measurement, only after some MiB went through, and never while nothing does
-//! - **Not here** what the caller does with the target afterwards: who reads it at once says `Cache::Hot`
+//! - **Not here** the caller's use of the target afterwards: a caller that reads it at once says `Cache::Hot`
 //!
-//! SmartDIMM asks one question per message, whether its source is in DRAM, and answers it for all messages by the miss
-//! rate of the last-level cache; here each message is asked, and the miss rate's place is taken by what a dense
-//! sweep of own memory costs (`contention_percent` is the paper's threshold).
+//! SmartDIMM asks for each message if its source is in DRAM, and takes the miss rate of the last-level cache as the answer for
+//! all messages. Here each message is looked at, and the cost of a dense sweep over memory of our own stands in for the miss rate
+//! (`contention_percent` is the paper's threshold).
 
 mod contention;
 mod cost;
@@ -40,7 +40,7 @@ use residency::Residency;
 /// Messages below this are not looked at: a look would cost more than it could save.
 pub const GATE_BYTES: usize = 4096;
 
-/// The most that a footprint counts while nobody was sensed who would mind: stores that are so close to each other are equal.
+/// Upper bound of the weight of a footprint while no contention is measured: it only decides between stores that are about equal.
 const QUIET_WEIGHT: f64 = 0.05;
 
 /// Why a store was taken. The codes are those of the stats page.
@@ -59,9 +59,9 @@ pub enum Why {
     Held = 20,
     /// Tried to keep its measurement true.
     Tried = 21,
-    /// The caller or the configuration said so.
+    /// The caller or the configuration fixed it.
     Told = 22,
-    /// Too small to be looked at.
+    /// Too small to be looked at, or a copy onto itself, which stores nothing.
     Small = 23,
 }
 
@@ -70,17 +70,17 @@ pub enum Why {
 pub struct Decision {
     /// How its bytes are read and written.
     pub store: Store,
-    /// Where they were.
+    /// State of its bytes in the caches, as measured or told.
     pub cache: CacheState,
     /// True if the caches were contended.
     pub contended: bool,
-    /// Why.
+    /// Reason for the store.
     pub why: Why,
-    /// What it was expected to take, nanoseconds; 0: nothing was known.
+    /// Expected time, nanoseconds; 0: nothing was known.
     pub predicted_ns: f64,
 }
 
-/// What a message will do to its bytes, as far as placement cares.
+/// Properties of a message that its placement depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub opcode: Opcode,
@@ -91,7 +91,7 @@ pub(crate) struct Message {
     pub cache: Cache,
 }
 
-/// Decides, measures, remembers.
+/// The placement: decides about messages and learns from their times.
 #[derive(Debug)]
 pub struct Adapt {
     settings: TransformConfig,
@@ -111,9 +111,9 @@ impl Adapt {
         }
     }
 
-    /// What a store is multiplied with for what it does to neighbours. The footprints are what it was measured to
-    /// slow a neighbour on the same core by, relative to ordinary stores (`examples/corunner.rs`). In a contended cache
-    /// they cost, the more the smaller the budget is; in a quiet one they only decide where times are about equal.
+    /// Returns the price of a store: a factor on its cost for what it does to neighbours. Each footprint is its measured slowdown
+    /// of a neighbour on the same core, relative to ordinary stores (`examples/corunner.rs`). In a contended cache the footprint
+    /// costs more the smaller the budget is; in a quiet one it only decides where times are about equal.
     fn price(&self, store: Store, contended: bool) -> f64 {
         let footprint = match store {
             Store::Temporal => 1.0,
@@ -125,7 +125,7 @@ impl Adapt {
         1.0 + footprint * if contended { weight } else { weight.min(QUIET_WEIGHT) }
     }
 
-    /// Decides about a message of at least one page.
+    /// Decides how one message is read and written.
     ///
     /// # Safety
     ///
@@ -149,7 +149,7 @@ impl Adapt {
         let cached = match message.cache {
             Cache::Hot => return told(Store::Temporal, CacheState::Hot),
             Cache::Cold => false,
-            // SAFETY: passed on from the caller.
+            // SAFETY: source and target of the message are readable for their bytes, as the caller vouches.
             Cache::Auto => unsafe { self.residency.cached(engine, message, self.watch.knee_bytes()) },
         };
         if cached {
@@ -166,7 +166,7 @@ impl Adapt {
         }
     }
 
-    /// Tells how long a message took, and lets the probe have its turn.
+    /// Learns how long a message took, and lets the probe have its turn.
     pub(crate) fn learn(&self, message: &Message, decision: &Decision, start_ns: u64, end_ns: u64) {
         if message.bytes < GATE_BYTES {
             return;
@@ -189,7 +189,7 @@ impl Adapt {
         self.watch.passed(message.bytes, end_ns);
     }
 
-    /// Takes the place of what measures contention: a source of the operator's own, a counter.
+    /// Replaces the source that measures contention, for instance by a counter of the operator's own.
     pub fn set_contention(&self, source: Box<dyn Contention>) {
         self.watch.replace(source);
     }

@@ -5,9 +5,10 @@
 //!   ones of a size class the next, then every second, fourth … 32nd, while the answer stays the same; the others
 //!   take their class's last answer. An answer that turns begins anew
 //! - **Layout** a class: bit 0 the last answer, bits 1–7 the interval (0: never looked), bits 8–31 messages until the next look
-//! - **Limit** cycles between a cached and an uncached load: measured at the first look on lines that were flushed and
-//!   touched again (some ten microseconds), a third of the way from the near to the far: the last-level cache
-//!   of a server is nearer to memory, and what lies there is left to what was measured; where they cannot be told apart, the engine's calibration
+//! - **Limit** cycles between a cached and an uncached load, measured at the first look on lines that were flushed and touched
+//!   again (about ten microseconds): a third of the way from near to far. A server's last-level cache is nearer to memory; lines
+//!   in it count as uncached, and the measured costs decide. Where near and far cannot be told apart, the engine's calibration
+//!   counts
 //! - **Large** more than twice what the near caches hold is never cached
 //! - **Blind** where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
 //!
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const CLASSES: usize = 40;
 const LINES: usize = 3;
 const LINE_BYTES: usize = 64;
-/// From here on every message is looked at.
+/// Messages from this size on are looked at each, bytes.
 const EACH_BYTES: usize = 1 << 20;
 const INTERVAL_MAX: u32 = 32;
 /// No limit can be told.
@@ -68,7 +69,7 @@ impl Residency {
         let limit = self.limit(engine);
         let fits = message.bytes.saturating_mul(4) <= knee_bytes;
         let turn = self.turn.fetch_add(0x9e37_79b9, Ordering::Relaxed) >> 8;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `buffer` is the message's source or target, and `bytes` its length, for which the caller vouches.
         let hot = |buffer, bytes| unsafe { hot_lines(buffer, bytes, turn, limit) };
         let cached = if limit == BLIND {
             fits
@@ -101,7 +102,7 @@ impl Residency {
     }
 }
 
-/// A class after a look.
+/// Returns the word of a class after a look.
 fn next(seen: u32, cached: bool) -> u32 {
     let interval = seen >> 1 & 0x7f;
     let interval = match interval {

@@ -36,7 +36,7 @@ impl Ring {
         Ring { next, lines }
     }
 
-    /// Lines.
+    /// Number of lines in the ring.
     pub fn lines(&self) -> usize {
         self.lines
     }

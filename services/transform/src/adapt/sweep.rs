@@ -2,8 +2,8 @@
 //! Contention by a dense sweep of own memory, 1.5 times the second-level cache: no privileges, no counters.
 //!
 //! - **Flow** one lap to bring the ring in, one lap timed ──▶ nanoseconds per line, over the best there ever was
-//! - **Cost** two laps, about a millisecond; whoever calls sees to it that this is one percent of the time at most
-//! - **Limits** a lap that lost its core says nothing; a median of the last three says it all the same. The best is
+//! - **Cost** two laps, about a millisecond; the caller sees to it that this is one percent of the time at most
+//! - **Limits** a lap during which the thread lost its core tells nothing, so the median of the last three counts. The best is
 //!   forgotten by one percent per sweep, so that a machine that has become slower for good is not contended
 
 use super::contention::Contention;
