@@ -89,7 +89,7 @@ pub fn instruction(random: &mut Random) -> Instruction {
     }
 }
 
-/// What the generator believes a register to hold.
+/// Content of a register, as far as the generator knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
@@ -226,7 +226,7 @@ impl Generator {
         let base = self.random.pick(&[NODE, NODE, SCRATCH, SCRATCH, STACK]);
         let size = self.random.pick(&Size::ALL);
         if base == STACK {
-            // What is read must have been written.
+            // A load from the stack must find bytes that were stored before.
             if self.slots & 0xff != 0xff || self.random.once_in(2) {
                 self.builder.add(index, STACK);
                 let (source, offset) = (self.random.constant(), self.random.between(-64, -8) as i16);

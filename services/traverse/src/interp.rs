@@ -104,9 +104,9 @@ trait Memory {
     fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Self::Broken>;
     /// A register is used, that was or was not set before.
     fn used(&self, reg: Reg, set: bool) -> Result<(), Self::Broken>;
-    /// What the verifier promised about an index did not hold.
+    /// Reports that an index lies outside the bounds that the verifier proved.
     fn unproved(&self, reg: Reg, value: i64, first: i64, last: i64) -> Result<(), Self::Broken>;
-    /// Whether promises are to be checked.
+    /// True if each proof of the verifier is checked again at run time.
     const DISTRUST: bool;
 }
 
@@ -214,7 +214,7 @@ fn run<M: Memory>(function: &Function, memory: &mut M, mut fuel: u64) -> Result<
     }
 }
 
-/// Addresses, trusted.
+/// The memory of one step by raw addresses. Accesses are not checked: the verifier has proved their bounds.
 struct Addresses {
     node: *const u8,
     scratch: *mut u8,
@@ -307,7 +307,7 @@ mod addresses {
     /// be read, and whoever writes to it meanwhile does so atomically; `scratch` has the program's scratch bytes and `walk` is
     /// a [`Walk`], both writable and nobody else's while this runs.
     pub unsafe fn step(function: &Function, node: *const u8, scratch: *mut u8, walk: *mut Walk) -> u32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller gives a `Walk` that is readable and that nobody else uses while this runs.
         let fuel = unsafe { (*walk).fuel };
         let mut memory = Addresses { node, scratch, walk: walk.cast(), stack: [0; STACK_BYTES] };
         match run(function, &mut memory, fuel) {
@@ -322,13 +322,13 @@ pub use addresses::step;
 /// Memory of a step that is checked at every access: the window's bytes and where they start, the scratchpad, the walk.
 #[derive(Debug)]
 pub struct Checked<'a> {
-    /// The window.
+    /// Bytes of the program's window around the node.
     pub node: &'a [u8],
     /// Where `node` starts, relative to `cur_ptr`.
     pub first: i64,
     /// The scratchpad, as long as the program asks for.
     pub scratch: &'a mut [u8],
-    /// What the step says besides its verdict.
+    /// Where the step stores `next` and the operands of its verdict; `fuel` is read at the start.
     pub walk: &'a mut Walk,
     stack: Box<[Option<u8>; STACK_BYTES]>,
 }

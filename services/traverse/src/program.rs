@@ -85,13 +85,13 @@ impl Program {
         Program::new(name, bytecode, header.scratch_bytes as usize)
     }
 
-    /// What it is called.
+    /// Returns the program's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its instructions.
+    /// Returns the bytecode that it was made of.
     #[must_use]
     pub fn bytecode(&self) -> &[u8] {
         &self.bytecode
@@ -122,7 +122,7 @@ impl Program {
         &self.verified.function
     }
 
-    /// What it reads of a node, around `cur_ptr`.
+    /// Returns the bytes around `cur_ptr` that a step may read.
     #[must_use]
     pub fn window(&self) -> Window {
         self.verified.window
@@ -159,7 +159,7 @@ impl Program {
         usize::try_from(end).unwrap_or(usize::MAX).min(self.scratch_bytes())
     }
 
-    /// What a step costs.
+    /// Returns the cost of one step, as the verifier has found it.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.verified.cost

@@ -18,7 +18,7 @@ pub const RUN: u32 = 1;
 /// [`Slot::state`]: the last step asked for something that a round cannot do; a round skips it.
 pub const STOPPED: u32 = 2;
 
-/// One walk.
+/// One walk that is in flight.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Slot {
@@ -32,13 +32,13 @@ pub struct Slot {
     pub hops_left: u32,
     /// [`FREE`], [`RUN`] or [`STOPPED`].
     pub state: u32,
-    /// What the step of a [`STOPPED`] slot returned; [`crate::step::Verdict::from_return`] says what it means.
+    /// Return value of the last step of a [`STOPPED`] slot; [`crate::step::Verdict::from_return`] decodes it.
     pub verdict: u32,
     /// Of the whole array: the number of the slot that stopped as this one's number in the last round, if so many did.
     pub listed: u32,
-    /// The scheduler's.
+    /// Words for the scheduler's own use; rounds leave them alone.
     pub owner: [u64; 3],
-    /// What the last step said; `fuel` is what each of its steps starts with, and no round changes it.
+    /// Output of the last step. Each step starts with `fuel`, which no round changes.
     pub walk: Walk,
 }
 

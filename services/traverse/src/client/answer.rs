@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What comes back: an answer ends its request, or says what the client has to do before there can be one.
+//! Handles packets that arrive: an answer ends its request, or tells the client what to do before the request can end.
 //!
 //! - **Flow** packet ─▶ its flight puts the pieces together ─▶ `answered`: over, on from where the walk is, again, or later
 //! - **Order** packets that are no answer to anything are counted and forgotten: they may be late, or lies
@@ -247,7 +247,8 @@ impl Client {
             }
             Some((Some(node), entry)) if node.state == State::Down => {
                 flight.beyond = Some((0, node.name.clone()));
-                // What changes something may have done so already: until its deadline it is asked about, perhaps by then the node is back.
+                // The change may have been made already. The client asks about it until its deadline; the node may be back by
+                // then.
                 if changes {
                     self.later(sequence);
                 } else {

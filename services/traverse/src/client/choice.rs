@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which way a walk takes: to the node, at the client over its cache, or at the client after fetching all that it may touch.
+//! Chooses how a walk runs: at the nodes, at the client over its cache, or at the client after it has fetched the whole range.
 //!
 //! - **Flow** [`Chooser::walk`]: estimates from what was measured ─▶ the shortest way; now and then another one, to measure it again
 //!   [`Chooser::explain`]: the same estimates, in words
@@ -18,7 +18,7 @@ const EXPLORE: u64 = 64;
 /// The most that is fetched before a walk.
 const BULK_BYTES_MAX: u64 = 1 << 20;
 
-/// A way.
+/// A way to run a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// At the nodes.
@@ -29,10 +29,10 @@ pub enum Way {
     Bulk,
 }
 
-/// All of them.
+/// All ways, in the order of their numbers.
 const WAYS: [Way; 3] = [Way::Remote, Way::Cached, Way::Bulk];
 
-/// What a walk of one program took, each way; smoothed.
+/// Measurements of one program's walks: per way the smoothed time, for [`Way::Cached`] also the smoothed steps and reads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     taken: [Option<Duration>; 3],
@@ -44,7 +44,7 @@ struct Measured {
 /// See the module.
 #[derive(Debug)]
 pub struct Chooser {
-    /// What is cached.
+    /// Pieces of nodes' memory that the client has read; [`Way::Cached`] and [`Way::Bulk`] walk over them.
     pub cache: Cache,
     by_program: HashMap<[u8; 32], Measured>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::wire::Keys;
 
-/// What happens when a walk leaves a node for another one.
+/// The side that sends a walk on when it leaves a node for another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Routing {
     /// The node sends it on, and the last one answers the client.
@@ -30,7 +30,7 @@ pub struct Config {
     pub iterations: u32,
     /// Times that a walk may be sent from node to node on one visit; walks of the collections themselves go on beyond that.
     pub hops: u8,
-    /// Who sends walks on.
+    /// Side that sends walks on: the node, or this client.
     pub routing: Routing,
     /// Times that a walk is started again because of writers.
     pub restarts: u32,
@@ -38,7 +38,7 @@ pub struct Config {
     /// one again raises the incarnation. A client with a number of its own that was quiet for ten minutes gets
     /// [`super::ClientError::SessionOver`] once.
     pub client: Option<u64>,
-    /// Which life of that client.
+    /// Number of this start of the client: raise it each time that the client's number is used again.
     pub incarnation: u32,
 }
 

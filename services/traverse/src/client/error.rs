@@ -12,17 +12,17 @@ use crate::wire::Status;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody answered.
+    /// The node did not answer before the deadline.
     #[error(
         "{node} has not answered for {waited:?} ({attempts} attempts): see whether it runs and is reached from here; nothing is \
          known about what it did, but asking again does it once"
     )]
     Silent {
-        /// Who was asked.
+        /// Name of the node that was waited for: the last one that the request is known to have reached.
         node: String,
-        /// How long.
+        /// Time since the first attempt was sent.
         waited: Duration,
-        /// How often.
+        /// Packets sent for this request.
         attempts: u32,
     },
     /// The map says that nobody has the address.
@@ -30,7 +30,7 @@ pub enum ClientError {
         "no node has address {address:#x} (map epoch {epoch}): the pointer is wrong, or its range was given up"
     )]
     Nowhere {
-        /// Which.
+        /// Address that no node has.
         address: u64,
         /// Of the map that was asked.
         epoch: u64,
@@ -40,9 +40,9 @@ pub enum ClientError {
         "node {node} has address {address:#x}, and this client cannot reach it: connect with its address"
     )]
     Unreachable {
-        /// Which node.
+        /// Name of the node that owns the address.
         node: String,
-        /// Which address.
+        /// Address that the request is about.
         address: u64,
     },
     /// Not this tenant's.
@@ -50,9 +50,9 @@ pub enum ClientError {
         "address {address:#x} is not tenant {tenant}'s, or not to be written: ask with the tenant that made it"
     )]
     Forbidden {
-        /// Which.
+        /// Address that the request is about.
         address: u64,
-        /// Who asked.
+        /// Tenant of the client that asked.
         tenant: u32,
     },
     /// No memory is left.
@@ -85,7 +85,7 @@ pub enum ClientError {
     Budget {
         /// Of which program.
         program: String,
-        /// How many.
+        /// Iterations allowed in one walk: `Config::iterations`.
         iterations: u32,
     },
     /// The walk crossed from node to node as often as it may.
@@ -93,7 +93,7 @@ pub enum ClientError {
     Hops {
         /// Of which program.
         program: String,
-        /// How often.
+        /// Hops allowed on one visit: `Config::hops`.
         hops: u8,
     },
     /// The program failed.
@@ -101,11 +101,11 @@ pub enum ClientError {
         "{program} failed at {address:#x} with {verdict:?}: its data is not what it was written for, or it is wrong"
     )]
     Fault {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Where.
+        /// Global address of the node at which it failed.
         address: u64,
-        /// How.
+        /// The fault that its step returned.
         verdict: Verdict,
     },
     /// Others were in the way each time.
@@ -113,9 +113,9 @@ pub enum ClientError {
         "{what} was tried {times} times and others changed the same place each time: try again, with fewer writers"
     )]
     Contended {
-        /// What.
+        /// The operation that was given up, such as "an insert".
         what: &'static str,
-        /// How often.
+        /// Attempts that were made.
         times: u32,
     },
     /// The node is busy each time.
@@ -124,37 +124,37 @@ pub enum ClientError {
     /// The node wants no such program.
     #[error("the node refused the program {program}: {reason}")]
     Refused {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// What it said.
+        /// The node's reason, as text.
         reason: String,
     },
     /// The node says that the request makes no sense, or that it holds as many things as it may.
     #[error("the node answered {status:?}: {reason}")]
     Rejected {
-        /// How.
+        /// Status of the answer.
         status: Status,
-        /// What it said.
+        /// The node's reason, as text; may be empty.
         reason: String,
     },
-    /// What was read is no node of such a structure.
+    /// The bytes read do not have the layout of this structure.
     #[error(
         "at {address:#x} lies no {what}: the memory was written by something else, or the handle is another structure's"
     )]
     Corrupt {
-        /// Where.
+        /// Address of the bytes that were read; 0 if it is not known.
         address: u64,
-        /// What should be there.
+        /// Name of the item that was expected there, such as "node of a chain".
         what: &'static str,
     },
     /// A value does not fit.
     #[error("{what} of {bytes} bytes: at most {most} fit")]
     TooLong {
-        /// What.
+        /// Name of the item that is too long, such as "a value".
         what: &'static str,
-        /// How long.
+        /// Its length, in bytes.
         bytes: usize,
-        /// How long it may be.
+        /// The longest that fits, in bytes.
         most: usize,
     },
     /// Input for a bulk load cannot be read.
@@ -162,7 +162,7 @@ pub enum ClientError {
     Input {
         /// Counted from 1.
         line: u64,
-        /// What is wrong.
+        /// Description of the fault in that line.
         reason: String,
     },
     /// The transport failed.
@@ -182,7 +182,7 @@ pub enum ClientError {
          map of its cluster was made anew. What was there is gone with the old one; connect again and make it anew"
     )]
     OtherMemory {
-        /// Which node.
+        /// Name of the node that answered.
         node: String,
         /// The memory that the client, or the handle, knows.
         had: u64,
@@ -195,7 +195,7 @@ pub enum ClientError {
          The client has begun a new session: read what is there and decide"
     )]
     SessionOver {
-        /// Which node.
+        /// Name of the node that has forgotten the session.
         node: String,
     },
     /// Two clients have one number.
@@ -203,7 +203,7 @@ pub enum ClientError {
         "another process is client {client:#x} at this node: leave `Config::client` to chance, or raise `Config::incarnation`"
     )]
     Taken {
-        /// The number.
+        /// The client number that both processes use.
         client: u64,
     },
     /// Addresses that were got so long ago that their memory may have been used again.
@@ -225,5 +225,5 @@ pub enum ClientError {
     Io(#[from] std::io::Error),
 }
 
-/// What functions of the client and of the collections return.
+/// Result of functions of the client and of the collections.
 pub type Result<T> = std::result::Result<T, ClientError>;

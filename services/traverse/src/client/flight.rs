@@ -30,7 +30,7 @@ impl Ticket {
     }
 }
 
-/// What has come of one attempt.
+/// Packets that have arrived in answer to one attempt.
 #[derive(Debug, Default)]
 struct Part {
     chunks: BTreeMap<u32, Vec<u8>>,

@@ -24,7 +24,7 @@ impl Shared {
         Shared(Arc::new(Mutex::new(client)))
     }
 
-    /// The client.
+    /// Locks the client, and waits while another thread has it.
     pub fn lock(&self) -> MutexGuard<'_, Client> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,7 +20,7 @@ use memlift_spec::operand::walk::ApplyKind;
 /// How a walk at the client went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
-    /// Steps.
+    /// Steps that the walk made at the client.
     pub steps: u64,
     /// Pieces that had to be read.
     pub reads: u64,

@@ -72,18 +72,18 @@ const SPREAD: u64 = WINDOW - 24;
 /// Packets that are taken at a time.
 const BATCH: usize = 64;
 
-/// What a client has counted.
+/// Counters of a client since it connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets sent.
+    /// Packets sent, those sent again included.
     pub sent: u64,
-    /// Packets received.
+    /// Packets received, stray ones included.
     pub received: u64,
     /// Packets sent again because no answer came in time.
     pub again: u64,
     /// Walks sent on from where they stopped.
     pub continued: u64,
-    /// Programs uploaded.
+    /// Uploads of programs that were begun.
     pub uploads: u64,
     /// Packets that were no answer to anything.
     pub stray: u64,
@@ -99,7 +99,7 @@ pub struct Client {
     /// The process that connected ([`process_mark`]): sockets, rings and numbers are its own.
     process: u64,
     session: Session,
-    /// Who seals its packets, over all sessions.
+    /// Random number that names this client as the sealer of its packets, over all sessions.
     sender: u64,
     heard: Heard,
     nonce: u64,
@@ -120,7 +120,7 @@ pub struct Client {
     next_look: Instant,
     /// Where memory is allocated next.
     next_node: usize,
-    /// What was allocated from that node since its turn began.
+    /// Bytes allocated from that node since its turn began.
     turn_bytes: u64,
     counts: Counts,
     packet: Vec<u8>,
@@ -142,12 +142,13 @@ impl Client {
         self.reaches.len()
     }
 
-    /// Which memory an address is of: what a handle keeps besides it, for [`Client::check_memory`]. 0: not known.
+    /// Returns the number of the memory (the cluster) that an address belongs to; 0 if it is not known. A handle stores it next
+    /// to the address, for [`Client::check_memory`].
     pub fn memory_of(&mut self, address: u64) -> u64 {
         self.routes.owner(address).map_or(0, |node| self.reaches[node].cluster)
     }
 
-    /// Whether an address is still of this memory ([`Client::memory_of`]).
+    /// Checks that an address still belongs to this memory ([`Client::memory_of`]).
     ///
     /// # Errors
     /// [`ClientError::OtherMemory`]: what was there is gone, and others may have got the address.
@@ -160,7 +161,7 @@ impl Client {
         Err(ClientError::OtherMemory { node: reach.name.clone(), had: memory, has: reach.cluster })
     }
 
-    /// The settings.
+    /// Returns the settings that the client was connected with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -172,7 +173,7 @@ impl Client {
         self.routes.epoch
     }
 
-    /// What was counted.
+    /// Returns the counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts

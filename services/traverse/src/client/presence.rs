@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which nodes answer: a dead one costs what lies on it, and nothing else.
+//! Finds out if nodes answer: a dead node makes only its own data unavailable.
 //!
 //! - **Flow** connecting: all are asked what they have at once; who is silent while others answer is waited for [`PATIENCE`]
 //!   ([`Client::ask_all`]). Allocating: a node that was not heard lately is asked first whether it is there, and passed over if not
@@ -69,7 +69,7 @@ impl Client {
         let reach = &mut self.reaches[node];
         reach.silent = None;
         reach.heard = Some(Instant::now());
-        // What a client knows stays: a node whose memory is another one by now refuses its addresses.
+        // The memory's number stays as first heard: a node that has another memory by now refuses the old one's addresses.
         if reach.cluster == 0 {
             reach.cluster = answer.cluster;
             if self.routes.owner(answer.address).is_none() {
@@ -84,7 +84,7 @@ impl Client {
         self.flights.retain(|_, flight| flight.ticket != Some(ticket));
     }
 
-    /// Whether a node is there: heard lately, or it answers now.
+    /// Returns true if a node is the only one, was heard lately, or answers now.
     pub(super) fn is_there(&mut self, node: usize) -> Result<bool> {
         let reach = &self.reaches[node];
         if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {

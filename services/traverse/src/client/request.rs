@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a client asks, and what it is answered.
+//! Requests that a client sends, and the answers to them.
 //!
 //! - **Order** every request has its outcome once, however often its packets travel
 
@@ -40,7 +40,7 @@ impl Request {
         }
     }
 
-    /// A walk.
+    /// Asks for a walk, which runs at the nodes.
     #[must_use]
     pub fn walk(walk: &Walk) -> Request {
         Request {
@@ -112,7 +112,7 @@ impl Request {
         Request { body: operands.bytes().to_vec(), ..Request::new(Kind::Apply, address, 0) }
     }
 
-    /// What a node has.
+    /// Asks a node for its range of addresses and its memory's number.
     #[must_use]
     pub fn map(node: usize) -> Request {
         Request { node: Some(node), ..Request::new(Kind::Map, 0, 0) }
@@ -135,7 +135,7 @@ impl Request {
     }
 }
 
-/// What came back.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// How it ended.
@@ -146,7 +146,7 @@ pub struct Answer {
     pub value: u64,
     /// Of a walk its scratchpad without the zeros at its end, of a read the bytes.
     pub body: Vec<u8>,
-    /// What a walk emitted.
+    /// Bytes that the walk emitted, in order.
     pub result: Vec<u8>,
     /// Iterations that the walk made, over all nodes.
     pub iterations: u32,
@@ -154,12 +154,12 @@ pub struct Answer {
     pub visits: u32,
     /// The nodes' clock when what it says was begun to be read: addresses in it are good for [`Request::since`].
     pub since: u32,
-    /// Which cluster's memory the node has that answered.
+    /// Number of the memory (the cluster) of the node that answered.
     pub cluster: u64,
 }
 
 impl Answer {
-    /// The scratchpad.
+    /// Returns the walk's scratchpad, without the zeros at its end.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         Scratch(self.body.clone())

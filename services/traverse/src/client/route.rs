@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which node a request goes to first, and over which transport.
+//! Routes: the node that a request goes to first, and the transport to it.
 //!
 //! - **Flow** nodes say what they have when a client connects; a map, or the entry in an answer `WrongNode`, changes that
 //! - **Order** what was heard last counts. A wrong guess costs a hop: nodes send walks on to whom the address belongs
@@ -15,7 +15,7 @@ use crate::transport::{Peer, Transport};
 /// A transport, and the nodes that are reached over it.
 #[derive(Debug)]
 pub struct Link {
-    /// For packets.
+    /// Carries the packets to these nodes and back.
     pub transport: Box<dyn Transport>,
     /// Names, for messages, and where they are.
     pub nodes: Vec<(String, Peer)>,
@@ -27,7 +27,7 @@ pub(super) struct Reach {
     pub name: String,
     pub link: usize,
     pub peer: Peer,
-    /// Whose memory it has, as far as is known; 0: nothing was heard.
+    /// Number of its memory (the cluster), as far as it was heard; 0: nothing was heard.
     pub cluster: u64,
     /// Something was changed there, or asked to be.
     pub changed: bool,

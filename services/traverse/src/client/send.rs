@@ -95,7 +95,7 @@ impl Client {
             sender: self.sender,
             nonce: self.nonce,
             clock: if flight.since == 0 { self.heard.now() } else { flight.since },
-            // What a node has is asked of whoever it is.
+            // A `Kind::Map` request is valid for any memory: 0 is not checked.
             cluster: if request.kind == Kind::Map { 0 } else { reach.cluster },
             session: if flight.changes() { flight.session.number } else { 0 },
             ..Header::new(request.kind)

@@ -18,7 +18,7 @@ const COMPILE_AFTER: u64 = 2000;
 /// Programs that are remembered.
 const PROGRAMS_MAX: usize = 256;
 
-/// What is known of a program.
+/// Steps that a program has made here, and its machine code once it was compiled.
 #[derive(Debug, Default)]
 struct Stepper {
     steps: u64,

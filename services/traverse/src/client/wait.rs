@@ -22,7 +22,7 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Says whether to go on waiting.
 pub type Ask = Box<dyn FnMut() -> bool + Send>;
 
-/// What a client has for waiting.
+/// State for waiting: the caller's interrupt callback, and the descriptors to sleep on.
 #[derive(Default)]
 pub(super) struct Wait {
     ask: Option<Ask>,

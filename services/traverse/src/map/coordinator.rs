@@ -44,14 +44,14 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// What a coordinator is started with.
+/// Settings that a coordinator is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the map is kept.
     pub file: PathBuf,
     /// How long a lease lasts.
     pub lease: Duration,
-    /// What those who ask must know; needed when it listens beyond this machine.
+    /// Secret that clients must know; required where it listens beyond this machine.
     pub secret: Option<Secret>,
 }
 

@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: usize = MAP_BYTES_MAX + 64;
 const MAC_BYTES: usize = 32;
 const GREETING_BYTES: usize = 24;
 
-/// What a coordinator and those who ask it both know.
+/// Secret that a coordinator shares with its clients: 32 bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -57,12 +57,12 @@ impl Secret {
     }
 }
 
-/// Which side of a connection.
+/// The two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It answers.
+    /// The side that answers.
     Server,
-    /// It asks.
+    /// The side that asks.
     Client,
 }
 

@@ -33,7 +33,7 @@ pub struct Member {
 #[derive(Debug, Default)]
 struct Life {
     stop: AtomicBool,
-    /// What went wrong last, until something went right: of the thread that waits, and of the one that renews.
+    /// Last error of the thread that waits, and of the one that renews; `None` once that thread has succeeded.
     trouble: [Mutex<Option<String>>; 2],
 }
 
@@ -95,13 +95,13 @@ impl Member {
         &self.shared
     }
 
-    /// Which node this is.
+    /// Returns this node's id; `None` for one that only follows the map.
     #[must_use]
     pub fn id(&self) -> Option<NodeId> {
         self.node.map(|(id, _)| id)
     }
 
-    /// What is wrong with the source of the map just now, for people to read.
+    /// Returns the current error of the map's source as text, if there is one.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let read = |one: &Mutex<Option<String>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();

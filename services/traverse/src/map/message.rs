@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is said between a coordinator and those who ask it.
+//! Messages between a coordinator and its clients.
 //!
 //! - **Layout** request: 1 read · 2 wait · 3 join · 4 renew · 5 order, then its fields as in `bytes`
 //!   answer: 0 map · 1 refused · 2 lease lost · 3 nothing new, then its fields
@@ -12,7 +12,7 @@ use super::change::{Join, Order};
 use super::node::{ADDRESSES_MAX, NodeId};
 use super::range::Map;
 
-/// What somebody asks.
+/// A client's request to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The newest map.
@@ -27,16 +27,16 @@ pub enum Request {
     Order(Order),
 }
 
-/// What it hears.
+/// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A map, a number that belongs to it, and the lease in milliseconds.
     Map(Map, u64, u64),
-    /// Nothing new.
+    /// There is no newer map.
     Nothing,
-    /// No.
+    /// The request is refused, with the reason as text.
     Refused(String),
-    /// Join again.
+    /// The node's lease ran out: it has to join again.
     LeaseLost,
 }
 
@@ -46,7 +46,7 @@ fn short(text: &str) -> &str {
 }
 
 impl Request {
-    /// As bytes.
+    /// Encodes the request as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -104,7 +104,7 @@ impl Request {
 }
 
 impl Answer {
-    /// As bytes.
+    /// Encodes the answer as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();

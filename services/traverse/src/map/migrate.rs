@@ -11,12 +11,16 @@
 //! - **Not here** packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
 //!   packet says
 //!
-//! What a crash leaves. Of the source, before the commit: the map drops the migration when the node's lease runs out or when it
-//! joins again, the target discards its copy; whoever asked to write before goes on asking and is answered by the source's next
-//! start. Of the target, before the commit: dropped in the same way, the source lets writes through again. The commit is refused
-//! when either was started again, so a target that forgot its copy never becomes the owner. After the commit: the range is the
-//! target's, and the source's memory of it, if a log brings it back, is discarded because the map says so. Of who keeps the map:
-//! the source holds the range and asks until it is answered; a commit that was heard and not answered shows in the map.
+//! State after a crash:
+//!
+//! - **Source, before the commit** the map drops the migration when the node's lease runs out or when it joins again, and the
+//!   target discards its copy. Clients that asked to write before go on asking, and the source's next start answers them
+//! - **Target, before the commit** the map drops the migration in the same way, and the source lets writes through again. The
+//!   commit is refused when either node was started again, so a target that forgot its copy never becomes the owner
+//! - **After the commit** the range is the target's. If a log brings back the source's memory of it, the source discards that
+//!   memory because the map says so
+//! - **Keeper of the map** the source holds the range and asks until it is answered. A commit that was made but not answered
+//!   shows in the map
 
 mod incoming;
 mod message;
@@ -33,7 +37,7 @@ use incoming::Incoming;
 pub use message::{MESSAGE_BYTES_MAX, Message, PIECE_BYTES, RECORD_BYTES_MAX};
 use outgoing::{Outgoing, Step};
 
-/// What a migration needs of a node. All of it is called by the thread that runs [`Migrations`].
+/// Operations that a migration needs from its node. The thread that runs [`Migrations`] makes all calls.
 pub trait Host {
     /// Source, before anything: the range is to leave.
     ///
@@ -73,7 +77,7 @@ pub trait Host {
     fn discard(&mut self, base: u64, bytes: u64);
 }
 
-/// What whoever runs [`Migrations`] has to ask of who keeps the map, until the map shows that it was done.
+/// A request that the owner of [`Migrations`] makes to the keeper of the map, again and again until the map shows that it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// `Order::Commit`.
@@ -87,7 +91,7 @@ pub enum Ask {
 pub enum Outcome {
     /// The range was given away, with so many pieces copied and so long during which writes were held.
     Given {
-        /// The migration.
+        /// Id of the migration.
         id: u64,
         /// Pieces sent, those sent again included.
         pieces: u64,
@@ -96,19 +100,19 @@ pub enum Outcome {
     },
     /// The range came.
     Taken {
-        /// The migration.
+        /// Id of the migration.
         id: u64,
     },
     /// It stays where it was.
     Cancelled {
-        /// The migration.
+        /// Id of the migration.
         id: u64,
         /// Why, as far as this node knows.
         why: String,
     },
 }
 
-/// What the source of a migration is doing.
+/// Phase of a migration, at its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Doing {
@@ -140,24 +144,24 @@ impl Doing {
 /// How far a range is that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The migration.
+    /// Id of the migration.
     pub id: u64,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Length of the range, in bytes.
     pub bytes: u64,
     /// Pieces of [`PIECE_BYTES`].
     pub pieces: u64,
     /// Of which the target has so many as they are now.
     pub settled: u64,
-    /// What is being done.
+    /// The migration's current phase.
     pub step: Doing,
 }
 
 /// How far a range is that comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The migration.
+    /// Id of the migration.
     pub id: u64,
     /// Pieces of [`PIECE_BYTES`].
     pub pieces: u64,
@@ -320,13 +324,13 @@ impl Migrations {
         self.incoming.values().map(Incoming::arrival).collect()
     }
 
-    /// What is to be asked of who keeps the map. Asked twice, it does no harm.
+    /// Returns the requests to make to the keeper of the map. Making one twice does no harm.
     #[must_use]
     pub fn asks(&self) -> &[Ask] {
         &self.asks
     }
 
-    /// What ended since the last time.
+    /// Takes the outcomes of migrations that have ended since the last call.
     pub fn outcomes(&mut self) -> Vec<Outcome> {
         std::mem::take(&mut self.outcomes)
     }

@@ -16,7 +16,7 @@ use super::node::{Node, NodeId};
 use super::range::{Cursor, Map, Place, Range};
 use super::{Entry, MapError};
 
-/// What a packet wants of an address.
+/// Access that a packet makes to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// To walk through.
@@ -47,18 +47,18 @@ pub enum Route<'v> {
     Denied(&'v Range),
 }
 
-/// What is kept from a range while it is handed over.
+/// Accesses that are held back from a range while it is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing; what is written is noted.
     Nothing,
-    /// Changes.
+    /// Changes, fills and allocations; walks may still read.
     Writes,
     /// Everything: it may be another node's already.
     Everything,
 }
 
-/// Which pieces of a range were written since somebody last asked.
+/// Pieces of a range that were written since they were last taken.
 #[derive(Debug)]
 pub struct Dirty {
     base: u64,
@@ -115,13 +115,13 @@ impl Dirty {
 pub struct Rule {
     /// The migration's id.
     pub id: u64,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Length of the range, in bytes.
     pub bytes: u64,
-    /// What is kept.
+    /// Accesses that are held back.
     pub hold: Hold,
-    /// What was written.
+    /// Pieces that were written and are still to be copied.
     pub dirty: Arc<Dirty>,
 }
 
@@ -162,7 +162,7 @@ impl Shared {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which node this process is.
+    /// Returns the node that this process is; `None` in a client.
     #[must_use]
     pub fn me(&self) -> Option<NodeId> {
         self.me
@@ -247,7 +247,7 @@ impl Shared {
     }
 }
 
-/// What one shard knows of the map.
+/// One shard's view of the map: a map and a set of holds, for a whole round.
 #[derive(Debug)]
 pub struct View {
     shared: Arc<Shared>,
@@ -324,7 +324,8 @@ impl View {
         let Some(range) = self.cursor.find(&self.map, address) else {
             return if newer { Route::Refresh } else { Route::Nowhere };
         };
-        // What is this node's stays so until it has agreed: a map that cannot be read just now keeps nobody from it.
+        // This node's own range stays its own until the node has agreed to give it up, so packets pass even if the newer map
+        // cannot be read now.
         if newer && (range.owner.is_none() || range.owner != self.shared.me) {
             return Route::Refresh;
         }
@@ -351,7 +352,7 @@ impl View {
         rule.map_or(Hold::Nothing, |rule| rule.hold)
     }
 
-    /// What is being handed over: shards that cache translated ranges leave these out of the cache.
+    /// Returns the ranges that are being handed over. Shards that cache translated ranges leave these out of the cache.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -365,7 +366,7 @@ impl View {
         }
     }
 
-    /// What to answer when a range is another node's.
+    /// Returns the answer for an address in another node's range.
     #[must_use]
     pub fn entry(&self, address: u64) -> Option<Entry> {
         Entry::of(&self.map, address)

@@ -123,7 +123,7 @@ impl Drop for Stream {
 enum Kind {
     /// Whole numbers: bytes, with a sign.
     Whole(usize, bool),
-    /// Floats: bytes.
+    /// Floats of so many bytes.
     Float(usize),
     /// Bytes of any length: bytes of an offset.
     Bytes(usize),
@@ -168,7 +168,7 @@ struct Column {
     kind: Kind,
 }
 
-/// What a value's column holds, for who unpacks values.
+/// Type of a value's column, for code that unpacks values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A whole number with a sign, 8 bytes.
@@ -291,7 +291,7 @@ impl Rows {
         self.values.iter().map(|column| column.kind.value_bytes()).sum()
     }
 
-    /// What values consist of: names and contents of their columns.
+    /// Returns the name and the content of each column that values consist of.
     #[must_use]
     pub fn contents(&self) -> Vec<(&str, Content)> {
         let content = |kind| match kind {
@@ -469,7 +469,7 @@ mod tests {
         batches: Vec<(Vec<u64>, Vec<&'static str>)>,
     }
 
-    /// What a batch's buffers lie in.
+    /// Memory that a batch's buffers lie in.
     struct Kept {
         keys: Vec<u64>,
         offsets: Vec<i32>,
@@ -600,12 +600,12 @@ mod tests {
     #[test]
     fn columns_that_are_not_there_are_named() {
         let mut made = stream(vec![]);
-        // SAFETY: as above.
+        // SAFETY: `stream` made it just now, and its callbacks follow the stream interface; nobody else has it.
         let error = unsafe { Rows::new(&raw mut made, "key", None) }.expect_err("no such column");
         assert!(error.to_string().contains("\"key\": the table has k, v"), "{error}");
         assert!(made.release.is_none(), "released with the error");
         let mut keyed = stream(vec![(vec![1], vec!["one"])]);
-        // SAFETY: as above.
+        // SAFETY: `stream` made it just now, and its callbacks follow the stream interface; nobody else has it.
         let rows = unsafe { Rows::new(&raw mut keyed, "v", Some(&["k"])) }.expect("columns");
         assert_eq!(rows.value_bytes(), Some(8));
         assert!(rows.numbered().next().expect("a row").is_err(), "keys of bytes");

@@ -75,7 +75,7 @@ pub struct ToHeap<W> {
     bytes: usize,
 }
 
-/// What [`ToHeap`] writes at a time.
+/// Bytes that [`ToHeap`] gathers before it writes them.
 const BATCH_BYTES: usize = 256 << 10;
 /// Neighbours are joined to writes of at most this.
 const JOINED_BYTES: usize = 1024;
@@ -116,7 +116,7 @@ impl<W: Writes> Sink for ToHeap<W> {
 pub struct ToBytes<'b> {
     /// The first address.
     pub base: u64,
-    /// What will be there.
+    /// Memory that the nodes are written to; its first byte is address `base`.
     pub bytes: &'b mut [u8],
 }
 
@@ -277,7 +277,7 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     Ok(hash::Handle { heads, log2 })
 }
 
-/// What a column of a CSV file becomes.
+/// Type that the numbers in a column of a CSV file are stored as.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numbers {
     /// Whole numbers with a sign; one with a fraction, or beyond 64 bits, is an error.

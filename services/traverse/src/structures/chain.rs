@@ -34,10 +34,10 @@ const WORDS: usize = 192;
 /// Removed nodes that one walk unlinks.
 const RUN_MAX: u64 = 8;
 
-/// What a value is found by.
+/// Key of a value: a number, or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// A number.
+    /// A number of 64 bits.
     Number(u64),
     /// At most [`KEY_BYTES_MAX`] bytes.
     Bytes(&'a [u8]),
@@ -74,7 +74,7 @@ pub fn hash_bytes(key: &[u8]) -> u64 {
 }
 
 impl Key<'_> {
-    /// What a node's word for it holds: the number, or the hash of the bytes.
+    /// Returns the word that a node stores for this key: the number, or the hash of the bytes.
     #[must_use]
     pub fn word(&self) -> u64 {
         match *self {
@@ -448,12 +448,12 @@ impl Chain {
     }
 }
 
-/// What is left of many values. They are signed; the sum wraps.
+/// Count, sum, least and greatest of many values. Values are signed; the sum wraps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the values; wraps.
     pub sum: i64,
     /// The least; 0 if there is none.
     pub min: i64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a collection needs of the memory that its nodes lie in, wherever that is.
+//! The operations that a collection needs from the memory that its nodes lie in, at nodes or in this process.
 //!
 //! - **Flow** collection ──[`Heap`]──▶ [`crate::client::Client`]: memory nodes; or [`super::image::Image`]: this process
 //! - **Order** `compare_swap` and a walk that ends with an apply happen exactly once, `write` before everything that is asked after
@@ -25,14 +25,14 @@ pub enum Outcome {
     Differs(u64),
 }
 
-/// What a walk came back with.
+/// Result of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// How it ended.
     pub outcome: Outcome,
     /// The scratchpad at its end.
     pub scratch: Scratch,
-    /// What it emitted.
+    /// Bytes that the walk emitted.
     pub result: Vec<u8>,
     /// The memory's clock when it began: for [`Heap::read_since`] and [`Heap::compare_swap_since`] with what it found.
     pub since: u32,
@@ -43,7 +43,7 @@ pub struct Walked {
 pub struct Scratch(pub Vec<u8>);
 
 impl Scratch {
-    /// All zeros.
+    /// Creates a scratchpad of zeros.
     #[must_use]
     pub fn new() -> Scratch {
         Scratch::default()

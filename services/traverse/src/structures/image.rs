@@ -45,7 +45,7 @@ impl Image {
         self.base
     }
 
-    /// What was given out so far, from the first address on.
+    /// Returns the bytes from the first address to the end of all that was ever allocated.
     #[must_use]
     pub fn content(&self) -> &[u8] {
         &self.bytes[..self.used]

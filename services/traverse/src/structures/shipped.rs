@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 use crate::program::Program;
 use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
 
-/// One of them.
+/// A program that comes with the crate.
 #[derive(Debug)]
 pub struct Shipped {
-    /// What it is called: the name of its C source.
+    /// Name of the program and of its C source.
     pub name: &'static str,
     /// The folder of its C source, in `programs/`.
     pub folder: &'static str,
-    /// As committed.
+    /// The committed text: one line per instruction, as the module says.
     pub text: &'static str,
     program: OnceLock<Arc<Program>>,
 }

@@ -21,7 +21,7 @@ pub mod udp;
 /// The other end of a packet's way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Peer {
-    /// A socket.
+    /// The address of a UDP socket.
     Socket(SocketAddr),
     /// A ring, by its number; numbers are not used twice.
     Ring(u64),
@@ -34,9 +34,9 @@ pub enum TransportError {
     /// The system refused.
     #[error("{what}: {error}")]
     System {
-        /// During what.
+        /// The operation that failed.
         what: String,
-        /// What it said.
+        /// The operating system's error.
         #[source]
         error: std::io::Error,
     },
@@ -97,7 +97,8 @@ pub trait Transport: Send + Debug {
     /// The transport itself has failed.
     fn wait(&mut self, at_most: Duration) -> Result<(), TransportError>;
 
-    /// What becomes readable when something arrives after [`Transport::arm`]; none: [`Transport::arm`] never lets sleep.
+    /// Returns descriptors that become readable when something arrives after [`Transport::arm`]; none if [`Transport::arm`] never
+    /// allows sleep.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }

@@ -33,7 +33,7 @@ const BUFFER_BYTES: usize = (64 << 10) + 3 * 64;
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// What describes a batch to the kernel. Everything a message points to lies in the same value.
+/// Structures that describe a batch to the kernel. Each message points only into buffers of the same value.
 struct Messages {
     names: Box<[libc::sockaddr_storage]>,
     vectors: Box<[libc::iovec]>,
@@ -276,7 +276,7 @@ impl Leaving {
     }
 }
 
-/// What the kernel says where it, or the way to the peer, knows no trains.
+/// Returns true if the error says that the kernel, or the way to the peer, does not support trains.
 fn refuses_trains(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -362,7 +362,7 @@ fn put_address(to: SocketAddr, name: &mut libc::sockaddr_storage) -> libc::sockl
             value.sin6_flowinfo = to.flowinfo();
             value.sin6_scope_id = to.scope_id();
             value.sin6_addr.s6_addr = to.ip().octets();
-            // SAFETY: as above.
+            // SAFETY: `name` has room for a `sockaddr_in6` and is aligned for it, and `place` is the only pointer in use to it.
             unsafe { place.cast::<libc::sockaddr_in6>().write(*value) };
             size_of::<libc::sockaddr_in6>() as libc::socklen_t
         }

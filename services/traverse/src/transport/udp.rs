@@ -19,10 +19,10 @@ use super::train::{self, Arrived, Leaving};
 use super::{Peer, Transport, TransportError};
 use crate::wire::PACKET_BYTES_MAX;
 
-/// What the kernel is asked to keep for us; it gives what it allows.
+/// Bytes of socket buffer that are requested, each way; the kernel may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// A socket.
+/// A UDP socket, with buffers for trains of datagrams.
 pub struct Udp {
     socket: UdpSocket,
     local: SocketAddr,
@@ -121,7 +121,7 @@ impl Udp {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The operating system's error.
     pub fn speaker(&self) -> Result<UdpSocket, TransportError> {
         self.socket.try_clone().map_err(TransportError::system("share a socket"))
     }

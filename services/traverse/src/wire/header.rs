@@ -83,7 +83,7 @@ pub enum PacketError {
 /// Everything but the body. Integers are the host's; `docs/formats/packet.md` says what they mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What it is.
+    /// Kind of packet: a request, an answer, or a message between nodes.
     pub kind: Kind,
     /// `FLAG_*`.
     pub flags: u16,
@@ -93,13 +93,13 @@ pub struct Header {
     pub hops: u8,
     /// Bytes of the walk's scratchpad, of which the body holds those before the zeros at the end.
     pub scratch_bytes: u16,
-    /// Who asks: chosen at random by the client.
+    /// Number of the client that asks: drawn at random, or set by its configuration.
     pub client: u64,
     /// Grows each time that the client starts with the same number.
     pub incarnation: u32,
-    /// Which time this request is sent, from 0.
+    /// Number of this attempt at the request, from 0.
     pub attempt: u32,
-    /// Which request of the client, from 1.
+    /// Number of the client's request, from 1.
     pub sequence: u64,
     /// Every request of the client before this one is settled: nobody will ask for its outcome any more.
     pub settled: u64,
@@ -111,9 +111,9 @@ pub struct Header {
     pub epoch: u64,
     /// `cur_ptr`, or the address that the request is about.
     pub address: u64,
-    /// What was read, how many bytes are wanted: see the kind.
+    /// A value that depends on the kind: what was read, or bytes wanted, for example.
     pub value: u64,
-    /// The program.
+    /// Hash of the program; 0 for none.
     pub program: Hash,
     /// Number of this piece.
     pub piece: u32,
@@ -121,14 +121,14 @@ pub struct Header {
     pub pieces: u32,
     /// Where answers go.
     pub reply: Reply,
-    /// Which client or node authenticated this packet.
+    /// Number of the client or node that sealed this packet.
     pub sender: u64,
     /// Its packets in order: never twice the same.
     pub nonce: u64,
     /// Seconds of the nodes' clock. Of a request: the newest that its sender knows of; with `FLAG_SINCE`, when it got the
     /// addresses that it asks by. Of an answer: when what it says was begun to be read.
     pub clock: u32,
-    /// Which cluster's memory, or which start's of a node without one, the addresses are; 0: not known.
+    /// Number of the memory that the addresses belong to: a cluster's, or one start's of a node without a cluster; 0: not known.
     pub cluster: u64,
     /// Of a request: the client's session, a number that grows. Of an answer: the node's clock.
     pub session: u64,
@@ -245,9 +245,9 @@ impl Header {
 /// A packet whose every field holds what it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
-    /// Its fields.
+    /// All fields of the header.
     pub header: Header,
-    /// What comes after them.
+    /// Bytes after the header, without the MAC.
     pub body: &'a [u8],
 }
 
@@ -355,10 +355,10 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What an apply changes, and how.
+/// Operands of an apply: the change, and the address it is made at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ApplyOperands {
-    /// Which change; 0 in a decision to change nothing.
+    /// Number of the change; 0 in a decision to change nothing.
     pub kind: u64,
     /// Where: a global address, a multiple of 8.
     pub address: u64,
@@ -380,7 +380,7 @@ impl ApplyOperands {
     }
 }
 
-/// What of a scratchpad is sent: all but the zeros at its end.
+/// Returns the part of a scratchpad that is sent: all but the zeros at its end.
 #[must_use]
 pub fn used(scratch: &[u8]) -> &[u8] {
     let mut rest = scratch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may say what: a key per tenant, and the MAC that proves it.
+//! Authentication: a key per tenant, and the MAC that proves who sent a packet.
 //!
 //! - **Flow** key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
 //! - **Layout** MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
@@ -14,13 +14,13 @@ use memlift_spec::operand::packet::{FLAG_AUTHENTICATED, PACKET_MAC_BYTES, TENANT
 
 use super::{Header, Packet, PacketError};
 
-/// What is wrong with a key file.
+/// A line of a key file that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "line {line} of the key file is not `TENANT HEX` with a tenant's number, or `nodes`, and 64 hexadecimal digits"
 )]
 pub struct KeyError {
-    /// Which line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
 }
 
@@ -106,7 +106,7 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The packet is malformed, or its MAC is missing or wrong.
     #[inline]
     pub fn open<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, PacketError> {
         let packet = Packet::parse(bytes)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a packet is, and how a request ended.
+//! Kinds of packets, and the statuses with which requests end.
 //!
 //! - **Layout** the bytes are `memlift_spec::operand::packet`'s
 //! - **Order** statuses up to [`Status::Differs`] are answers; the client can do something about those up to [`Status::WrongNode`]
@@ -14,7 +14,7 @@ use memlift_spec::operand::packet::{
     STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_NODE,
 };
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -179,7 +179,7 @@ impl Status {
         })
     }
 
-    /// Its byte.
+    /// Returns the byte that stands for it in a packet.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {

@@ -58,7 +58,7 @@ impl fmt::Debug for Etcd {
     }
 }
 
-/// What one reading of the prefix gave.
+/// Result of one reading of the prefix.
 struct Reading {
     map: Map,
     /// Revision of the last put of the map; 0: there is none.
@@ -230,7 +230,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Whether an event says that something changed; an error when the watch is over.
+    /// Returns true if an event says that something changed; an error if the watch has ended.
     fn event(&self, event: &Value) -> Result<bool, MapError> {
         let result = &event["result"];
         if result.is_null() || result["canceled"].as_bool() == Some(true) {

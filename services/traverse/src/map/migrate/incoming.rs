@@ -82,7 +82,7 @@ impl Incoming {
         }
         if version > *known {
             let zeros = [0; PIECE_BYTES as usize];
-            // What was reserved is zero: a first piece of zeros touches no memory.
+            // Reserved memory is zero, so a first piece of zeros need not be stored.
             if !bytes.is_empty() {
                 host.store(self.plan.base + offset, bytes);
             } else if *known != 0 {

@@ -17,14 +17,14 @@ use crate::map::shared::{Dirty, Hold, Rule, Shared};
 
 /// Pieces on their way at a time.
 const WINDOW: usize = 128;
-/// What was not acknowledged for so long is said again.
+/// Time after which a message that was not acknowledged is sent again.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Writes are held when so few pieces are left to copy...
 const FEW_PIECES: u64 = 256;
 /// ... or after so many times through the range: whoever writes faster than is copied does not put it off for ever.
 const PASSES_MAX: u32 = 4;
 
-/// What happens after a look at a migration.
+/// Result of one poll of a migration.
 pub(super) enum Step {
     Working,
     Ask(Ask),
@@ -41,9 +41,9 @@ enum Phase {
     Copying,
     /// Until nobody writes.
     Freezing(u64),
-    /// What was written since it was copied.
+    /// Copies the pieces written since they were last copied.
     Draining,
-    /// What belongs to it besides its bytes.
+    /// Sends the records: state that belongs to the range besides its bytes.
     Recording,
     /// Until the target has all of it.
     Sealing,

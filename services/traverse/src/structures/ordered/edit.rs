@@ -42,7 +42,7 @@ impl Path {
         self.0.first().map_or(0, |(address, _)| *address)
     }
 
-    /// What the leaf has for a key.
+    /// Returns the value word that the leaf has for a key.
     #[must_use]
     pub fn value(&self, key: u64) -> Option<u64> {
         let (_, leaf) = self.0.last()?;
@@ -133,7 +133,7 @@ impl Path {
 struct Level {
     left: Node,
     right: Option<Node>,
-    /// Which child is the level below's left node; the one after it is its right one.
+    /// Index of the child that is the left node of the level below; the child after it is the right one.
     child: Option<usize>,
 }
 

@@ -125,7 +125,7 @@ impl Handle {
         self.request(&shipped::ORDERED_AGGREGATE, scratch)
     }
 
-    /// What the answer of [`Handle::aggregate_walk`] says.
+    /// Reads the aggregate out of the answer to [`Handle::aggregate_walk`].
     #[must_use]
     pub fn aggregated(walked: &Walked) -> Aggregate {
         if walked.outcome != Outcome::Done || walked.scratch.word(SUM + 8) == 0 {

@@ -139,7 +139,7 @@ impl Shm {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The operating system's error.
     pub fn another(&self) -> Result<Shm, TransportError> {
         let (listener, _) = self.listener.as_ref().ok_or(TransportError::Gone)?;
         let listener = listener.try_clone().map_err(TransportError::system("share a listening socket"))?;
@@ -305,7 +305,7 @@ impl Parker for Sleep<'_> {
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
         match poll(&mut descriptors, left.as_ref()) {
-            // What woke us may be a hang-up, which no ring shows: the wait ends, and `look` finds out.
+            // A hang-up may have ended the sleep, and no ring shows one. So the wait ends here, and `look` finds the hang-up.
             Ok(ready) if ready > 0 => Err(io::ErrorKind::Interrupted.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),

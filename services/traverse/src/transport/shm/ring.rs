@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 const CONTROL_BYTES: u64 = 4096;
 /// Bytes of each ring unless told otherwise.
 pub(super) const RING_BYTES: u64 = 1 << 20;
-/// What a node takes from a client: it is the client's memory, but the node's address space.
+/// The largest ring that a node accepts: the memory is the client's, but it takes up the node's address space.
 const RING_BYTES_MAX: u64 = 64 << 20;
 
 const REQUESTS: (usize, usize) = (128, 192);
