@@ -102,7 +102,7 @@ trait Memory {
     type Broken;
     fn load(&mut self, space: Space, at: i64, size: Size) -> Result<u64, Self::Broken>;
     fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Self::Broken>;
-    /// A register is used, that was or was not set before.
+    /// Reports that a register is used; `set` is true if it was set before.
     fn used(&self, reg: Reg, set: bool) -> Result<(), Self::Broken>;
     /// Reports that an index lies outside the bounds that the verifier proved.
     fn unproved(&self, reg: Reg, value: i64, first: i64, last: i64) -> Result<(), Self::Broken>;
@@ -244,9 +244,10 @@ mod addresses {
     /// Bytes that others may be changing.
     ///
     /// # Safety
-    /// They may be read, and are written atomically only.
+    /// They may be read, and other threads write them only atomically.
     unsafe fn shared(at: *mut u8, size: Size) -> u64 {
-        // SAFETY: the caller's promise; each cast is to the alignment that was just looked at.
+        // SAFETY: the caller vouches that the bytes may be read and are only written atomically; each cast is to the alignment
+        // just checked.
         unsafe {
             match size {
                 Size::B8 if at.addr().is_multiple_of(8) => AtomicU64::from_ptr(at.cast()).load(Relaxed),
@@ -284,7 +285,8 @@ mod addresses {
 
         fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Infallible> {
             let at = self.at(space, at);
-            // SAFETY: as for loads; the verifier lets nothing be stored to the window.
+            // SAFETY: the verifier or a guard has bounded the access to its space, which is never the window; the caller of
+            // `step` gave the scratchpad and the walk for writing, and the stack is `self`'s.
             unsafe {
                 core::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at, size.bytes() as usize);
             }

@@ -16,7 +16,7 @@ pub fn prefetch(address: *const u8) {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above: PRFM never faults, and this one touches no register.
+    // SAFETY: PRFM never faults, whatever the address, and this form changes no register.
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -33,7 +33,7 @@ pub fn prefetch_write(address: *const u8) {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(address.cast());
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above: PRFM never faults, and this one touches no register.
+    // SAFETY: PRFM never faults, whatever the address, and this form changes no register.
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }

@@ -24,7 +24,7 @@ pub const STOPPED: u32 = 2;
 pub struct Slot {
     /// Where the node that `cur` names is mapped; valid while the slot is [`RUN`].
     pub host: *const u8,
-    /// As many bytes as the program asks for.
+    /// The walk's scratchpad, as long as the program asks for.
     pub scratch: *mut u8,
     /// Global address of the node that is due, or after [`STOPPED`] with `Next` the one to go on at.
     pub cur: u64,
@@ -34,7 +34,7 @@ pub struct Slot {
     pub state: u32,
     /// Return value of the last step of a [`STOPPED`] slot; [`crate::step::Verdict::from_return`] decodes it.
     pub verdict: u32,
-    /// Of the whole array: the number of the slot that stopped as this one's number in the last round, if so many did.
+    /// One entry of a list over the whole array: entry n holds the number of the n-th slot that stopped in the last round.
     pub listed: u32,
     /// Words for the scheduler's own use; rounds leave them alone.
     pub owner: [u64; 3],

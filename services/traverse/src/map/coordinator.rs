@@ -94,7 +94,7 @@ impl Coordinator {
     ///
     /// [`MapError::File`], [`MapError::Refused`], and what is wrong with a map that is there
     pub fn start(listen: &Peer, mut options: Options) -> Result<Coordinator, MapError> {
-        // Of a link, what it leads to is replaced.
+        // If the path is a symbolic link, the file that it leads to is replaced.
         options.file = options.file.canonicalize().unwrap_or(options.file);
         let lock = lock(&options.file)?;
         let map = load(&options.file)?;

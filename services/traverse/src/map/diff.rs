@@ -12,7 +12,7 @@ use super::range::{Map, Range};
 /// Kind of change to a piece of the address line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// There is an owner where nobody was.
+    /// It has an owner, and had none before.
     Added(NodeId),
     /// It went from one node to another.
     Moved(NodeId, NodeId),
@@ -20,7 +20,7 @@ pub enum Change {
     Lost(NodeId),
     /// It is not in the map any more.
     Removed,
-    /// Permissions or tenant are others.
+    /// Its permissions or its tenant are others.
     Rights(NodeId),
 }
 

@@ -13,7 +13,7 @@ pub enum MapError {
     File {
         /// The attempted operation, such as "reading the key file".
         action: &'static str,
-        /// On which file.
+        /// Path of the file.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum MapError {
     Nowhere {
         /// Address that no range has.
         address: u64,
-        /// Of the map that was asked.
+        /// Epoch of the map that was asked.
         epoch: u64,
     },
     /// An address whose data was lost.
@@ -61,7 +61,7 @@ pub enum MapError {
     Lost {
         /// Address whose data was lost.
         address: u64,
-        /// When that was.
+        /// Epoch in which it was lost.
         since: u64,
     },
     /// The owner does not answer.
@@ -73,7 +73,7 @@ pub enum MapError {
         address: u64,
         /// The owner's name.
         node: String,
-        /// Of the map that says so.
+        /// Epoch of the map that says so.
         epoch: u64,
     },
     /// A coordinator or etcd cannot be reached.
@@ -86,10 +86,10 @@ pub enum MapError {
         /// Error of the connection or of the answer.
         source: io::Error,
     },
-    /// The other side, or the state of the map, says no.
+    /// The other side refused, or the state of the map forbids it.
     #[error("{what}")]
     Refused {
-        /// Why, and what to do.
+        /// Reason, and the next step to take.
         what: String,
     },
     /// The lease ran out before it was renewed.

@@ -17,20 +17,20 @@ use super::range::Map;
 pub enum Request {
     /// The newest map.
     Read,
-    /// One that is newer than this epoch, after at most so many milliseconds.
+    /// A map that is newer than this epoch, after at most so many milliseconds.
     Wait(u64, u64),
-    /// A node comes.
+    /// A node asks to join.
     Join(Join),
-    /// A node, and which start of it, is still there.
+    /// A node, with its incarnation, renews its lease.
     Renew(NodeId, u64),
-    /// The map is to be changed.
+    /// A change of the map.
     Order(Order),
 }
 
 /// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A map, a number that belongs to it, and the lease in milliseconds.
+    /// A map; the id of the node that joined, or of the migration that was planned, else 0; the lease in milliseconds, or 0.
     Map(Map, u64, u64),
     /// There is no newer map.
     Nothing,

@@ -94,9 +94,9 @@ pub struct Move {
     pub base: u64,
     /// Length of the range, in bytes.
     pub bytes: u64,
-    /// From whom, and which start of it.
+    /// Source node, and the incarnation for which the migration holds.
     pub from: (NodeId, u64),
-    /// To whom, and which start of it.
+    /// Target node, and the incarnation for which the migration holds.
     pub to: (NodeId, u64),
 }
 
@@ -166,7 +166,6 @@ impl Map {
     }
 
     /// Returns the cluster's number, which no other cluster has; 0 for maps that are written by hand. An address is meaningful in
-    /// its cluster only.
     /// its cluster only.
     #[must_use]
     pub fn cluster(&self) -> u64 {

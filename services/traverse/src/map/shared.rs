@@ -295,8 +295,8 @@ impl View {
 
     /// After [`View::park`], before anything else.
     pub fn unpark(&mut self) {
-        // Whoever asks from here on whether all have settled waits for this view; whoever asked before had raised the
-        // generation before, and it is read only now.
+        // A thread that asks from here on if all views have settled waits for this one. A thread that asked before had raised the
+        // generation before, and `take` reads it only now.
         self.seen.0.store(0, Ordering::SeqCst);
         self.take();
     }

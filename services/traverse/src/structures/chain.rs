@@ -246,7 +246,8 @@ impl Chain {
         let fresh = heap.place(&node)?;
         let done = self.insert_node(heap, key, fresh);
         if let Err(ClientError::Contended { .. } | ClientError::ReadOnly) = done {
-            // It was not linked. Where nobody answered, that is not known: then the memory is left alone.
+            // The new node was not linked, so its memory is freed. If a node did not answer, that is not known: then the memory
+            // is left alone.
             heap.free(fresh, node.len() as u64)?;
         }
         done
@@ -270,7 +271,7 @@ impl Chain {
                 }
                 Outcome::Differs(_) | Outcome::Missing => {}
                 Outcome::Done => {
-                    // There: the new node takes the place of the old one, whose next word becomes the way to it.
+                    // The key is there: the new node takes the place of the old one, whose next word becomes the way to it.
                     let (old, next) = (walked.scratch.word(AT), walked.scratch.word(NEXT));
                     heap.write(fresh, &next.to_le_bytes())?;
                     match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
@@ -377,7 +378,7 @@ impl Chain {
                 Outcome::Done | Outcome::Missing => return Ok(()),
             }
         }
-        // Somebody else is at it all the time: that is as good.
+        // Others tidy this chain all the time, which does as well.
         Ok(())
     }
 

@@ -99,7 +99,7 @@ impl Incoming {
         if !self.sealed {
             let here = self.records.iter().flatten().count();
             if self.missing != 0 || here != records as usize || self.records.len() != here {
-                // The source says so too early, which it does not: acknowledged pieces are here.
+                // A correct source does not seal before all pieces and records were acknowledged.
                 return;
             }
             let records: Vec<Vec<u8>> = self.records.drain(..).flatten().collect();

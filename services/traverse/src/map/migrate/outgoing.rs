@@ -58,12 +58,12 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     plan: Move,
-    /// Since when the source has the range: whether it is the same afterwards.
+    /// Epoch since which the source has had the range: shows afterwards if the range is still the same.
     since: u64,
     shared: Arc<Shared>,
     dirty: Arc<Dirty>,
     phase: Phase,
-    /// Pieces on their way: which version, and since when.
+    /// Pieces on their way: the version that was sent, and when.
     window: BTreeMap<u64, (u32, Duration)>,
     next: u64,
     passes: u32,
@@ -140,7 +140,7 @@ impl Outgoing {
         self.said = None;
     }
 
-    /// Returns true if it is time to say something again.
+    /// Returns true if a message is due to be sent, or sent again; notes the time.
     fn again(&mut self, now: Duration) -> bool {
         let due = self.said.is_none_or(|said| now.saturating_sub(said) >= AGAIN);
         if due {
