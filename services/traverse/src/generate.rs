@@ -12,7 +12,7 @@ use crate::builder::{Builder, Condition, NODE, R0, R4, SCRATCH, STACK, at, compa
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
 use crate::step::Verdict;
 
-/// Numbers that look random and are not (splitmix64).
+/// Seeded random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -257,7 +257,7 @@ impl Generator {
         let offset = self.random.between(8, 32);
         self.builder.load(target, at(target, offset));
         self.hold(target, Held::Number);
-        // The slot is a number's again, so that the stack may be indexed.
+        // The slot gets a number again, so that the stack may be indexed.
         self.builder.store(at(STACK, -72), 0);
     }
 
@@ -274,7 +274,7 @@ impl Generator {
         };
     }
 
-    /// Code that may be left out: what it sets is set for itself only.
+    /// Code that a run may skip, so registers set in it count as set inside it only.
     fn inside(&mut self, body: impl FnOnce(&mut Generator)) {
         let (held, slots) = (self.held, self.slots);
         self.depth += 1;

@@ -136,7 +136,7 @@ impl<M: Memory> Machine<'_, M> {
         self.set |= 1 << reg.0;
     }
 
-    /// Where an access goes; `None` if a guard says no.
+    /// Returns the offset that an access goes to; `None` if a guard refuses it.
     fn place(&self, address: &Address) -> Result<Option<i64>, M::Broken> {
         let offset = i64::from(address.offset);
         let Some(index) = address.index else { return Ok(Some(offset)) };
@@ -302,7 +302,7 @@ mod addresses {
         }
     }
 
-    /// One iteration.
+    /// Runs one iteration on raw addresses.
     ///
     /// # Safety
     /// `function` is one that the verifier returned, of a [`crate::program::Program`]. The program's window around `node` may
@@ -345,7 +345,7 @@ impl<'a> Checked<'a> {
     /// Runs one iteration.
     ///
     /// # Errors
-    /// Which promise of the verifier was broken. There is no program for which this may happen.
+    /// The proof of the verifier that did not hold. No program may ever cause this.
     pub fn step(&mut self, function: &Function) -> Result<u32, String> {
         self.stack.fill(None);
         let fuel = self.walk.fuel;

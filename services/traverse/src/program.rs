@@ -3,7 +3,7 @@
 //!
 //! - **Flow** bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
 //! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` has them
-//! - **Order** what a program is called is no part of it: equal encodings have equal hashes
+//! - **Order** the name is not part of a program: equal encodings have equal hashes
 //! - **Owner** immutable; whoever runs it shares it
 //! - **Not here** who may register and run it (`node`)
 
@@ -34,7 +34,7 @@ impl Program {
     /// Decodes, lowers and verifies `bytecode`, for a scratchpad of `scratch_bytes` (a multiple of 8, at most 4096).
     ///
     /// # Errors
-    /// Which instruction is wrong, and why.
+    /// The instruction that is wrong, and the reason.
     pub fn new(name: impl Into<String>, bytecode: &[u8], scratch_bytes: usize) -> Result<Program> {
         if scratch_bytes > SCRATCH_BYTES_MAX || !scratch_bytes.is_multiple_of(8) {
             return Err(Error::Program(format!(
@@ -140,7 +140,7 @@ impl Program {
         self.scratch_bytes as usize
     }
 
-    /// Bytes at the start of the scratchpad that it can store to: behind them stays what was there.
+    /// Returns the length of the scratchpad's start that it can store to; bytes behind it stay as they were.
     #[must_use]
     pub fn scratch_stored(&self) -> usize {
         let stores =

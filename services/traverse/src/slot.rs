@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A walk in flight, and the memory that its next hops are translated by: what a round of the scheduler reads and writes.
+//! A walk in flight, and the range that its next hops are translated in: all that a round of the scheduler reads and writes.
 //!
 //! - **Layout** [`Slot`] is two cache lines: what the round needs of every walk, then the [`Walk`] of its step. [`Region`] is the one
 //!   range of global addresses that a round translates itself

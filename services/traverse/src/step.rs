@@ -27,7 +27,7 @@ pub struct Walk {
     pub emit_offset: u32,
     /// How many they are.
     pub emit_bytes: u32,
-    /// Backward jumps left in this step. The runtime's: programs that store here are refused.
+    /// Backward jumps that one step may make. The runtime sets it; programs that store here are refused.
     pub fuel: u64,
     /// Padding; holds 0.
     pub reserved: u64,

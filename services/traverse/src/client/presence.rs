@@ -4,6 +4,8 @@
 //! - **Flow** connecting: all nodes are asked at once for their ranges; once some have answered, silent ones are waited for
 //!   [`PATIENCE`] ([`Client::ask_all`]). Allocating: a node that was not heard lately is asked first if it is there, and passed
 //!   over if not
+//! - **Order** a silent node is asked again every [`AGAIN`] when memory is allocated, and whenever a request is about an address
+//!   that no heard node has
 //! - **Not here** nodes as the map knows them (`route`), requests to a dead node's addresses (`send`, `answer`)
 
 use std::time::{Duration, Instant};

@@ -85,7 +85,8 @@ impl Map {
         let bytes = join.bytes / PAGE_BYTES * PAGE_BYTES;
         let mut map = self.next()?;
         if map.cluster == 0 {
-            // Whoever comes first founds the cluster; no start of a node is like another one.
+            // The first node to join founds the cluster. Its incarnation serves as the number, because no two starts have the
+            // same.
             map.cluster = join.incarnation.max(1);
         }
         let known = self.node_named(&join.name).cloned();

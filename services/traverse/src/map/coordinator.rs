@@ -128,7 +128,7 @@ impl Coordinator {
         self.state.shared.map()
     }
 
-    /// Waits for a newer map, as somebody who prints what happens does.
+    /// Waits until the map is newer than `epoch` or the time is over, and returns the map.
     #[must_use]
     pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
         self.state.shared.wait_newer(epoch, timeout)

@@ -78,7 +78,7 @@ impl Diff {
         self.pieces.is_empty() && self.nodes.is_empty()
     }
 
-    /// Returns true if what was known of an address still holds: its bytes are where they were.
+    /// Returns true if the bytes of an address are where they were, so that what was read of them still holds.
     #[must_use]
     pub fn keeps(&self, address: u64) -> bool {
         let after = self.pieces.partition_point(|piece| piece.base <= address);

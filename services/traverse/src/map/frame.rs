@@ -88,7 +88,7 @@ fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Sixteen bytes that nobody can foresee.
+/// Returns sixteen random bytes of the system, which nobody can foresee.
 pub(super) fn nonce() -> io::Result<[u8; 16]> {
     let mut nonce = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
@@ -105,7 +105,7 @@ fn greeting(secret: Option<&Secret>, nonce: [u8; 16]) -> [u8; GREETING_BYTES] {
 }
 
 impl<S: Read + Write> Frames<S> {
-    /// Greets; whoever does not answer, or is something else, is an error.
+    /// Exchanges greetings. A peer that does not answer, or speaks another protocol, is an error.
     ///
     /// # Errors
     ///

@@ -42,7 +42,7 @@ impl Life {
         *self.trouble[thread].lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Sleeps, but not on after the end. Gives whether to go on.
+    /// Sleeps until the time is over or the member ends; returns true to go on.
     fn sleep(&self, mut left: Duration) -> bool {
         while !self.stop.load(Ordering::SeqCst) && !left.is_zero() {
             let step = left.min(Duration::from_millis(20));
@@ -193,7 +193,7 @@ impl Keep {
                 }
             };
         }
-        // A node that ends in order is down at once, not when its lease has run out. If nobody hears it, the lease says so.
+        // A node that stops in order is marked down at once. If that message is lost, its lease runs out.
         let _ = self.authority.order(&Order::Leave(self.id, self.join.incarnation));
     }
 
@@ -202,7 +202,7 @@ impl Keep {
             Err(MapError::LeaseLost { .. }) => {}
             other => return other,
         }
-        // The data is that of this start, whatever it was when it first joined.
+        // The node still has the data of this start, so it joins again as recovered.
         let newest = self.authority.read()?;
         let own = self.shared.map().cluster();
         if newest.cluster() == own && newest.node(self.id).is_none() {

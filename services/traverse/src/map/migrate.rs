@@ -5,8 +5,8 @@
 //!   Source: note what is written ─▶ copy all, then what was written meanwhile ─▶ hold writes, copy the rest ─▶ the outcomes
 //!   of earlier writes ─▶ the target has sealed it ─▶ hold everything ─▶ **commit**: one change of the map ─▶ what was
 //!   held and all that comes later goes on to the target ─▶ memory is released
-//! - **Order** the commit is the one moment at which the range changes hands, and it is whoever keeps the map who decides it. Before,
-//!   the target answers nothing for it; from the question on, the source answers nothing either until it knows
+//! - **Order** the range changes hands at one moment, the commit, which the keeper of the map decides. Before it the target
+//!   answers nothing for the range; once the commit was asked for, the source answers nothing either until it knows the outcome
 //! - **Owner** [`Migrations`], one per node, run by one thread of it; the node's memory through [`Host`]
 //! - **Not here** packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
 //!   packet says
@@ -141,7 +141,7 @@ impl Doing {
     }
 }
 
-/// How far a range is that leaves.
+/// Progress of a range that leaves this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Id of the migration.
@@ -152,22 +152,22 @@ pub struct Progress {
     pub bytes: u64,
     /// Pieces of [`PIECE_BYTES`].
     pub pieces: u64,
-    /// Of which the target has so many as they are now.
+    /// Pieces that the target has in their newest version.
     pub settled: u64,
     /// The migration's current phase.
     pub step: Doing,
 }
 
-/// How far a range is that comes.
+/// Progress of a range that comes to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Id of the migration.
     pub id: u64,
     /// Pieces of [`PIECE_BYTES`].
     pub pieces: u64,
-    /// Of which so many did not come yet.
+    /// Pieces that have not arrived yet.
     pub missing: u64,
-    /// All of it is here, and lasts.
+    /// True if all of it is here and durable.
     pub sealed: bool,
 }
 
@@ -245,7 +245,7 @@ impl Migrations {
         self.settle(&map, host);
     }
 
-    /// Ends what came, or does not come any more, by what the map says.
+    /// Ends the arrivals that the map shows as done or cancelled.
     fn settle(&mut self, map: &Map, host: &mut dyn Host) {
         let (me, outcomes) = (self.me, &mut self.outcomes);
         self.incoming.retain(|_, one| match one.poll(map, me, host) {
@@ -257,7 +257,7 @@ impl Migrations {
         });
     }
 
-    /// A message of another node came.
+    /// Handles a message of another node.
     pub fn receive(
         &mut self,
         from: NodeId,
@@ -281,12 +281,12 @@ impl Migrations {
             return;
         }
         let Message::Offer { base, bytes, .. } = message else {
-            // Known before a restart, perhaps: the source learns from the map that it is over.
+            // This node may have known it before a restart; the source learns from the map that it is over.
             return;
         };
         let map = self.shared.map();
-        // Memory that earlier migrations hold is let go first: their addresses may be among these. What is still being given away
-        // is offered back once more when that is over.
+        // Arrivals that are over let go of their memory first, because their addresses may be among these. If some are still
+        // being given away, the offer is ignored, and the source repeats it.
         self.settle(&map, host);
         let overlaps = |one: &Outgoing| one.overlaps(base, bytes);
         if self.outgoing.values().any(overlaps) {
@@ -312,13 +312,13 @@ impl Migrations {
         }
     }
 
-    /// How far those are that leave.
+    /// Returns the progress of each range that leaves.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.outgoing.values().map(Outgoing::progress).collect()
     }
 
-    /// How far those are that come.
+    /// Returns the progress of each range that comes.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.incoming.values().map(Incoming::arrival).collect()

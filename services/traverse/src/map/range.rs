@@ -111,11 +111,11 @@ impl Move {
 /// Owner of an address, and the owner's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'m> {
-    /// A node that is there.
+    /// A node that owns it and is up.
     Owned(&'m Range, &'m Node),
-    /// A node that is not.
+    /// A node that owns it and is down.
     Down(&'m Range, &'m Node),
-    /// Nobody any more.
+    /// No node any more: the data was lost.
     Lost(&'m Range),
     /// No range has the address.
     Nowhere,
@@ -124,7 +124,8 @@ pub enum Place<'m> {
 /// All nodes and ranges in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
-    /// The cluster's number: drawn when its first node joins, 0 before that and in maps that are written by hand.
+    /// The cluster's number: the incarnation of its first node, from when that joins; 0 before and in maps that are written by
+    /// hand.
     pub(super) cluster: u64,
     pub(super) epoch: u64,
     pub(super) next_base: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The current map of a process, and what each of its shards makes of it: where a packet goes.
+//! The current map of a process, and each shard's view of it, which says where a packet goes.
 //!
 //! - **Flow** a new map or a new hold ─▶ [`Shared`] counts one generation on ─▶ each [`View`], at the start of its next round,
 //!   takes both ─▶ [`Shared::settled`] when the last one has
@@ -206,26 +206,26 @@ impl Shared {
         views.iter().all(|seen| seen.0.load(Ordering::SeqCst) >= generation)
     }
 
-    /// Says that somebody knows a newer epoch: whoever reads maps reads again.
+    /// Notes that somebody claims a newer epoch, so that the thread that waits for maps reads again.
     pub fn want(&self, epoch: u64) {
         if self.wanted.fetch_max(epoch, Ordering::Relaxed) < epoch {
             self.changed.notify_all();
         }
     }
 
-    /// The epoch that somebody knows of, when it is newer than the map.
+    /// Returns the newest epoch that was claimed, if it is newer than the map.
     #[must_use]
     pub fn wanted(&self) -> Option<u64> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         (wanted > self.map().epoch()).then_some(wanted)
     }
 
-    /// A claim of a newer epoch turned out to be wrong: the newest map there is has been read.
+    /// Drops a claim of a newer epoch that turned out to be wrong: the newest map has been read.
     pub fn settle_wanted(&self, claimed: u64) {
         let _ = self.wanted.compare_exchange(claimed, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Waits until the map is newer than `epoch` or the time is over; gives the map.
+    /// Waits until the map is newer than `epoch` or the time is over; returns the map.
     #[must_use]
     pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
         let now = self.now();
@@ -288,12 +288,12 @@ impl View {
         self.seen.0.store(generation, Ordering::SeqCst);
     }
 
-    /// Before sleeping: this view uses nothing until it is refreshed.
+    /// Parks this view before its shard sleeps: it uses no map until it is refreshed, and nobody waits for it.
     pub fn park(&mut self) {
         self.seen.0.store(PARKED, Ordering::SeqCst);
     }
 
-    /// After [`View::park`], before anything else.
+    /// Takes the newest map and holds again. Call it after [`View::park`], before anything else.
     pub fn unpark(&mut self) {
         // A thread that asks from here on if all views have settled waits for this one. A thread that asked before had raised the
         // generation before, and `take` reads it only now.

@@ -16,7 +16,7 @@ pub const HEADER_BYTES: usize = 24;
 pub const KEY_BYTES_MAX: usize = 128;
 /// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
-/// Times that a change is tried before others are blamed.
+/// Attempts at a change before it ends with [`ClientError::Contended`].
 const TRIES: u32 = 1000;
 
 const KEY: usize = 0;
@@ -88,7 +88,7 @@ impl Key<'_> {
             Key::Bytes(bytes) if bytes.len() > KEY_BYTES_MAX => {
                 Err(ClientError::TooLong { what: "a key", bytes: bytes.len(), most: KEY_BYTES_MAX })
             }
-            // Nodes of numbers say 0 key bytes: an empty key must not look like one.
+            // A node of 0 key bytes has a number as its key, so an empty key is refused.
             Key::Bytes([]) => {
                 Err(ClientError::TooLong { what: "an empty key", bytes: 0, most: KEY_BYTES_MAX })
             }
@@ -156,7 +156,7 @@ fn bytes_of(header: &Scratch) -> u64 {
 /// A node, as a walk over all of them sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Where it is.
+    /// Address of the node.
     pub address: u64,
     /// Its number, or the hash of its key.
     pub word: u64,

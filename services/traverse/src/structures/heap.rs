@@ -119,7 +119,7 @@ pub trait Heap {
         walks.iter().map(|walk| self.walk(walk)).collect()
     }
 
-    /// Reads bytes: each aligned eight of them as they were at one time.
+    /// Reads bytes. Each aligned word of eight is read whole; different words may be of different times.
     ///
     /// # Errors
     /// Why it has no answer.
@@ -134,8 +134,8 @@ pub trait Heap {
         self.read(address, bytes)
     }
 
-    /// The memory's clock: what is unlinked now, no request may use any more that found it more than
-    /// [`GRACE`](super::pool::GRACE) ago. 0: there is none, and nobody else.
+    /// Returns the memory's clock. Memory that is unlinked now may not be used by requests that found it more than
+    /// [`GRACE`](super::pool::GRACE) ago. 0: there is no clock, because nobody else uses the memory.
     fn clock(&mut self) -> u32 {
         0
     }

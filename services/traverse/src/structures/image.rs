@@ -160,7 +160,7 @@ impl Heap for Image {
         }
         let full = ClientError::Full { bytes };
         let end = usize::try_from(bytes).ok().and_then(|bytes| self.used.checked_add(bytes));
-        // Windows reach past what they are about: the last ones must have something behind them.
+        // A program's window may reach past its node, so bytes are left behind the last one.
         let end = end.filter(|end| end + 256 <= self.bytes.len()).ok_or(full)?;
         let address = self.base + self.used as u64;
         self.used = end;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the nodes of a structure go that is built at once: over which ranges, in slabs of which size, in which order.
+//! Places the nodes of a structure that is built at once: over which ranges, in slabs of which size, in which order.
 //!
 //! - **Flow** ranges ──cut into slabs──▶ [`Placement::next`]: an address for each node
 //! - **Order** [`Order::Sequential`] fills one range after the other; [`Order::Time`] fills slab after slab, and slabs go round the
@@ -13,7 +13,7 @@ pub enum Order {
     Sequential,
     /// Slab after slab, in turn over the ranges.
     Time,
-    /// Any slab, by a generator that starts with this number.
+    /// A slab drawn at random for each node; the generator starts with this number.
     Random(u64),
 }
 

@@ -3,7 +3,8 @@
 //!
 //! - **Layout** a line per instruction: its bytes in hexadecimal (16 digits, or 32 for one of two places), ` ; `, its place, its
 //!   text; lines that start with `;` say where it comes from
-//! - **Order** the bytes count; `tests/structures_programs.rs` holds the text to them, and both to the C where its compiler is there
+//! - **Order** the bytes decide; `tests/structures_programs.rs` checks the text against them, and both against the C sources
+//!   where their compiler is installed
 //! - **Not here** the C sources, which users copy from: `programs/table1` (the paper's 13), `programs/collections`
 
 use std::sync::{Arc, OnceLock};

@@ -169,7 +169,7 @@ impl Etcd {
         Ok(reading)
     }
 
-    /// Puts a map if the last put is the one that was read. Gives whether it was.
+    /// Puts a map if the last put is the one that was read; returns true if it was put.
     fn put(&mut self, map: &Map, read: i64) -> Result<bool, MapError> {
         let (key, value) = (self.key("map"), base64::encode(&map.encode()));
         let compare =
@@ -214,7 +214,7 @@ impl Etcd {
 
     fn revoke(&mut self) {
         if let Some(lease) = self.lease.take() {
-            // It runs out by itself otherwise.
+            // A lease that is not revoked runs out by itself.
             let _ = self.ask("/v3/lease/revoke", &json!({"ID": lease}));
         }
     }
@@ -263,7 +263,7 @@ impl Authority for Etcd {
                 Err(error) => Err(self.unreachable(error)),
             };
             match changed {
-                // Read whole: of what several events say, only the outcome counts.
+                // The prefix is read whole, because only the outcome of several events counts.
                 Ok(true) => {
                     let reading = self.tended();
                     if reading.is_err() {
@@ -289,7 +289,7 @@ impl Authority for Etcd {
         let granted = self.ask("/v3/lease/grant", &json!({"TTL": self.lease_s.to_string()}))?;
         let lease = granted["ID"].as_str().ok_or_else(|| self.bad("no lease"))?.to_owned();
         let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
-        // Before the map says that the node is up: who reads both never finds it up and gone.
+        // The key is put before the map says that the node is up: a reader of both never finds an up node without its key.
         let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
         self.lease = Some(lease.clone());
         self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;
