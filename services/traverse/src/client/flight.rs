@@ -61,7 +61,7 @@ pub(super) struct Flight {
     pub restarts: u32,
     /// Waits for a program to be uploaded.
     pub parked: bool,
-    /// Last node that it was sent on to, as far as was heard, after the hops that it may still make.
+    /// Hops that it may still make, and the last node that it was sent on to, as far as was heard.
     pub beyond: Option<(u8, String)>,
     parts: BTreeMap<u32, Part>,
 }

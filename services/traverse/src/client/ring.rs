@@ -38,7 +38,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Connects to a ring. With `others`, other nodes count: if this one is not running, it is connected to once it runs.
+    /// Connects to a ring. With `others`, a node that is not running is no error: it is connected to once it runs.
     pub fn of(name: &str, others: bool) -> Result<Ring, TransportError> {
         match Ring::connect(name) {
             Err(TransportError::System { .. } | TransportError::Gone) if others => {

@@ -77,7 +77,7 @@ pub trait Host {
     fn discard(&mut self, base: u64, bytes: u64);
 }
 
-/// A request that the owner of [`Migrations`] makes to the keeper of the map, again and again until the map shows that it was done.
+/// A request that the owner of [`Migrations`] makes to the keeper of the map, until the map shows that it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// `Order::Commit`.
