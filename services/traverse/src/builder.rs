@@ -39,21 +39,21 @@ use std::mem::offset_of;
 pub const R0: Reg = Reg(0);
 /// The node that `cur_ptr` names.
 pub const NODE: Reg = Reg(1);
-/// The scratchpad.
+/// The start of the scratchpad.
 pub const SCRATCH: Reg = Reg(2);
 /// Where `next` and its likes go; the builder's verdicts store there.
 pub const WALK: Reg = Reg(3);
-/// Free.
+/// Free for the program's use.
 pub const R4: Reg = Reg(4);
-/// Free.
+/// Free for the program's use.
 pub const R5: Reg = Reg(5);
-/// Free.
+/// Free for the program's use.
 pub const R6: Reg = Reg(6);
-/// Free.
+/// Free for the program's use.
 pub const R7: Reg = Reg(7);
-/// Free.
+/// Free for the program's use.
 pub const R8: Reg = Reg(8);
-/// Free.
+/// Free for the program's use.
 pub const R9: Reg = Reg(9);
 /// The end of the stack.
 pub const STACK: Reg = Reg(10);
@@ -108,19 +108,19 @@ impl Place {
         Place { size, signed, ..self }
     }
 
-    /// One byte.
+    /// Narrows the place to one byte, zero-extended when it is loaded.
     #[must_use]
     pub fn u8(self) -> Place {
         self.of(Size::B1, false)
     }
 
-    /// Two bytes.
+    /// Narrows the place to two bytes, zero-extended when they are loaded.
     #[must_use]
     pub fn u16(self) -> Place {
         self.of(Size::B2, false)
     }
 
-    /// Four bytes.
+    /// Narrows the place to four bytes, zero-extended when they are loaded.
     #[must_use]
     pub fn u32(self) -> Place {
         self.of(Size::B4, false)
@@ -154,7 +154,7 @@ pub struct Condition {
     right: Source,
 }
 
-/// Any comparison.
+/// Makes a condition of any comparison: `left cmp right`, all 64 bits.
 #[must_use]
 pub fn compare(cmp: Cmp, left: Reg, right: impl Into<Source>) -> Condition {
     Condition { cmp, width: Width::W64, left, right: right.into() }

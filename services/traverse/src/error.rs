@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong, and what to do about it.
+//! Errors of this crate. Each says what failed, and what to do next.
 
 /// Why something of this crate was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +10,7 @@ pub enum Error {
     Malformed {
         /// Counted from 0, in units of eight bytes, as `llvm-objdump` does.
         at: u32,
-        /// What is wrong with it.
+        /// Description of the fault in the instruction.
         reason: String,
     },
     /// The program was read, but could do what no program may.
@@ -18,9 +18,9 @@ pub enum Error {
     Rejected {
         /// Counted from 0, in units of eight bytes, as `llvm-objdump` does.
         at: u32,
-        /// The instruction.
+        /// The instruction, as assembly text.
         text: String,
-        /// What it could do, and often what to change.
+        /// The forbidden thing that it could do, and often what to change.
         reason: String,
     },
     /// A header or a size around the instructions is wrong.
@@ -31,7 +31,7 @@ pub enum Error {
     Text {
         /// Counted from 1.
         line: usize,
-        /// What was expected.
+        /// Description of the fault in the line.
         reason: String,
     },
     /// An object file holds no program that can be taken from it.
@@ -45,5 +45,5 @@ pub enum Error {
     Cluster(#[from] crate::node::ClusterError),
 }
 
-/// What this crate's functions return.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

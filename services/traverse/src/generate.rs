@@ -12,7 +12,7 @@ use crate::builder::{Builder, Condition, NODE, R0, R4, SCRATCH, STACK, at, compa
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
 use crate::step::Verdict;
 
-/// Numbers that look random and are not (splitmix64).
+/// Seeded random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -89,7 +89,7 @@ pub fn instruction(random: &mut Random) -> Instruction {
     }
 }
 
-/// What the generator believes a register to hold.
+/// Content of a register, as far as the generator knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
@@ -226,7 +226,7 @@ impl Generator {
         let base = self.random.pick(&[NODE, NODE, SCRATCH, SCRATCH, STACK]);
         let size = self.random.pick(&Size::ALL);
         if base == STACK {
-            // What is read must have been written.
+            // A load from the stack must find bytes that were stored before.
             if self.slots & 0xff != 0xff || self.random.once_in(2) {
                 self.builder.add(index, STACK);
                 let (source, offset) = (self.random.constant(), self.random.between(-64, -8) as i16);
@@ -257,7 +257,7 @@ impl Generator {
         let offset = self.random.between(8, 32);
         self.builder.load(target, at(target, offset));
         self.hold(target, Held::Number);
-        // The slot is a number's again, so that the stack may be indexed.
+        // The slot gets a number again, so that the stack may be indexed.
         self.builder.store(at(STACK, -72), 0);
     }
 
@@ -274,7 +274,7 @@ impl Generator {
         };
     }
 
-    /// Code that may be left out: what it sets is set for itself only.
+    /// Code that a run may skip, so registers set in it count as set inside it only.
     fn inside(&mut self, body: impl FnOnce(&mut Generator)) {
         let (held, slots) = (self.held, self.slots);
         self.depth += 1;

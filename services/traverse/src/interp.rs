@@ -102,11 +102,11 @@ trait Memory {
     type Broken;
     fn load(&mut self, space: Space, at: i64, size: Size) -> Result<u64, Self::Broken>;
     fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Self::Broken>;
-    /// A register is used, that was or was not set before.
+    /// Reports that a register is used; `set` is true if it was set before.
     fn used(&self, reg: Reg, set: bool) -> Result<(), Self::Broken>;
-    /// What the verifier promised about an index did not hold.
+    /// Reports that an index lies outside the bounds that the verifier proved.
     fn unproved(&self, reg: Reg, value: i64, first: i64, last: i64) -> Result<(), Self::Broken>;
-    /// Whether promises are to be checked.
+    /// True if each proof of the verifier is checked again at run time.
     const DISTRUST: bool;
 }
 
@@ -136,7 +136,7 @@ impl<M: Memory> Machine<'_, M> {
         self.set |= 1 << reg.0;
     }
 
-    /// Where an access goes; `None` if a guard says no.
+    /// Returns the offset that an access goes to; `None` if a guard refuses it.
     fn place(&self, address: &Address) -> Result<Option<i64>, M::Broken> {
         let offset = i64::from(address.offset);
         let Some(index) = address.index else { return Ok(Some(offset)) };
@@ -214,7 +214,7 @@ fn run<M: Memory>(function: &Function, memory: &mut M, mut fuel: u64) -> Result<
     }
 }
 
-/// Addresses, trusted.
+/// The memory of one step by raw addresses. Accesses are not checked: the verifier has proved their bounds.
 struct Addresses {
     node: *const u8,
     scratch: *mut u8,
@@ -244,9 +244,10 @@ mod addresses {
     /// Bytes that others may be changing.
     ///
     /// # Safety
-    /// They may be read, and are written atomically only.
+    /// They may be read, and other threads write them only atomically.
     unsafe fn shared(at: *mut u8, size: Size) -> u64 {
-        // SAFETY: the caller's promise; each cast is to the alignment that was just looked at.
+        // SAFETY: the caller vouches that the bytes may be read and are only written atomically; each cast is to the alignment
+        // just checked.
         unsafe {
             match size {
                 Size::B8 if at.addr().is_multiple_of(8) => AtomicU64::from_ptr(at.cast()).load(Relaxed),
@@ -284,7 +285,8 @@ mod addresses {
 
         fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Infallible> {
             let at = self.at(space, at);
-            // SAFETY: as for loads; the verifier lets nothing be stored to the window.
+            // SAFETY: the verifier or a guard has bounded the access to its space, which is never the window; the caller of
+            // `step` gave the scratchpad and the walk for writing, and the stack is `self`'s.
             unsafe {
                 core::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at, size.bytes() as usize);
             }
@@ -300,14 +302,14 @@ mod addresses {
         }
     }
 
-    /// One iteration.
+    /// Runs one iteration on raw addresses.
     ///
     /// # Safety
     /// `function` is one that the verifier returned, of a [`crate::program::Program`]. The program's window around `node` may
     /// be read, and whoever writes to it meanwhile does so atomically; `scratch` has the program's scratch bytes and `walk` is
     /// a [`Walk`], both writable and nobody else's while this runs.
     pub unsafe fn step(function: &Function, node: *const u8, scratch: *mut u8, walk: *mut Walk) -> u32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller gives a `Walk` that is readable and that nobody else uses while this runs.
         let fuel = unsafe { (*walk).fuel };
         let mut memory = Addresses { node, scratch, walk: walk.cast(), stack: [0; STACK_BYTES] };
         match run(function, &mut memory, fuel) {
@@ -322,13 +324,13 @@ pub use addresses::step;
 /// Memory of a step that is checked at every access: the window's bytes and where they start, the scratchpad, the walk.
 #[derive(Debug)]
 pub struct Checked<'a> {
-    /// The window.
+    /// Bytes of the program's window around the node.
     pub node: &'a [u8],
     /// Where `node` starts, relative to `cur_ptr`.
     pub first: i64,
     /// The scratchpad, as long as the program asks for.
     pub scratch: &'a mut [u8],
-    /// What the step says besides its verdict.
+    /// Where the step stores `next` and the operands of its verdict; `fuel` is read at the start.
     pub walk: &'a mut Walk,
     stack: Box<[Option<u8>; STACK_BYTES]>,
 }
@@ -343,7 +345,7 @@ impl<'a> Checked<'a> {
     /// Runs one iteration.
     ///
     /// # Errors
-    /// Which promise of the verifier was broken. There is no program for which this may happen.
+    /// The proof of the verifier that did not hold. No program may ever cause this.
     pub fn step(&mut self, function: &Function) -> Result<u32, String> {
         self.stack.fill(None);
         let fuel = self.walk.fuel;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What bytecode is lowered to before anything is proved or run: blocks of instructions on 64-bit integers, without pointers.
+//! The form that bytecode is lowered to before it is verified or run: blocks of instructions on 64-bit integers, without
+//! pointers.
 //!
 //! - **Flow** bytecode ──`lower`──▶ [`Function`] ──`verify`──▶ the same function, its addresses bounded ──▶ `interp` or `jit`
 //! - **Layout** a register that holds a pointer in the bytecode holds, here, the pointer's distance from the start of its [`Space`]
@@ -22,7 +23,7 @@ pub const REGS: usize = 11;
 pub enum Operand {
     /// The value of a register.
     Reg(Reg),
-    /// A constant.
+    /// A constant of 64 bits.
     Imm(u64),
 }
 
@@ -31,7 +32,7 @@ pub enum Operand {
 pub enum Space {
     /// The node, relative to `cur_ptr`: to be read only.
     Window,
-    /// The scratchpad.
+    /// The scratchpad, from its start.
     Scratch,
     /// 512 bytes below r10: offsets −512 to −1.
     Stack,
@@ -42,13 +43,13 @@ pub enum Space {
 /// Bytes of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// One byte.
+    /// One byte, of any alignment.
     B1,
     /// Two bytes, little-endian, of any alignment, as all that follow.
     B2,
-    /// Four bytes.
+    /// Four bytes, little-endian.
     B4,
-    /// Eight bytes.
+    /// Eight bytes, little-endian.
     B8,
 }
 
@@ -56,7 +57,7 @@ impl Size {
     /// Every one, the smallest first.
     pub const ALL: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
 
-    /// In bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
         match self {
@@ -85,11 +86,11 @@ pub struct Index {
 /// Where an access goes: `offset` plus the index, from the start of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Which memory.
+    /// Memory that the access goes to.
     pub space: Space,
     /// Constant part, in bytes.
     pub offset: i32,
-    /// Variable part.
+    /// Variable part, in bytes; `None`: the address is constant.
     pub index: Option<Index>,
 }
 
@@ -103,7 +104,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// Both.
+    /// Both widths, the smaller first.
     pub const ALL: [Width; 2] = [Width::W32, Width::W64];
 }
 
@@ -127,7 +128,7 @@ pub enum Alu {
 }
 
 impl Alu {
-    /// Every one.
+    /// All operations, in the order of the enum.
     pub const ALL: [Alu; 13] = [
         Alu::Add,
         Alu::Sub,
@@ -164,7 +165,7 @@ pub enum Cmp {
 }
 
 impl Cmp {
-    /// Every one.
+    /// All comparisons, in the order of the enum.
     pub const ALL: [Cmp; 11] = [
         Cmp::Eq,
         Cmp::Ne,
@@ -179,7 +180,7 @@ impl Cmp {
         Cmp::Set,
     ];
 
-    /// What holds exactly where this does not; `Set` has no such comparison.
+    /// Returns the comparison that holds exactly where this one does not; `None` for `Set`, which has no such comparison.
     #[must_use]
     pub fn negated(self) -> Option<Cmp> {
         Some(match self {
@@ -198,47 +199,47 @@ impl Cmp {
     }
 }
 
-/// One instruction.
+/// One instruction that is not the end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inst {
     /// `target = source`.
     Move {
         /// 32 bits clear the upper half.
         width: Width,
-        /// Set.
+        /// Register that is set.
         target: Reg,
-        /// Read.
+        /// Value that is copied.
         source: Operand,
     },
     /// `target = sign-extended low bits of source`: 8, 16 or 32 of them.
     SignExtend {
         /// 32 bits clear the upper half afterwards.
         width: Width,
-        /// Set.
+        /// Register that is set.
         target: Reg,
-        /// Read.
+        /// Register that is read.
         source: Reg,
         /// Bits that count.
         bits: u8,
     },
     /// `target = a op b`.
     Alu {
-        /// What.
+        /// Operation that is done.
         op: Alu,
-        /// How wide.
+        /// Width of operands and result.
         width: Width,
-        /// Set.
+        /// Register that is set.
         target: Reg,
-        /// Left.
+        /// Operand on the left.
         a: Operand,
-        /// Right.
+        /// Operand on the right.
         b: Operand,
     },
     /// Low `bits` of the register (16, 32, 64), their bytes in reverse, zero-extended; without `reverse` only truncated.
     ByteSwap {
         /// Read and set.
         target: Reg,
-        /// How many.
+        /// Bits that stay: 16, 32 or 64.
         bits: u8,
         /// True if bytes change places.
         reverse: bool,
@@ -247,9 +248,9 @@ pub enum Inst {
     Load {
         /// How many bytes.
         size: Size,
-        /// Sign-extend.
+        /// True if the bytes are sign-extended.
         signed: bool,
-        /// Set.
+        /// Register that is set.
         target: Reg,
         /// Read; never [`Space::Walk`].
         address: Address,
@@ -260,7 +261,7 @@ pub enum Inst {
         size: Size,
         /// Written; never [`Space::Window`].
         address: Address,
-        /// Read.
+        /// Value whose low bytes are stored.
         source: Operand,
     },
 }
@@ -276,13 +277,13 @@ pub enum End {
     Jump(BlockId),
     /// Goes on at one of two.
     Branch {
-        /// What decides.
+        /// Comparison that decides.
         cmp: Cmp,
-        /// How wide.
+        /// Width of the compared values.
         width: Width,
-        /// Left.
+        /// Operand on the left.
         a: Operand,
-        /// Right.
+        /// Operand on the right.
         b: Operand,
         /// When it holds.
         then: BlockId,
@@ -296,7 +297,7 @@ pub enum End {
 /// A run of instructions that is entered at its start only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// In order.
+    /// The instructions, in the order in which they run.
     pub insts: Vec<Inst>,
     /// For each of `insts`, and last for `end`, the index of the bytecode instruction that it came from.
     pub origin: Vec<u32>,

@@ -3,7 +3,7 @@
 //!
 //! - **Flow** bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
 //! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` has them
-//! - **Order** what a program is called is no part of it: equal encodings have equal hashes
+//! - **Order** the name is not part of a program: equal encodings have equal hashes
 //! - **Owner** immutable; whoever runs it shares it
 //! - **Not here** who may register and run it (`node`)
 
@@ -34,7 +34,7 @@ impl Program {
     /// Decodes, lowers and verifies `bytecode`, for a scratchpad of `scratch_bytes` (a multiple of 8, at most 4096).
     ///
     /// # Errors
-    /// Which instruction is wrong, and why.
+    /// The instruction that is wrong, and the reason.
     pub fn new(name: impl Into<String>, bytecode: &[u8], scratch_bytes: usize) -> Result<Program> {
         if scratch_bytes > SCRATCH_BYTES_MAX || !scratch_bytes.is_multiple_of(8) {
             return Err(Error::Program(format!(
@@ -85,13 +85,13 @@ impl Program {
         Program::new(name, bytecode, header.scratch_bytes as usize)
     }
 
-    /// What it is called.
+    /// Returns the program's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its instructions.
+    /// Returns the bytecode that it was made of.
     #[must_use]
     pub fn bytecode(&self) -> &[u8] {
         &self.bytecode
@@ -122,7 +122,7 @@ impl Program {
         &self.verified.function
     }
 
-    /// What it reads of a node, around `cur_ptr`.
+    /// Returns the bytes around `cur_ptr` that a step may read.
     #[must_use]
     pub fn window(&self) -> Window {
         self.verified.window
@@ -140,7 +140,7 @@ impl Program {
         self.scratch_bytes as usize
     }
 
-    /// Bytes at the start of the scratchpad that it can store to: behind them stays what was there.
+    /// Returns the length of the scratchpad's start that it can store to; bytes behind it stay as they were.
     #[must_use]
     pub fn scratch_stored(&self) -> usize {
         let stores =
@@ -159,7 +159,7 @@ impl Program {
         usize::try_from(end).unwrap_or(usize::MAX).min(self.scratch_bytes())
     }
 
-    /// What a step costs.
+    /// Returns the cost of one step, as the verifier has found it.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.verified.cost

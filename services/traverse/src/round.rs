@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A round without compiled code: one step for each walk that is due, whoever does the step.
+//! A round in Rust, not compiled from a program: one step for each walk that is due, by any stepper.
 //!
 //! - **Flow** slots ──[`round`]──▶ for each [`RUN`] slot: step, then on `Next` translate, prefetch and go on, else stop
 //! - **Not here** the same loop as machine code, with the step inside: `jit::round`. Both keep one contract: that of `slot`
@@ -7,7 +7,7 @@
 use crate::slot::{RUN, Region, STOPPED, Slot};
 use crate::step::{Verdict, Walk};
 
-/// Asks for the cache line that an address lies in; any address will do.
+/// Prefetches the cache line of an address, which need not be valid.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -16,7 +16,7 @@ pub fn prefetch(address: *const u8) {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above: PRFM never faults, and this one touches no register.
+    // SAFETY: PRFM never faults, whatever the address, and this form changes no register.
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -24,7 +24,7 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Asks for the cache line that an address lies in, to write to it; any address will do.
+/// Prefetches the cache line of an address, to write to it; the address need not be valid.
 #[inline(always)]
 pub fn prefetch_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -33,7 +33,7 @@ pub fn prefetch_write(address: *const u8) {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(address.cast());
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above: PRFM never faults, and this one touches no register.
+    // SAFETY: PRFM never faults, whatever the address, and this form changes no register.
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A walk in flight, and the memory that its next hops are translated by: what a round of the scheduler reads and writes.
+//! A walk in flight, and the range that its next hops are translated in: all that a round of the scheduler reads and writes.
 //!
 //! - **Layout** [`Slot`] is two cache lines: what the round needs of every walk, then the [`Walk`] of its step. [`Region`] is the one
 //!   range of global addresses that a round translates itself
@@ -18,13 +18,13 @@ pub const RUN: u32 = 1;
 /// [`Slot::state`]: the last step asked for something that a round cannot do; a round skips it.
 pub const STOPPED: u32 = 2;
 
-/// One walk.
+/// One walk that is in flight.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Slot {
     /// Where the node that `cur` names is mapped; valid while the slot is [`RUN`].
     pub host: *const u8,
-    /// As many bytes as the program asks for.
+    /// The walk's scratchpad, as long as the program asks for.
     pub scratch: *mut u8,
     /// Global address of the node that is due, or after [`STOPPED`] with `Next` the one to go on at.
     pub cur: u64,
@@ -32,13 +32,13 @@ pub struct Slot {
     pub hops_left: u32,
     /// [`FREE`], [`RUN`] or [`STOPPED`].
     pub state: u32,
-    /// What the step of a [`STOPPED`] slot returned; [`crate::step::Verdict::from_return`] says what it means.
+    /// Return value of the last step of a [`STOPPED`] slot; [`crate::step::Verdict::from_return`] decodes it.
     pub verdict: u32,
-    /// Of the whole array: the number of the slot that stopped as this one's number in the last round, if so many did.
+    /// One entry of a list over the whole array: entry n holds the number of the n-th slot that stopped in the last round.
     pub listed: u32,
-    /// The scheduler's.
+    /// Words for the scheduler's own use; rounds leave them alone.
     pub owner: [u64; 3],
-    /// What the last step said; `fuel` is what each of its steps starts with, and no round changes it.
+    /// Output of the last step. Each step starts with `fuel`, which no round changes.
     pub walk: Walk,
 }
 

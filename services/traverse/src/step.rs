@@ -9,13 +9,13 @@
 //!
 //! This is PULSE's iterator (§3: `next()` and `end()` in one call) with a return code in place of a trap.
 
-/// What a step says besides its verdict. 64 bytes; the program stores to it and cannot load from it.
+/// Output of a step besides its verdict. 64 bytes; the program stores to it and cannot load from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Walk {
     /// Global address of the node to go on at ([`Verdict::Next`], [`Verdict::Emit`]).
     pub next: u64,
-    /// What to do at `address` ([`Verdict::Apply`]); the numbers are `spec`'s.
+    /// Number of the change to make at `address` ([`Verdict::Apply`]), from `spec`.
     pub apply: u64,
     /// Global address that an apply changes: eight bytes, aligned.
     pub address: u64,
@@ -27,9 +27,9 @@ pub struct Walk {
     pub emit_offset: u32,
     /// How many they are.
     pub emit_bytes: u32,
-    /// Backward jumps left in this step. The runtime's: programs that store here are refused.
+    /// Backward jumps that one step may make. The runtime sets it; programs that store here are refused.
     pub fuel: u64,
-    /// Zero.
+    /// Padding; holds 0.
     pub reserved: u64,
 }
 
@@ -38,7 +38,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Walk, emit_offset) == 40 && core::mem::offset_of!(Walk, fuel) == 48);
 };
 
-/// What a step returns. Values from 0x80 on are faults: the walk ends, with the fault as its answer.
+/// Return value of a step. Values from 0x80 on are faults: the walk ends, with the fault as its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Verdict {

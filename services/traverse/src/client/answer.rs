@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What comes back: an answer ends its request, or says what the client has to do before there can be one.
+//! Handles packets that arrive: an answer ends its request, or tells the client what to do before the request can end.
 //!
 //! - **Flow** packet ─▶ its flight puts the pieces together ─▶ `answered`: over, on from where the walk is, again, or later
 //! - **Order** packets that are no answer to anything are counted and forgotten: they may be late, or lies
@@ -12,7 +12,7 @@ use super::{Answer, Client, ClientError, Result, Routing, route};
 use crate::map::{Entry, MapError, State};
 use crate::wire::{FLAG_CONTINUED, Header, Kind, Status};
 
-/// Starts of nodes that are remembered.
+/// Most senders (starts of nodes) that are remembered.
 const SENDERS_MAX: usize = 4096;
 
 impl Client {
@@ -41,7 +41,7 @@ impl Client {
         };
         self.heard.hear(header.session);
         if matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read) {
-            // Only whoever was asked answers these.
+            // Only the node that was asked answers these, so that node was heard.
             let reach = &mut self.reaches[flight.node];
             reach.heard = Some(Instant::now());
             reach.silent = None;
@@ -78,7 +78,7 @@ impl Client {
     /// A request is answered: it is over, or the client can do something about it.
     pub(super) fn answered(&mut self, sequence: u64, whole: Whole) -> Result<()> {
         let Whole { header, body, emitted, .. } = whole;
-        // An epoch is believed where packets are authenticated, or where everybody is: a wrong one costs a refresh.
+        // The epoch is authentic where there are keys, and trusted where there are none: a wrong one costs a refresh.
         self.routes.epoch = self.routes.epoch.max(header.epoch);
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         if flight.request.kind == Kind::Register {
@@ -189,7 +189,7 @@ impl Client {
         Ok(())
     }
 
-    /// A node was asked whose an address is: requests about its range that are not answered go there, or end.
+    /// Handles a node's answer about the owner of an address: unanswered requests about its range go to the owner, or end.
     fn learned(&mut self, body: &[u8]) {
         let Ok(entry) = Entry::decode(body) else { return };
         let up = entry.node.as_ref().is_some_and(|node| node.state == State::Up);
@@ -217,7 +217,7 @@ impl Client {
                     self.finish(sequence, Err(down.into()));
                 }
                 Some(node) if !up => flight.beyond = Some((0, node.name.clone())),
-                // A walk that writes is asked about where it was begun.
+                // A walk that writes is asked about at the node where it began.
                 Some(_) if known && !flight.request.writes() => {
                     flight.node = self.routes.owner(address).unwrap_or(flight.node);
                 }
@@ -226,7 +226,7 @@ impl Client {
         }
     }
 
-    /// The address that matters is not the asked node's: what to do depends on what the map says about it.
+    /// Handles `WrongNode`: the node asked does not have the address, and the map's entry in the answer decides what to do.
     fn wrong_node(
         &mut self,
         sequence: u64,
@@ -247,7 +247,8 @@ impl Client {
             }
             Some((Some(node), entry)) if node.state == State::Down => {
                 flight.beyond = Some((0, node.name.clone()));
-                // What changes something may have done so already: until its deadline it is asked about, perhaps by then the node is back.
+                // The change may have been made already. The client asks about it until its deadline; the node may be back by
+                // then.
                 if changes {
                     self.later(sequence);
                 } else {
@@ -306,7 +307,7 @@ impl Client {
         flight.since = header.clock;
         flight.iterations = header.iterations;
         flight.visits += 1;
-        // An address that none of those has that were heard is on one that was not.
+        // An address that no heard node has belongs to a node that was not heard yet.
         let owner = self.routes.owner(header.address).or_else(|| self.unheard());
         flight.node = owner.unwrap_or(flight.node);
         flight.anew();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pieces of node memory at the client, the least recently used of which go first.
+//! Cache of pieces of node memory at the client; the least recently used piece is evicted first.
 //!
 //! - **Layout** pieces of [`PIECE_BYTES`], at multiples of that
-//! - **Order** a piece is as old as its read: it is not used again after [`Cache::max_age`], nor when the map's epoch has changed.
-//!   Within that time a walk may see what others have changed since. What a piece leads to is asked for by the nodes' clock
-//!   of its read, so memory that was used again since is not taken for what it was. Nodes of ordered maps never change: only
-//!   the cell, which is read anew each time, says what is newest
+//! - **Order** a piece is used until it is [`Cache::max_age`] old or the map's epoch has changed. Until then a walk may miss
+//!   changes made since. A read of memory that a piece points to carries the nodes' clock of the piece's own read, so nodes
+//!   refuse it once that memory may have been reused. Nodes of ordered maps never change: the cell, which each walk reads anew,
+//!   decides which version is seen
 //! - **Owner** one client
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ struct Piece {
     used: u64,
     read: Instant,
     epoch: u64,
-    /// The nodes' clock by which it was asked for, and one that is not before it was read.
+    /// Nodes' clock when it was asked for, and a time not before it was read.
     clocks: (u32, u32),
 }
 
@@ -31,16 +31,16 @@ pub struct Cache {
     by_use: BTreeMap<u64, u64>,
     clock: u64,
     most: usize,
-    /// How old a piece may be.
+    /// Age after which a piece is not used any more.
     pub max_age: Duration,
-    /// Times that a piece was there.
+    /// Lookups that found a usable piece.
     pub hits: u64,
-    /// Times that it was not.
+    /// Lookups that found none.
     pub misses: u64,
 }
 
 impl Cache {
-    /// Room for so many bytes of pieces.
+    /// Creates a cache for so many bytes of pieces.
     #[must_use]
     pub fn new(bytes: usize, max_age: Duration) -> Cache {
         Cache {
@@ -54,13 +54,13 @@ impl Cache {
         }
     }
 
-    /// Bytes of the pieces that are there.
+    /// Returns the bytes of all pieces in the cache.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pieces.len() * PIECE_BYTES as usize
     }
 
-    /// The piece that starts at `place`, if it may be used in this epoch, with its clocks ([`Cache::put`]).
+    /// Returns the piece that starts at `place`, if it may be used in this epoch, with its clocks ([`Cache::put`]).
     pub fn get(&mut self, place: u64, epoch: u64) -> Option<(&[u8], (u32, u32))> {
         let fresh = self
             .pieces
@@ -80,8 +80,8 @@ impl Cache {
         Some((&piece.bytes, piece.clocks))
     }
 
-    /// Keeps a piece, with the nodes' clock by which it was asked for and one that is not before it was read; the one that was not
-    /// used for longest goes if there is no room.
+    /// Stores a piece with two times of the nodes' clock: when it was asked for, and a time not before it was read. If there is
+    /// no room, the least recently used piece is evicted.
     pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64, clocks: (u32, u32)) {
         self.forget(place);
         if self.most == 0 {

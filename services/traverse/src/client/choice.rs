@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which way a walk takes: to the node, at the client over its cache, or at the client after fetching all that it may touch.
+//! Chooses how a walk runs: at the nodes, at the client over its cache, or at the client after it has fetched the whole range.
 //!
-//! - **Flow** [`Chooser::walk`]: estimates from what was measured ─▶ the shortest way; now and then another one, to measure it again
-//!   [`Chooser::explain`]: the same estimates, in words
+//! - **Flow** [`Chooser::walk`]: the way with the shortest measured time; from time to time the ways in turn, to measure them
+//!   again. [`Chooser::explain`]: the same measurements, in words
 //! - **Order** each program has its own measurements, smoothed over about eight walks; a way that was never tried is tried first
 //! - **Not here** the ways themselves (`local`, and `super::Client`)
 
@@ -13,12 +13,12 @@ use super::cache::{Cache, PIECE_BYTES};
 use super::{Client, Result};
 use crate::structures::heap::{Heap, Walk, Walked};
 
-/// One in so many walks takes another way than the shortest.
+/// One in so many walks of a program takes the ways in turn, so that all are measured again.
 const EXPLORE: u64 = 64;
-/// The most that is fetched before a walk.
+/// Most bytes of a range that is fetched before a walk.
 const BULK_BYTES_MAX: u64 = 1 << 20;
 
-/// A way.
+/// A way to run a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// At the nodes.
@@ -29,10 +29,10 @@ pub enum Way {
     Bulk,
 }
 
-/// All of them.
+/// All ways, in the order of their numbers.
 const WAYS: [Way; 3] = [Way::Remote, Way::Cached, Way::Bulk];
 
-/// What a walk of one program took, each way; smoothed.
+/// Measurements of one program's walks: per way the smoothed time, for [`Way::Cached`] also the smoothed steps and reads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     taken: [Option<Duration>; 3],
@@ -44,13 +44,13 @@ struct Measured {
 /// See the module.
 #[derive(Debug)]
 pub struct Chooser {
-    /// What is cached.
+    /// Pieces of nodes' memory that the client has read; [`Way::Cached`] and [`Way::Bulk`] walk over them.
     pub cache: Cache,
     by_program: HashMap<[u8; 32], Measured>,
 }
 
 impl Chooser {
-    /// With this cache.
+    /// Creates a chooser over this cache.
     #[must_use]
     pub fn new(cache: Cache) -> Chooser {
         Chooser { cache, by_program: HashMap::new() }
@@ -75,10 +75,10 @@ impl Chooser {
         Chooser::ways(range).min_by_key(|&way| taken(way)).unwrap_or(Way::Remote)
     }
 
-    /// Makes a walk the shortest way; `range` (first address, bytes) is all that it can touch, if the caller knows.
+    /// Runs a walk the shortest way; `range` (first address, bytes) is all that it can touch, if the caller knows.
     ///
     /// # Errors
-    /// As a walk has.
+    /// Those of the walk.
     pub fn walk(
         &mut self,
         client: &mut Client,
@@ -91,10 +91,10 @@ impl Chooser {
         Ok((walked, way))
     }
 
-    /// Makes a walk this way, and measures it.
+    /// Runs a walk this way, and measures it.
     ///
     /// # Errors
-    /// As a walk has.
+    /// Those of the walk.
     pub fn walk_by(
         &mut self,
         client: &mut Client,
@@ -127,7 +127,7 @@ impl Chooser {
         Ok(walked)
     }
 
-    /// Why a walk of this program would take which way.
+    /// Explains which way a walk of this program would take: the time of each way, or why it is not possible.
     #[must_use]
     pub fn explain(&self, client: &Client, walk: &Walk, range: Option<(u64, u64)>) -> String {
         use std::fmt::Write;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a client behaves.
+//! Settings of a client.
 
 use std::time::Duration;
 
 use crate::wire::Keys;
 
-/// What happens when a walk leaves a node for another one.
+/// The side that sends a walk on when it leaves a node for another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Routing {
     /// The node sends it on, and the last one answers the client.
@@ -18,27 +18,27 @@ pub enum Routing {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// On whose behalf.
+    /// Tenant that requests are made for.
     pub tenant: u32,
-    /// The tenant's key; none: nodes that ask for none.
+    /// The tenant's key; without keys, only nodes that ask for none answer.
     pub keys: Keys,
     /// Requests under way at a time; at most 512.
     pub window: usize,
-    /// How long an answer is waited for: less than removed nodes rest ([`crate::structures::pool::GRACE`]).
+    /// Time that an answer is waited for; shorter than retired memory rests ([`crate::structures::pool::GRACE`]).
     pub deadline: Duration,
     /// Iterations of a walk, over all nodes; walks of the collections themselves go on beyond that.
     pub iterations: u32,
     /// Times that a walk may be sent from node to node on one visit; walks of the collections themselves go on beyond that.
     pub hops: u8,
-    /// Who sends walks on.
+    /// Side that sends walks on: the node, or this client.
     pub routing: Routing,
-    /// Times that a walk is started again because of writers.
+    /// Times that a walk is started again because of concurrent writers.
     pub restarts: u32,
-    /// The client's number; `None`: by chance, another one every minute. Nodes refuse a second client of one number; whoever uses
-    /// one again raises the incarnation. A client with a number of its own that was quiet for ten minutes gets
-    /// [`super::ClientError::SessionOver`] once.
+    /// The client's number; `None`: drawn at random for each session, and a client that makes changes begins one every 30 to 60
+    /// seconds. Nodes refuse a second process with the same number; a process that uses a number again raises the incarnation. A
+    /// client with a fixed number that was quiet for ten minutes gets [`super::ClientError::SessionOver`] once.
     pub client: Option<u64>,
-    /// Which life of that client.
+    /// Number of this start of the client: raise it each time that the client's number is used again.
     pub incarnation: u32,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a client comes to know its nodes: by transports of its own, by sockets, by the names of rings.
+//! Connects a client to its nodes: over given transports, by sockets, or by the names of rings.
 //!
 //! - **Flow** addresses ─▶ a transport per kind of link ─▶ each node is asked what it has ─▶ routes
 //! - **Not here** maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
@@ -21,11 +21,11 @@ use crate::transport::Peer;
 use crate::transport::udp::Udp;
 
 impl Client {
-    /// A client of the nodes at the other ends of these links; asks each what it has. Those that are silent while others answer
-    /// cost what lies on them.
+    /// Connects to the nodes at the other ends of these links, and asks each for its range. Where some are silent while others
+    /// answer, only the data of the silent ones is unavailable.
     ///
     /// # Errors
-    /// [`ClientError::Silent`] if none answers; what the transports say.
+    /// [`ClientError::Silent`] if none answers; errors of the transports.
     pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
         let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a walk
         let mut reaches = Vec::new();
@@ -70,7 +70,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A client of nodes that listen at these sockets.
+    /// Connects to nodes that listen at these sockets.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -79,7 +79,7 @@ impl Client {
         Client::connect(vec![link], config)
     }
 
-    /// A client of nodes on this machine, by their rings' names.
+    /// Connects to nodes on this machine, by the names of their rings.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -91,7 +91,7 @@ impl Client {
         Client::connect(nodes.iter().map(link).collect::<Result<_>>()?, config)
     }
 
-    /// A client of nodes at places as they are written: `ADDRESS:PORT`, or `shm:NAME`.
+    /// Connects to nodes whose addresses are given as text: `ADDRESS:PORT`, or `shm:NAME`.
     ///
     /// # Errors
     /// [`ClientError::Place`]; as [`Client::connect`].
@@ -115,7 +115,7 @@ impl Client {
         Client::connect(links, config)
     }
 
-    /// A client of the nodes of a map; each is reached by its socket if it has one, else by its ring.
+    /// Connects to the nodes of a map; each is reached by its socket if it has one, else by its ring.
     ///
     /// # Errors
     /// [`ClientError::Unreachable`]: a node without an address; as [`Client::connect`].

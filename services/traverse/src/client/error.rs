@@ -12,27 +12,27 @@ use crate::wire::Status;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nobody answered.
+    /// The node did not answer before the deadline.
     #[error(
         "{node} has not answered for {waited:?} ({attempts} attempts): see whether it runs and is reached from here; nothing is \
          known about what it did, but asking again does it once"
     )]
     Silent {
-        /// Who was asked.
+        /// Name of the node that was waited for: the last one that the request is known to have reached.
         node: String,
-        /// How long.
+        /// Time since the first attempt was sent.
         waited: Duration,
-        /// How often.
+        /// Packets sent for this request.
         attempts: u32,
     },
-    /// The map says that nobody has the address.
+    /// The map says that no node has the address.
     #[error(
         "no node has address {address:#x} (map epoch {epoch}): the pointer is wrong, or its range was given up"
     )]
     Nowhere {
-        /// Which.
+        /// Address that no node has.
         address: u64,
-        /// Of the map that was asked.
+        /// Epoch of the map that was asked.
         epoch: u64,
     },
     /// The owner of the address is known, but not how to reach it over this transport.
@@ -40,19 +40,19 @@ pub enum ClientError {
         "node {node} has address {address:#x}, and this client cannot reach it: connect with its address"
     )]
     Unreachable {
-        /// Which node.
+        /// Name of the node that owns the address.
         node: String,
-        /// Which address.
+        /// Address that the request is about.
         address: u64,
     },
-    /// Not this tenant's.
+    /// The address is another tenant's, or may not be written.
     #[error(
         "address {address:#x} is not tenant {tenant}'s, or not to be written: ask with the tenant that made it"
     )]
     Forbidden {
-        /// Which.
+        /// Address that the request is about.
         address: u64,
-        /// Who asked.
+        /// Tenant of the client that asked.
         tenant: u32,
     },
     /// No memory is left.
@@ -60,20 +60,20 @@ pub enum ClientError {
         "no memory is left for {bytes} bytes: free what is not needed, or add a node with `memlift node --memory`"
     )]
     Full {
-        /// How many were asked for.
+        /// Bytes that were asked for.
         bytes: u64,
     },
-    /// No memory is left now, and some will be.
+    /// No memory is left now, but retired memory will be free soon.
     #[error(
         "no memory is left for {bytes} bytes, but what was removed is free in {wait:?}: ask again then, or free something else"
     )]
     Resting {
-        /// How many were asked for.
+        /// Bytes that were asked for.
         bytes: u64,
-        /// Until enough of what rests is free.
+        /// Time until enough of the retired memory is free.
         wait: Duration,
     },
-    /// The node cannot log changes.
+    /// The disk of the node's log is full.
     #[error(
         "the disk of the node's log is full: it takes no changes until there is room, and goes on reading; nothing was changed"
     )]
@@ -83,17 +83,17 @@ pub enum ClientError {
         "a walk of {program} made {iterations} iterations and was ended: a cycle, or raise `Config::iterations`"
     )]
     Budget {
-        /// Of which program.
+        /// Name of the program.
         program: String,
-        /// How many.
+        /// Iterations allowed in one walk: `Config::iterations`.
         iterations: u32,
     },
     /// The walk crossed from node to node as often as it may.
     #[error("a walk of {program} went from node to node {hops} times and was ended: raise `Config::hops`")]
     Hops {
-        /// Of which program.
+        /// Name of the program.
         program: String,
-        /// How often.
+        /// Hops allowed on one visit: `Config::hops`.
         hops: u8,
     },
     /// The program failed.
@@ -101,112 +101,112 @@ pub enum ClientError {
         "{program} failed at {address:#x} with {verdict:?}: its data is not what it was written for, or it is wrong"
     )]
     Fault {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Where.
+        /// Global address of the node at which it failed.
         address: u64,
-        /// How.
+        /// The fault that its step returned.
         verdict: Verdict,
     },
-    /// Others were in the way each time.
+    /// Other clients changed the same place at each attempt.
     #[error(
         "{what} was tried {times} times and others changed the same place each time: try again, with fewer writers"
     )]
     Contended {
-        /// What.
+        /// The operation that was given up, such as "an insert".
         what: &'static str,
-        /// How often.
+        /// Attempts that were made.
         times: u32,
     },
-    /// The node is busy each time.
+    /// The node's queues stayed full for this long.
     #[error("the node's queues stayed full for {0:?}: send less at a time (`Config::window`)")]
     Busy(Duration),
-    /// The node wants no such program.
+    /// The node refused the program.
     #[error("the node refused the program {program}: {reason}")]
     Refused {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// What it said.
+        /// The node's reason, as text.
         reason: String,
     },
-    /// The node says that the request makes no sense, or that it holds as many things as it may.
+    /// The node refused the request: it makes no sense, or the node holds as many things as it may.
     #[error("the node answered {status:?}: {reason}")]
     Rejected {
-        /// How.
+        /// Status of the answer.
         status: Status,
-        /// What it said.
+        /// The node's reason, as text; may be empty.
         reason: String,
     },
-    /// What was read is no node of such a structure.
+    /// The bytes read do not have the layout of this structure.
     #[error(
         "at {address:#x} lies no {what}: the memory was written by something else, or the handle is another structure's"
     )]
     Corrupt {
-        /// Where.
+        /// Address of the bytes that were read; 0 if it is not known.
         address: u64,
-        /// What should be there.
+        /// Name of the item that was expected there, such as "node of a chain".
         what: &'static str,
     },
     /// A value does not fit.
     #[error("{what} of {bytes} bytes: at most {most} fit")]
     TooLong {
-        /// What.
+        /// Name of the item that is too long, such as "a value".
         what: &'static str,
-        /// How long.
+        /// Its length, in bytes.
         bytes: usize,
-        /// How long it may be.
+        /// The longest that fits, in bytes.
         most: usize,
     },
     /// Input for a bulk load cannot be read.
     #[error("line {line}: {reason}")]
     Input {
-        /// Counted from 1.
+        /// Line number, from 1; 0: the input as a whole.
         line: u64,
-        /// What is wrong.
+        /// Description of the fault in that line.
         reason: String,
     },
     /// The transport failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The map cannot be had.
+    /// The map cannot be read, or has no answer.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Whoever was asked while waiting said no ([`super::Client::on_wait`]).
+    /// The callback of [`super::Client::on_wait`] ended the wait.
     #[error(
         "the wait was interrupted: what was asked may have happened or not; asking again does it once more"
     )]
     Interrupted,
-    /// The node's memory is not the one that the addresses are of.
+    /// The node's memory is not the one that the addresses belong to.
     #[error(
         "node {node} has memory {has:#x}, and the address is of memory {had:#x}: the node was started again without its log, or the \
          map of its cluster was made anew. What was there is gone with the old one; connect again and make it anew"
     )]
     OtherMemory {
-        /// Which node.
+        /// Name of the node that answered.
         node: String,
-        /// The memory that the client, or the handle, knows.
+        /// Number of the memory that the client, or the handle, knows.
         had: u64,
-        /// The memory that is there.
+        /// Number of the memory that the node has.
         has: u64,
     },
-    /// The node does not know any more what was done.
+    /// The node has forgotten the client's session, so it cannot tell if the change was made before.
     #[error(
         "node {node} has forgotten this client's session, so nobody knows whether this change was made before; it is not made now. \
          The client has begun a new session: read what is there and decide"
     )]
     SessionOver {
-        /// Which node.
+        /// Name of the node that has forgotten the session.
         node: String,
     },
-    /// Two clients have one number.
+    /// Another process uses the same client number.
     #[error(
         "another process is client {client:#x} at this node: leave `Config::client` to chance, or raise `Config::incarnation`"
     )]
     Taken {
-        /// The number.
+        /// The client number that both processes use.
         client: u64,
     },
-    /// Addresses that were got so long ago that their memory may have been used again.
+    /// The addresses were read so long ago that their memory may have been reused.
     #[error(
         "what was read before is too old to go on by, each time: start again, and see why it takes so long"
     )]
@@ -214,10 +214,10 @@ pub enum ClientError {
     /// The client was connected before a fork.
     #[error("this client belongs to the process that this one was forked from: connect after the fork")]
     Forked,
-    /// Nobody can wait for this.
+    /// The ticket is of no request under way: its answer was taken, or it was abandoned.
     #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
     NotUnderWay(u64),
-    /// Where a node is cannot be read.
+    /// The text is no address of a node.
     #[error("{0:?} is no place of a node: write ADDRESS:PORT (127.0.0.1:7700), or shm: and a name")]
     Place(String),
     /// Input could not be read at all.
@@ -225,5 +225,5 @@ pub enum ClientError {
     Io(#[from] std::io::Error),
 }
 
-/// What functions of the client and of the collections return.
+/// Result of functions of the client and of the collections.
 pub type Result<T> = std::result::Result<T, ClientError>;

@@ -12,7 +12,7 @@ use super::request::Request;
 use super::session::Session;
 use crate::wire::{Header, Kind};
 
-/// A ticket for a request: its answer is asked for with it.
+/// Handle of a request, by which its answer is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub(super) u64);
 
@@ -30,7 +30,7 @@ impl Ticket {
     }
 }
 
-/// What has come of one attempt.
+/// Packets that have arrived in answer to one attempt.
 #[derive(Debug, Default)]
 struct Part {
     chunks: BTreeMap<u32, Vec<u8>>,
@@ -39,19 +39,19 @@ struct Part {
 
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// `None`: the client's own.
+    /// `None`: a request of the client itself, or one that was abandoned.
     pub ticket: Option<Ticket>,
     pub request: Request,
-    /// Under which it was sent.
+    /// Session that it was sent under.
     pub session: Session,
-    /// The nodes' clock when the addresses were got that it asks by; 0: it begins.
+    /// Nodes' clock when the addresses that it uses were read; 0: they come from no earlier request.
     pub since: u32,
     pub attempt: u32,
     pub started: Instant,
     pub sent: Instant,
     pub timeout: Duration,
     pub node: usize,
-    /// Where the walk is, with which scratchpad.
+    /// Node that the walk is at; `body` is its scratchpad there.
     pub address: u64,
     pub body: Vec<u8>,
     pub continued: bool,
@@ -61,7 +61,7 @@ pub(super) struct Flight {
     pub restarts: u32,
     /// Waits for a program to be uploaded.
     pub parked: bool,
-    /// The node to which it was sent on last, as far as was heard, and how many more there may be.
+    /// Hops that it may still make, and the last node that it was sent on to, as far as was heard.
     pub beyond: Option<(u8, String)>,
     parts: BTreeMap<u32, Part>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Whole {
     pub header: Header,
     pub body: Vec<u8>,
     pub emitted: Vec<u8>,
-    /// It answers the only attempt there was: its time says how long the way is.
+    /// True if there was one attempt only: then its time measures the round trip.
     pub timed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Flight {
         }
     }
 
-    /// Takes a packet; all of an answer, if this was its last piece.
+    /// Takes a packet; returns the whole answer if this was its last piece.
     pub fn take(&mut self, header: Header, body: &[u8], now: Instant) -> Option<Whole> {
         if header.attempt > self.attempt {
             return None;
@@ -114,7 +114,7 @@ impl Flight {
         let part = self.parts.entry(header.attempt).or_default();
         if header.kind == Kind::Chunk {
             part.chunks.insert(header.piece, body.to_vec());
-            // It is on its way: no reason to ask again yet.
+            // The answer is arriving, so the timeout starts anew.
             if header.attempt == self.attempt {
                 self.sent = now;
             }
@@ -131,14 +131,14 @@ impl Flight {
         Some(Whole { header, body, emitted, timed: self.attempt == 0 })
     }
 
-    /// From now on another request: earlier packets say nothing about it.
+    /// Turns it into a new request: packets for the earlier one no longer count.
     pub fn anew(&mut self) {
         self.attempt = 0;
         self.beyond = None;
         self.parts.clear();
     }
 
-    /// Again from the first node.
+    /// Starts it again at its first node.
     pub fn restart(&mut self) {
         self.address = self.request.address;
         self.body = self.request.body.clone();

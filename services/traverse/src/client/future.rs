@@ -18,18 +18,18 @@ use super::{Answer, Client, Request, Result, Ticket};
 pub struct Shared(Arc<Mutex<Client>>);
 
 impl Shared {
-    /// Around a client.
+    /// Makes a client that tasks can share.
     #[must_use]
     pub fn new(client: Client) -> Shared {
         Shared(Arc::new(Mutex::new(client)))
     }
 
-    /// The client.
+    /// Locks the client, and waits while another thread has it.
     pub fn lock(&self) -> MutexGuard<'_, Client> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a request, which is sent when the future is polled first.
+    /// Returns a future for a request's answer; the request is sent when the future is first polled.
     #[must_use]
     pub fn call(&self, request: Request) -> Call {
         Call { client: self.clone(), state: State::Unsent(Some(request)) }
@@ -42,7 +42,7 @@ enum State {
     Sent(Ticket),
 }
 
-/// See [`Shared::call`]. Dropped before it is ready, its answer is dropped too; what it changes is changed all the same.
+/// Future of [`Shared::call`]. If it is dropped before it is ready, its answer is dropped too; a change is made all the same.
 #[derive(Debug)]
 pub struct Call {
     client: Shared,

@@ -25,14 +25,14 @@ fn walked(answer: Answer) -> Result<Walked> {
     Ok(Walked { outcome, scratch, result: answer.result, since: answer.since })
 }
 
-/// How long a full node is left alone at most before it is asked again.
+/// Longest pause before full nodes are asked again.
 const REST: Duration = Duration::from_millis(250);
-/// Blocks of one request.
+/// Most blocks in one request.
 const PLACES: usize = 64;
-/// So much is allocated from one node before it is the next one's turn: neighbours in time are neighbours in memory.
+/// Bytes allocated from one node before the next node's turn, so that what is allocated together lies together.
 const TURN_BYTES: u64 = 64 << 10;
 
-/// The addresses in the answer of [`Request::place`].
+/// Returns the addresses in the answer to [`Request::place`].
 fn blocks(answer: &Answer, count: usize) -> Result<Vec<u64>> {
     let words = answer.body.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
     let all: Vec<u64> = words.collect();
@@ -41,14 +41,14 @@ fn blocks(answer: &Answer, count: usize) -> Result<Vec<u64>> {
 }
 
 impl Client {
-    /// Asks the node whose turn it is for `bytes` bytes, and the next one where that is full or silent. Where all are full, but memory
-    /// that was removed will be free soon, it waits for that. `turn_bytes` of the node's turn are used up.
+    /// Asks the node whose turn it is for `bytes` bytes, then the next ones where nodes are full or silent. If all are full but
+    /// retired memory will be free soon, it waits for that. Adds `turn_bytes` to the bytes of the node's turn.
     fn in_turn(&mut self, bytes: u64, turn_bytes: u64, request: impl Fn(usize) -> Request) -> Result<Answer> {
         let begun = Instant::now();
         loop {
             let mut soonest: Option<Duration> = None;
             let (mut is_full, mut silent) = (false, None);
-            // When no node seems to be there, each is asked all the same: it may only be slow.
+            // If no node seems to be there, all are asked anyway: they may only be slow.
             for asks_all in [false, true] {
                 for _ in 0..self.nodes() {
                     let node = self.next_node % self.nodes();
@@ -79,7 +79,7 @@ impl Client {
                 }
             }
             match soonest {
-                // Twice the grace: others may take the memory that becomes free.
+                // Up to twice the grace period, because others may take the memory that becomes free.
                 Some(wait) if begun.elapsed() < 2 * GRACE => self.rest(wait.min(REST))?,
                 None if !is_full => return Err(silent.unwrap_or(ClientError::Full { bytes })),
                 _ => return Err(ClientError::Full { bytes }),
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Lets time pass; what comes is taken.
+    /// Waits for some time, and handles packets that arrive meanwhile.
     fn rest(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         loop {
@@ -133,7 +133,7 @@ impl Heap for Client {
     }
 
     fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
-        // A multiple of eight: aligned words stay whole.
+        // A multiple of eight, so that no aligned word is split.
         let most = (self.packet_bytes() & !7).max(8);
         let pieces = writes.iter().flat_map(|(address, bytes)| {
             bytes.chunks(most).enumerate().map(move |(index, piece)| (address + (index * most) as u64, piece))
@@ -143,7 +143,7 @@ impl Heap for Client {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<u64> {
-        // The next one is the next node's.
+        // One allocation uses up the turn: the next one is made at the next node.
         self.in_turn(bytes, TURN_BYTES, |node| Request::allocate(node, bytes)).map(|answer| answer.address)
     }
 

@@ -20,7 +20,7 @@ use memlift_spec::operand::walk::ApplyKind;
 /// How a walk at the client went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
-    /// Steps.
+    /// Steps that the walk made at the client.
     pub steps: u64,
     /// Pieces that had to be read.
     pub reads: u64,
@@ -30,7 +30,7 @@ pub struct Local {
     pub compiled: bool,
 }
 
-/// The nodes' clock by which the oldest piece of a walk was asked for, and one that is not before its newest one was read.
+/// Nodes' clock at two points: when the oldest piece of a walk was asked for, and a time not before its newest piece was read.
 #[derive(Clone, Copy, Default)]
 struct Clocks {
     since: u32,
@@ -38,13 +38,13 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// Returns true if what the oldest piece leads to may have been used again before the newest one was read.
+    /// Returns true if memory that the oldest piece points to may have been reused before the newest piece was read.
     fn apart(self) -> bool {
         self.since != 0 && self.read > self.since.saturating_add(GRACE)
     }
 }
 
-/// The window's bytes, if all of its pieces are there.
+/// Copies the window's bytes out of the cache; returns false if a piece of it is missing.
 fn gather(
     cache: &mut Cache,
     epoch: u64,
@@ -67,7 +67,7 @@ fn gather(
 }
 
 impl Client {
-    /// Brings pieces into the cache, all at a time; those that nobody has are left out.
+    /// Reads pieces into the cache, many at a time. Pieces that no node has, or that the tenant may not read, are left out.
     fn fetch(&mut self, cache: &mut Cache, places: &[u64], since: u32) -> Result<()> {
         let requests = places.iter().map(|&place| Request::read(place, PIECE_BYTES as usize).since(since));
         let answers = self.call_many(requests);
@@ -82,7 +82,7 @@ impl Client {
         Ok(())
     }
 
-    /// Brings a whole range into the cache, with as many reads under way as the window allows.
+    /// Reads a whole range into the cache, with as many reads under way as [`super::Config::window`] allows.
     ///
     /// # Errors
     /// Why there was no answer.
@@ -114,7 +114,7 @@ impl Client {
         let missing: Vec<u64> = places().filter(|&place| cache.get(place, epoch).is_none()).collect();
         gone.reads += missing.len() as u64;
         self.fetch(cache, &missing, clocks.since)?;
-        // A cache too small for one window is none: then the window is read as it is.
+        // A cache too small for one window cannot serve it: then the window is read directly.
         if !gather(cache, self.epoch(), from, bytes, window, clocks) {
             let clock = self.heard.now();
             *window = self.read_since(from, bytes as usize, clocks.since)?;
@@ -124,7 +124,7 @@ impl Client {
         if clocks.apart() { Err(ClientError::Outdated) } else { Ok(()) }
     }
 
-    /// Makes a walk here.
+    /// Runs a walk at the client, over the cache.
     ///
     /// # Errors
     /// As a walk at a node has.
@@ -156,7 +156,7 @@ impl Client {
             let anew = gone.steps == 0 || cur == request.start;
             match self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node, &mut clocks) {
                 Err(ClientError::Outdated) if restarts < self.config().restarts => {
-                    // The pieces that led here are too old.
+                    // The pieces on the way here are too old: the walk starts again, with an empty cache.
                     restarts += 1;
                     cache.clear();
                     again(&mut scratch, &mut result);

@@ -62,28 +62,28 @@ use session::{Heard, Session};
 use stepper::Steppers;
 use wait::Wait;
 
-/// The least time after which a packet is sent again: longer than a node's thread is off its core.
+/// Shortest timeout after which a packet is sent again: longer than a node's thread is off its core.
 const TIMEOUT_MIN: Duration = Duration::from_millis(20);
 const TIMEOUT_MAX: Duration = Duration::from_secs(1);
-/// After `Busy`, and when an address has no owner at the moment.
+/// Shortest pause after `Busy`, and when an address has no owner at the moment.
 const BACKOFF_MIN: Duration = Duration::from_micros(200);
-/// Requests between the oldest and the newest one: less than what nodes remember.
+/// Most requests from the oldest one under way to the newest: fewer than nodes remember.
 const SPREAD: u64 = WINDOW - 24;
-/// Packets that are taken at a time.
+/// Packets that are received at a time.
 const BATCH: usize = 64;
 
-/// What a client has counted.
+/// Counters of a client since it connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets sent.
+    /// Packets sent, those sent again included.
     pub sent: u64,
-    /// Packets received.
+    /// Packets received, stray ones included.
     pub received: u64,
     /// Packets sent again because no answer came in time.
     pub again: u64,
     /// Walks sent on from where they stopped.
     pub continued: u64,
-    /// Programs uploaded.
+    /// Uploads of programs that were begun.
     pub uploads: u64,
     /// Packets that were no answer to anything.
     pub stray: u64,
@@ -99,7 +99,7 @@ pub struct Client {
     /// The process that connected ([`process_mark`]): sockets, rings and numbers are its own.
     process: u64,
     session: Session,
-    /// Who seals its packets, over all sessions.
+    /// Random number that names this client as the sealer of its packets, over all sessions.
     sender: u64,
     heard: Heard,
     nonce: u64,
@@ -112,19 +112,19 @@ pub struct Client {
     uploads: HashMap<(usize, Hash), u32>,
     /// Programs that all nodes have taken.
     uploaded: HashSet<Hash>,
-    /// Starts of nodes that have answered.
+    /// Senders (starts of nodes) that have answered.
     senders: HashSet<u64>,
     unsent: HashSet<usize>,
-    /// Smoothed time of a round trip, and how much it varies.
+    /// Smoothed time of a round trip, and its smoothed deviation.
     trip: Option<(Duration, Duration)>,
     next_look: Instant,
-    /// Where memory is allocated next.
+    /// Node that is asked next for memory.
     next_node: usize,
-    /// What was allocated from that node since its turn began.
+    /// Bytes allocated from that node since its turn began.
     turn_bytes: u64,
     counts: Counts,
     packet: Vec<u8>,
-    /// Packets that have come, one after the other, and where each ends.
+    /// Bytes of received packets, one after the other, and the end of each.
     arrived: (Vec<u8>, Vec<usize>),
     wait: Wait,
     steppers: Steppers,
@@ -136,18 +136,19 @@ impl Client {
         route::take_map(&mut self.routes, &mut self.reaches, map);
     }
 
-    /// How many nodes are known; requests name them by their place.
+    /// Returns the number of known nodes; requests name a node by its index.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.reaches.len()
     }
 
-    /// Which memory an address is of: what a handle keeps besides it, for [`Client::check_memory`]. 0: not known.
+    /// Returns the number of the memory (the cluster) that an address belongs to; 0 if it is not known. A handle stores it next
+    /// to the address, for [`Client::check_memory`].
     pub fn memory_of(&mut self, address: u64) -> u64 {
         self.routes.owner(address).map_or(0, |node| self.reaches[node].cluster)
     }
 
-    /// Whether an address is still of this memory ([`Client::memory_of`]).
+    /// Checks that an address still belongs to this memory ([`Client::memory_of`]).
     ///
     /// # Errors
     /// [`ClientError::OtherMemory`]: what was there is gone, and others may have got the address.
@@ -160,31 +161,31 @@ impl Client {
         Err(ClientError::OtherMemory { node: reach.name.clone(), had: memory, has: reach.cluster })
     }
 
-    /// The settings.
+    /// Returns the settings that the client was connected with.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The map's epoch, as far as it was heard.
+    /// Returns the newest epoch of the map that was heard.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.routes.epoch
     }
 
-    /// What was counted.
+    /// Returns the counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The smoothed time of a round trip.
+    /// Returns the smoothed time of a round trip.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.trip.map(|(smooth, _)| smooth)
     }
 
-    /// Most bytes of one read or write.
+    /// Returns the most bytes of one read or write.
     #[must_use]
     pub fn packet_bytes(&self) -> usize {
         let least = self.links.iter().map(|link| link.packet_bytes()).min().unwrap_or(0);
@@ -197,7 +198,7 @@ impl Client {
         self.done.contains_key(&ticket) || self.flights.values().any(|flight| flight.ticket == Some(ticket))
     }
 
-    /// Requests under way.
+    /// Returns the number of requests under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.flights.len()
@@ -242,7 +243,7 @@ impl Client {
         self.in_its_process()?;
         self.flush()?;
         let mut came = 0;
-        // Taken first and looked at then: what follows from a packet may be sent over the same transport.
+        // All packets are taken before any is handled, because handling one may send over the same transport.
         let (mut bytes, mut ends) =
             (std::mem::take(&mut self.arrived.0), std::mem::take(&mut self.arrived.1));
         for transport in self.links.iter_mut() {
@@ -271,7 +272,8 @@ impl Client {
         Ok(came)
     }
 
-    /// Two processes that send under one number, or take each other's answers from one socket, lose changes.
+    /// Checks that this is the process that connected. Two processes that send under one number, or take each other's answers
+    /// from one socket, lose changes.
     fn in_its_process(&self) -> Result<()> {
         if self.process == process_mark() { Ok(()) } else { Err(ClientError::Forked) }
     }
@@ -283,7 +285,7 @@ impl Client {
         Ok(())
     }
 
-    /// Nobody will ask for this answer; what the request changes is changed all the same.
+    /// Gives up the answer to a request. A change that the request makes is made all the same.
     pub fn abandon(&mut self, ticket: Ticket) {
         self.done.remove(&ticket);
         if let Some(flight) = self.flights.values_mut().find(|flight| flight.ticket == Some(ticket)) {
@@ -291,12 +293,12 @@ impl Client {
         }
     }
 
-    /// The answer, once it is there.
+    /// Takes the answer, once it has arrived.
     pub fn take(&mut self, ticket: Ticket) -> Option<Result<Answer>> {
         self.done.remove(&ticket)
     }
 
-    /// Asks and waits.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
     /// Why there was no answer.
@@ -340,7 +342,7 @@ impl Client {
         }
     }
 
-    /// Asks all of them, [`Config::window`] at a time, and waits for all. Answers are in the order of the requests.
+    /// Sends all requests, [`Config::window`] at a time, and waits for all. Answers are in the order of the requests.
     pub fn call_many(&mut self, requests: impl IntoIterator<Item = Request>) -> Vec<Result<Answer>> {
         let (began_ns, mut walks) = (observe::work_begins(), true);
         let submit = |request: Request| {
@@ -356,7 +358,7 @@ impl Client {
     }
 }
 
-/// Tells `memlift record` of walks that were under way together.
+/// Reports walks that were under way together to `memlift record`.
 #[cold]
 fn tell<'a>(began_ns: u64, answers: impl IntoIterator<Item = &'a Answer>) {
     let (mut walks, mut steps, mut bytes) = (0, 0, 0);

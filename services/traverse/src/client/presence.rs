@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which nodes answer: a dead one costs what lies on it, and nothing else.
+//! Finds out if nodes answer: a dead node makes only its own data unavailable.
 //!
-//! - **Flow** connecting: all are asked what they have at once; who is silent while others answer is waited for [`PATIENCE`]
-//!   ([`Client::ask_all`]). Allocating: a node that was not heard lately is asked first whether it is there, and passed over if not
-//! - **Order** who was silent is asked again each [`AGAIN`] when something is to be allocated, and whenever something is asked of
-//!   an address that nobody else has
-//! - **Not here** what is known of nodes by the map (`route`), requests to a dead node's addresses (`send`, `answer`)
+//! - **Flow** connecting: all nodes are asked at once for their ranges; once some have answered, silent ones are waited for
+//!   [`PATIENCE`] ([`Client::ask_all`]). Allocating: a node that was not heard lately is asked first if it is there, and passed
+//!   over if not
+//! - **Order** a silent node is asked again every [`AGAIN`] when memory is allocated, and whenever a request is about an address
+//!   that no heard node has
+//! - **Not here** nodes as the map knows them (`route`), requests to a dead node's addresses (`send`, `answer`)
 
 use std::time::{Duration, Instant};
 
 use super::{Answer, Client, Request, Result, Ticket};
 
-/// How long a node is waited for while others have answered.
+/// Time that a silent node is waited for; when connecting, once others have answered.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// A node that was heard so lately is there.
+/// A node heard within this time is taken to be there.
 const LATELY: Duration = Duration::from_secs(1);
-/// After this a silent node is asked again.
+/// Time after which a silent node is asked again.
 const AGAIN: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// Asks all nodes what they have.
+    /// Asks all nodes for their ranges.
     pub(super) fn ask_all(&mut self) -> Result<()> {
         let begun = Instant::now();
         let mut waiting = Vec::new();
@@ -64,12 +65,12 @@ impl Client {
         Ok(ticket)
     }
 
-    /// A node has said what it has.
+    /// Takes a node's answer about its range.
     fn has(&mut self, node: usize, answer: &Answer) {
         let reach = &mut self.reaches[node];
         reach.silent = None;
         reach.heard = Some(Instant::now());
-        // What a client knows stays: a node whose memory is another one by now refuses its addresses.
+        // The memory's number stays as first heard: a node that has another memory by now refuses the old one's addresses.
         if reach.cluster == 0 {
             reach.cluster = answer.cluster;
             if self.routes.owner(answer.address).is_none() {
@@ -80,11 +81,11 @@ impl Client {
 
     fn give_up_on(&mut self, node: usize, ticket: Ticket) {
         self.reaches[node].silent = Some(Instant::now());
-        // It changes nothing, so nobody needs to know how it ends; left under way it would hold up later requests.
+        // The question changes nothing, so its outcome does not matter. Left under way, it would hold up later requests.
         self.flights.retain(|_, flight| flight.ticket != Some(ticket));
     }
 
-    /// Whether a node is there: heard lately, or it answers now.
+    /// Returns true if a node is the only one, was heard lately, or answers now.
     pub(super) fn is_there(&mut self, node: usize) -> Result<bool> {
         let reach = &self.reaches[node];
         if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {
@@ -111,13 +112,13 @@ impl Client {
         Ok(false)
     }
 
-    /// Notes that a node did not answer: others are asked first for a while.
+    /// Marks a node as silent: others are asked first for a while.
     pub(super) fn mark_silent(&mut self, node: usize) {
         self.reaches[node].heard = None;
         self.reaches[node].silent = Some(Instant::now());
     }
 
-    /// The node that has an address which none of those has that have answered: the first one that has not.
+    /// Returns the first node that was not heard yet: it may have an address that no heard node has.
     pub(super) fn unheard(&self) -> Option<usize> {
         self.reaches.iter().position(|reach| reach.cluster == 0)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a client asks, and what it is answered.
+//! Requests that a client sends, and the answers to them.
 //!
 //! - **Order** every request has its outcome once, however often its packets travel
 
@@ -10,7 +10,7 @@ use crate::structures::{Scratch, Walk};
 use crate::wire::{ApplyOperands, Kind, Status};
 use memlift_spec::operand::walk::ApplyKind;
 
-/// Something to be asked.
+/// A request that can be sent.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub(super) kind: Kind,
@@ -18,7 +18,7 @@ pub struct Request {
     pub(super) value: u64,
     pub(super) body: Vec<u8>,
     pub(super) program: Option<Arc<Program>>,
-    /// For requests that are about a node and not about an address.
+    /// The node, for requests that are about a node and not about an address.
     pub(super) node: Option<usize>,
     pub(super) piece: (u32, u32),
     pub(super) hash: Option<crate::wire::Hash>,
@@ -40,7 +40,7 @@ impl Request {
         }
     }
 
-    /// A walk.
+    /// Asks for a walk, which runs at the nodes.
     #[must_use]
     pub fn walk(walk: &Walk) -> Request {
         Request {
@@ -50,7 +50,7 @@ impl Request {
         }
     }
 
-    /// Asks by addresses that an answer brought ([`Answer::since`]): refused once their memory may have been used again.
+    /// Marks the addresses as found by an earlier answer ([`Answer::since`]): refused once their memory may have been reused.
     #[must_use]
     pub fn since(self, clock: u32) -> Request {
         Request { since: clock, ..self }
@@ -60,25 +60,25 @@ impl Request {
         self.kind == Kind::Walk
     }
 
-    /// The bytes at an address: at most a packet's ([`super::Client::packet_bytes`]).
+    /// Reads the bytes at an address: at most a packet's ([`super::Client::packet_bytes`]).
     #[must_use]
     pub fn read(address: u64, bytes: usize) -> Request {
         Request::new(Kind::Read, address, bytes as u64)
     }
 
-    /// Bytes to an address: at most a packet's.
+    /// Writes bytes at an address: at most a packet's.
     #[must_use]
     pub fn write(address: u64, bytes: &[u8]) -> Request {
         Request { body: bytes.to_vec(), ..Request::new(Kind::Write, address, 0) }
     }
 
-    /// Memory of a node, by its place among the client's.
+    /// Allocates memory at a node, named by its index among the client's nodes.
     #[must_use]
     pub fn allocate(node: usize, bytes: u64) -> Request {
         Request { node: Some(node), ..Request::new(Kind::Allocate, 0, bytes) }
     }
 
-    /// `count` blocks of memory of a node, 1 to 64; `body`, at most `bytes` and a packet's, is what the first one holds. The
+    /// Allocates `count` blocks at a node, 1 to 64. The first one is filled with `body`, at most `bytes` and a packet's. The
     /// answer's body has the addresses.
     #[must_use]
     pub fn place(node: usize, bytes: u64, count: u32, body: &[u8]) -> Request {
@@ -90,7 +90,7 @@ impl Request {
         }
     }
 
-    /// Blocks (address, bytes) of one node that were unlinked: they are free when no walk can be at them any more.
+    /// Retires blocks (address, bytes) of one node that were unlinked: they become free when no walk can be at them any more.
     #[must_use]
     pub fn retire(blocks: &[(u64, u64)]) -> Request {
         let body =
@@ -99,20 +99,20 @@ impl Request {
         Request { body: body.collect(), ..Request::new(Kind::Retire, first, 0) }
     }
 
-    /// Gives memory back that was allocated with so many bytes.
+    /// Frees memory that was allocated with so many bytes.
     #[must_use]
     pub fn free(address: u64, bytes: u64) -> Request {
         Request::new(Kind::Free, address, bytes)
     }
 
-    /// A change of eight bytes.
+    /// Changes eight bytes at an address.
     #[must_use]
     pub fn apply(kind: ApplyKind, address: u64, a: u64, b: u64) -> Request {
         let operands = ApplyOperands { kind: kind as u64, address, a, b };
         Request { body: operands.bytes().to_vec(), ..Request::new(Kind::Apply, address, 0) }
     }
 
-    /// What a node has.
+    /// Asks a node for its range of addresses and its memory's number.
     #[must_use]
     pub fn map(node: usize) -> Request {
         Request { node: Some(node), ..Request::new(Kind::Map, 0, 0) }
@@ -135,31 +135,31 @@ impl Request {
     }
 }
 
-/// What came back.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How it ended.
+    /// Status with which it ended.
     pub status: Status,
-    /// Of an allocation, where; of a walk, at which node it ended.
+    /// Of an allocation, its address; of a walk, the node at which it ended.
     pub address: u64,
-    /// Of a change, what was there before.
+    /// Of a change, the value before it.
     pub value: u64,
     /// Of a walk its scratchpad without the zeros at its end, of a read the bytes.
     pub body: Vec<u8>,
-    /// What a walk emitted.
+    /// Bytes that the walk emitted, in order.
     pub result: Vec<u8>,
     /// Iterations that the walk made, over all nodes.
     pub iterations: u32,
     /// Visits that it took: one, and one more for each time that the client sent it on.
     pub visits: u32,
-    /// The nodes' clock when what it says was begun to be read: addresses in it are good for [`Request::since`].
+    /// Nodes' clock when reading for this answer began: for requests that use addresses in it ([`Request::since`]).
     pub since: u32,
-    /// Which cluster's memory the node has that answered.
+    /// Number of the memory (the cluster) of the node that answered.
     pub cluster: u64,
 }
 
 impl Answer {
-    /// The scratchpad.
+    /// Returns the walk's scratchpad, without the zeros at its end.
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         Scratch(self.body.clone())

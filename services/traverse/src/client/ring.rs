@@ -14,7 +14,7 @@ use rustix::event::epoll;
 use crate::transport::shm::Shm;
 use crate::transport::{Peer, Transport, TransportError};
 
-/// Between two attempts to connect.
+/// Time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The node must be there now.
+    /// Connects to a ring whose node must be running.
     pub fn connect(name: &str) -> Result<Ring, TransportError> {
         let system = |error| TransportError::system("an epoll descriptor")(error);
         let shm = Shm::connect(name)?;
@@ -38,7 +38,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The same; with `others`, one that is not there now is connected to when it comes.
+    /// Connects to a ring. With `others`, a node that is not running is no error: it is connected to once it runs.
     pub fn of(name: &str, others: bool) -> Result<Ring, TransportError> {
         match Ring::connect(name) {
             Err(TransportError::System { .. } | TransportError::Gone) if others => {
@@ -67,7 +67,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The ring, if the node is there; what is wrong with one makes it gone.
+    /// Runs an operation on the ring; `gone` is the result without a ring. A ring that breaks is dropped.
     fn with<T>(
         &mut self,
         gone: T,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which node a request goes to first, and over which transport.
+//! Routes: the node that a request goes to first, and the transport to it.
 //!
 //! - **Flow** nodes say what they have when a client connects; a map, or the entry in an answer `WrongNode`, changes that
 //! - **Order** what was heard last counts. A wrong guess costs a hop: nodes send walks on to whom the address belongs
@@ -15,9 +15,9 @@ use crate::transport::{Peer, Transport};
 /// A transport, and the nodes that are reached over it.
 #[derive(Debug)]
 pub struct Link {
-    /// For packets.
+    /// Carries the packets to these nodes and back.
     pub transport: Box<dyn Transport>,
-    /// Names, for messages, and where they are.
+    /// Names of the nodes (for messages) and their addresses.
     pub nodes: Vec<(String, Peer)>,
 }
 
@@ -27,13 +27,13 @@ pub(super) struct Reach {
     pub name: String,
     pub link: usize,
     pub peer: Peer,
-    /// Whose memory it has, as far as is known; 0: nothing was heard.
+    /// Number of its memory (the cluster), as far as it was heard; 0: nothing was heard.
     pub cluster: u64,
-    /// Something was changed there, or asked to be.
+    /// True if something was changed there, or a change was sent.
     pub changed: bool,
-    /// When it answered last.
+    /// Time of its last answer.
     pub heard: Option<Instant>,
-    /// Since when it has not answered; nothing is allocated there before it is asked again.
+    /// Time since which it has not answered; nothing is allocated there before it is asked again.
     pub silent: Option<Instant>,
 }
 
@@ -43,7 +43,7 @@ impl Reach {
     }
 }
 
-/// Ranges of addresses, by their first one.
+/// Ranges of addresses by first address: the end, and the node's index.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     ranges: BTreeMap<u64, (u64, usize)>,
@@ -65,13 +65,13 @@ impl Routes {
         Some(node)
     }
 
-    /// From now on, addresses from `base` to before `end` are that node's.
+    /// Makes a node the owner of the addresses from `base` to before `end`.
     pub fn assign(&mut self, base: u64, end: u64, node: usize) {
         if base >= end {
             return;
         }
         self.last = (0, 0, 0);
-        // Of a range that reaches in, what lies before and behind stays.
+        // A range that reaches in keeps its parts before and behind.
         if let Some((&before, &(stop, owner))) = self.ranges.range(..base).next_back()
             && stop > base
         {
@@ -92,7 +92,7 @@ impl Routes {
     }
 }
 
-/// Where a node of the map is reached by UDP.
+/// Returns the UDP address of a node of the map, if it has one.
 pub(super) fn socket_of(node: &Node) -> Option<SocketAddr> {
     node.addresses.iter().find_map(|address| match address {
         Address::Udp(socket) => Some(*socket),
@@ -100,7 +100,7 @@ pub(super) fn socket_of(node: &Node) -> Option<SocketAddr> {
     })
 }
 
-/// The node among those that can be reached; one at a socket is reached over any link that has sockets.
+/// Returns the index of a node of the map. One that is new is added, if it has a socket and some link has sockets.
 pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
     let same = |reach: &Reach| {
         reach.name == node.name

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests as packets: to whom, with what in the header, and again when no answer comes.
+//! Sends requests as packets: the node, the header, and retransmission when no answer comes.
 //!
 //! - **Order** a request keeps its number over all attempts; a walk that goes on, or starts again, gets a new one
 //! - **Not here** what comes back (`answer`)
@@ -11,7 +11,7 @@ use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
 use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
 
-/// A piece of an upload is sent so often; a node that does not answer then is gone, or will ask.
+/// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;
 
 impl Client {
@@ -19,7 +19,7 @@ impl Client {
         let epoch = self.routes.epoch;
         match self.routes.owner(address) {
             Some(node) => Ok(node),
-            // Somebody else's range: any node knows whose, if it has a map.
+            // No known node has the address, but any node with a map knows the owner.
             None if epoch == 0 && self.unheard().is_some() => Ok(self.unheard().unwrap_or(0)),
             None if self.reaches.len() > 1 || epoch > 0 => {
                 Ok(self.reaches.iter().position(|reach| reach.silent.is_none()).unwrap_or(0))
@@ -33,12 +33,12 @@ impl Client {
         self.send_flight(flight)
     }
 
-    /// Sends a flight under a new number.
+    /// Sends a flight under a new sequence number.
     pub(super) fn send_flight(&mut self, mut flight: Flight) -> Result<()> {
         flight.session = self.session;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        // A walk that writes is begun once at its first node, which must hold its program by then.
+        // A walk that writes begins at its first node only once, so that node must have the program by then.
         let first = flight.request.writes()
             && flight
                 .request
@@ -95,7 +95,7 @@ impl Client {
             sender: self.sender,
             nonce: self.nonce,
             clock: if flight.since == 0 { self.heard.now() } else { flight.since },
-            // What a node has is asked of whoever it is.
+            // A `Kind::Map` request is valid for any memory: 0 is not checked.
             cluster: if request.kind == Kind::Map { 0 } else { reach.cluster },
             session: if flight.changes() { flight.session.number } else { 0 },
             ..Header::new(request.kind)
@@ -111,14 +111,14 @@ impl Client {
             self.flights.remove(&sequence);
             return Err(ClientError::TooLong { what: "a packet", bytes: self.packet.len(), most });
         }
-        // False: lost, as any packet may be.
+        // False: the packet is lost, and is sent again like any lost packet.
         let _ = transport.send(peer, &self.packet)?;
         self.unsent.insert(link);
         self.counts.sent += 1;
         Ok(())
     }
 
-    /// Asks another node whose an address is: the one that is silent may be down, or not the owner any more.
+    /// Asks another node for the owner of an address, because the silent one may be down, or not the owner any more.
     fn inquire(&mut self, address: u64, silent: usize) -> Result<()> {
         let inquiry = |flight: &Flight| flight.request.kind == Kind::Map && flight.ticket.is_none();
         if self.reaches.len() < 2 || self.flights.values().any(inquiry) {
@@ -133,7 +133,7 @@ impl Client {
         self.launch(None, request, node)
     }
 
-    /// Sends again what was not answered in time.
+    /// Sends again all that was not answered in time, and ends requests that are past their deadline.
     pub(super) fn look(&mut self, now: Instant) -> Result<()> {
         let late: Vec<u64> = self
             .flights
@@ -149,7 +149,7 @@ impl Client {
             let waited = now.duration_since(flight.started);
             if waited >= self.config.deadline {
                 let attempts = flight.attempt + 1;
-                // Where it is waited for, as far as was heard: the node that was asked may have answered long ago.
+                // The node that is waited for, as far as was heard: the node that was asked may have sent the request on.
                 let node = match flight.beyond.take() {
                     Some((_, node)) => node,
                     None => self.reaches[flight.node].name.clone(),
@@ -174,7 +174,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends the same again in a moment, as another attempt.
+    /// Sends the request again after a pause, as another attempt.
     pub(super) fn later(&mut self, sequence: u64) {
         if let Some(flight) = self.flights.get_mut(&sequence) {
             flight.sent = Instant::now();

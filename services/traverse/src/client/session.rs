@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Under which number a client's changes are made, and the nodes' clock as it knows it.
+//! Sessions: the numbers under which a client makes its changes, and the nodes' clock as the client knows it.
 //!
 //! - **Flow** before a change: [`Client::begin_session`] ─▶ changes ─▶ the session is older than [`SESSION_AGE`] and nothing is
 //!   under way: a new one, of another client number ─▶ the client goes: `End` to each node that it has changed something at
-//! - **Order** nodes forget sessions that are quiet, the oldest first, and refuse what comes later with their numbers; a client
-//!   never keeps one that long while it may begin another. A session's number starts with the nodes' clock, so it is greater than
-//!   all that were forgotten
+//! - **Order** nodes forget quiet sessions, the oldest first, and refuse packets that come later under their numbers; a client
+//!   begins a new session well before that, unless its number is fixed. A session's number begins with the nodes' clock, so it is
+//!   greater than all forgotten ones
 //! - **Owner** a session is of one client in one process: its number has 32 random bits behind the clock
 //! - **Not here** what a node does with them (`node/once`)
 
@@ -17,21 +17,21 @@ use super::flight::Flight;
 use super::{Client, ClientError, Result, TIMEOUT_MIN};
 use crate::wire::{Header, Kind};
 
-/// After this a client begins a new session when nothing of the old one is under way.
+/// Age from which a client begins a new session, once no change is under way.
 const SESSION_AGE: Duration = Duration::from_secs(30);
-/// After this it waits for that.
+/// Age from which a client waits until no change is under way, to begin a new session.
 const SESSION_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// See the module's header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Session {
-    /// The client's number while it lasts.
+    /// The client's number during this session.
     pub client: u64,
     pub number: u64,
     begun: Option<Instant>,
 }
 
-/// The newest clock that was heard, and when.
+/// Newest nodes' clock that was heard, and the time at which it was heard.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard(u32, Instant);
 
@@ -40,7 +40,7 @@ impl Heard {
         Heard(0, Instant::now())
     }
 
-    /// The clock by now: every node that hears of it takes it over.
+    /// Returns the nodes' clock by now; every node that hears of it takes it over.
     pub fn now(self) -> u32 {
         if self.0 == 0 {
             return 0;
@@ -65,10 +65,10 @@ impl Flight {
 }
 
 impl Client {
-    /// Before a change is sent: a session that nodes do not forget while it is under way.
+    /// Prepares a change: replaces an old session, which nodes could forget while the change is under way.
     pub(super) fn prepare_change(&mut self) -> Result<()> {
         let age = self.session.begun.map(|begun| begun.elapsed());
-        // A number that was given to the client stays: what nodes know of it then says who it is.
+        // A fixed number stays with its session, because nodes know the client by it.
         if age.is_some_and(|age| age < SESSION_AGE || self.config.client.is_some()) {
             return Ok(());
         }
@@ -84,18 +84,18 @@ impl Client {
         Ok(())
     }
 
-    /// Changes from now on are of a new session, whose number is greater than `bound`.
+    /// Begins a session for all changes from now on; its number is greater than `bound`.
     pub(super) fn begin_session(&mut self, bound: u64) {
         let clock = u64::from(self.heard.now());
         let client = self.config.client.unwrap_or_else(random);
         let number = (clock << 32 | random() >> 32).max(bound.saturating_add(random() >> 44));
-        // Numbers begin with the clock: a node that hears of this one has that clock.
+        // The number begins with the clock, so a node that hears of it takes that clock over.
         self.heard.hear(number >> 32);
         self.session = Session { client, number, begun: Some(Instant::now()) };
     }
 
-    /// The session of a change is over at a node, or its number is another client's. If it was sent once only it was not carried
-    /// out, and is sent under a new session, of a number greater than `bound`.
+    /// Handles a session that a node has forgotten, or whose client number another process uses. A change that was sent only once
+    /// was not made: it is sent under a new session, whose number is greater than `bound`.
     pub(super) fn session_over(&mut self, sequence: u64, error: ClientError, bound: u64) -> Result<()> {
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         flight.restarts += 1;
@@ -112,7 +112,7 @@ impl Client {
         self.send_flight(flight)
     }
 
-    /// Tells the nodes at which something was changed that nothing more comes. One that does not hear it finds out by itself.
+    /// Tells the nodes at which something was changed that the client is gone. A node that does not hear it finds out by itself.
     fn say_goodbye(&mut self) -> Result<()> {
         let header = Header {
             client: self.session.client,

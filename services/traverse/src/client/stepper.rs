@@ -18,7 +18,7 @@ const COMPILE_AFTER: u64 = 2000;
 /// Programs that are remembered.
 const PROGRAMS_MAX: usize = 256;
 
-/// What is known of a program.
+/// Steps that a program has made here, and its machine code once it was compiled.
 #[derive(Debug, Default)]
 struct Stepper {
     steps: u64,
@@ -33,7 +33,7 @@ pub(super) struct Steppers {
 }
 
 impl Steppers {
-    /// Steps that the program may make here before it is looked at again, and how to make them.
+    /// Returns the way to run steps of a program: machine code once it has made enough steps here, else the interpreter.
     pub fn of(&mut self, program: &Program) -> Stepping {
         if self.programs.len() >= PROGRAMS_MAX && !self.programs.contains_key(&program.hash()) {
             self.programs.clear();
@@ -61,7 +61,7 @@ impl Steppers {
     }
 }
 
-/// A way to make steps of one program.
+/// Runs steps of one program, compiled or interpreted.
 #[derive(Debug)]
 pub(super) struct Stepping {
     #[cfg(feature = "jit")]
@@ -77,7 +77,7 @@ impl Stepping {
         false
     }
 
-    /// One step of `program`, the one that this was made for, on its window's bytes and its scratchpad.
+    /// Runs one step of `program`, for which this was made, on the bytes of its window and its scratchpad.
     pub fn step(&self, program: &Program, window: &[u8], scratch: &mut [u8], walk: &mut Walk) -> Verdict {
         let first = program.window().first;
         #[cfg(feature = "jit")]

@@ -14,7 +14,7 @@ use crate::program::Program;
 use crate::wire::{Hash, Kind, Status};
 
 impl Client {
-    /// Uploads a request's program to all nodes, and lets the request wait for that.
+    /// Uploads a request's program to all nodes; the request waits until that is done.
     pub(super) fn upload(&mut self, sequence: u64) -> Result<()> {
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         let Some(program) = flight.request.program.clone() else { return Ok(()) };
@@ -76,8 +76,8 @@ impl Client {
         self.release(hash)
     }
 
-    /// A node does not answer a piece of an upload: the walks that wait go on without it. If it is asked later it says that it lacks
-    /// the program.
+    /// Gives up on a node that does not answer a piece of an upload. The walks that wait go on without it; if one reaches it
+    /// later, the node asks for the program.
     pub(super) fn give_up(&mut self, sequence: u64) -> Result<()> {
         let Some(flight) = self.flights.remove(&sequence) else { return Ok(()) };
         let Some(hash) = flight.request.hash else { return Ok(()) };
@@ -85,7 +85,7 @@ impl Client {
         self.release(hash)
     }
 
-    /// Sends the walks that waited for a program, if no node is waited for any more.
+    /// Sends the walks that waited for a program, unless an upload of it is still under way.
     fn release(&mut self, hash: Hash) -> Result<()> {
         if self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
             return Ok(());
@@ -109,7 +109,7 @@ impl Client {
     }
 }
 
-/// The name of a program in packets.
+/// Returns the hash that names a program in packets.
 pub(super) fn hash_of(program: &Arc<Program>) -> Hash {
     program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer")
 }

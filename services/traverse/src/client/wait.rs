@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a client waits: asleep on its links, asked now and then whether to go on, or in an event loop that is somebody else's.
+//! Waiting for answers: asleep on the links, with a callback that may end the call; or inside an event loop of the caller.
 //!
 //! - **Flow** nothing came ─▶ [`Client::wait`]: the links sleep
 //!   in an event loop: [`Client::descriptor`] is watched once; at each turn [`Client::poll`] until nothing comes, then
 //!   [`Client::arm`]: false ─▶ come back when the descriptor is readable, or at [`Client::due`]
-//! - **Order** who armed polls before it arms again: so what arrives between the last look and the sleep wakes
+//! - **Order** after [`Client::arm`], poll before arming again: then a packet that arrives between the last poll and the sleep
+//!   wakes the client
 //! - **Owner** the epoll descriptor is the client's; links are not added or taken away after it was made
 
 use std::fmt;
@@ -16,13 +17,13 @@ use rustix::event::epoll;
 use super::{Client, ClientError, Result};
 use crate::transport::TransportError;
 
-/// How often the one who may interrupt is asked.
+/// Time between two calls of the callback that may end a wait.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Says whether to go on waiting.
+/// Callback that says if a call goes on waiting: false ends it.
 pub type Ask = Box<dyn FnMut() -> bool + Send>;
 
-/// What a client has for waiting.
+/// State for waiting: the caller's interrupt callback, and the descriptors to sleep on.
 #[derive(Default)]
 pub(super) struct Wait {
     ask: Option<Ask>,
@@ -37,7 +38,7 @@ impl fmt::Debug for Wait {
 }
 
 impl Client {
-    /// From now on this is asked some times a second while a call waits; false ends the call with
+    /// Sets a callback that is called some times a second while a call waits. If it returns false, the call ends with
     /// [`ClientError::Interrupted`].
     pub fn on_wait(&mut self, ask: Option<Ask>) {
         self.wait.ask = ask;
@@ -58,7 +59,7 @@ impl Client {
         Ok(())
     }
 
-    /// The same within a call.
+    /// Waits within a call: asks the callback first.
     pub(super) fn pause(&mut self, at_most: Duration) -> Result<()> {
         if let Some(ask) = &mut self.wait.ask {
             let now = Instant::now();
@@ -72,7 +73,7 @@ impl Client {
         self.wait(at_most)
     }
 
-    /// A descriptor that becomes readable when something has come after [`Client::arm`]; the same one each time.
+    /// Returns a descriptor that becomes readable when something has arrived after [`Client::arm`]; always the same one.
     ///
     /// # Errors
     /// The system has none left.
@@ -92,8 +93,8 @@ impl Client {
         Ok(self.wait.epoll.as_ref().expect("made just now").as_fd())
     }
 
-    /// Sends what is to be sent and says that this client sleeps until its descriptor is readable; true: something is there
-    /// already, so poll again first.
+    /// Sends pending packets and marks this client as asleep until its descriptor is readable. Returns true if something has
+    /// arrived already: then poll again first.
     ///
     /// # Errors
     /// The transport failed.
@@ -107,12 +108,12 @@ impl Client {
         Ok(ready)
     }
 
-    /// This client is awake again.
+    /// Marks this client as awake again.
     pub fn disarm(&mut self) {
         self.links.iter_mut().for_each(|link| link.disarm());
     }
 
-    /// When a packet is to be sent again, or a request given up, if nothing comes until then.
+    /// Returns the time at which to poll even if nothing arrives: a packet has to be sent again, or a request given up.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let deadline = self.config.deadline;

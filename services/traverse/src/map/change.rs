@@ -14,7 +14,7 @@ use super::MapError;
 use super::node::{Address, Node, NodeId, State};
 use super::range::{Map, Move, PAGE_BYTES, Permissions, Range};
 
-/// What a node says when it comes.
+/// A node's request to join the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
     /// Its name, which stays the same from start to start.
@@ -29,7 +29,7 @@ pub struct Join {
     pub recovered: bool,
     /// The newest epoch that it knows; 0 for none. A map that is older has lost changes, and nobody joins it.
     pub epoch: u64,
-    /// Whose its memory is; 0: everybody's.
+    /// Tenant that owns its memory; 0: all tenants may use it.
     pub tenant: u32,
     /// The cluster that its memory, and its log, belong to; 0: none yet.
     pub cluster: u64,
@@ -85,7 +85,8 @@ impl Map {
         let bytes = join.bytes / PAGE_BYTES * PAGE_BYTES;
         let mut map = self.next()?;
         if map.cluster == 0 {
-            // Whoever comes first founds the cluster; no start of a node is like another one.
+            // The first node to join founds the cluster. Its incarnation serves as the number, because no two starts have the
+            // same.
             map.cluster = join.incarnation.max(1);
         }
         let known = self.node_named(&join.name).cloned();
@@ -291,14 +292,14 @@ impl Map {
     }
 }
 
-/// What somebody asks of whoever keeps the map.
+/// A change that a node or an operator asks the keeper of the map to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// [`Map::plan`].
     Plan {
-        /// First address.
+        /// First address of the range.
         base: u64,
-        /// How many.
+        /// Length of the range, in bytes.
         bytes: u64,
         /// To which node, by name.
         to: String,

@@ -44,14 +44,14 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// What a coordinator is started with.
+/// Settings that a coordinator is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the map is kept.
     pub file: PathBuf,
     /// How long a lease lasts.
     pub lease: Duration,
-    /// What those who ask must know; needed when it listens beyond this machine.
+    /// Secret that clients must know; required where it listens beyond this machine.
     pub secret: Option<Secret>,
 }
 
@@ -94,7 +94,7 @@ impl Coordinator {
     ///
     /// [`MapError::File`], [`MapError::Refused`], and what is wrong with a map that is there
     pub fn start(listen: &Peer, mut options: Options) -> Result<Coordinator, MapError> {
-        // Of a link, what it leads to is replaced.
+        // If the path is a symbolic link, the file that it leads to is replaced.
         options.file = options.file.canonicalize().unwrap_or(options.file);
         let lock = lock(&options.file)?;
         let map = load(&options.file)?;
@@ -128,7 +128,7 @@ impl Coordinator {
         self.state.shared.map()
     }
 
-    /// Waits for a newer map, as somebody who prints what happens does.
+    /// Waits until the map is newer than `epoch` or the time is over, and returns the map.
     #[must_use]
     pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
         self.state.shared.wait_newer(epoch, timeout)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What changed from one map to a later one: what a cache has to forget, and what an operator wants to read.
+//! Differences between a map and a later one: ranges that a cache has to forget, and lines for an operator to read.
 //!
 //! - **Layout** the address line is cut wherever either map has a boundary; pieces side by side with the same change are one
 //! - **Not here** acting on it
@@ -9,10 +9,10 @@ use std::fmt;
 use super::node::{NodeId, State};
 use super::range::{Map, Range};
 
-/// What happened to a piece of the address line.
+/// Kind of change to a piece of the address line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// There is an owner where nobody was.
+    /// It has an owner, and had none before.
     Added(NodeId),
     /// It went from one node to another.
     Moved(NodeId, NodeId),
@@ -20,25 +20,25 @@ pub enum Change {
     Lost(NodeId),
     /// It is not in the map any more.
     Removed,
-    /// Permissions or tenant are others.
+    /// Its permissions or its tenant are others.
     Rights(NodeId),
 }
 
 /// A piece of the address line and what happened to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// First address.
+    /// First address of the piece.
     pub base: u64,
     /// First address behind it.
     pub end: u64,
-    /// What happened.
+    /// Change that the piece went through.
     pub change: Change,
 }
 
 /// All changes from one map to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diff {
-    /// The epochs.
+    /// Epochs of the earlier and the later map.
     pub epochs: (u64, u64),
     /// Sorted by address.
     pub pieces: Vec<Piece>,
@@ -46,7 +46,7 @@ pub struct Diff {
     pub nodes: Vec<(NodeId, String, NodeChange)>,
 }
 
-/// What happened to a node.
+/// Kind of change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChange {
     /// It is new, or there again.
@@ -60,7 +60,7 @@ pub enum NodeChange {
 }
 
 impl Map {
-    /// What changed since `earlier`.
+    /// Returns all changes between `earlier` and this map.
     #[must_use]
     pub fn since(&self, earlier: &Map) -> Diff {
         Diff {
@@ -78,7 +78,7 @@ impl Diff {
         self.pieces.is_empty() && self.nodes.is_empty()
     }
 
-    /// Returns true if what was known of an address still holds: its bytes are where they were.
+    /// Returns true if the bytes of an address are where they were, so that what was read of them still holds.
     #[must_use]
     pub fn keeps(&self, address: u64) -> bool {
         let after = self.pieces.partition_point(|piece| piece.base <= address);

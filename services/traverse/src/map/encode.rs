@@ -34,21 +34,21 @@ pub const ENTRY_BYTES_MAX: usize = 640;
 const KIND_MAP: u16 = 0;
 const KIND_ENTRY: u16 = 1;
 
-/// What a node answers for a range that is not its own: the range, and whom to ask.
+/// A node's answer for a range that is not its own: the range, and the node to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Of the map that says so.
     pub cluster: u64,
     /// Of the map that says so.
     pub epoch: u64,
-    /// The range.
+    /// The range, as the map has it.
     pub range: Range,
     /// Its owner; `None` where the data was lost.
     pub node: Option<Node>,
 }
 
 impl Entry {
-    /// What a map says of an address; `None` when it belongs to nobody.
+    /// Returns the map's entry for an address; `None` when no range has it.
     #[must_use]
     pub fn of(map: &Map, address: u64) -> Option<Entry> {
         let (range, node) = match map.place(address) {
@@ -103,7 +103,7 @@ impl Entry {
 }
 
 impl Map {
-    /// As bytes.
+    /// Encodes the map as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new(

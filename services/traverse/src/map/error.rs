@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong with a map, and what to do about it.
+//! Errors of maps. Each says what failed, and what to do next.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,27 +11,27 @@ pub enum MapError {
     /// A call of the operating system failed.
     #[error("{action} {}: {source}", .path.display())]
     File {
-        /// What was attempted.
+        /// The attempted operation, such as "reading the key file".
         action: &'static str,
-        /// On which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A line of a map file.
     #[error("{}, line {line}: {what}", .path.display())]
     Text {
-        /// The file.
+        /// Path of the map file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the fault in that line.
         what: String,
     },
     /// Ranges or nodes that do not fit together.
     #[error("the map is not valid: {what}")]
     Invalid {
-        /// What does not fit.
+        /// Description of the ranges or nodes that do not fit together.
         what: String,
     },
     /// Bytes that are no map.
@@ -39,7 +39,7 @@ pub enum MapError {
         "these bytes are no range map ({what} at byte {at}): both ends must run releases with the same map format"
     )]
     Encoding {
-        /// What was expected.
+        /// Name of the item that was expected, such as "the checksum".
         what: &'static str,
         /// Where it was not.
         at: usize,
@@ -49,9 +49,9 @@ pub enum MapError {
         "no memory node has address {address:#x}: the pointer is wrong, or it is older than the map (epoch {epoch})"
     )]
     Nowhere {
-        /// The address.
+        /// Address that no range has.
         address: u64,
-        /// Of the map that was asked.
+        /// Epoch of the map that was asked.
         epoch: u64,
     },
     /// An address whose data was lost.
@@ -59,9 +59,9 @@ pub enum MapError {
         "the data at {address:#x} was lost: its node came back without its memory, or was forgotten (epoch {since}); load it again"
     )]
     Lost {
-        /// The address.
+        /// Address whose data was lost.
         address: u64,
-        /// When that was.
+        /// Epoch in which it was lost.
         since: u64,
     },
     /// The owner does not answer.
@@ -69,33 +69,33 @@ pub enum MapError {
         "memory node {node}, which has {address:#x}, is down (epoch {epoch}): start it again with its log, or `memlift map forget {node}`"
     )]
     Down {
-        /// The address.
+        /// Address that the node owns.
         address: u64,
         /// The owner's name.
         node: String,
-        /// Of the map that says so.
+        /// Epoch of the map that says so.
         epoch: u64,
     },
     /// A coordinator or etcd cannot be reached.
     #[error("{what} does not answer: {source}{}", known(*epoch))]
     Unreachable {
-        /// Whom.
+        /// Name of the coordinator or etcd that was asked.
         what: String,
-        /// What is known so far; 0 for nothing.
+        /// Newest epoch known so far; 0: none is known.
         epoch: u64,
-        /// What the system said.
+        /// Error of the connection or of the answer.
         source: io::Error,
     },
-    /// The other side, or the state of the map, says no.
+    /// The other side refused, or the state of the map forbids it.
     #[error("{what}")]
     Refused {
-        /// Why, and what to do.
+        /// Reason, and the next step to take.
         what: String,
     },
     /// The lease ran out before it was renewed.
     #[error("the lease of node {node} ran out: join again")]
     LeaseLost {
-        /// Whose.
+        /// Name of the node whose lease ran out.
         node: String,
     },
     /// Somebody changed the map at the same moment.
@@ -107,14 +107,14 @@ pub enum MapError {
     /// A map source that cannot be understood.
     #[error("{text:?} names no map: {what}")]
     Source {
-        /// What was given.
+        /// Text that was given as the map's source.
         text: String,
-        /// What is expected.
+        /// The form that is expected.
         what: &'static str,
     },
 }
 
-/// What goes on while nobody answers.
+/// Returns the end of the message: a question while no epoch is known, else the map that is used meanwhile.
 fn known(epoch: u64) -> String {
     if epoch == 0 {
         ". Is it running, and is that its address?".to_owned()
@@ -124,7 +124,7 @@ fn known(epoch: u64) -> String {
 }
 
 impl MapError {
-    /// What is wrong with ranges or nodes.
+    /// Makes an error about ranges or nodes that do not fit together.
     pub(crate) fn invalid(what: impl Into<String>) -> MapError {
         MapError::Invalid { what: what.into() }
     }

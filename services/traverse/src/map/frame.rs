@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: usize = MAP_BYTES_MAX + 64;
 const MAC_BYTES: usize = 32;
 const GREETING_BYTES: usize = 24;
 
-/// What a coordinator and those who ask it both know.
+/// Secret that a coordinator shares with its clients: 32 bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -57,12 +57,12 @@ impl Secret {
     }
 }
 
-/// Which side of a connection.
+/// The two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It answers.
+    /// The side that answers.
     Server,
-    /// It asks.
+    /// The side that asks.
     Client,
 }
 
@@ -88,7 +88,7 @@ fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Sixteen bytes that nobody can foresee.
+/// Returns sixteen random bytes of the system, which nobody can foresee.
 pub(super) fn nonce() -> io::Result<[u8; 16]> {
     let mut nonce = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
@@ -105,7 +105,7 @@ fn greeting(secret: Option<&Secret>, nonce: [u8; 16]) -> [u8; GREETING_BYTES] {
 }
 
 impl<S: Read + Write> Frames<S> {
-    /// Greets; whoever does not answer, or is something else, is an error.
+    /// Exchanges greetings. A peer that does not answer, or speaks another protocol, is an error.
     ///
     /// # Errors
     ///

@@ -33,7 +33,7 @@ pub struct Member {
 #[derive(Debug, Default)]
 struct Life {
     stop: AtomicBool,
-    /// What went wrong last, until something went right: of the thread that waits, and of the one that renews.
+    /// Last error of the thread that waits, and of the one that renews; `None` once that thread has succeeded.
     trouble: [Mutex<Option<String>>; 2],
 }
 
@@ -42,7 +42,7 @@ impl Life {
         *self.trouble[thread].lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Sleeps, but not on after the end. Gives whether to go on.
+    /// Sleeps until the time is over or the member ends; returns true to go on.
     fn sleep(&self, mut left: Duration) -> bool {
         while !self.stop.load(Ordering::SeqCst) && !left.is_zero() {
             let step = left.min(Duration::from_millis(20));
@@ -95,13 +95,13 @@ impl Member {
         &self.shared
     }
 
-    /// Which node this is.
+    /// Returns this node's id; `None` for one that only follows the map.
     #[must_use]
     pub fn id(&self) -> Option<NodeId> {
         self.node.map(|(id, _)| id)
     }
 
-    /// What is wrong with the source of the map just now, for people to read.
+    /// Returns the current error of the map's source as text, if there is one.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let read = |one: &Mutex<Option<String>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -193,7 +193,7 @@ impl Keep {
                 }
             };
         }
-        // A node that ends in order is down at once, not when its lease has run out. If nobody hears it, the lease says so.
+        // A node that stops in order is marked down at once. If that message is lost, its lease runs out.
         let _ = self.authority.order(&Order::Leave(self.id, self.join.incarnation));
     }
 
@@ -202,7 +202,7 @@ impl Keep {
             Err(MapError::LeaseLost { .. }) => {}
             other => return other,
         }
-        // The data is that of this start, whatever it was when it first joined.
+        // The node still has the data of this start, so it joins again as recovered.
         let newest = self.authority.read()?;
         let own = self.shared.map().cluster();
         if newest.cluster() == own && newest.node(self.id).is_none() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is said between a coordinator and those who ask it.
+//! Messages between a coordinator and its clients.
 //!
 //! - **Layout** request: 1 read · 2 wait · 3 join · 4 renew · 5 order, then its fields as in `bytes`
 //!   answer: 0 map · 1 refused · 2 lease lost · 3 nothing new, then its fields
@@ -12,31 +12,31 @@ use super::change::{Join, Order};
 use super::node::{ADDRESSES_MAX, NodeId};
 use super::range::Map;
 
-/// What somebody asks.
+/// A client's request to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The newest map.
     Read,
-    /// One that is newer than this epoch, after at most so many milliseconds.
+    /// A map that is newer than this epoch, after at most so many milliseconds.
     Wait(u64, u64),
-    /// A node comes.
+    /// A node asks to join.
     Join(Join),
-    /// A node, and which start of it, is still there.
+    /// A node, with its incarnation, renews its lease.
     Renew(NodeId, u64),
-    /// The map is to be changed.
+    /// A change of the map.
     Order(Order),
 }
 
-/// What it hears.
+/// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A map, a number that belongs to it, and the lease in milliseconds.
+    /// A map; the id of the node that joined, or of the migration that was planned, else 0; the lease in milliseconds, or 0.
     Map(Map, u64, u64),
-    /// Nothing new.
+    /// There is no newer map.
     Nothing,
-    /// No.
+    /// The request is refused, with the reason as text.
     Refused(String),
-    /// Join again.
+    /// The node's lease ran out: it has to join again.
     LeaseLost,
 }
 
@@ -46,7 +46,7 @@ fn short(text: &str) -> &str {
 }
 
 impl Request {
-    /// As bytes.
+    /// Encodes the request as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -104,7 +104,7 @@ impl Request {
 }
 
 impl Answer {
-    /// As bytes.
+    /// Encodes the answer as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();

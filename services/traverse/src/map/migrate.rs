@@ -5,18 +5,22 @@
 //!   Source: note what is written ─▶ copy all, then what was written meanwhile ─▶ hold writes, copy the rest ─▶ the outcomes
 //!   of earlier writes ─▶ the target has sealed it ─▶ hold everything ─▶ **commit**: one change of the map ─▶ what was
 //!   held and all that comes later goes on to the target ─▶ memory is released
-//! - **Order** the commit is the one moment at which the range changes hands, and it is whoever keeps the map who decides it. Before,
-//!   the target answers nothing for it; from the question on, the source answers nothing either until it knows
+//! - **Order** the range changes hands at one moment, the commit, which the keeper of the map decides. Before it the target
+//!   answers nothing for the range; once the commit was asked for, the source answers nothing either until it knows the outcome
 //! - **Owner** [`Migrations`], one per node, run by one thread of it; the node's memory through [`Host`]
 //! - **Not here** packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
 //!   packet says
 //!
-//! What a crash leaves. Of the source, before the commit: the map drops the migration when the node's lease runs out or when it
-//! joins again, the target discards its copy; whoever asked to write before goes on asking and is answered by the source's next
-//! start. Of the target, before the commit: dropped in the same way, the source lets writes through again. The commit is refused
-//! when either was started again, so a target that forgot its copy never becomes the owner. After the commit: the range is the
-//! target's, and the source's memory of it, if a log brings it back, is discarded because the map says so. Of who keeps the map:
-//! the source holds the range and asks until it is answered; a commit that was heard and not answered shows in the map.
+//! State after a crash:
+//!
+//! - **Source, before the commit** the map drops the migration when the node's lease runs out or when it joins again, and the
+//!   target discards its copy. Clients that asked to write before go on asking, and the source's next start answers them
+//! - **Target, before the commit** the map drops the migration in the same way, and the source lets writes through again. The
+//!   commit is refused when either node was started again, so a target that forgot its copy never becomes the owner
+//! - **After the commit** the range is the target's. If a log brings back the source's memory of it, the source discards that
+//!   memory because the map says so
+//! - **Keeper of the map** the source holds the range and asks until it is answered. A commit that was made but not answered
+//!   shows in the map
 
 mod incoming;
 mod message;
@@ -33,7 +37,7 @@ use incoming::Incoming;
 pub use message::{MESSAGE_BYTES_MAX, Message, PIECE_BYTES, RECORD_BYTES_MAX};
 use outgoing::{Outgoing, Step};
 
-/// What a migration needs of a node. All of it is called by the thread that runs [`Migrations`].
+/// Operations that a migration needs from its node. The thread that runs [`Migrations`] makes all calls.
 pub trait Host {
     /// Source, before anything: the range is to leave.
     ///
@@ -73,7 +77,7 @@ pub trait Host {
     fn discard(&mut self, base: u64, bytes: u64);
 }
 
-/// What whoever runs [`Migrations`] has to ask of who keeps the map, until the map shows that it was done.
+/// A request that the owner of [`Migrations`] makes to the keeper of the map, until the map shows that it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// `Order::Commit`.
@@ -87,7 +91,7 @@ pub enum Ask {
 pub enum Outcome {
     /// The range was given away, with so many pieces copied and so long during which writes were held.
     Given {
-        /// The migration.
+        /// Id of the migration.
         id: u64,
         /// Pieces sent, those sent again included.
         pieces: u64,
@@ -96,19 +100,19 @@ pub enum Outcome {
     },
     /// The range came.
     Taken {
-        /// The migration.
+        /// Id of the migration.
         id: u64,
     },
     /// It stays where it was.
     Cancelled {
-        /// The migration.
+        /// Id of the migration.
         id: u64,
         /// Why, as far as this node knows.
         why: String,
     },
 }
 
-/// What the source of a migration is doing.
+/// Phase of a migration, at its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Doing {
@@ -137,33 +141,33 @@ impl Doing {
     }
 }
 
-/// How far a range is that leaves.
+/// Progress of a range that leaves this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The migration.
+    /// Id of the migration.
     pub id: u64,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Length of the range, in bytes.
     pub bytes: u64,
     /// Pieces of [`PIECE_BYTES`].
     pub pieces: u64,
-    /// Of which the target has so many as they are now.
+    /// Pieces that the target has in their newest version.
     pub settled: u64,
-    /// What is being done.
+    /// The migration's current phase.
     pub step: Doing,
 }
 
-/// How far a range is that comes.
+/// Progress of a range that comes to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The migration.
+    /// Id of the migration.
     pub id: u64,
     /// Pieces of [`PIECE_BYTES`].
     pub pieces: u64,
-    /// Of which so many did not come yet.
+    /// Pieces that have not arrived yet.
     pub missing: u64,
-    /// All of it is here, and lasts.
+    /// True if all of it is here and durable.
     pub sealed: bool,
 }
 
@@ -241,7 +245,7 @@ impl Migrations {
         self.settle(&map, host);
     }
 
-    /// Ends what came, or does not come any more, by what the map says.
+    /// Ends the arrivals that the map shows as done or cancelled.
     fn settle(&mut self, map: &Map, host: &mut dyn Host) {
         let (me, outcomes) = (self.me, &mut self.outcomes);
         self.incoming.retain(|_, one| match one.poll(map, me, host) {
@@ -253,7 +257,7 @@ impl Migrations {
         });
     }
 
-    /// A message of another node came.
+    /// Handles a message of another node.
     pub fn receive(
         &mut self,
         from: NodeId,
@@ -277,12 +281,12 @@ impl Migrations {
             return;
         }
         let Message::Offer { base, bytes, .. } = message else {
-            // Known before a restart, perhaps: the source learns from the map that it is over.
+            // This node may have known it before a restart; the source learns from the map that it is over.
             return;
         };
         let map = self.shared.map();
-        // Memory that earlier migrations hold is let go first: their addresses may be among these. What is still being given away
-        // is offered back once more when that is over.
+        // Arrivals that are over let go of their memory first, because their addresses may be among these. If some are still
+        // being given away, the offer is ignored, and the source repeats it.
         self.settle(&map, host);
         let overlaps = |one: &Outgoing| one.overlaps(base, bytes);
         if self.outgoing.values().any(overlaps) {
@@ -308,25 +312,25 @@ impl Migrations {
         }
     }
 
-    /// How far those are that leave.
+    /// Returns the progress of each range that leaves.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.outgoing.values().map(Outgoing::progress).collect()
     }
 
-    /// How far those are that come.
+    /// Returns the progress of each range that comes.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.incoming.values().map(Incoming::arrival).collect()
     }
 
-    /// What is to be asked of who keeps the map. Asked twice, it does no harm.
+    /// Returns the requests to make to the keeper of the map. Making one twice does no harm.
     #[must_use]
     pub fn asks(&self) -> &[Ask] {
         &self.asks
     }
 
-    /// What ended since the last time.
+    /// Takes the outcomes of migrations that have ended since the last call.
     pub fn outcomes(&mut self) -> Vec<Outcome> {
         std::mem::take(&mut self.outcomes)
     }

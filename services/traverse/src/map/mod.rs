@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has which address: a map of ranges that changes from epoch to epoch while walks go on.
+//! The map of address ranges and the nodes that own them. It changes from epoch to epoch while walks go on.
 //!
 //! - **Flow** [`Source`] (a file, a coordinator, etcd) ─▶ [`Map`] ─▶ [`Shared`], one per process ─▶ a [`View`] per shard or client,
 //!   which says for a packet's epoch and address: [`Route::Here`], to a peer, refresh first, or an error

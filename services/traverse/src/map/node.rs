@@ -93,27 +93,27 @@ impl Address {
     }
 }
 
-/// Whether a node holds its lease.
+/// State of a node's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It does.
+    /// The lease has not run out.
     Up,
-    /// It does not: nobody answers for its ranges.
+    /// The lease ran out: nobody answers for the node's ranges.
     Down,
 }
 
 /// One memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number.
+    /// The node's number in the map.
     pub id: NodeId,
     /// Its name: letters, digits, `.`, `_` and `-`.
     pub name: String,
     /// Where it listens; the first is preferred.
     pub addresses: Vec<Address>,
-    /// Which start of its process.
+    /// Number of this start of its process: never the same twice.
     pub incarnation: u64,
-    /// Whether it is there.
+    /// State of its lease.
     pub state: State,
 }
 

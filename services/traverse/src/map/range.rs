@@ -24,7 +24,7 @@ pub const RANGES_MAX: usize = 1 << 17;
 /// Most migrations at a time.
 pub const MOVES_MAX: usize = 256;
 
-/// What may be done in a range.
+/// Accesses that a range allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions(u8);
 
@@ -56,17 +56,17 @@ impl Permissions {
 /// A run of addresses with one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Length of the range, in bytes.
     pub bytes: u64,
-    /// Who has it; `None`: its data was lost.
+    /// The node that owns it; `None`: its data was lost.
     pub owner: Option<NodeId>,
     /// The epoch in which the owner got it, or in which it was lost.
     pub since: u64,
-    /// What may be done.
+    /// Accesses that it allows.
     pub permissions: Permissions,
-    /// Whose it is; 0: everybody's.
+    /// Tenant that owns it; 0: all tenants may use it.
     pub tenant: u32,
 }
 
@@ -90,13 +90,13 @@ impl Range {
 pub struct Move {
     /// The epoch in which it was planned; no two have the same.
     pub id: u64,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Length of the range, in bytes.
     pub bytes: u64,
-    /// From whom, and which start of it.
+    /// Source node, and the incarnation for which the migration holds.
     pub from: (NodeId, u64),
-    /// To whom, and which start of it.
+    /// Target node, and the incarnation for which the migration holds.
     pub to: (NodeId, u64),
 }
 
@@ -108,23 +108,24 @@ impl Move {
     }
 }
 
-/// Who has an address.
+/// Owner of an address, and the owner's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'m> {
-    /// A node that is there.
+    /// A node that owns it and is up.
     Owned(&'m Range, &'m Node),
-    /// A node that is not.
+    /// A node that owns it and is down.
     Down(&'m Range, &'m Node),
-    /// Nobody any more.
+    /// No node any more: the data was lost.
     Lost(&'m Range),
-    /// Nobody.
+    /// No range has the address.
     Nowhere,
 }
 
 /// All nodes and ranges in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
-    /// Which cluster: drawn when its first node joins, 0 before that and in maps that are written by hand.
+    /// The cluster's number: the incarnation of its first node, from when that joins; 0 before and in maps that are written by
+    /// hand.
     pub(super) cluster: u64,
     pub(super) epoch: u64,
     pub(super) next_base: u64,
@@ -165,14 +166,14 @@ impl Map {
         Ok(map)
     }
 
-    /// Which cluster's it is: a number that no other one has, 0 for maps that are written by hand. An address means something in
+    /// Returns the cluster's number, which no other cluster has; 0 for maps that are written by hand. An address is meaningful in
     /// its cluster only.
     #[must_use]
     pub fn cluster(&self) -> u64 {
         self.cluster
     }
 
-    /// Which version of the map this is; from 1.
+    /// Returns the version of the map, from 1.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -221,13 +222,13 @@ impl Map {
         self.index(address).map(|index| &self.ranges[index])
     }
 
-    /// Who has an address.
+    /// Returns the owner of an address.
     #[must_use]
     pub fn place(&self, address: u64) -> Place<'_> {
         self.find(address).map_or(Place::Nowhere, |range| self.owner(range))
     }
 
-    /// Who has a range of this map.
+    /// Returns the owner of a range of this map.
     pub(super) fn owner<'m>(&'m self, range: &'m Range) -> Place<'m> {
         match range.owner.and_then(|id| self.node(id)) {
             None => Place::Lost(range),

@@ -57,7 +57,7 @@ impl fmt::Display for Peer {
 trait Stream: Read + Write + Send {}
 impl<S: Read + Write + Send> Stream for S {}
 
-/// A coordinator.
+/// A map that a coordinator keeps, over one connection that is opened again when it breaks.
 pub struct Remote {
     peer: Peer,
     secret: Option<Secret>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The current map of a process, and what each of its shards makes of it: where a packet goes.
+//! The current map of a process, and each shard's view of it, which says where a packet goes.
 //!
 //! - **Flow** a new map or a new hold ─▶ [`Shared`] counts one generation on ─▶ each [`View`], at the start of its next round,
 //!   takes both ─▶ [`Shared::settled`] when the last one has
@@ -16,7 +16,7 @@ use super::node::{Node, NodeId};
 use super::range::{Cursor, Map, Place, Range};
 use super::{Entry, MapError};
 
-/// What a packet wants of an address.
+/// Access that a packet makes to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// To walk through.
@@ -47,18 +47,18 @@ pub enum Route<'v> {
     Denied(&'v Range),
 }
 
-/// What is kept from a range while it is handed over.
+/// Accesses that are held back from a range while it is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing; what is written is noted.
     Nothing,
-    /// Changes.
+    /// Changes, fills and allocations; walks may still read.
     Writes,
     /// Everything: it may be another node's already.
     Everything,
 }
 
-/// Which pieces of a range were written since somebody last asked.
+/// Pieces of a range that were written since they were last taken.
 #[derive(Debug)]
 pub struct Dirty {
     base: u64,
@@ -115,13 +115,13 @@ impl Dirty {
 pub struct Rule {
     /// The migration's id.
     pub id: u64,
-    /// First address.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Length of the range, in bytes.
     pub bytes: u64,
-    /// What is kept.
+    /// Accesses that are held back.
     pub hold: Hold,
-    /// What was written.
+    /// Pieces that were written and are still to be copied.
     pub dirty: Arc<Dirty>,
 }
 
@@ -162,7 +162,7 @@ impl Shared {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which node this process is.
+    /// Returns the node that this process is; `None` in a client.
     #[must_use]
     pub fn me(&self) -> Option<NodeId> {
         self.me
@@ -206,26 +206,26 @@ impl Shared {
         views.iter().all(|seen| seen.0.load(Ordering::SeqCst) >= generation)
     }
 
-    /// Says that somebody knows a newer epoch: whoever reads maps reads again.
+    /// Notes that somebody claims a newer epoch, so that the thread that waits for maps reads again.
     pub fn want(&self, epoch: u64) {
         if self.wanted.fetch_max(epoch, Ordering::Relaxed) < epoch {
             self.changed.notify_all();
         }
     }
 
-    /// The epoch that somebody knows of, when it is newer than the map.
+    /// Returns the newest epoch that was claimed, if it is newer than the map.
     #[must_use]
     pub fn wanted(&self) -> Option<u64> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         (wanted > self.map().epoch()).then_some(wanted)
     }
 
-    /// A claim of a newer epoch turned out to be wrong: the newest map there is has been read.
+    /// Drops a claim of a newer epoch that turned out to be wrong: the newest map has been read.
     pub fn settle_wanted(&self, claimed: u64) {
         let _ = self.wanted.compare_exchange(claimed, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Waits until the map is newer than `epoch` or the time is over; gives the map.
+    /// Waits until the map is newer than `epoch` or the time is over; returns the map.
     #[must_use]
     pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
         let now = self.now();
@@ -247,7 +247,7 @@ impl Shared {
     }
 }
 
-/// What one shard knows of the map.
+/// One shard's view of the map: a map and a set of holds, for a whole round.
 #[derive(Debug)]
 pub struct View {
     shared: Arc<Shared>,
@@ -288,15 +288,15 @@ impl View {
         self.seen.0.store(generation, Ordering::SeqCst);
     }
 
-    /// Before sleeping: this view uses nothing until it is refreshed.
+    /// Parks this view before its shard sleeps: it uses no map until it is refreshed, and nobody waits for it.
     pub fn park(&mut self) {
         self.seen.0.store(PARKED, Ordering::SeqCst);
     }
 
-    /// After [`View::park`], before anything else.
+    /// Takes the newest map and holds again. Call it after [`View::park`], before anything else.
     pub fn unpark(&mut self) {
-        // Whoever asks from here on whether all have settled waits for this view; whoever asked before had raised the
-        // generation before, and it is read only now.
+        // A thread that asks from here on if all views have settled waits for this one. A thread that asked before had raised the
+        // generation before, and `take` reads it only now.
         self.seen.0.store(0, Ordering::SeqCst);
         self.take();
     }
@@ -324,7 +324,8 @@ impl View {
         let Some(range) = self.cursor.find(&self.map, address) else {
             return if newer { Route::Refresh } else { Route::Nowhere };
         };
-        // What is this node's stays so until it has agreed: a map that cannot be read just now keeps nobody from it.
+        // This node's own range stays its own until the node has agreed to give it up, so packets pass even if the newer map
+        // cannot be read now.
         if newer && (range.owner.is_none() || range.owner != self.shared.me) {
             return Route::Refresh;
         }
@@ -351,7 +352,7 @@ impl View {
         rule.map_or(Hold::Nothing, |rule| rule.hold)
     }
 
-    /// What is being handed over: shards that cache translated ranges leave these out of the cache.
+    /// Returns the ranges that are being handed over. Shards that cache translated ranges leave these out of the cache.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
@@ -365,7 +366,7 @@ impl View {
         }
     }
 
-    /// What to answer when a range is another node's.
+    /// Returns the answer for an address in another node's range.
     #[must_use]
     pub fn entry(&self, address: u64) -> Option<Entry> {
         Entry::of(&self.map, address)

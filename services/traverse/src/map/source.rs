@@ -27,7 +27,7 @@ pub enum Source {
     Etcd(Vec<String>, String),
 }
 
-/// What keeps a map and gives it to others.
+/// A store of the map, which gives it to nodes and clients and makes their changes.
 pub trait Authority: Send {
     /// The newest map.
     ///

@@ -103,7 +103,7 @@ impl Drop for Schema {
 impl Drop for Array {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: as for `Schema`.
+            // SAFETY: the producer's own callback on an array that it filled and that was not released: `release` is set.
             unsafe { release(self) };
         }
     }
@@ -112,7 +112,7 @@ impl Drop for Array {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: as for `Schema`.
+            // SAFETY: the producer's own callback on a stream that it filled and that was not released: `release` is set.
             unsafe { release(self) };
         }
     }
@@ -121,13 +121,13 @@ impl Drop for Stream {
 /// How a column's elements lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Whole numbers: bytes, with a sign.
+    /// Whole numbers: bytes of each, and true if they have a sign.
     Whole(usize, bool),
-    /// Floats: bytes.
+    /// Floats of so many bytes.
     Float(usize),
-    /// Bytes of any length: bytes of an offset.
+    /// Strings or bytes of any length: bytes of each offset.
     Bytes(usize),
-    /// Bytes of this length.
+    /// Bytes of a fixed length: bytes of each element.
     Fixed(usize),
 }
 
@@ -168,7 +168,7 @@ struct Column {
     kind: Kind,
 }
 
-/// What a value's column holds, for who unpacks values.
+/// Type of a value's column, for code that unpacks values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A whole number with a sign, 8 bytes.
@@ -222,7 +222,8 @@ impl Rows {
     /// `stream` points to an initialized stream of the C stream interface whose callbacks keep to it. It is moved from: its
     /// `release` is null afterwards, whatever is returned.
     pub unsafe fn new(stream: *mut Stream, key: &str, values: Option<&[&str]>) -> Result<Rows> {
-        // SAFETY: the caller's promise; the interface says that a move is a copy and a null `release` left behind.
+        // SAFETY: the caller vouches that `stream` points to an initialized stream; the interface says that a move is a copy that
+        // leaves a null `release` behind.
         let mut stream = Box::new(unsafe {
             let moved = stream.read();
             (&raw mut (*stream).release).write(None);
@@ -291,7 +292,7 @@ impl Rows {
         self.values.iter().map(|column| column.kind.value_bytes()).sum()
     }
 
-    /// What values consist of: names and contents of their columns.
+    /// Returns the name and the content of each column that values consist of.
     #[must_use]
     pub fn contents(&self) -> Vec<(&str, Content)> {
         let content = |kind| match kind {
@@ -469,7 +470,7 @@ mod tests {
         batches: Vec<(Vec<u64>, Vec<&'static str>)>,
     }
 
-    /// What a batch's buffers lie in.
+    /// Memory that a batch's buffers lie in.
     struct Kept {
         keys: Vec<u64>,
         offsets: Vec<i32>,
@@ -509,7 +510,7 @@ mod tests {
             ..Schema::EMPTY
         };
         std::mem::forget(children);
-        // SAFETY: the caller's place.
+        // SAFETY: `to` is a place for one schema, which the caller of the callback has.
         unsafe { to.write(made) };
         0
     }
@@ -526,7 +527,7 @@ mod tests {
         // SAFETY: made in `stream`.
         let table = unsafe { &mut *(*stream).private_data.cast::<Table>() };
         let Some((keys, texts)) = table.batches.pop() else {
-            // SAFETY: the caller's place.
+            // SAFETY: `to` is a place for one array, which the caller of the callback has.
             unsafe { to.write(Array::EMPTY) };
             return 0;
         };
@@ -562,7 +563,7 @@ mod tests {
             private_data: Box::into_raw(kept).cast(),
             ..Array::EMPTY
         };
-        // SAFETY: the caller's place.
+        // SAFETY: `to` is a place for one array, which the caller of the callback has.
         unsafe { to.write(array) };
         0
     }
@@ -600,12 +601,12 @@ mod tests {
     #[test]
     fn columns_that_are_not_there_are_named() {
         let mut made = stream(vec![]);
-        // SAFETY: as above.
+        // SAFETY: `stream` made it just now, and its callbacks follow the stream interface; nobody else has it.
         let error = unsafe { Rows::new(&raw mut made, "key", None) }.expect_err("no such column");
         assert!(error.to_string().contains("\"key\": the table has k, v"), "{error}");
         assert!(made.release.is_none(), "released with the error");
         let mut keyed = stream(vec![(vec![1], vec!["one"])]);
-        // SAFETY: as above.
+        // SAFETY: `stream` made it just now, and its callbacks follow the stream interface; nobody else has it.
         let rows = unsafe { Rows::new(&raw mut keyed, "v", Some(&["k"])) }.expect("columns");
         assert_eq!(rows.value_bytes(), Some(8));
         assert!(rows.numbered().next().expect("a row").is_err(), "keys of bytes");

@@ -16,9 +16,9 @@ use super::ordered::node::{KEYS, NODE_BYTES, Node};
 use super::placement::Placement;
 use crate::client::{ClientError, Result};
 
-/// Takes nodes as they lie in memory.
+/// Takes nodes in the form that they have in memory.
 pub trait Sink {
-    /// Bytes at an address; none is put twice.
+    /// Puts bytes at an address; no address is written twice.
     ///
     /// # Errors
     /// Why they could not be put.
@@ -31,7 +31,7 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// Says where nodes go.
+/// Chooses the addresses of nodes.
 pub trait Places {
     /// An address for so many bytes.
     ///
@@ -75,9 +75,9 @@ pub struct ToHeap<W> {
     bytes: usize,
 }
 
-/// What [`ToHeap`] writes at a time.
+/// Bytes that [`ToHeap`] gathers before it writes them.
 const BATCH_BYTES: usize = 256 << 10;
-/// Neighbours are joined to writes of at most this.
+/// Neighbouring nodes are joined into writes of at most so many bytes.
 const JOINED_BYTES: usize = 1024;
 
 impl<W: Writes> ToHeap<W> {
@@ -116,7 +116,7 @@ impl<W: Writes> Sink for ToHeap<W> {
 pub struct ToBytes<'b> {
     /// The first address.
     pub base: u64,
-    /// What will be there.
+    /// Memory that the nodes are written to; its first byte is address `base`.
     pub bytes: &'b mut [u8],
 }
 
@@ -192,7 +192,7 @@ pub fn ordered<V: AsRef<[u8]>>(
     }
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&root.to_le_bytes());
-    // Beside the root where neighbours are placed together: each walk goes from the one to the other.
+    // The cell is placed after the root, often beside it, because each walk goes from the cell to the root.
     handle.cell = placement.place(16)?;
     sink.put(handle.cell, &bytes)?;
     progress(taken);
@@ -210,7 +210,7 @@ fn close(
     let mut node = std::mem::replace(&mut levels[level], fresh);
     let last = *node.keys.last().expect("nodes are closed when they are not empty");
     if level != 0 {
-        // While it was open it had a key per child; the last child's goes up.
+        // An open node has a key for each child; when it is closed, the last child's key moves up.
         node.keys.pop();
     }
     let address = placement.place(NODE_BYTES as u64)?;
@@ -277,7 +277,7 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     Ok(hash::Handle { heads, log2 })
 }
 
-/// What a column of a CSV file becomes.
+/// Type that the numbers in a column of a CSV file are stored as.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numbers {
     /// Whole numbers with a sign; one with a fraction, or beyond 64 bits, is an error.

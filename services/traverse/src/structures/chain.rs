@@ -16,7 +16,7 @@ pub const HEADER_BYTES: usize = 24;
 pub const KEY_BYTES_MAX: usize = 128;
 /// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
-/// Times that a change is tried before others are blamed.
+/// Attempts at a change before it ends with [`ClientError::Contended`].
 const TRIES: u32 = 1000;
 
 const KEY: usize = 0;
@@ -34,10 +34,10 @@ const WORDS: usize = 192;
 /// Removed nodes that one walk unlinks.
 const RUN_MAX: u64 = 8;
 
-/// What a value is found by.
+/// Key of a value: a number, or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// A number.
+    /// A number of 64 bits.
     Number(u64),
     /// At most [`KEY_BYTES_MAX`] bytes.
     Bytes(&'a [u8]),
@@ -74,7 +74,7 @@ pub fn hash_bytes(key: &[u8]) -> u64 {
 }
 
 impl Key<'_> {
-    /// What a node's word for it holds: the number, or the hash of the bytes.
+    /// Returns the word that a node stores for this key: the number, or the hash of the bytes.
     #[must_use]
     pub fn word(&self) -> u64 {
         match *self {
@@ -88,7 +88,7 @@ impl Key<'_> {
             Key::Bytes(bytes) if bytes.len() > KEY_BYTES_MAX => {
                 Err(ClientError::TooLong { what: "a key", bytes: bytes.len(), most: KEY_BYTES_MAX })
             }
-            // Nodes of numbers say 0 key bytes: an empty key must not look like one.
+            // A node of 0 key bytes has a number as its key, so an empty key is refused.
             Key::Bytes([]) => {
                 Err(ClientError::TooLong { what: "an empty key", bytes: 0, most: KEY_BYTES_MAX })
             }
@@ -156,7 +156,7 @@ fn bytes_of(header: &Scratch) -> u64 {
 /// A node, as a walk over all of them sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Where it is.
+    /// Address of the node.
     pub address: u64,
     /// Its number, or the hash of its key.
     pub word: u64,
@@ -246,7 +246,8 @@ impl Chain {
         let fresh = heap.place(&node)?;
         let done = self.insert_node(heap, key, fresh);
         if let Err(ClientError::Contended { .. } | ClientError::ReadOnly) = done {
-            // It was not linked. Where nobody answered, that is not known: then the memory is left alone.
+            // The new node was not linked, so its memory is freed. If a node did not answer, that is not known: then the memory
+            // is left alone.
             heap.free(fresh, node.len() as u64)?;
         }
         done
@@ -270,7 +271,7 @@ impl Chain {
                 }
                 Outcome::Differs(_) | Outcome::Missing => {}
                 Outcome::Done => {
-                    // There: the new node takes the place of the old one, whose next word becomes the way to it.
+                    // The key is there: the new node takes the place of the old one, whose next word becomes the way to it.
                     let (old, next) = (walked.scratch.word(AT), walked.scratch.word(NEXT));
                     heap.write(fresh, &next.to_le_bytes())?;
                     match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
@@ -377,7 +378,7 @@ impl Chain {
                 Outcome::Done | Outcome::Missing => return Ok(()),
             }
         }
-        // Somebody else is at it all the time: that is as good.
+        // Others tidy this chain all the time, which does as well.
         Ok(())
     }
 
@@ -448,12 +449,12 @@ impl Chain {
     }
 }
 
-/// What is left of many values. They are signed; the sum wraps.
+/// Count, sum, least and greatest of many values. Values are signed; the sum wraps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the values; wraps.
     pub sum: i64,
     /// The least; 0 if there is none.
     pub min: i64,

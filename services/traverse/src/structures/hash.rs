@@ -36,7 +36,7 @@ pub struct HashMap {
     long: bool,
 }
 
-/// Which chain a word belongs to: the finalizer of MurmurHash3, then the top bits.
+/// Returns the number of the chain that a word belongs to: the finalizer of MurmurHash3, then the top `log2` bits.
 #[must_use]
 pub fn chain_of(word: u64, log2: u32) -> u64 {
     let mut mixed = word;

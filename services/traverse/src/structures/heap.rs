@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a collection needs of the memory that its nodes lie in, wherever that is.
+//! The operations that a collection needs from the memory that its nodes lie in, at nodes or in this process.
 //!
 //! - **Flow** collection ──[`Heap`]──▶ [`crate::client::Client`]: memory nodes; or [`super::image::Image`]: this process
 //! - **Order** `compare_swap` and a walk that ends with an apply happen exactly once, `write` before everything that is asked after
@@ -17,24 +17,25 @@ use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
 pub enum Outcome {
     /// The scratchpad is the answer.
     Done,
-    /// There was nothing.
+    /// The walk found nothing.
     Missing,
-    /// Eight bytes were changed; this is what they were.
+    /// Eight bytes were changed; holds their value before.
     Applied(u64),
-    /// Eight bytes were something else than expected, this; nothing was changed.
+    /// Eight bytes did not have the expected value; holds the value they had. Nothing was changed.
     Differs(u64),
 }
 
-/// What a walk came back with.
+/// Result of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// How it ended.
     pub outcome: Outcome,
     /// The scratchpad at its end.
     pub scratch: Scratch,
-    /// What it emitted.
+    /// Bytes that the walk emitted.
     pub result: Vec<u8>,
-    /// The memory's clock when it began: for [`Heap::read_since`] and [`Heap::compare_swap_since`] with what it found.
+    /// The memory's clock when the walk began: for [`Heap::read_since`] and [`Heap::compare_swap_since`] with addresses that it
+    /// found.
     pub since: u32,
 }
 
@@ -43,7 +44,7 @@ pub struct Walked {
 pub struct Scratch(pub Vec<u8>);
 
 impl Scratch {
-    /// All zeros.
+    /// Creates a scratchpad of zeros.
     #[must_use]
     pub fn new() -> Scratch {
         Scratch::default()
@@ -85,7 +86,7 @@ impl Scratch {
         self.word(offset) as u32
     }
 
-    /// Bytes; zeros where nothing was said.
+    /// Returns bytes; those beyond its end are zeros.
     #[must_use]
     pub fn bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
         let mut found: Vec<u8> = self.0.iter().skip(offset).take(bytes).copied().collect();
@@ -94,14 +95,14 @@ impl Scratch {
     }
 }
 
-/// A walk to be made.
+/// A walk that can be made.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// With which program.
+    /// Program that makes the steps.
     pub program: Arc<Program>,
-    /// From which address.
+    /// Address of the first node.
     pub start: u64,
-    /// With what in the scratchpad.
+    /// Scratchpad that the walk starts with.
     pub scratch: Scratch,
 }
 
@@ -118,7 +119,7 @@ pub trait Heap {
         walks.iter().map(|walk| self.walk(walk)).collect()
     }
 
-    /// Reads bytes: each aligned eight of them as they were at one time.
+    /// Reads bytes. Each aligned word of eight is read whole; different words may be of different times.
     ///
     /// # Errors
     /// Why it has no answer.
@@ -133,8 +134,8 @@ pub trait Heap {
         self.read(address, bytes)
     }
 
-    /// The memory's clock: what is unlinked now, no request may use any more that found it more than
-    /// [`GRACE`](super::pool::GRACE) ago. 0: there is none, and nobody else.
+    /// Returns the memory's clock. Memory that is unlinked now may not be used by requests that found it more than
+    /// [`GRACE`](super::pool::GRACE) ago. 0: there is no clock, because nobody else uses the memory.
     fn clock(&mut self) -> u32 {
         0
     }
@@ -167,7 +168,7 @@ pub trait Heap {
         (0..count).map(|_| self.allocate(bytes)).collect()
     }
 
-    /// A walk, and memory as [`Heap::allocate_many`] gives it, in the same time.
+    /// Makes a walk, and meanwhile allocates memory as [`Heap::allocate_many`] does.
     ///
     /// # Errors
     /// The first one; then there is no new memory.
@@ -192,7 +193,7 @@ pub trait Heap {
     /// Why it has no answer.
     fn free(&mut self, address: u64, bytes: u64) -> Result<()>;
 
-    /// Memory that was unlinked just now: addresses and bytes. It is free once no walk can be at it any more
+    /// Retires memory that was unlinked just now: addresses and bytes. It becomes free once no walk can be at it any more
     /// ([`crate::memory::GRACE`]).
     ///
     /// # Errors
@@ -215,7 +216,7 @@ pub trait Heap {
         pieces.iter().map(|&(address, bytes)| self.read(address, bytes)).collect()
     }
 
-    /// If the eight bytes are `expected`, they become `fresh`; else says what they are.
+    /// Replaces the eight bytes by `fresh` if they are `expected`; otherwise returns their value.
     ///
     /// # Errors
     /// Why it has no answer: they may be changed or not.
@@ -226,7 +227,7 @@ pub trait Heap {
         fresh: u64,
     ) -> Result<std::result::Result<(), u64>>;
 
-    /// The same with an address and a value that were found at this clock.
+    /// Does the same with an address and a value that were found at this clock.
     ///
     /// # Errors
     /// [`crate::client::ClientError::Outdated`]: the memory may have been used again since, and nothing was changed; or why it

@@ -45,7 +45,7 @@ impl Image {
         self.base
     }
 
-    /// What was given out so far, from the first address on.
+    /// Returns the bytes from the first address to the end of all that was ever allocated.
     #[must_use]
     pub fn content(&self) -> &[u8] {
         &self.bytes[..self.used]
@@ -160,7 +160,7 @@ impl Heap for Image {
         }
         let full = ClientError::Full { bytes };
         let end = usize::try_from(bytes).ok().and_then(|bytes| self.used.checked_add(bytes));
-        // Windows reach past what they are about: the last ones must have something behind them.
+        // A program's window may reach past its node, so bytes are left behind the last one.
         let end = end.filter(|end| end + 256 <= self.bytes.len()).ok_or(full)?;
         let address = self.base + self.used as u64;
         self.used = end;

@@ -18,12 +18,12 @@ use crate::client::{ClientError, Result};
 /// The first slab, and the largest: each is twice the one before.
 const SLAB_BYTES: (u64, u64) = (64 << 10, 4 << 20);
 
-/// A key that is nobody else's.
+/// A key that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OwnedKey {
-    /// A number.
+    /// A number of 64 bits.
     Number(u64),
-    /// Bytes.
+    /// At most [`super::chain::KEY_BYTES_MAX`] bytes.
     Bytes(Vec<u8>),
 }
 
@@ -41,7 +41,7 @@ struct Slabs<'c, 'h, H> {
     heap: &'c RefCell<&'h mut H>,
     taken: Vec<(u64, u64)>,
     rest: (u64, u64),
-    /// What no node was put in: first, bytes.
+    /// Parts of slabs in which no node lies: first address and bytes of each.
     unused: Vec<(u64, u64)>,
 }
 
@@ -104,7 +104,7 @@ fn load<H: Heap, T>(
     slabs.leave(slabs.rest.1);
     let Slabs { taken, unused, .. } = slabs;
     for (address, bytes) in if built.is_ok() { unused } else { taken } {
-        // What cannot be given back now is lost to the node; the first error is the one to hear about.
+        // Memory that cannot be given back now stays allocated at its node; the caller sees the first error only.
         let _ = heap.borrow_mut().free(address, bytes);
     }
     built

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the nodes of a structure go that is built at once: over which ranges, in slabs of which size, in which order.
+//! Places the nodes of a structure that is built at once: over which ranges, in slabs of which size, in which order.
 //!
 //! - **Flow** ranges ──cut into slabs──▶ [`Placement::next`]: an address for each node
 //! - **Order** [`Order::Sequential`] fills one range after the other; [`Order::Time`] fills slab after slab, and slabs go round the
@@ -13,7 +13,7 @@ pub enum Order {
     Sequential,
     /// Slab after slab, in turn over the ranges.
     Time,
-    /// Any slab, by a generator that starts with this number.
+    /// A slab drawn at random for each node; the generator starts with this number.
     Random(u64),
 }
 
@@ -24,7 +24,7 @@ pub const SLAB_2M: u64 = 2 << 20;
 /// A gigantic page.
 pub const SLAB_1G: u64 = 1 << 30;
 
-/// What is kept free behind the last node of a range: windows reach past what they are about.
+/// Bytes left free at the end of each range, because a program's window may reach past the node it reads.
 const TAIL_BYTES: u64 = 256;
 
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ impl Placement {
         Placement { slabs, current: 0, random }
     }
 
-    /// SplitMix64.
+    /// Draws the next number from a SplitMix64 generator.
     fn draw(state: &mut u64) -> u64 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = *state;

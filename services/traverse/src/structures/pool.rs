@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long the memory of unlinked nodes rests; the nodes that have it see to that (`crate::memory`).
+//! Time for which memory of unlinked nodes rests before it is reused; the memory nodes see to it (`crate::memory`).
 
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 //!
 //! - **Layout** a line per instruction: its bytes in hexadecimal (16 digits, or 32 for one of two places), ` ; `, its place, its
 //!   text; lines that start with `;` say where it comes from
-//! - **Order** the bytes count; `tests/structures_programs.rs` holds the text to them, and both to the C where its compiler is there
+//! - **Order** the bytes decide; `tests/structures_programs.rs` checks the text against them, and both against the C sources
+//!   where their compiler is installed
 //! - **Not here** the C sources, which users copy from: `programs/table1` (the paper's 13), `programs/collections`
 
 use std::sync::{Arc, OnceLock};
@@ -12,14 +13,14 @@ use crate::error::{Error, Result};
 use crate::program::Program;
 use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
 
-/// One of them.
+/// A program that comes with the crate.
 #[derive(Debug)]
 pub struct Shipped {
-    /// What it is called: the name of its C source.
+    /// Name of the program and of its C source.
     pub name: &'static str,
     /// The folder of its C source, in `programs/`.
     pub folder: &'static str,
-    /// As committed.
+    /// The committed text: one line per instruction, as the module says.
     pub text: &'static str,
     program: OnceLock<Arc<Program>>,
 }

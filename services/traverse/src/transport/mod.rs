@@ -18,29 +18,29 @@ pub mod shm;
 mod train;
 pub mod udp;
 
-/// The other end of a packet's way.
+/// Address of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Peer {
-    /// A socket.
+    /// The address of a UDP socket.
     Socket(SocketAddr),
     /// A ring, by its number; numbers are not used twice.
     Ring(u64),
 }
 
-/// Why packets cannot travel.
+/// Reason why packets cannot travel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The system refused.
+    /// The operating system refused an operation.
     #[error("{what}: {error}")]
     System {
-        /// During what.
+        /// The operation that failed.
         what: String,
-        /// What it said.
+        /// The operating system's error.
         #[source]
         error: std::io::Error,
     },
-    /// Memory for a ring.
+    /// Memory for a ring could not be made or mapped.
     #[error("a ring: {0}")]
     Region(#[from] memlift_engine::region::RegionError),
     /// The other side does not keep to the layout of the ring.
@@ -52,13 +52,13 @@ pub enum TransportError {
     /// The name cannot be that of a ring.
     #[error("{0:?} is no name of a ring: use letters, digits, '-', '_' and '.', 64 at most")]
     Name(String),
-    /// Reached from other machines, and nobody would be asked who they are.
+    /// The address is reachable from other machines, but packets are not authenticated.
     #[error("{0} is reached from other machines: give it keys, or listen on 127.0.0.1")]
     NotLoopback(SocketAddr),
 }
 
 impl TransportError {
-    /// Says during what the system refused.
+    /// Makes an error of the operating system, with the operation that failed.
     pub(crate) fn system<E: Into<std::io::Error>>(
         what: impl Into<String>,
     ) -> impl FnOnce(E) -> TransportError {
@@ -75,15 +75,15 @@ pub trait Transport: Send + Debug {
     /// The transport itself has failed; a peer that misbehaves is cut off without an error.
     fn receive(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> Result<usize, TransportError>;
 
-    /// Takes a packet to be sent; it leaves with [`Transport::flush`] at the latest. A packet for which there is no room, or
-    /// whose peer is gone, is lost: false.
+    /// Takes a packet to be sent; it leaves with [`Transport::flush`] at the latest. Returns false if the packet is lost: there
+    /// is no room for it, or its peer is gone.
     ///
     /// # Errors
     ///
     /// The transport itself has failed.
     fn send(&mut self, to: Peer, packet: &[u8]) -> Result<bool, TransportError>;
 
-    /// Sends what [`Transport::send`] has taken, and wakes who sleeps.
+    /// Sends all that [`Transport::send`] has taken, and wakes peers that sleep.
     ///
     /// # Errors
     ///
@@ -97,23 +97,25 @@ pub trait Transport: Send + Debug {
     /// The transport itself has failed.
     fn wait(&mut self, at_most: Duration) -> Result<(), TransportError>;
 
-    /// What becomes readable when something arrives after [`Transport::arm`]; none: [`Transport::arm`] never lets sleep.
+    /// Returns descriptors that become readable when something arrives after [`Transport::arm`]; none if [`Transport::arm`] never
+    /// allows sleep.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// Says that this side sleeps outside of [`Transport::wait`]; true: something has arrived already, so it does not.
+    /// Marks this side as asleep outside of [`Transport::wait`]. Returns true if something has arrived already: then it stays
+    /// awake.
     fn arm(&mut self) -> bool {
         true
     }
 
-    /// This side is awake again.
+    /// Marks this side as awake again.
     fn disarm(&mut self) {}
 
-    /// The longest packet that can be carried to a peer in one piece.
+    /// Returns the length of the longest packet that can be carried to a peer in one piece.
     fn packet_bytes(&self) -> usize;
 
-    /// Where peers on other machines reach this one, if they do.
+    /// Returns the address at which peers on other machines reach this side, if they do.
     fn local(&self) -> Option<SocketAddr> {
         None
     }

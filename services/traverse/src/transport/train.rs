@@ -33,7 +33,7 @@ const BUFFER_BYTES: usize = (64 << 10) + 3 * 64;
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// What describes a batch to the kernel. Everything a message points to lies in the same value.
+/// Structures that describe a batch to the kernel. Each message points only into buffers of the same value.
 struct Messages {
     names: Box<[libc::sockaddr_storage]>,
     vectors: Box<[libc::iovec]>,
@@ -62,7 +62,7 @@ impl Messages {
     }
 }
 
-/// Lets trains arrive whole; whether the kernel does so.
+/// Asks the kernel to deliver trains whole; returns true if it agrees.
 pub(super) fn accept(socket: BorrowedFd<'_>) -> bool {
     let on: libc::c_int = 1;
     // SAFETY: the option's value is one int, which lives as long as the call.
@@ -78,11 +78,11 @@ pub(super) fn accept(socket: BorrowedFd<'_>) -> bool {
     set == 0
 }
 
-/// Datagrams that have come and were not handed out yet.
+/// Datagrams that have arrived and were not handed out yet.
 pub(super) struct Arrived {
     bytes: Box<[[u8; BUFFER_BYTES]]>,
     messages: Messages,
-    /// Trains that are there; the one that is being handed out, and how many of its bytes were.
+    /// Trains that have arrived; then the one that is being handed out, and the bytes of it that were.
     filled: usize,
     taken: usize,
     offset: usize,
@@ -111,7 +111,7 @@ impl Arrived {
         self.taken == self.filled
     }
 
-    /// Takes what the kernel has; whether that was something. Errors of earlier sends show up here and mean nothing.
+    /// Receives what the kernel has; returns true if that was anything. Errors of earlier sends show up here and are ignored.
     pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         for message in &mut self.messages.headers[..self.filled] {
             // The kernel has written how much of each it used.
@@ -143,7 +143,7 @@ impl Arrived {
         }
     }
 
-    /// Hands out `most` datagrams at most; returns how many. One that is longer than any packet is none.
+    /// Hands out at most `most` datagrams; returns how many. A datagram longer than any packet is dropped.
     pub(super) fn take(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> usize {
         let mut count = 0;
         while self.taken < self.filled && count < most {
@@ -182,7 +182,8 @@ pub(super) struct Leaving {
     trains: bool,
 }
 
-// SAFETY: as for `Arrived`; between two flushes no pointer into `bytes` is used.
+// SAFETY: the pointers in `messages` lead into boxes of the same value, which nobody else has; between two flushes no pointer
+// into `bytes` is used.
 unsafe impl Send for Leaving {}
 
 impl Leaving {
@@ -207,7 +208,7 @@ impl Leaving {
         self.datagrams.push((to, packet.len()));
     }
 
-    /// Sends everything. Whatever a message met (no room, nobody there, no way there) is its loss; the next ones go on.
+    /// Sends everything. A message that fails (no room, nobody there, no way there) is lost; the next ones are sent.
     pub(super) fn flush(&mut self, socket: BorrowedFd<'_>) {
         let (mut next, mut start) = (0, 0);
         while next < self.datagrams.len() {
@@ -276,7 +277,7 @@ impl Leaving {
     }
 }
 
-/// What the kernel says where it, or the way to the peer, knows no trains.
+/// Returns true if the error says that the kernel, or the way to the peer, does not support trains.
 fn refuses_trains(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -325,7 +326,7 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
             Some(SocketAddr::V4(SocketAddrV4::new(address, u16::from_be(name.sin_port))))
         }
         libc::AF_INET6 => {
-            // SAFETY: as above, for sockaddr_in6.
+            // SAFETY: the family says that a sockaddr_in6 lies there; the storage is larger and more aligned.
             let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
             let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
             Some(SocketAddr::V6(SocketAddrV6::new(
@@ -362,7 +363,7 @@ fn put_address(to: SocketAddr, name: &mut libc::sockaddr_storage) -> libc::sockl
             value.sin6_flowinfo = to.flowinfo();
             value.sin6_scope_id = to.scope_id();
             value.sin6_addr.s6_addr = to.ip().octets();
-            // SAFETY: as above.
+            // SAFETY: `name` has room for a `sockaddr_in6` and is aligned for it, and `place` is the only pointer in use to it.
             unsafe { place.cast::<libc::sockaddr_in6>().write(*value) };
             size_of::<libc::sockaddr_in6>() as libc::socklen_t
         }

@@ -3,7 +3,7 @@
 //!
 //! - **Flow** socket ─▶ `train::Arrived` ─▶ `receive` hands them out …… `send` ─▶ `train::Leaving` ─▶ `flush` ─▶ socket
 //! - **Owner** [`Udp`] has its socket and its buffers
-//! - **Not here** who may send: beyond loopback [`Udp::bind`] wants to hear that packets are authenticated
+//! - **Not here** authentication of senders: beyond loopback, [`Udp::bind`] requires that packets carry MACs
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,10 +19,10 @@ use super::train::{self, Arrived, Leaving};
 use super::{Peer, Transport, TransportError};
 use crate::wire::PACKET_BYTES_MAX;
 
-/// What the kernel is asked to keep for us; it gives what it allows.
+/// Bytes of socket buffer that are requested, each way; the kernel may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// A socket.
+/// A UDP socket, with buffers for trains of datagrams.
 pub struct Udp {
     socket: UdpSocket,
     local: SocketAddr,
@@ -91,7 +91,7 @@ impl Udp {
 
     fn over(socket: UdpSocket) -> io::Result<Udp> {
         socket.set_nonblocking(true)?;
-        // Smaller buffers than asked for lose packets earlier; no reason to stop.
+        // Smaller buffers than requested only lose packets earlier, so this is no error.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         let local = socket.local_addr()?;
@@ -121,7 +121,7 @@ impl Udp {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The operating system's error.
     pub fn speaker(&self) -> Result<UdpSocket, TransportError> {
         self.socket.try_clone().map_err(TransportError::system("share a socket"))
     }

@@ -4,7 +4,7 @@
 //! - **Flow** [`Packet::parse`] borrows the body; nothing of it is copied
 //! - **Order** a packet that parses formats to the same bytes again, MAC aside
 //! - **Owner** parsing believes nothing: lengths must add up exactly, kinds and statuses be known, reserved bytes be 0
-//! - **Not here** authentication: `keys` looks at the bytes before they are parsed
+//! - **Not here** authentication: `keys` checks the MAC of a packet that parses
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -21,10 +21,10 @@ const SCRATCH_BYTES_MAX: usize = PACKET_BODY_BYTES_MAX - APPLY_OPERAND_BYTES;
 const FLAGS_KNOWN: u16 =
     FLAG_AUTHENTICATED | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | FLAG_SINCE;
 
-/// A program, by the first bytes of its BLAKE3.
+/// Name of a program in packets: the first bytes of its BLAKE3.
 pub type Hash = [u8; PROGRAM_HASH_BYTES];
 
-/// Where an answer goes when it does not go to whom the packet came from.
+/// Address for the answer, where it does not go back to the sender of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub struct Reply {
     /// IPv6, or IPv4 mapped into it; zeros: the sender.
@@ -34,7 +34,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// To a socket.
+    /// Makes the reply address of a socket.
     #[must_use]
     pub fn to(socket: SocketAddr) -> Reply {
         let address = match socket.ip() {
@@ -44,7 +44,7 @@ impl Reply {
         Reply { address: address.octets(), port: socket.port() }
     }
 
-    /// The socket, unless it means the sender.
+    /// Returns the socket; `None`: the answer goes to the sender.
     #[must_use]
     pub fn socket(self) -> Option<SocketAddr> {
         (self.port != 0)
@@ -52,25 +52,25 @@ impl Reply {
     }
 }
 
-/// Why bytes are no packet.
+/// Reason why bytes are no packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
     /// Fewer bytes than a header, or not as many as the header says.
     #[error("a packet was cut: {got} bytes where {expected} belong")]
     Cut {
-        /// Bytes that came.
+        /// Bytes that arrived.
         got: usize,
-        /// Bytes that should have.
+        /// Bytes that the header, or its size, asks for.
         expected: usize,
     },
-    /// Not a packet of this protocol.
+    /// The bytes do not start with the protocol's magic.
     #[error("not a packet of memlift walks: it does not start with MLPK")]
     Magic,
-    /// Of another version.
+    /// The packet has another version than this side.
     #[error("a packet of version {0}, this side speaks version 2: update the older side")]
     Version(u8),
-    /// A field holds what it cannot.
+    /// A field holds a value that is not allowed.
     #[error("a packet's field `{0}` holds what it must not")]
     Field(&'static str),
     /// The MAC is wrong or missing.
@@ -83,7 +83,7 @@ pub enum PacketError {
 /// Everything but the body. Integers are the host's; `docs/formats/packet.md` says what they mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What it is.
+    /// Kind of packet: a request, an answer, or a message between nodes.
     pub kind: Kind,
     /// `FLAG_*`.
     pub flags: u16,
@@ -93,42 +93,42 @@ pub struct Header {
     pub hops: u8,
     /// Bytes of the walk's scratchpad, of which the body holds those before the zeros at the end.
     pub scratch_bytes: u16,
-    /// Who asks: chosen at random by the client.
+    /// Number of the client that asks: drawn at random, or set by its configuration.
     pub client: u64,
     /// Grows each time that the client starts with the same number.
     pub incarnation: u32,
-    /// Which time this request is sent, from 0.
+    /// Number of this attempt at the request, from 0.
     pub attempt: u32,
-    /// Which request of the client, from 1.
+    /// Number of the client's request, from 1.
     pub sequence: u64,
     /// Every request of the client before this one is settled: nobody will ask for its outcome any more.
     pub settled: u64,
-    /// On whose behalf.
+    /// Tenant that the request is made for.
     pub tenant: u32,
     /// Iterations left, over all visits.
     pub iterations: u32,
-    /// Of the sender's map.
+    /// Epoch of the sender's map.
     pub epoch: u64,
     /// `cur_ptr`, or the address that the request is about.
     pub address: u64,
-    /// What was read, how many bytes are wanted: see the kind.
+    /// A value that depends on the kind: what was read, or bytes wanted, for example.
     pub value: u64,
-    /// The program.
+    /// Hash of the program; 0 for none.
     pub program: Hash,
     /// Number of this piece.
     pub piece: u32,
     /// How many pieces there are.
     pub pieces: u32,
-    /// Where answers go.
+    /// Address that answers go to.
     pub reply: Reply,
-    /// Which client or node authenticated this packet.
+    /// Number of the client or node that sealed this packet.
     pub sender: u64,
-    /// Its packets in order: never twice the same.
+    /// Number of the sender's packet: never the same twice.
     pub nonce: u64,
-    /// Seconds of the nodes' clock. Of a request: the newest that its sender knows of; with `FLAG_SINCE`, when it got the
-    /// addresses that it asks by. Of an answer: when what it says was begun to be read.
+    /// Seconds of the nodes' clock. Of a request: the newest that its sender knows of; with `FLAG_SINCE`, the time at which it
+    /// read the addresses that it uses. Of an answer: the time at which reading for it began.
     pub clock: u32,
-    /// Which cluster's memory, or which start's of a node without one, the addresses are; 0: not known.
+    /// Number of the memory that the addresses belong to: a cluster's, or one start's of a node without a cluster; 0: not known.
     pub cluster: u64,
     /// Of a request: the client's session, a number that grows. Of an answer: the node's clock.
     pub session: u64,
@@ -203,7 +203,8 @@ impl Header {
         let start = packet.len();
         packet.resize(start + PACKET_HEADER_BYTES, 0);
         let head = packet[start..].first_chunk_mut::<PACKET_HEADER_BYTES>().expect("as many were added");
-        // In whole words, where they belong: rings take them out as words, and a load that needs two stores waits for both.
+        // Written as whole words in their places: rings read packets as words, and a load that spans two stores has to wait for
+        // both.
         let mut put = |at: usize, word: u64| head[at..at + 8].copy_from_slice(&word.to_le_bytes());
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let four = |a: u16, b: u16, c: u16, d: u16| {
@@ -242,12 +243,12 @@ impl Header {
     }
 }
 
-/// A packet whose every field holds what it may.
+/// A packet whose fields all hold allowed values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
-    /// Its fields.
+    /// All fields of the header.
     pub header: Header,
-    /// What comes after them.
+    /// Bytes after the header, without the MAC.
     pub body: &'a [u8],
 }
 
@@ -355,10 +356,10 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What an apply changes, and how.
+/// Operands of an apply: the change, and the address it is made at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ApplyOperands {
-    /// Which change; 0 in a decision to change nothing.
+    /// Number of the change; 0 in a decision to change nothing.
     pub kind: u64,
     /// Where: a global address, a multiple of 8.
     pub address: u64,
@@ -380,7 +381,7 @@ impl ApplyOperands {
     }
 }
 
-/// What of a scratchpad is sent: all but the zeros at its end.
+/// Returns the part of a scratchpad that is sent: all but the zeros at its end.
 #[must_use]
 pub fn used(scratch: &[u8]) -> &[u8] {
     let mut rest = scratch;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may say what: a key per tenant, and the MAC that proves it.
+//! Authentication: a key per tenant, and the MAC that proves who sent a packet.
 //!
 //! - **Flow** key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
 //! - **Layout** MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
 //!   key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other about ranges that move;
 //!   `#` starts a comment
 //! - **Order** with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
-//! - **Not here** replay: a MAC says who, [`super::Senders`] says whether for the first time
+//! - **Not here** replay: a MAC proves the sender, [`super::Senders`] refuses a packet that comes twice
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use memlift_spec::operand::packet::{FLAG_AUTHENTICATED, PACKET_MAC_BYTES, TENANT
 
 use super::{Header, Packet, PacketError};
 
-/// What is wrong with a key file.
+/// A line of a key file that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "line {line} of the key file is not `TENANT HEX` with a tenant's number, or `nodes`, and 64 hexadecimal digits"
 )]
 pub struct KeyError {
-    /// Which line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
 }
 
@@ -43,7 +43,7 @@ impl Keys {
         Keys::default()
     }
 
-    /// The key of one tenant, besides those that are there.
+    /// Adds the key of one tenant.
     #[must_use]
     pub fn with(mut self, tenant: u32, key: [u8; 32]) -> Keys {
         self.keys.insert(tenant, key);
@@ -54,7 +54,7 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// The first line that is no key; or line 0: there is no key at all.
+    /// The first line that is no key; line 0 if there is no key at all.
     pub fn parse(text: &str) -> Result<Keys, KeyError> {
         let mut keys = Keys::none();
         for (index, line) in text.lines().enumerate() {
@@ -81,13 +81,13 @@ impl Keys {
         self.keys.is_empty()
     }
 
-    /// Returns true if nodes can speak to each other: there is a key for it, or authentication is off.
+    /// Returns true if nodes can send each other messages: there is a key for them, or authentication is off.
     #[must_use]
     pub fn nodes_can_speak(&self) -> bool {
         self.is_empty() || self.keys.contains_key(&TENANT_NODES)
     }
 
-    /// Appends a packet to `bytes`, with a MAC where there is a key for its tenant.
+    /// Appends a packet to `bytes`, with a MAC if there is a key for its tenant.
     #[inline]
     pub fn seal(&self, header: &Header, body: &[u8], bytes: &mut Vec<u8>) {
         let start = bytes.len();
@@ -106,7 +106,7 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The packet is malformed, or its MAC is missing or wrong.
     #[inline]
     pub fn open<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, PacketError> {
         let packet = Packet::parse(bytes)?;
@@ -120,7 +120,7 @@ impl Keys {
         }
         let (said, mac) = bytes.split_at(bytes.len() - PACKET_MAC_BYTES);
         let right = blake3::keyed_hash(key, said);
-        // Compared without a branch on the first difference, so that time tells nothing about the right MAC.
+        // Compared without a branch on the first difference, so that timing reveals nothing about the right MAC.
         let difference =
             right.as_bytes()[..PACKET_MAC_BYTES].iter().zip(mac).fold(0, |all, (a, b)| all | (a ^ b));
         if std::hint::black_box(difference) == 0 { Ok(packet) } else { Err(forged) }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a packet is, and how a request ended.
+//! Kinds of packets, and the statuses with which requests end.
 //!
 //! - **Layout** the bytes are `memlift_spec::operand::packet`'s
 //! - **Order** statuses up to [`Status::Differs`] are answers; the client can do something about those up to [`Status::WrongNode`]
@@ -14,7 +14,7 @@ use memlift_spec::operand::packet::{
     STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_NODE,
 };
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -24,11 +24,11 @@ pub enum Kind {
     Answer = KIND_ANSWER,
     /// A piece of a result.
     Chunk = KIND_CHUNK,
-    /// A request: hold a program.
+    /// A request: register a program.
     Register = KIND_REGISTER,
-    /// A request: memory.
+    /// A request: allocate memory.
     Allocate = KIND_ALLOCATE,
-    /// A request: memory is given back.
+    /// A request: free memory.
     Free = KIND_FREE,
     /// A request: store bytes.
     Write = KIND_WRITE,
@@ -38,15 +38,15 @@ pub enum Kind {
     Apply = KIND_APPLY,
     /// Node to node: how a walk that writes ended.
     Decided = KIND_DECIDED,
-    /// A request: the epoch.
+    /// A request: the node's range, and the map's entry for an address.
     Map = KIND_MAP,
     /// Node to node: about a range that moves.
     Migrate = KIND_MIGRATE,
-    /// A client goes; not answered.
+    /// A client is gone; not answered.
     End = KIND_END,
-    /// A request: memory, with bytes in it.
+    /// A request: allocate blocks, the first one filled.
     Place = KIND_PLACE,
-    /// A request: memory was unlinked.
+    /// A request: retire memory that was unlinked.
     Retire = KIND_RETIRE,
 }
 
@@ -80,7 +80,7 @@ impl Kind {
         !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided | Kind::Migrate)
     }
 
-    /// Returns true if carrying it out twice would differ from once, whatever it says.
+    /// Returns true if a request of this kind must not be carried out twice.
     #[must_use]
     pub fn changes_memory(self) -> bool {
         matches!(self, Kind::Allocate | Kind::Free | Kind::Write | Kind::Apply | Kind::Place | Kind::Retire)
@@ -104,17 +104,17 @@ pub enum Status {
     Retry,
     /// Queues are full; send again later.
     Busy,
-    /// Register the program first.
+    /// The node lacks the program: register it first.
     NeedProgram,
     /// The address is not here, and the map does not say where.
     WrongNode,
-    /// Through too many nodes.
+    /// The request passed through too many nodes.
     Hops,
     /// Too many iterations altogether.
     Iterations,
-    /// Not this tenant's, or not to be written.
+    /// The address is another tenant's, or may not be written.
     Forbidden,
-    /// No memory left.
+    /// No memory is left for it.
     Full,
     /// The request makes no sense; the body says why.
     BadRequest,
@@ -122,19 +122,19 @@ pub enum Status {
     Refused,
     /// The request is long over.
     Stale,
-    /// As many are held already.
+    /// The node holds as many things as it may.
     Limit,
-    /// No end: it was sent on to the node that the body names, and is not answered yet.
+    /// Not an end: the request was sent on to the node that the body names, and is not answered yet.
     SentOn,
-    /// The session is over.
+    /// The session was forgotten or has ended.
     Expired,
     /// Another process uses the client's number.
     Taken,
     /// The memory is of another cluster or of a later start.
     Foreign,
-    /// Memory may have been used again since the addresses were got; nothing was changed.
+    /// The memory may have been reused since the addresses were read; nothing was changed.
     Outdated,
-    /// The disk of the node's log is full: it takes no changes, and goes on reading.
+    /// The disk of the node's log is full: the node takes no changes, and goes on reading.
     LogFull,
     /// The program failed: [`Verdict::is_fault`].
     Fault(Verdict),
@@ -179,7 +179,7 @@ impl Status {
         })
     }
 
-    /// Its byte.
+    /// Returns the byte that stands for it in a packet.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {

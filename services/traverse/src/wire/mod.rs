@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The packet: one format for requests, what nodes send on, and answers.
+//! The packet: one format for requests, for requests that nodes send on, and for answers.
 //!
-//! - **Flow** bytes ──[`Keys::open`]: length, MAC──▶ [`Packet::parse`]: every field ──▶ [`Header`] and body, borrowed
+//! - **Flow** bytes ──[`Keys::open`]──▶ [`Packet::parse`]: length, every field ──▶ MAC compared ──▶ [`Header`] and body, borrowed
 //!   [`Header`] and body ──[`Header::format`]──▶ bytes ──[`Keys::seal`]──▶ bytes with MAC
 //! - **Layout** `memlift_spec::operand::packet`; what the fields mean together: `docs/formats/packet.md`
 //! - **Owner** bytes that came from a peer are copied out of shared memory before they get here

@@ -144,9 +144,9 @@ pub(super) fn ask(host: &str, path: &str, body: &Value) -> io::Result<Value> {
 /// A question whose answers go on.
 pub(super) struct Stream {
     reader: BufReader<TcpStream>,
-    /// What came of the next line, with as much of its chunk as is there.
+    /// Content of whole chunks that was not returned as a line yet.
     line: Vec<u8>,
-    /// What came of the next chunk: its size line, then its bytes.
+    /// Bytes read behind those chunks: size lines and chunks, the last of them perhaps incomplete.
     raw: Vec<u8>,
 }
 

@@ -58,7 +58,7 @@ impl fmt::Debug for Etcd {
     }
 }
 
-/// What one reading of the prefix gave.
+/// Result of one reading of the prefix.
 struct Reading {
     map: Map,
     /// Revision of the last put of the map; 0: there is none.
@@ -169,7 +169,7 @@ impl Etcd {
         Ok(reading)
     }
 
-    /// Puts a map if the last put is the one that was read. Gives whether it was.
+    /// Puts a map if the last put is the one that was read; returns true if it was put.
     fn put(&mut self, map: &Map, read: i64) -> Result<bool, MapError> {
         let (key, value) = (self.key("map"), base64::encode(&map.encode()));
         let compare =
@@ -214,7 +214,7 @@ impl Etcd {
 
     fn revoke(&mut self) {
         if let Some(lease) = self.lease.take() {
-            // It runs out by itself otherwise.
+            // A lease that is not revoked runs out by itself.
             let _ = self.ask("/v3/lease/revoke", &json!({"ID": lease}));
         }
     }
@@ -230,7 +230,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Whether an event says that something changed; an error when the watch is over.
+    /// Returns true if an event says that something changed; an error if the watch has ended.
     fn event(&self, event: &Value) -> Result<bool, MapError> {
         let result = &event["result"];
         if result.is_null() || result["canceled"].as_bool() == Some(true) {
@@ -263,7 +263,7 @@ impl Authority for Etcd {
                 Err(error) => Err(self.unreachable(error)),
             };
             match changed {
-                // Read whole: of what several events say, only the outcome counts.
+                // The prefix is read whole, because only the outcome of several events counts.
                 Ok(true) => {
                     let reading = self.tended();
                     if reading.is_err() {
@@ -289,7 +289,7 @@ impl Authority for Etcd {
         let granted = self.ask("/v3/lease/grant", &json!({"TTL": self.lease_s.to_string()}))?;
         let lease = granted["ID"].as_str().ok_or_else(|| self.bad("no lease"))?.to_owned();
         let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
-        // Before the map says that the node is up: who reads both never finds it up and gone.
+        // The key is put before the map says that the node is up: a reader of both never finds an up node without its key.
         let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
         self.lease = Some(lease.clone());
         self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;

@@ -82,7 +82,7 @@ impl Incoming {
         }
         if version > *known {
             let zeros = [0; PIECE_BYTES as usize];
-            // What was reserved is zero: a first piece of zeros touches no memory.
+            // Reserved memory is zero, so a first piece of zeros need not be stored.
             if !bytes.is_empty() {
                 host.store(self.plan.base + offset, bytes);
             } else if *known != 0 {
@@ -99,7 +99,7 @@ impl Incoming {
         if !self.sealed {
             let here = self.records.iter().flatten().count();
             if self.missing != 0 || here != records as usize || self.records.len() != here {
-                // The source says so too early, which it does not: acknowledged pieces are here.
+                // A correct source does not seal before all pieces and records were acknowledged.
                 return;
             }
             let records: Vec<Vec<u8>> = self.records.drain(..).flatten().collect();

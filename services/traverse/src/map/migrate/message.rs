@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What source and target of a migration say to each other.
+//! Messages between the source and the target of a migration.
 //!
 //! - **Layout** 0 CRC-32C of the rest u32 · 4 kind u8 · then the migration's id and the fields, as in `bytes`
 //!   to the target: 1 offer · 2 piece · 3 record · 4 seal; to the source: 5 accept · 6 refuse · 7 got · 8 got record · 9 sealed
@@ -21,7 +21,7 @@ pub const MESSAGE_BYTES_MAX: usize = 1100;
 /// Most pieces that one message acknowledges.
 pub(super) const GOT_MAX: usize = 64;
 
-/// One message.
+/// One message of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are named by what they are; the module says what they do")]
 pub enum Message {
@@ -29,7 +29,7 @@ pub enum Message {
     Offer { id: u64, base: u64, bytes: u64 },
     /// A piece of it; no bytes: all zero.
     Piece { id: u64, index: u64, version: u32, bytes: Vec<u8> },
-    /// What belongs to it besides its bytes.
+    /// A record of the range: state that belongs to it besides its bytes.
     Record { id: u64, index: u32, total: u32, bytes: Vec<u8> },
     /// That was all.
     Seal { id: u64, records: u32 },
@@ -46,7 +46,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The migration.
+    /// Returns the migration's id.
     #[must_use]
     pub fn id(&self) -> u64 {
         match *self {
@@ -71,7 +71,7 @@ impl Message {
         )
     }
 
-    /// As bytes.
+    /// Encodes the message as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();

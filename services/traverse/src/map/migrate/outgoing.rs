@@ -17,14 +17,14 @@ use crate::map::shared::{Dirty, Hold, Rule, Shared};
 
 /// Pieces on their way at a time.
 const WINDOW: usize = 128;
-/// What was not acknowledged for so long is said again.
+/// Time after which a message that was not acknowledged is sent again.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Writes are held when so few pieces are left to copy...
 const FEW_PIECES: u64 = 256;
 /// ... or after so many times through the range: whoever writes faster than is copied does not put it off for ever.
 const PASSES_MAX: u32 = 4;
 
-/// What happens after a look at a migration.
+/// Result of one poll of a migration.
 pub(super) enum Step {
     Working,
     Ask(Ask),
@@ -41,9 +41,9 @@ enum Phase {
     Copying,
     /// Until nobody writes.
     Freezing(u64),
-    /// What was written since it was copied.
+    /// Copies the pieces written since they were last copied.
     Draining,
-    /// What belongs to it besides its bytes.
+    /// Sends the records: state that belongs to the range besides its bytes.
     Recording,
     /// Until the target has all of it.
     Sealing,
@@ -58,12 +58,12 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     plan: Move,
-    /// Since when the source has the range: whether it is the same afterwards.
+    /// Epoch since which the source has had the range: shows afterwards if the range is still the same.
     since: u64,
     shared: Arc<Shared>,
     dirty: Arc<Dirty>,
     phase: Phase,
-    /// Pieces on their way: which version, and since when.
+    /// Pieces on their way: the version that was sent, and when.
     window: BTreeMap<u64, (u32, Duration)>,
     next: u64,
     passes: u32,
@@ -140,7 +140,7 @@ impl Outgoing {
         self.said = None;
     }
 
-    /// Returns true if it is time to say something again.
+    /// Returns true if a message is due to be sent, or sent again; notes the time.
     fn again(&mut self, now: Duration) -> bool {
         let due = self.said.is_none_or(|said| now.saturating_sub(said) >= AGAIN);
         if due {

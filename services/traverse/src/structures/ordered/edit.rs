@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From one tree to the next: the nodes from a leaf to the root, made anew with a key put in or taken out.
+//! Changes of a tree: the nodes from a leaf to the root, made anew with a key put in or taken out.
 //!
 //! - **Flow** [`Path`] (what `ordered_path` emitted) ──[`Path::put`], [`Path::take`]──▶ [`Edit`]: new nodes by level, whose addresses
 //!   the caller chooses ──▶ [`Edit::place`] ──▶ bytes to write, and the new root
-//! - **Not here** memory, requests: nothing in this file asks anybody
+//! - **Not here** memory and requests: this file only computes
 
 use super::node::{LEVELS_MAX, NODE_BYTES, Node};
 use crate::client::{ClientError, Result};
@@ -42,7 +42,7 @@ impl Path {
         self.0.first().map_or(0, |(address, _)| *address)
     }
 
-    /// What the leaf has for a key.
+    /// Returns the value word that the leaf has for a key.
     #[must_use]
     pub fn value(&self, key: u64) -> Option<u64> {
         let (_, leaf) = self.0.last()?;
@@ -103,7 +103,7 @@ impl Path {
             let (mut node, child) = (node.clone(), node.lower_bound(key));
             if gone {
                 node.places.remove(child);
-                // The key to its right goes with a child; the last child's is the one to its left.
+                // A child goes with the key to its right; the last child goes with the key to its left.
                 if !node.keys.is_empty() {
                     node.keys.remove(child.min(node.keys.len() - 1));
                 }
@@ -115,7 +115,7 @@ impl Path {
                 levels.push(Level { left: node, right: None, child: Some(child) });
             }
         }
-        // A root with one child is none.
+        // A root with one child is dropped, and the child becomes the root.
         while levels.last().is_some_and(|top| top.left.level != 0 && top.left.keys.is_empty()) {
             let top = levels.last().expect("just seen");
             if top.child.is_none() {
@@ -133,7 +133,7 @@ impl Path {
 struct Level {
     left: Node,
     right: Option<Node>,
-    /// Which child is the level below's left node; the one after it is its right one.
+    /// Index of the child that is the left node of the level below; the child after it is the right one.
     child: Option<usize>,
 }
 

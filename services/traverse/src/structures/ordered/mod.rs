@@ -39,7 +39,7 @@ const OUT: usize = 392;
 /// Where a map is, and how long its values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
-    /// Address of the root's address.
+    /// Address of the cell, which holds the root's address.
     pub cell: u64,
     /// Bytes of each value: 8, which lie in the leaves, or up to [`VALUE_BYTES_MAX`], which lie in records.
     pub value_bytes: usize,
@@ -125,7 +125,7 @@ impl Handle {
         self.request(&shipped::ORDERED_AGGREGATE, scratch)
     }
 
-    /// What the answer of [`Handle::aggregate_walk`] says.
+    /// Reads the aggregate out of the answer to [`Handle::aggregate_walk`].
     #[must_use]
     pub fn aggregated(walked: &Walked) -> Aggregate {
         if walked.outcome != Outcome::Done || walked.scratch.word(SUM + 8) == 0 {
@@ -139,7 +139,7 @@ impl Handle {
 #[derive(Debug)]
 pub struct OrderedMap {
     handle: Handle,
-    /// New nodes of the last change: as many are allocated while the next one looks for its path.
+    /// Number of new nodes in the last change: as many are allocated while the next change looks for its path.
     count: usize,
 }
 
@@ -226,7 +226,7 @@ impl OrderedMap {
         Ok((Path::parse(&walked.result)?, walked.since))
     }
 
-    /// Writes an edit's nodes and swaps the root: whether nobody else did meanwhile.
+    /// Writes an edit's nodes and swaps the root; returns false if another client changed the root meanwhile.
     fn commit(
         &mut self,
         heap: &mut impl Heap,
@@ -241,7 +241,7 @@ impl OrderedMap {
         }
         let (writes, root) = edit.place(spare);
         heap.write_many(&writes)?;
-        // By the root's address: it is no other root's as long as the clock is not too far from when it was read.
+        // Comparing the root's address is enough: within the grace period after it was read, no other root can have it.
         match heap.compare_swap_since(self.handle.cell, path.root(), root, since) {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(ClientError::Outdated) => return Ok(false),
@@ -285,7 +285,7 @@ impl OrderedMap {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    // The root may be swapped or not, where nobody answered: then the new nodes are left alone.
+                    // If a node did not answer, the root may be swapped or not: then the new nodes are left alone.
                     if !matches!(error, ClientError::Full { .. } | ClientError::ReadOnly) {
                         return Err(error);
                     }
@@ -342,7 +342,7 @@ impl OrderedMap {
     pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
         let cell = Scratch(heap.read(self.handle.cell, 8)?).word(0);
         let record = self.handle.record_bytes() as u64;
-        // Depth first, a batch of siblings at a time: little is remembered of a map of any size.
+        // Depth first, a batch of siblings at a time, so that little memory is needed for a map of any size.
         let mut due = vec![cell];
         due.retain(|root| *root != 0);
         while !due.is_empty() {

@@ -91,7 +91,7 @@ impl Node {
             right.places = self.places.split_off(half);
             return Some((self.keys[half - 1], right));
         }
-        // The key between the two goes up.
+        // The key between the two halves moves to the level above.
         right.places = self.places.split_off(half);
         let between = self.keys.pop().expect("half of sixteen keys");
         Some((between, right))

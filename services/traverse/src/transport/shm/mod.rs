@@ -135,11 +135,11 @@ impl Shm {
         Ok(Shm::new(Some((listener, file))))
     }
 
-    /// Another shard of the same node: clients go to whichever takes them first.
+    /// Opens another shard of the same node: a client goes to the shard that accepts it first.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The operating system's error.
     pub fn another(&self) -> Result<Shm, TransportError> {
         let (listener, _) = self.listener.as_ref().ok_or(TransportError::Gone)?;
         let listener = listener.try_clone().map_err(TransportError::system("share a listening socket"))?;
@@ -305,7 +305,7 @@ impl Parker for Sleep<'_> {
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
         match poll(&mut descriptors, left.as_ref()) {
-            // What woke us may be a hang-up, which no ring shows: the wait ends, and `look` finds out.
+            // A hang-up may have ended the sleep, and no ring shows one. So the wait ends here, and `look` finds the hang-up.
             Ok(ready) if ready > 0 => Err(io::ErrorKind::Interrupted.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -330,13 +330,14 @@ impl Transport for Shm {
         let mut taken = 0;
         let count = self.connections.len();
         let mut broken = None;
-        // Each in turn, and each time another one first: nobody starves.
+        // Connections are served in turn, each time beginning with another one, so that none starves.
         for step in 0..count {
             let index = (self.turn + step) % count;
             let Connection { number, rings, .. } = &mut self.connections[index];
             let share = ((most - taken) / (count - step)).max(1);
             let (packets, ends) = &mut self.packets;
-            // Out of the ring first, all of them: the lines of the next one are on their way while one is copied.
+            // All packets are copied out of the ring before any is handled: while one is copied, the next one's lines are
+            // fetched.
             while ends.len() < share.min(most - taken) {
                 match rings.pop(packets) {
                     Ok(true) => ends.push(packets.len()),
@@ -361,7 +362,7 @@ impl Transport for Shm {
         }
         self.turn = self.turn.wrapping_add(1);
         if let Some(index) = broken {
-            // Its socket closes: the other side sees that it was cut off.
+            // Dropping the connection closes its socket, so the other side sees that it was cut off.
             self.connections.remove(index);
         }
         Ok(taken)
@@ -413,7 +414,7 @@ impl Transport for Shm {
     }
 
     fn arm(&mut self) -> bool {
-        // As in `wait`: first say so, then look, so that what comes in between rings.
+        // As in `wait`: mark as asleep first, then check, so that a packet that arrives in between wakes this side.
         self.connections.iter().for_each(|connection| connection.rings.own_park().prepare());
         let ready = self.connections.iter().any(|connection| connection.rings.ready());
         if ready || self.connections.is_empty() {

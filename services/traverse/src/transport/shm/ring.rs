@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 const CONTROL_BYTES: u64 = 4096;
 /// Bytes of each ring unless told otherwise.
 pub(super) const RING_BYTES: u64 = 1 << 20;
-/// What a node takes from a client: it is the client's memory, but the node's address space.
+/// The largest ring that a node accepts: the memory is the client's, but it takes up the node's address space.
 const RING_BYTES_MAX: u64 = 64 << 20;
 
 const REQUESTS: (usize, usize) = (128, 192);
@@ -33,7 +33,8 @@ const NODE_PARK: usize = 384;
 const CLIENT_PARK: usize = 448;
 /// Words of a cache line.
 const LINE_WORDS: u64 = 8;
-/// How far ahead of a record lines are fetched from the other side's cache: as far as that takes, at two or three lines a packet.
+/// Distance behind a record at which lines are fetched from the other side's cache: as much as is read while one fetch takes, at
+/// two or three lines a packet.
 const AHEAD_WORDS: u64 = 12 * LINE_WORDS;
 const RECORD_WORDS_MAX: u64 = 1 + (PACKET_BYTES_MAX as u64).div_ceil(8);
 
@@ -56,9 +57,9 @@ pub(super) struct Rings {
     out: (usize, usize, usize),
     tail: u64,
     published: u64,
-    /// The other side's head when we last looked.
+    /// The other side's head when it was last read.
     their_head: u64,
-    /// The same for the ring that we read.
+    /// Byte offsets of the same for the ring that we read: its tail, its head, and its first word.
     into: (usize, usize, usize),
     head: u64,
     their_tail: u64,
@@ -117,13 +118,14 @@ impl Rings {
     }
 
     fn park(&self, offset: usize) -> &ParkWord {
-        // SAFETY: as in `at`, for four bytes of the control page.
+        // SAFETY: `offset` is a park word's of the layout, a multiple of 4 inside the control page of the region, which is mapped
+        // while `self` lives. The other process may store there at any time, which atomics allow.
         ParkWord::from_atomic(unsafe {
             AtomicU32::from_ptr(self.region.base().cast_mut().add(offset).cast())
         })
     }
 
-    /// Says that this side is about to sleep, or does not any more.
+    /// Returns the word that says if this side sleeps.
     pub(super) fn own_park(&self) -> &ParkWord {
         self.park(self.own_park)
     }
@@ -132,7 +134,7 @@ impl Rings {
         self.at(ring + ((index & (self.words - 1)) * 8) as usize)
     }
 
-    /// Puts a packet into the ring; false: there is no room.
+    /// Puts a packet into the ring; returns false if there is no room.
     pub(super) fn push(&mut self, packet: &[u8]) -> Result<bool, TransportError> {
         let record = 1 + packet.len().div_ceil(8) as u64;
         debug_assert!(record <= RECORD_WORDS_MAX);
@@ -163,7 +165,7 @@ impl Rings {
         Ok(true)
     }
 
-    /// Shows the other side what was pushed; `ring` is called if it sleeps.
+    /// Publishes the packets that were pushed; calls `ring` if the other side sleeps.
     pub(super) fn publish(&mut self, ring: impl FnOnce()) {
         if self.published == self.tail {
             return;
@@ -178,14 +180,14 @@ impl Rings {
         self.at(self.into.0).load(Ordering::Acquire) != self.head
     }
 
-    /// Asks for the lines that lie [`AHEAD_WORDS`] words behind a record: they are the other side's until they have come here.
+    /// Prefetches the lines that lie [`AHEAD_WORDS`] words behind a record: until then they are in the other side's cache.
     fn ahead(&self, ring: usize, index: u64, record: u64, prefetch: impl Fn(*const u8)) {
         for line in (0..record).step_by(LINE_WORDS as usize) {
             prefetch(std::ptr::from_ref(self.word(ring, index.wrapping_add(AHEAD_WORDS + line))).cast());
         }
     }
 
-    /// Appends a copy of the next packet to `packets`; false: there is none.
+    /// Appends a copy of the next packet to `packets`; returns false if there is none.
     pub(super) fn pop(&mut self, packets: &mut Vec<u8>) -> Result<bool, TransportError> {
         if self.their_tail == self.head {
             let tail = self.at(self.into.0).load(Ordering::Acquire);
@@ -218,7 +220,7 @@ impl Rings {
         Ok(true)
     }
 
-    /// Gives the room of what was popped back.
+    /// Gives the room of popped packets back to the other side.
     pub(super) fn release(&self) {
         self.at(self.into.1).store(self.head, Ordering::Release);
     }
