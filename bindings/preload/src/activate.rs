@@ -135,7 +135,7 @@ pub fn decimal(text: &[u8]) -> usize {
         .fold(0, |value: usize, digit| value.wrapping_mul(10).wrapping_add(digit as usize))
 }
 
-/// What follows the first place of `mark` in a text; nothing where it has none.
+/// Returns the text after the first occurrence of `mark`; an empty slice where there is none.
 pub fn after<'a>(text: &'a [u8], mark: &[u8]) -> &'a [u8] {
     let place = text.windows(mark.len()).position(|window| window == mark);
     place.map_or(&[], |place| &text[place + mark.len()..])

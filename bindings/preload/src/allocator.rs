@@ -44,7 +44,7 @@ fn ours() -> bool {
     !start::begun() || thread::inside()
 }
 
-/// As libc's.
+/// As libc's `malloc`: from jemalloc in the arena; before the start and in our own code from `heap`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     if ours() {
@@ -54,7 +54,7 @@ pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     unsafe { je::malloc(bytes) }
 }
 
-/// As libc's.
+/// As libc's `calloc`: the bytes are zeroed, and a product that overflows gives null.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     if ours() {
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, alignment: usiz
     0
 }
 
-/// As libc's.
+/// As libc's `aligned_alloc`: `EINVAL` where the alignment is no power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
@@ -218,13 +218,13 @@ pub extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     }
 }
 
-/// As libc's.
+/// As libc's `valloc`: aligned to a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
     aligned(PAGE_BYTES, bytes)
 }
 
-/// As libc's.
+/// As libc's `pvalloc`: aligned to a page, the size rounded up to whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     match bytes.checked_next_multiple_of(PAGE_BYTES) {

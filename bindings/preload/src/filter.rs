@@ -19,7 +19,7 @@ use crate::gate::GATE_RETURN;
 use crate::sys;
 use crate::table::{ABSENT, INDIRECT, TABLE};
 
-/// What `si_errno` says in a trap of this filter.
+/// Value of `si_errno` in a trap of this filter.
 pub const MARK: i32 = 0x6d7a;
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -54,7 +54,7 @@ pub struct Texts {
 impl Texts {
     const MOST: usize = 128;
 
-    /// None yet.
+    /// An empty list of ranges.
     pub const fn new() -> Texts {
         Texts { ranges: [(0, 0); Texts::MOST], count: 0 }
     }
@@ -110,12 +110,12 @@ fn also(number: i64) -> Also {
     }
 }
 
-/// Which calls a filter looks at.
+/// System calls that a filter looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// What blocks the three signals or takes their handlers away.
+    /// The calls that can block the three signals or take their handlers away.
     Guard,
-    /// Everything.
+    /// All calls that the tables name.
     All,
 }
 
@@ -303,7 +303,7 @@ struct Program {
 pub enum Refused {
     /// It did not fit into the instructions.
     Size,
-    /// What the kernel said.
+    /// The kernel refused it with this error number.
     Kernel(i32),
     /// This thread has a filter of its own.
     Thread(i32),

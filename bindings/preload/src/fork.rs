@@ -72,7 +72,7 @@ pub extern "C" fn prepare() {
         return;
     }
     still(pager);
-    // What was active by the time everything stood still is trapped.
+    // If the pager became active before everything stood still, the fork's system call is trapped and does this itself.
     if pager.active() {
         return go_on(pager, false);
     }

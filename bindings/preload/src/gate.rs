@@ -25,7 +25,7 @@ core::arch::global_asm!(
     "syscall",
     "ret",
     ".size memlift_preload_gate, .-memlift_preload_gate",
-    // What returns from a handler; debuggers and unwinders know it by these bytes.
+    // Returns from a signal handler; debuggers and unwinders know it by these bytes.
     ".p2align 4",
     ".globl memlift_preload_return",
     ".hidden memlift_preload_return",

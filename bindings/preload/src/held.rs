@@ -38,7 +38,7 @@ impl Drop for Mark {
     }
 }
 
-/// What one call has pinned.
+/// Pins of one call, linked into the thread's list.
 struct Record {
     next: AtomicUsize,
     mark: usize,

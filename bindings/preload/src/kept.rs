@@ -122,7 +122,7 @@ pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
         let name = &place[..usize::try_from(got).unwrap_or(0)];
         if name == b"anon_inode:[io_uring]" {
             known_bytes += rings::find(pager, fd, number, moves, buffer);
-            // What it sends is not pinned in all kernels.
+            // Not every kernel pins the memory that a ring sends from.
             pager.stop_recycling();
         } else if begins(name, REACHING) {
             refuse(&[c"a virtual machine or a device of its own is open"]);

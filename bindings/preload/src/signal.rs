@@ -317,7 +317,7 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
 }
 
-/// What strict ISO programs call `signal`.
+/// The function that `signal` stands for in programs compiled as strict ISO C.
 ///
 /// # Safety
 ///

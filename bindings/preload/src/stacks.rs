@@ -27,7 +27,7 @@ use crate::{heap, start, sys};
 const PAGE_BYTES: usize = 4096;
 /// Room for the program's handlers too, which take signals while a trapped call waits. Only what is used is memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Whose thread has ended, or had none.
+/// Thread number of a record whose thread has ended, or that had none.
 const NOBODY: i32 = 0;
 
 struct Record {
@@ -191,7 +191,7 @@ pub fn aside<F: FnOnce() -> R, R>(body: F) -> R {
         unsafe { run::<F, R>(place) };
         return pair.1.expect("it ran");
     };
-    // What the body is and gives lies on a stack that may go away: it is moved at its start and end, with no lock held.
+    // The body and its result lie on a stack that may go away: they are moved at start and end, with no lock held.
     let top = (stack.start + usable(stack)) & !15;
     // SAFETY: the stack is this thread's, and not in use: this thread works on another. The old pointer lies in a register
     // that the function keeps; the rest is what C's functions may change.
@@ -336,7 +336,7 @@ fn own_stack(attributes: *const libc::pthread_attr_t) -> Result<Option<Own>, c_i
     Own::pinned(start as usize, bytes).map(Some).ok_or(libc::EAGAIN)
 }
 
-/// What a thread does first. Unwinding passes through here when the thread is cancelled or exits.
+/// Runs first in a new thread. Unwinding passes through here when the thread is cancelled or exits.
 unsafe extern "C-unwind" fn thread_starts(first: *mut c_void) -> *mut c_void {
     let (routine, argument) = {
         let _quiet = Quiet::begin();

@@ -51,7 +51,7 @@ pub fn is_asked(sender: i32) -> bool {
     true
 }
 
-/// What a thread does now.
+/// State of a thread, as `/proc` shows it.
 enum State {
     Gone,
     Runs,

@@ -20,13 +20,13 @@ pub enum Extent {
     OutCount(u8, usize),
     /// Sets of `select`: so many bits as argument 0 says.
     Bits,
-    /// What the request of `ioctl` (argument 1) says; 256 bytes where it says nothing.
+    /// As many bytes as the request of `ioctl` (argument 1) encodes; 256 where it encodes none. Written or read.
     Request,
     /// Handled by its own code; here only for the filter.
     Own,
 }
 
-/// One pointer.
+/// Index of an argument that is a pointer, and how far the kernel goes from there.
 pub type Pointer = (u8, Extent);
 
 use Extent::{Bits, In, InCount, Out, OutCount, Own, Request, Text};

@@ -33,15 +33,15 @@ pub fn in_arena(address: usize) -> bool {
 /// A call's surroundings.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    /// What is pinned for it.
+    /// Memory that is pinned for the call.
     pub held: Held<'a>,
-    /// Our stretch.
+    /// Stretch of our own code: signals are blocked until it ends.
     pub quiet: Quiet,
-    /// The program's mask.
+    /// The program's signal mask.
     pub mask: u64,
     /// The frame of the trapped instruction; null for a function.
     pub context: *mut c_void,
-    /// The pager.
+    /// Pager of this process.
     pub pager: &'static Pager,
 }
 
@@ -179,7 +179,7 @@ impl Scene<'_> {
             let address = arguments[argument as usize];
             if in_arena(address) {
                 let (bytes, write) = self.extent(extent, &arguments, address);
-                // What the kernel may write it may also only read, as a futex in read-only memory.
+                // A range that cannot be pinned for writing is pinned for reading: a futex may lie in read-only memory.
                 let _ = self.pin(address, bytes, write) || self.pin(address, bytes, false);
             }
         }
@@ -255,7 +255,7 @@ impl Scene<'_> {
             libc::SYS_io_uring_enter => rings::enter(self, arguments),
             libc::SYS_io_uring_register => rings::register(self, arguments),
             libc::SYS_io_submit => rings::submit(self, arguments),
-            // What is registered with the kernel for good stays for good.
+            // The kernel keeps this address until the thread ends, so its pin is never released.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
                 self.pin_for_good(
                     arguments[0],
@@ -412,7 +412,7 @@ pub unsafe fn on_trap(context: *mut c_void) {
     }
 }
 
-/// Whether a call may meet absent memory.
+/// Returns true if a call may meet absent memory.
 fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
     table::find(number).iter().any(|(argument, _)| in_arena(arguments[*argument as usize]))
         || table::INDIRECT.contains(&(number as i64))

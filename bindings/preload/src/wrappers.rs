@@ -28,7 +28,7 @@ impl Next {
         Next { name, address: AtomicUsize::new(0) }
     }
 
-    /// Its address.
+    /// Returns the function's address, looked up at the first call.
     pub fn address(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {

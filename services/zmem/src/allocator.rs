@@ -25,7 +25,7 @@ use crate::{Error, Result};
 
 /// The largest block that shares its run with others.
 pub const LARGEST_SMALL: usize = 32 << 10;
-/// What is mapped at once for small blocks.
+/// Bytes that are mapped at once for small blocks.
 pub const RUN_BYTES: usize = 256 << 10;
 
 const STEP: usize = 16;
@@ -154,7 +154,7 @@ impl Allocator {
         let start = self.pager.map(whole, ACCESS, None).ok()?;
         let address = start.next_multiple_of(alignment);
         for (part, end) in [(start, address), (address + bytes, start + whole)] {
-            // What cannot be unmapped stays, untouched.
+            // A part that cannot be unmapped stays mapped, untouched.
             let _ = if part < end { self.pager.unmap(part, end - part) } else { Ok(()) };
         }
         Some(address)
@@ -216,7 +216,7 @@ unsafe impl Allocate for Allocator {
         let address = block.as_ptr() as usize;
         match place_of(layout) {
             Some(Place::Slot(class, _)) => SLOTS[class].lock().give(address),
-            // What cannot be unmapped stays: nothing is wrong but that its memory is not given back.
+            // If the mapping cannot be unmapped, its memory is not given back; nothing else goes wrong.
             Some(Place::Mapping(bytes)) => drop(self.pager.unmap(address, bytes)),
             Some(Place::Nowhere) | None => {}
         }

@@ -77,7 +77,7 @@ pub unsafe fn resize(pager: &Pager, block: NonNull<u8>, bytes: usize) -> Option<
 pub unsafe fn release(pager: &Pager, block: NonNull<u8>) {
     // SAFETY: the caller's.
     let (address, bytes) = unsafe { mapping(block) };
-    // What cannot be unmapped stays: nothing is wrong but that its memory is not given back.
+    // If the mapping cannot be unmapped, its memory is not given back; nothing else goes wrong.
     let _ = pager.unmap(address, bytes);
 }
 

@@ -40,7 +40,7 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Unlocked.
+    /// Makes an unlocked lock around the value.
     pub const fn new(value: T) -> Lock<T> {
         Lock { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }

@@ -58,7 +58,7 @@ impl Mapping {
         self.address
     }
 
-    /// Its size.
+    /// Size of the mapping, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -69,7 +69,7 @@ pub const ARENA_BYTES: usize = 1 << 42;
 /// The smallest arena that is worth having.
 const MIN_ARENA_BYTES: usize = 1 << 26;
 
-/// What became of a fault.
+/// Outcome of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The page is there: run the instruction again.
@@ -87,15 +87,15 @@ pub struct Options {
     pub handler_thread: bool,
 }
 
-/// What a pager did so far and holds now.
+/// A pager's counts since its start, and the bytes that it holds now.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Numbers {
-    /// Faults answered.
+    /// Faults that the pager was asked to answer.
     pub faults: u64,
     /// Pages brought in, clusters included.
     pub pages_in: u64,
-    /// Pages packed.
+    /// Pages that were packed.
     pub pages_packed: u64,
     /// Pages packed once more, by Zstandard.
     pub pages_packed_cold: u64,
@@ -115,11 +115,11 @@ pub struct Numbers {
     pub store_bytes: usize,
     /// Bytes of tables and workplaces.
     pub table_bytes: usize,
-    /// Bytes mapped.
+    /// Bytes that the program has mapped.
     pub mapped_bytes: usize,
 }
 
-/// What is counted.
+/// Counters of a pager.
 #[derive(Default)]
 struct Counts {
     faults: AtomicU64,
@@ -160,7 +160,7 @@ pub struct Pager {
     spill_hand: AtomicUsize,
     /// The error number that was said last.
     spill_refused: AtomicI32,
-    /// Whether spilling ahead pays: pages that it may cost.
+    /// Credit for spilling ahead, pages: faults that more room would have saved, less the cost of spilling and reading back.
     credit: AtomicI64,
     /// Signals of the thread that forks.
     fork_mask: AtomicU64,
@@ -274,13 +274,13 @@ impl Pager {
         self.active.load(Ordering::Acquire)
     }
 
-    /// What runs before the first page can be absent, once: the system-call filter. It may run in any thread inside any
-    /// call into the pager, with all signals blocked, and must not touch the arena.
+    /// Sets the hook that runs once, before the first page can be absent: the place to install the system-call filter. It
+    /// may run in any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
     pub fn on_activate(&self, hook: fn()) {
         self.hook.store(hook as *mut (), Ordering::Release);
     }
 
-    /// What it did and holds.
+    /// Returns the pager's counts and the bytes that it holds.
     pub fn numbers(&self) -> Numbers {
         let counts = &self.counts;
         Numbers {
@@ -347,7 +347,7 @@ impl Pager {
         self.job.uncharge(bytes);
     }
 
-    /// What shall stay unused when a chunk becomes native.
+    /// Bytes that must stay unused when a chunk becomes native.
     fn reserve_bytes(&self) -> usize {
         let total = usize::try_from(self.job.total()).unwrap_or(0);
         let objective = usize::try_from(self.job.unused_objective()).unwrap_or(0);

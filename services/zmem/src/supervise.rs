@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags};
 
-/// What is sent on.
+/// Signals that are sent on to the program.
 const FORWARDED: [libc::c_int; 9] = [
     libc::SIGTERM,
     libc::SIGINT,
@@ -31,7 +31,7 @@ const FORWARDED: [libc::c_int; 9] = [
     libc::SIGCONT,
 ];
 
-/// Of these, what ends a program that does nothing about it.
+/// Of these, signals that end a program that does not handle them.
 const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 /// Between two questions whether a program that was asked to end can hear it, milliseconds.
 const ASK_MS: i64 = 100;
@@ -66,7 +66,7 @@ impl End {
 pub struct Supervised {
     child: Child,
     signals: libc::sigset_t,
-    /// What was blocked before.
+    /// Mask of the thread before [`Supervised::spawn`] blocked signals.
     before: libc::sigset_t,
 }
 
@@ -112,13 +112,13 @@ impl Supervised {
         unsafe { command.pre_exec(restore) };
         let started = command.spawn();
         if started.is_err() {
-            // SAFETY: as above.
+            // SAFETY: `before` was initialised above and lives over the call.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
         }
         Ok(Supervised { child: started?, signals, before })
     }
 
-    /// Its pid.
+    /// Pid of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -17,7 +17,7 @@ pub type Errno = i32;
 
 /// Faults from user mode alone: what an unprivileged process may have.
 pub const USER_MODE_ONLY: i32 = 1;
-/// Write-protection faults.
+/// The kernel reports writes to protected pages as faults.
 pub const FEATURE_WP: u64 = 1 << 0;
 /// A fault sends SIGBUS to the thread that made it.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
@@ -94,7 +94,7 @@ const _: () = {
     assert!(IOCTL_WRITEPROTECT == 0xc018_aa06);
 };
 
-/// What a call over several pages did: how many bytes, and why it did not do more.
+/// Progress of a call over several pages: the bytes done, and the error that ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes done from the start of the range, whole pages.
@@ -110,7 +110,7 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// None yet.
+    /// A value without a descriptor, until [`Uffd::open`].
     pub const fn closed() -> Uffd {
         Uffd { descriptor: AtomicI32::new(-1) }
     }
@@ -119,7 +119,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said: EPERM (seccomp, sysctl), ENOSYS, EINVAL (a feature that it lacks).
+    /// The kernel's error number: EPERM (seccomp, sysctl), ENOSYS, EINVAL (a feature that it lacks).
     pub fn open(&self, flags: i32, features: u64) -> Result<(), Errno> {
         // SAFETY: no pointer is passed.
         let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) } as i32;
@@ -155,7 +155,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The kernel's error number.
     pub fn register(&self, start: usize, bytes: usize, mode: u64) -> Result<(), Errno> {
         let mut argument = RegisterArgument { range: Range::new(start, bytes), mode, ioctls: 0 };
         // SAFETY: the argument is the structure that the request is encoded for.
@@ -166,7 +166,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The kernel's error number.
     pub fn unregister(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         let mut range = Range::new(start, bytes);
         // SAFETY: the argument is the structure that the request is encoded for.
@@ -216,7 +216,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said; EAGAIN is tried again here.
+    /// The kernel's error number; EAGAIN is tried again here.
     pub fn protect(&self, start: usize, bytes: usize, on: bool) -> Result<(), Errno> {
         loop {
             let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
@@ -284,7 +284,7 @@ mod tests {
         // SAFETY: the source is an array; the target is this test's mapping, and missing.
         let progress = unsafe { uffd.copy(start, source.as_ptr(), source.len(), true) };
         assert_eq!(progress, Progress { bytes: source.len(), error: 0 });
-        // SAFETY: as above.
+        // SAFETY: the source is an array; the target is this test's mapping, whose pages nobody else uses.
         let again = unsafe { uffd.copy(start, source.as_ptr(), source.len(), true) };
         assert_eq!(again, Progress { bytes: 0, error: libc::EEXIST });
         uffd.protect(start, PAGE_BYTES, false).expect("writable");

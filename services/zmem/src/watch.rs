@@ -33,7 +33,7 @@ use usage::Usage;
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
 /// At one that is not: as long as half of what is left takes to fill, within these bounds.
 const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// What can be filled in a millisecond, bytes: two cores that touch new memory, a page in two microseconds each.
+/// Bytes that can be filled in a millisecond: two cores that touch new memory, a page in two microseconds each.
 const FILLED_IN_MS: u64 = 4 << 20;
 /// The part of the total that must be left, or the processes are told to be active: 1/8.
 const NEAR: i64 = 8;
@@ -46,18 +46,18 @@ const AGAIN: u32 = 3;
 /// Looks over which the worst growth is remembered.
 const MEMORY: u32 = 200;
 
-/// What a watcher saw.
+/// Measurements of one look at a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What the killer counts, bytes, page cache that it drops first left out.
+    /// Bytes that the killer counts. Page cache that it drops first is left out, but for the part that stays.
     pub usage: i64,
     /// In arenas, stores and tables, bytes.
     pub present: i64,
     /// Of it: in arenas.
     pub arenas: i64,
-    /// The rest.
+    /// Bytes outside: usage less present.
     pub outside: i64,
-    /// What the block was told on top of it.
+    /// Bytes that the block was told on top of `outside`.
     pub reserve: i64,
 }
 
@@ -102,7 +102,8 @@ impl Watcher {
         self.usage.source()
     }
 
-    /// One look.
+    /// Looks at the job once: measures it, tells the block, drops cache above the total, activates the processes when
+    /// little is left.
     pub fn look(&mut self) -> Seen {
         let registry = self.registry.clone();
         registry.sweep_block(self.block);
@@ -125,7 +126,7 @@ impl Watcher {
         let (counted, cached) = (counted + stays, held - stays);
         let outside = counted - present.total;
         if membership != self.membership {
-            // What joined or left is no growth.
+            // A process that joined or left is no growth.
             self.growth.last = None;
             self.membership = membership;
         }
@@ -133,7 +134,7 @@ impl Watcher {
         let reserve = self.growth.reserve(outside + cached, control.total());
         registry.set_outside_with(self.block, outside, reserve);
         registry.note_usage(self.block, whole);
-        // What was measured is told first: this may take long.
+        // The measurement is told first: dropping cache may take long.
         if let Source::Group(group) = self.usage.source() {
             let pids: Vec<u32> = registry
                 .processes(self.block)
@@ -146,7 +147,7 @@ impl Watcher {
             }
         }
         let unused = control.unused();
-        // What processes share since a fork is theirs alone when they write to it.
+        // Pages that processes share since a fork are copied when they are written: that room is not free.
         let left = unused - ledger.keep() + outside.min(0);
         self.left = unused - cached;
         self.near = left < control.unused_objective().max(control.total() / NEAR);
@@ -166,7 +167,7 @@ impl Watcher {
         Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve }
     }
 
-    /// What counts, the whole, and what of it is in arenas, stores and tables.
+    /// Measures the bytes that count, the whole with cache, and the part in arenas, stores and tables.
     fn measure(&mut self) -> (i64, u64, Present) {
         let (registry, block) = (&self.registry, self.block);
         let control = registry.control(block);

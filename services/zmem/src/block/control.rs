@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-/// What a charge led to.
+/// Outcome of a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Charge {
@@ -25,7 +25,7 @@ pub enum Charge {
     Ok,
     /// Taken all the same; the block is now this many bytes below zero.
     Over {
-        /// Bytes missing.
+        /// Bytes by which `unused` is below zero now.
         by: usize,
     },
 }
@@ -153,7 +153,7 @@ impl ControlBlock {
     }
 }
 
-/// What a size in bytes is as a change: no job has half of 64 bits.
+/// Converts a size to a signed change. A size that does not fit becomes `i64::MAX / 2`: no job has as much.
 pub(super) fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX / 2)
 }

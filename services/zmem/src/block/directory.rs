@@ -32,7 +32,7 @@ pub(super) fn open(folder: &Path, make: impl FnOnce() -> Result<Shared>) -> Resu
     let refused = |source| Error::Folder { folder: folder.to_owned(), source };
     file.lock().map_err(refused)?;
     let mut text = String::new();
-    // What is not UTF-8 was not written here.
+    // Text that is not UTF-8 was not written by this code; it is ignored.
     let _ = (&mut file).take(MOST_BYTES).read_to_string(&mut text);
     let living: Vec<(Process, RawFd)> =
         text.lines().filter_map(holder).filter(|(process, _)| process.lives()).collect();

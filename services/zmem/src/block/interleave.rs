@@ -38,11 +38,11 @@ enum Choice {
 struct State {
     current: usize,
     threads: Vec<Thread>,
-    /// Which of how many, at each point where there was a choice.
+    /// The choice taken and the number of options, at each point where there was a choice.
     taken: Vec<(usize, usize)>,
     replay: Vec<usize>,
     preemptions: usize,
-    /// Who may die, once.
+    /// The thread that may die; `None` once it did, or where none may.
     victim: Option<usize>,
     timeouts: usize,
     steps: usize,
@@ -56,17 +56,17 @@ struct Run {
     on_death: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What unwinds a thread that was dead, or is of no use any more.
+/// Panic payload that unwinds a thread that is dead or no longer needed.
 struct Leave;
 
-/// What an exploration found.
+/// Counts of an exploration.
 #[derive(Debug, Default)]
 pub struct Explored {
-    /// Schedules tried.
+    /// Schedules that were tried.
     pub schedules: usize,
-    /// Of them: such in which time had to pass.
+    /// Of these, schedules in which time had to pass.
     pub with_timeouts: usize,
-    /// Of them: such in which the victim died.
+    /// Of these, schedules in which the victim died.
     pub with_death: usize,
 }
 
@@ -88,9 +88,9 @@ pub struct Outcome {
     pub died: bool,
 }
 
-/// What one schedule runs: threads on something new, who is told of the victim's death, and the check at the end.
+/// Code that one schedule runs: new threads, the callback at the victim's death, and the check at the end.
 pub struct Case {
-    /// Bodies.
+    /// Bodies of the threads, one each.
     pub threads: Vec<Box<dyn FnOnce() + Send>>,
     /// Runs at the moment of death, as the kernel would make it known.
     pub on_death: Box<dyn Fn() + Send + Sync>,
@@ -248,7 +248,7 @@ impl Run {
             (Choice::Dies, from) => {
                 let index = from.expect("the victim itself");
                 (state.victim, state.threads[index]) = (None, Thread::Dead);
-                // What it does is no step of the thread that died.
+                // Accesses of `on_death` are no steps of the thread that died.
                 let here = HERE.with(|here| here.borrow_mut().take());
                 (self.on_death)();
                 HERE.with(|own| *own.borrow_mut() = here);

@@ -140,13 +140,13 @@ impl Job {
         while overflow::verdict(&self.block, &self.ledger, 1) != Verdict::Spill {}
     }
 
-    /// What must hold when nobody works: `used` bytes are charged.
+    /// Asserts the invariants that hold while no process works: `used` bytes are charged.
     fn is_whole(&self, used: i64) {
         let (unused, borrowed) = (self.block.unused(), self.ledger.borrowed());
         assert_eq!(unused, self.block.total() - used + borrowed, "the sum");
         assert_eq!(self.implicit.unused(), -borrowed, "lent by all");
         assert!(borrowed == 0 || borrowed == GRACE_BYTES, "{borrowed}");
-        // What comes next: room for one byte is no reason to stop, whatever went before.
+        // The next request is served too: with room left, one byte more is no reason to stop, whatever went before.
         if unused > 0 {
             self.uncharge(0);
             assert_eq!(overflow::verdict(&self.block, &self.ledger, 1), Verdict::Spill);

@@ -33,7 +33,7 @@ const OTHERS_BUSY: u32 = 2000;
 /// Most pages of a visit while memory is missing.
 const URGENT_PAGES: u32 = 1024;
 
-/// What a fork did with the charge.
+/// Outcome of a fork for the charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fork {
     /// The child has a slot of its own. What the parent had charged is charged to the child too, and was taken from
@@ -52,7 +52,7 @@ pub struct Job {
     slot: AtomicU32,
     /// The process that attached or was forked last.
     pid: AtomicU32,
-    /// What was charged when the fork began that is going on now, bytes.
+    /// Bytes that were charged when the current fork began.
     at_fork: AtomicI64,
 }
 
@@ -82,7 +82,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// What it names is not a registry or not a job.
+    /// The descriptor or the block that the environment names is no registry or no job.
     pub fn from_environment() -> Result<Option<Job>> {
         let Some(fd) = std::env::var_os(ENV_FD) else { return Ok(None) };
         let number = |text: &std::ffi::OsStr| text.to_str().and_then(|text| text.parse::<u32>().ok());
@@ -99,12 +99,12 @@ impl Job {
         self.registry.shared.block(self.block)
     }
 
-    /// What stands beside the block.
+    /// The block's ledger: its sums and counters beside the control block.
     pub fn ledger(&self) -> &Ledger {
         self.registry.shared.ledger(self.block)
     }
 
-    /// The registry.
+    /// The registry that the block is in.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -171,7 +171,7 @@ impl Job {
         self.control().unused()
     }
 
-    /// What a charge that can wait leaves unused, bytes.
+    /// Bytes that a charge that can wait leaves unused.
     pub fn keep(&self) -> usize {
         usize::try_from(self.ledger().keep()).unwrap_or(usize::MAX)
     }
@@ -277,8 +277,8 @@ impl Job {
         self.registry.sweep_block(self.block);
     }
 
-    /// What to do when `by` bytes are missing and nothing more can be compressed. What processes held that have ended is
-    /// given back first: a supervisor may not be there, or not have looked.
+    /// Decides what the process does when `by` bytes are missing and nothing more can be compressed. Charges of processes
+    /// that have ended are given back first: there may be no supervisor, or it has not swept yet.
     pub fn overflow(&self, by: usize) -> Verdict {
         self.registry.sweep_block(self.block);
         overflow::verdict(self.control(), self.ledger(), by)
@@ -309,7 +309,7 @@ impl Job {
         }
     }
 
-    /// What this process has charged, bytes.
+    /// Bytes that this process has charged.
     pub fn charged(&self) -> i64 {
         self.own().map_or(0, Slot::charged)
     }

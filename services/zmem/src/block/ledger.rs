@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a block needs beside the paper's 64 bytes: overflow, activation, what lies outside the arenas, counters.
+//! State of a block beside the paper's 64 bytes: overflow, activation, memory outside the arenas, counters.
 //!
 //! - **Layout** 512 bytes per block: words that processes wait on (0), sums (64), counters of the exit report (128…)
 //! - **Order** `outside` and `borrowed` are also in the block's `unused`: whoever changes one changes the other by the
@@ -13,7 +13,7 @@ use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 /// How far a job may go below zero while it spills (the paper's example).
 pub const GRACE_BYTES: i64 = 10 << 20;
 
-/// What happens to a job that does not fit even compressed and spilled.
+/// Behaviour of a job that does not fit even compressed and spilled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnOverflow {
     /// It waits until there is room, at most this many seconds.
@@ -57,7 +57,7 @@ impl std::fmt::Display for OnOverflow {
     }
 }
 
-/// What the exit report counts, over all processes of a job.
+/// Counters of the exit report, over all processes of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "each name is its sentence; units are in it")]
@@ -114,7 +114,7 @@ pub struct Ledger {
     pub(super) membership: AtomicU64,
     /// Grace that is in `unused`, bytes.
     pub(super) borrowed: AtomicI64,
-    /// What lies outside the arenas, bytes; negative while pages are shared by a fork and charged twice.
+    /// Bytes outside the arenas; negative while pages are shared by a fork and charged twice.
     pub(super) outside: AtomicI64,
     /// Compressed-memory faults: flips of `unused` from zero or more to below.
     pub(super) events: AtomicU64,
@@ -146,13 +146,13 @@ impl Ledger {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// What lies outside the arenas, bytes.
+    /// Bytes outside the arenas; negative while pages are shared by a fork and charged twice.
     pub fn outside(&self) -> i64 {
         self.outside.load(Ordering::Acquire)
     }
 
-    /// What a charge that can wait leaves unused, bytes: what is missing of the reserve, and the grace, which is for what
-    /// can neither be compressed nor spilled.
+    /// Bytes that a charge that can wait leaves unused: the missing part of the reserve, and the grace. The grace is for pages
+    /// that can neither be compressed nor spilled.
     pub fn keep(&self) -> i64 {
         let keep = self.keep.load(Ordering::Acquire).max(0);
         keep.saturating_add(self.borrowed().max(0))

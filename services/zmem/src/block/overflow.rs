@@ -32,7 +32,7 @@ const OVER: u32 = 2;
 /// One wait of a paused process; it looks again for itself after that.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a process does that found no room.
+/// Next step of a process that found no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Verdict {
@@ -40,7 +40,7 @@ pub enum Verdict {
     Spill,
     /// Paused: has waited a little. Spill what can be spilled, go on only when there is room, else ask again.
     Wait,
-    /// End the process with this exit code. Why is on standard error already.
+    /// End the process with this exit code. The reason is on standard error already.
     Fail(i32),
 }
 
@@ -157,7 +157,7 @@ fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, ste
     }
 }
 
-/// What the process does that lacks `by` bytes and cannot compress more.
+/// Decides the next step of a process that lacks `by` bytes and cannot compress more.
 pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdict {
     if ledger.overflow.load(Ordering::Acquire) != OVER || block.unused() >= 0 {
         return Verdict::Spill;

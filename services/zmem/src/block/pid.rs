@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which process it is, and whether it lives: a pid alone may have been given away again.
+//! Identity of a process, and whether it lives: its pid alone may have been given to another process since.
 //!
 //! - **Flow** [`Process::current`], [`Process::of`] ─▶ pid and start time from `/proc/PID/stat`; [`Process::lives`]: a pidfd
 //!   is to be had, it is not readable (a zombie's is), and the start time is still the same

@@ -37,7 +37,7 @@ pub struct Registry {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What a new job is given.
+/// Objectives and overflow behaviour of a new job.
 #[derive(Clone, Copy, Debug)]
 pub struct Objectives {
     /// Total Allocation Objective, bytes.
@@ -46,7 +46,7 @@ pub struct Objectives {
     pub unused: usize,
     /// Min Uncompressed Objective, bytes.
     pub min_uncompressed: usize,
-    /// What happens when it does not fit.
+    /// Behaviour of the job when it does not fit.
     pub on_overflow: OnOverflow,
 }
 
@@ -112,7 +112,7 @@ impl Registry {
         Ok(Registry { shared: Arc::new(directory::reopen(owner, number).ok_or(Error::NotARegistry)?) })
     }
 
-    /// The memfd.
+    /// The memfd that holds the registry.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.shared.file()
     }
@@ -185,7 +185,7 @@ impl Registry {
         self.shared.block(block)
     }
 
-    /// What stands beside it.
+    /// The ledger of a block: its sums and counters beside the control block.
     pub fn ledger(&self, block: usize) -> &Ledger {
         self.shared.ledger(block)
     }
@@ -364,7 +364,7 @@ impl Registry {
         let charged = slot.charged.swap(0, Ordering::AcqRel);
         let inherited = slot.inherited.swap(0, Ordering::AcqRel);
         if self.control(block).generation() == slot.generation.load(Ordering::Relaxed) {
-            // What came by fork was taken from `outside`, and goes back there: the parent has it still.
+            // The part that came by fork was taken from `outside`, and goes back there: the parent has it still.
             let ledger = self.ledger(block);
             ledger.membership.fetch_add(1, Ordering::AcqRel);
             ledger.outside.fetch_add(inherited, Ordering::AcqRel);
@@ -447,7 +447,7 @@ impl Admission {
         self.block
     }
 
-    /// The registry.
+    /// The registry that the block is in.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -457,7 +457,7 @@ impl Admission {
         self.registry.control(self.block)
     }
 
-    /// What stands beside it.
+    /// The block's ledger: its sums and counters beside the control block.
     pub fn ledger(&self) -> &Ledger {
         self.registry.ledger(self.block)
     }

@@ -26,17 +26,17 @@ pub const SLOTS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"MLZMEM\0\x01");
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What all jobs share.
+/// Words that all jobs share.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Header {
     magic: AtomicU64,
     words: [AtomicU64; 7],
-    /// Whose turn it is, see [`super::turn`].
+    /// The current turn as one word, see [`super::turn`].
     pub turn: AtomicU64,
     /// Bumped when the turn changes. Futex.
     pub turned: AtomicU32,
-    /// Who waits for `turned`, about: one that was killed stays counted.
+    /// Number of processes that wait for `turned`; too high by those that were killed while they waited.
     pub turn_waiters: AtomicU32,
     more: [AtomicU64; 6],
     /// A bit per block that wants visits.
@@ -68,7 +68,7 @@ pub(super) struct Shared {
 
 // SAFETY: everything behind `base` is atomics, for any thread of any process.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: everything behind `base` is atomics, so threads may share it.
 unsafe impl Sync for Shared {}
 
 impl Shared {

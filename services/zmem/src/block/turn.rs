@@ -26,7 +26,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(10);
 /// How many looks a living holder gets.
 pub(super) const PATIENCE: u32 = 5;
 
-/// Whose turn it is.
+/// One turn: its number, and the block and slot that hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turn {
     pub sequence: u32,
@@ -111,7 +111,7 @@ pub(super) fn others_want(shared: &Shared, block: usize, own: usize) -> bool {
     next_bit(&shared.blade(block).0, own).is_some_and(|slot| slot != own)
 }
 
-/// Who comes after `turn`.
+/// Returns the turn after `turn`.
 fn successor(shared: &Shared, turn: Turn) -> Turn {
     let sequence = turn.sequence.wrapping_add(1);
     let mut block = usize::from(turn.block);

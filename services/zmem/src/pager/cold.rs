@@ -33,7 +33,7 @@ pub(super) const COLD_ROUNDS: u64 = 8;
 /// Objects moved after a batch, for each page that became smaller.
 const MOVES: usize = 8;
 
-/// What a batch did.
+/// Outcome of a batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Repacked {
     /// Pages tried, whether they became smaller or not.
@@ -171,7 +171,7 @@ impl Pager {
         Some(Entry::new(Tag::Stored, u64::from(handle.0.get())).tried())
     }
 
-    /// What the store gave back: first to the float, then to the job.
+    /// Gives back bytes that the store freed: first to the float, up to its least, the rest to the job.
     fn refill(&self, state: &mut Evict, bytes: usize) {
         let refill = LEAST_FLOAT_BYTES.saturating_sub(state.float).min(bytes);
         state.float += refill;

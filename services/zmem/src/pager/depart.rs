@@ -38,7 +38,7 @@ pub(super) enum Way {
     Pinned,
 }
 
-/// What `/proc/self/pagemap` says of a page.
+/// Processes that have a page, as `/proc/self/pagemap` tells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// This process alone.

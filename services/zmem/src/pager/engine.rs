@@ -135,7 +135,7 @@ impl Engine {
         self.slot(seat).map(|slot| slot + SLOT_BYTES)
     }
 
-    /// Closes it.
+    /// Closes the userfaultfd and the files of `/proc`.
     pub fn detach(&self) {
         self.uffd.close();
         self.memory.close();
@@ -465,7 +465,7 @@ impl Pager {
         }
     }
 
-    /// What a present, busy, frozen page holds: where it lies, or copied to `room`.
+    /// Returns the contents of a present, busy, frozen page: in place, or copied to `room`.
     pub(super) fn contents<'a>(&'a self, page: usize, room: &'a mut Page) -> &'a Page {
         if let Some(contents) = self.contents_in_place(page) {
             return contents;
@@ -476,7 +476,7 @@ impl Pager {
         room
     }
 
-    /// What such a page holds, if it can be read where it lies.
+    /// Returns the contents of such a page in place; `None` if it cannot be read there.
     pub(super) fn contents_in_place(&self, page: usize) -> Option<&Page> {
         // SAFETY: the page is present, readable and write-protected while it is busy: nobody changes or drops it, for
         // that takes the claim that this thread has.

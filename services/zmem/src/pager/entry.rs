@@ -16,7 +16,7 @@ use crate::spill::Slot;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry(pub u64);
 
-/// What a page is.
+/// State of a page: the low four bits of its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -100,7 +100,7 @@ impl Entry {
         (filed || self.tag() == Tag::Spilled).then_some(Slot((self.0 & !FILED) >> HANDLE_SHIFT))
     }
 
-    /// What a clean page is without its memory.
+    /// Entry of a clean page after its memory is dropped.
     pub fn away(self) -> Entry {
         match self.slot() {
             Some(slot) => Entry::new(Tag::Spilled, slot.0),
@@ -183,7 +183,7 @@ impl Entry {
         Entry(Tag::Busy as u64 | (tag & 1) << 5 | (tag >> 1 & 3) << 14 | rest)
     }
 
-    /// What a parked entry was.
+    /// The entry that was parked in this one.
     pub fn unparked(self) -> Entry {
         let tag = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
         Entry(self.0 & !(0x3f | 3 << 14) | tag)

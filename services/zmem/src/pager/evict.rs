@@ -34,9 +34,9 @@ pub(super) const BATCH: usize = 64;
 const CLAIMS: usize = 512;
 /// The longest gap of absent pages that is covered.
 const GAP: usize = 24;
-/// What is charged in advance.
+/// Bytes of the float, which is charged in advance.
 const FLOAT_BYTES: usize = 256 << 10;
-/// The least of it: what one batch may need.
+/// The least float, bytes: one batch may need as much.
 pub(super) const LEAST_FLOAT_BYTES: usize = 64 << 10;
 /// Pages that are left in any case: what a few instructions touch at once.
 const LEAST_PAGES: usize = 64;
@@ -108,7 +108,7 @@ impl Drop for Whole {
     }
 }
 
-/// What an eviction did.
+/// Outcome of an eviction.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Evicted {
     /// Pages that left, or chunks that were armed.

@@ -42,7 +42,7 @@ pub(super) const UNANSWERED: usize = 64;
 /// A stream that has brought in this part of what is present passes through: 1/4.
 const PASSING_SHARE: usize = 4;
 
-/// What a fault wants.
+/// Request of a fault.
 #[derive(Clone, Copy)]
 struct Want {
     write: bool,
@@ -52,7 +52,7 @@ struct Want {
     passes: bool,
 }
 
-/// What a run of absent pages is made of: one kind at a time.
+/// Source of a run of absent pages: one per run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Packed,
@@ -390,7 +390,7 @@ impl Pager {
         }
     }
 
-    /// Whether an error of the kernel's is worth another try, after pages were put away; ends the job where it is not.
+    /// Returns [`Fault::Retry`] if the kernel's error is worth another try; ends the job if it is not.
     fn retry(&self, act: &str, error: Errno) -> Fault {
         match error {
             // No mapping, no memory: others leave, and it is tried again, so many times.

@@ -46,7 +46,7 @@ pub(super) fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), Er
     outcome(unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) })
 }
 
-/// Which pages of the range are present: one byte each, bit 0.
+/// Sets bit 0 of one byte in `present` for each page of the range that is present.
 pub(super) fn mincore(address: usize, bytes: usize, present: &mut [u8]) -> Result<(), Errno> {
     if present.len() < bytes.div_ceil(4096) {
         return Err(libc::EINVAL);

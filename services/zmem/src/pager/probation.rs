@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which of the pages that come back stay: those that were missed soonest after they had left.
+//! Probation: of the pages that come back, those stay that were missed soonest after they had left.
 //!
 //! ```text
-//! comes back ──missed sooner than most──▶ stays: heat, no copy; somebody else leaves by the hand
+//! comes back ──missed sooner than most──▶ stays: heat, no copy; the hand evicts another page instead
 //!            ──else──▶ on probation: no heat, its copy kept ──so many others came in──▶ leaves again, first of all
 //! ```
 //!
-//! - **Flow** what is present is not seen to be used; what is away is, by its faults. So a page's worth is how soon it is missed, and what
-//!   is present and of unknown worth is tried by the hand, one for each page that stays. What is scanned again and again, more than
-//!   fits, keeps what it has, where the oldest-first order would keep nothing
+//! - **Flow** the pager cannot see uses of a present page; it sees the use of an absent one as a fault. So the worth of a page is
+//!   how soon it is missed. For each page that stays, the clock hand tries one present page of unknown worth. A set that is
+//!   scanned again and again and does not fit keeps a part of itself, where oldest-first eviction would keep nothing
 //! - **Order** guesses: threads may overwrite each other's marks, and nothing depends on them but speed
 //! - **Layout** the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
 //! - **Not here** who is evicted in the end ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
@@ -34,7 +34,7 @@ pub(super) struct Probation {
     ring: [AtomicU32; RING],
     entered: AtomicUsize,
     left: AtomicUsize,
-    /// What was missed after at most so many steps stays, in fractions: by itself, in a run.
+    /// Longest absence after which a page stays, in fractions of a step: for pages by themselves, for pages in a run.
     soon: [AtomicU64; 2],
 }
 
@@ -76,7 +76,7 @@ impl Probation {
         if waiting <= most {
             return None;
         }
-        // What was written over is found by the hand.
+        // Skip the pages that the ring has overwritten: the clock hand finds them.
         let left = if waiting > RING { entered.wrapping_sub(RING / 2) } else { left };
         self.left.store(left.wrapping_add(1), Ordering::Relaxed);
         Some(self.ring[left % RING].load(Ordering::Relaxed) as usize)

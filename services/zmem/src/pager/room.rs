@@ -19,7 +19,7 @@ const SYNC_PAGES: usize = 32;
 /// After an eviction that found nothing, how many pages come in before the next one is worth a look.
 const BARREN_PAGES: u64 = 32;
 
-/// Whether there is room now.
+/// Outcome of a request for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
     /// The bytes are charged.
@@ -76,7 +76,7 @@ impl Pager {
         if self.squeeze(seat, bytes) {
             return Room::Made;
         }
-        // What came in since the last look at it may be packed still.
+        // Eviction was skipped above: pages that came in since the last one may still be packed.
         if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
             || barren && self.squeeze(seat, bytes)
         {

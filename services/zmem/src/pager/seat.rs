@@ -30,11 +30,11 @@ pub(super) struct Seat {
     room: Mapping,
     /// Pages of the cluster that were ever used, and so are charged.
     pub reached: usize,
-    /// Whether Zstandard has packed here, and unpacked.
+    /// Zstandard has packed here (first), has unpacked here (second).
     pub dense: [bool; 2],
     /// Bytes of the packer that are charged.
     pub packer_charged: usize,
-    /// Which of the seats it is.
+    /// Index of the seat.
     pub index: usize,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// All free.
+    /// Makes all seats, each of them free.
     pub fn new() -> Result<Seats> {
         let mut seats = [const { None }; SEATS];
         for (index, seat) in seats.iter_mut().enumerate() {

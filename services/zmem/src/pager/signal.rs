@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Fault, Pager};
 use crate::{Error, Result};
 
-/// What was installed before, by signal: SIGBUS, SIGSEGV.
+/// The action that was installed before ours, one per signal: SIGBUS, SIGSEGV.
 struct Previous {
     set: AtomicBool,
     action: std::cell::UnsafeCell<std::mem::MaybeUninit<libc::sigaction>>,
@@ -45,7 +45,7 @@ unsafe fn is_write(_context: *mut libc::c_void) -> bool {
     true
 }
 
-/// What the handlers do with one signal: true when it was the arena's and the instruction may run again.
+/// Handles one signal. Returns true if the fault was the arena's and the instruction may run again.
 ///
 /// # Safety
 ///
@@ -67,12 +67,12 @@ pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the caller is the handler of this fault.
     let outcome = unsafe { on_own_stack(pager, address, is_write(context), context) };
-    // SAFETY: as above.
+    // SAFETY: the word that the accessor names is this thread's and lives as long as the thread.
     unsafe { *libc::__errno_location() = errno };
     outcome != Fault::NotMine
 }
 
-/// What [`on_own_stack`] calls, and its answer.
+/// Arguments of [`ask`], and its answer.
 struct Question {
     pager: &'static Pager,
     address: usize,
@@ -157,7 +157,7 @@ unsafe fn on_own_stack(
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel calls this with its own arguments, all signals blocked as `install` asked.
     if !unsafe { handle(signal, info, context) } {
-        // SAFETY: as above.
+        // SAFETY: the kernel's own arguments, valid until this handler returns, and all signals are blocked.
         unsafe { hand_on(signal, info, context) };
     }
 }

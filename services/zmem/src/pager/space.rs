@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is mapped: `mmap`, `munmap` and `mprotect` of the arena.
+//! Mappings of the arena: `mmap`, `munmap` and `mprotect`.
 //!
 //! - **Flow** map: free pages (first fit; large ones from a chunk's start) ──▶ their chunks admitted ──▶ access granted
 //!   unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ copies freed, charges back ──▶ let go
@@ -152,7 +152,7 @@ impl Pager {
         outcome
     }
 
-    /// Whether all pages of the range are mapped.
+    /// Checks that all pages of the range are mapped.
     ///
     /// # Errors
     ///

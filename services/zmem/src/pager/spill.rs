@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What fits in memory not even packed: pages go to the spill file.
+//! Spilling: pages that do not fit in memory even packed go to the spill file.
 //!
 //! - **Flow** no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
 //!   help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
@@ -69,8 +69,8 @@ impl Pager {
         spilled
     }
 
-    /// What a fault on a page by itself says of spilling: one that left a moment ago would have stayed if there were more room;
-    /// one that is in the file would better not be.
+    /// Weighs a fault on a single page for or against spilling. A page that left a moment ago would have stayed if there were
+    /// more room; a page in the spill file would better have stayed in memory.
     pub(super) fn weigh(&self, entry: Entry) {
         match entry.tag() {
             Tag::Stored if self.left_soon(entry) => self.add_credit(1),

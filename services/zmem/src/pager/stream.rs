@@ -21,7 +21,7 @@ const MOST_LENGTH: u64 = u64::MAX >> LENGTH_SHIFT;
 const _: () =
     assert!(ARENA_BYTES / PAGE_BYTES <= 1 << (LENGTH_SHIFT - NEXT_SHIFT) && CLUSTER < 1 << NEXT_SHIFT);
 
-/// What a fault knows of its stream.
+/// A fault's stream, and how far it has gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     index: usize,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the pager knows of each page and chunk of the arena, and how threads wait for a busy one.
+//! Tables of the arena's pages and chunks, and how threads wait for a busy one.
 //!
 //! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes · access: 1 byte per page
 //!   (0 unmapped, else 8 | PROT_*). All in address space that is touched where the arena is used
 //! - **Flow** claim: entry → `Busy` by compare-and-swap, the old one in hand ──work──▶ publish: the new one, waiters woken
-//! - **Order** claims acquire, publications release. Who holds a busy entry never waits for another one, but the calls that
-//!   change mappings, of which one runs at a time
+//! - **Order** claims acquire, publications release. The holder of a busy entry never waits for another entry, except in calls
+//!   that change mappings, of which one runs at a time
 //! - **Owner** `mapped` and the access bytes change under the space lock; the rest under a busy entry or chunk
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -43,13 +43,13 @@ const CHUNK_WAITERS: u32 = 1 << 3;
 /// Pins of a native chunk count from here.
 pub(super) const CHUNK_PIN: u32 = 1 << 4;
 
-/// One chunk.
+/// Mode, pins and counts of one chunk.
 #[repr(C)]
 pub(super) struct Chunk {
     word: AtomicU32,
-    /// Pages charged; of an armed chunk.
+    /// Pages of an armed chunk that are charged.
     pub present: AtomicU32,
-    /// Pages mapped.
+    /// Pages of the chunk that are mapped.
     pub mapped: AtomicU32,
     /// The mode it had before it was made busy by a call that changes mappings.
     held: AtomicU32,
@@ -82,7 +82,7 @@ impl Chunk {
         self.held.store(mode as u32, Ordering::Relaxed);
     }
 
-    /// What it was then.
+    /// The mode that [`Chunk::set_held`] noted.
     pub fn held(&self) -> Mode {
         mode_of(self.held.load(Ordering::Relaxed))
     }
@@ -207,7 +207,7 @@ impl Table {
         let _ = self.entry(page).fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
     }
 
-    /// What was parked.
+    /// The entry that [`Table::park`] keeps in the page's word.
     pub fn parked(&self, page: usize) -> Entry {
         self.load(page).unparked()
     }

@@ -50,7 +50,7 @@ fn high(fd: i32) -> i32 {
     moved
 }
 
-/// What an error number of a disk means, and what to do about it.
+/// Returns the meaning of a disk's error number, and what to do about it.
 pub(super) fn words(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC => "it is full, free space on it or name another folder",
@@ -246,7 +246,7 @@ impl File {
         }
     }
 
-    /// What was written through the page cache is written out and leaves it: the cache is the job's memory too.
+    /// Writes out pages that went through the page cache, and drops them there: the cache is the job's memory too.
     fn drop_cached(self, offset: usize, bytes: usize) -> Result<(), SpillError> {
         let whole = libc::SYNC_FILE_RANGE_WAIT_BEFORE
             | libc::SYNC_FILE_RANGE_WRITE

@@ -89,7 +89,7 @@ const RUN_PAGES: usize = 64;
 /// So long a disk that refused is not asked for the same again, milliseconds.
 const REFUSED_MS: u64 = 100;
 
-/// What the lock covers.
+/// State under the lock.
 struct State {
     slots: Slots,
     files: [Option<File>; MAX_GENERATIONS],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which slots of the spill file are taken.
+//! Bit maps of the spill file's slots.
 //!
 //! - **Layout** three bit maps: taken; old (taken when a child was forked that may read it); waiting (freed since, still taken)
 //! - **Flow** [`Slots::take`] looks for a run from where the last one ended ──▶ [`Slots::give`], or [`Slots::give_later`]

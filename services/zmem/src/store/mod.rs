@@ -33,22 +33,22 @@ const HEADER_BYTES: usize = 4;
 #[repr(transparent)]
 pub struct Handle(pub NonZeroU32);
 
-/// What the store holds and takes, in bytes.
+/// Objects of the store, and the bytes that they and the store take.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct StoreNumbers {
-    /// Objects.
+    /// Number of objects.
     pub objects: usize,
-    /// Their bytes.
+    /// Bytes of the objects, without the slots' headers.
     pub object_bytes: usize,
-    /// The slots that they lie in.
+    /// Bytes of the slots that they lie in.
     pub slot_bytes: usize,
-    /// Pages of data that were touched.
+    /// Bytes of data pages that were touched.
     pub data_bytes: usize,
-    /// Pages of handles and records that were touched.
+    /// Bytes of the pages of handles and records that were touched.
     pub table_bytes: usize,
 }
 
-/// What the lock covers.
+/// State under the lock.
 struct State {
     classes: [Class; CLASSES],
     unused: Unused,
@@ -71,7 +71,7 @@ struct Class {
     live: u32,
 }
 
-/// Packed pages.
+/// Packed pages of one process.
 pub struct Store {
     data: Mapping,
     records: Mapping,
@@ -251,7 +251,7 @@ impl Store {
             * PAGE_BYTES
     }
 
-    /// What it holds.
+    /// Returns the store's sizes, as of now.
     pub fn numbers(&self) -> StoreNumbers {
         let state = self.state.lock();
         StoreNumbers {

@@ -28,7 +28,7 @@ pub(super) struct Span {
     /// One bit per page that is touched.
     pub(super) touched: u16,
     pub(super) class: u8,
-    /// Which list it is in; see [`Span::fullness`].
+    /// The list that the span is in; see [`Span::fullness`].
     pub(super) list: u8,
     pub(super) in_use: bool,
     pub(super) padding: [u8; 17],

@@ -24,7 +24,7 @@ pub(super) struct Place {
     pub(super) bytes: usize,
 }
 
-/// The entries.
+/// Entries of all handles.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: Mapping,

@@ -39,7 +39,8 @@ const READ_SHARE: u32 = 5;
 
 /// Bytes of a file that are dropped at once at first: others may have read all of it long before.
 const PIECE_BYTES: u64 = 32 << 20;
-/// What is dropped at first before the place where a process reads, and every time after it.
+/// Bytes dropped behind the place where a process reads, more if it was further back at the last drop; and the bytes dropped
+/// ahead of that place.
 const BEHIND_BYTES: u64 = 16 << 20;
 const AHEAD_BYTES: u64 = 8 << 20;
 
@@ -66,7 +67,7 @@ pub(super) struct Cache {
     files: HashMap<(u64, u64), Known>,
     next: Instant,
     next_read: Instant,
-    /// What the last two rounds left, bytes.
+    /// Bytes of cache that the last two rounds left.
     left: [i64; 2],
 }
 

@@ -12,13 +12,13 @@ use crate::pager::{ARENA_BASE, ARENA_BYTES};
 /// Resident bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Anonymous memory.
+    /// Bytes of anonymous memory.
     pub anonymous: i64,
-    /// Pages of files.
+    /// Bytes of pages of files.
     pub files: i64,
-    /// Shared memory.
+    /// Bytes of shared memory.
     pub shared: i64,
-    /// Page tables.
+    /// Bytes of page tables.
     pub tables: i64,
 }
 

@@ -13,7 +13,7 @@ use memlift_zmem::pager::{Mechanism, Pager};
 /// Names the test that this process is for.
 const VARIABLE: &str = "MEMLIFT_TEST_CHILD";
 
-/// What is masked beside the machine's own ways: every way in which faults come, pages go and come.
+/// Values of `MEMLIFT_DISABLE`: with the empty one they reach every way in which faults arrive and pages leave and return.
 const MASKS: [&str; 5] =
     ["", "process_madvise,uffd_move", "uffd", "uffd,uffd_kernel", "uffd_wp,process_madvise"];
 
