@@ -6,7 +6,7 @@
 //! - **Owner** the instructions lie in memory of the caller; nothing is allocated
 //! - **Not here** what the program decides: `filter`
 
-/// One instruction, as the kernel has it.
+/// One instruction in the kernel's layout, `struct sock_filter`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
@@ -35,11 +35,11 @@ pub const ANY_BIT: u16 = 0x45;
 /// Return the operand as the filter's answer.
 pub const RETURN: u16 = 0x06;
 
-/// A place in the program, as yet unknown.
+/// A position in the program that may not be known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// The most labels.
+/// Most labels of one program.
 pub const LABELS: usize = 1024;
 const NOWHERE: u32 = u32::MAX;
 
@@ -60,7 +60,7 @@ impl<'a> Assembler<'a> {
         Assembler { instructions, length: 0, places, labels: 0, overflow: false }
     }
 
-    /// A label to be placed.
+    /// Makes a label that is not placed yet.
     pub fn label(&mut self) -> Label {
         if self.labels == LABELS {
             self.overflow = true;
@@ -70,7 +70,7 @@ impl<'a> Assembler<'a> {
         Label(self.labels - 1)
     }
 
-    /// The label is here.
+    /// Places the label here, before the next instruction.
     pub fn place(&mut self, label: Label) {
         self.places[label.0] = self.length as u32;
     }

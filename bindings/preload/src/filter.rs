@@ -47,7 +47,7 @@ const fn high(argument: u8) -> u32 {
 pub struct Texts {
     /// Start and end.
     pub ranges: [(u64, u64); Texts::MOST],
-    /// How many count.
+    /// Number of ranges in use.
     pub count: usize,
 }
 
@@ -80,11 +80,11 @@ impl Default for Texts {
     }
 }
 
-/// When a call is trapped beside the pointers.
+/// Further conditions under which a call is trapped, besides its pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Also {
     Nothing,
-    /// From the program's text, always.
+    /// Always, when the call comes from the program's text.
     Text,
     /// Unless the argument is null.
     Given(u8),
@@ -128,7 +128,7 @@ struct Writer<'a> {
     starts: [Label; CLASSES],
 }
 
-/// Writes the program; its length, or nothing when it did not fit.
+/// Writes the program. Returns its length, or `None` when it did not fit.
 pub fn write(
     scope: Scope,
     texts: &Texts,
@@ -181,7 +181,7 @@ pub fn write(
 
 const CLASSES: usize = 96;
 
-/// The numbers and their classes: which arguments are pointers, and what else traps. Class 0 is what is not there.
+/// The numbers and their classes: the arguments that are pointers, and the other conditions. Class 0 is for absent calls.
 struct Kinds {
     numbers: [(u32, u8); 512],
     count: usize,
@@ -211,7 +211,7 @@ impl Kinds {
 }
 
 impl Writer<'_> {
-    /// The number is loaded and is one of these, or allowed.
+    /// Jumps to the class of the loaded number; allows a call that is none of these numbers.
     fn search(&mut self, numbers: &[(u32, u8)]) {
         if numbers.len() <= 3 {
             for &(number, class) in numbers {
@@ -275,7 +275,7 @@ impl Writer<'_> {
         self.assembler.jump(self.allow);
     }
 
-    /// Trap what came from the program's text, allow the rest.
+    /// Traps calls that come from the program's text, allows the rest.
     fn texts(&mut self, texts: &Texts) {
         self.assembler.place(self.text);
         for &(start, end) in &texts.ranges[..texts.count] {

@@ -25,7 +25,7 @@ use crate::trap::{PIECE_BYTES, Scene, in_arena};
 
 const ENTRY_BYTES: usize = 64;
 const ENTRIES_OFFSET: u64 = 0x1000_0000;
-/// How long requests of before may take until they are over: looks, a millisecond each.
+/// Looks, a millisecond each, within which requests from before activation must end.
 const LOOKS: usize = 2_000;
 /// Buffer groups are numbered with 16 bits.
 const GROUPS: u32 = 1 << 16;
@@ -43,7 +43,7 @@ struct Ring {
 static RINGS: Lock<Vec<Ring>> = Lock::new(Vec::new());
 static OFFSETS: Lock<Option<Offsets>> = Lock::new(None);
 
-/// Where the kernel has what in a ring's shared memory.
+/// Offsets of the fields in a ring's shared memory.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
     head: usize,
@@ -84,7 +84,7 @@ fn offsets() -> Option<Offsets> {
     })
 }
 
-/// In the child of a fork: what it inherits of rings reaches its parent's memory.
+/// In the child of a fork: rings that it inherits reach its parent's memory.
 pub fn forked() {
     // SAFETY: the child has one thread, which held neither lock.
     unsafe { RINGS.reset() };
@@ -157,7 +157,7 @@ fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const SENDMSG_ZC: u8 = 48;
     const READV_FIXED: u8 = 60;
     const WRITEV_FIXED: u8 = 61;
-    /// A path, a socket's name, a time: whatever is not a buffer of a length of its own.
+    /// Bytes kept for a path, a socket's name, a time: for all that is not a buffer with a length of its own.
     const SMALL: usize = 4096 + 256;
     let code = entry[0] as u8;
     let count = (entry[0] >> 32) as u32 as usize;
@@ -413,7 +413,7 @@ pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
                 vector(scene, address, parts);
             }
         }
-        // As a kernel that does not have them: nobody would know of the buffers.
+        // Answer like a kernel without buffer rings: nothing here would know of the buffers.
         PBUF_RING => return -(libc::EINVAL as isize),
         _ => {
             scene.pin(argument, 4096.min(PIECE_BYTES), true);

@@ -154,7 +154,7 @@ fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) ->
     }
     thread.stack.store(std::ptr::from_ref(stack) as usize, Relaxed);
     if let Some(old) = old.filter(|old| !std::ptr::eq(*old, stack)) {
-        // It carries this handler yet, perhaps.
+        // This handler may still run on it.
         old.ending.store(1, Relaxed);
     }
     let key = KEY.load(Relaxed);
@@ -181,7 +181,7 @@ unsafe extern "C" fn run<F: FnOnce() -> R, R>(pair: *mut c_void) {
     }
 }
 
-/// Runs what enters the pager: on this thread's own stack where the one in use lies in the arena.
+/// Runs code that enters the pager: on this thread's own stack if the current one lies in the arena.
 pub fn aside<F: FnOnce() -> R, R>(body: F) -> R {
     let mut pair = (Some(body), None::<R>);
     let place: *mut c_void = (&raw mut pair).cast();
@@ -215,7 +215,7 @@ extern "C" fn thread_ends(stack: *mut c_void) {
     }
 }
 
-/// Once, before the program makes threads.
+/// Runs once, before the program makes threads.
 pub fn begin() {
     let mut key = 0;
     // SAFETY: a place for the key; the destructor lives as long as the process.
@@ -346,7 +346,7 @@ unsafe extern "C-unwind" fn thread_starts(first: *mut c_void) -> *mut c_void {
         give();
         match record(current().stack.load(Relaxed)) {
             Some(stack) => *stack.pins.lock() = own,
-            // Nobody would know when to let go.
+            // Without a record nothing tells when the thread ends: the pins stay.
             None => std::mem::forget(own),
         }
         (routine, argument)

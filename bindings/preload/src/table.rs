@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! System calls and the memory that their pointers name.
 //!
-//! - **Layout** [`find`]: number → the arguments that are pointers, and how far the kernel reads or writes from there. What is not
-//!   in the table has no pointers that matter, or is refused by the filter.
-//! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; and the mmap family: `memory`
+//! - **Layout** [`find`]: number → the arguments that are pointers, and how far the kernel reads or writes from there. A call
+//!   that is not in the table has no pointers that matter, or is refused by the filter.
+//! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; the mmap family: `memory`
 
 /// How far from a pointer the kernel goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub type Pointer = (u8, Extent);
 
 use Extent::{Bits, In, InCount, Out, OutCount, Own, Request, Text};
 
-/// The same number on every x86-64 kernel; the bindings of libc's do not have it.
+/// The number is the same on every x86-64 kernel; the `libc` crate lacks it.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
 /// The table: number, pointers.

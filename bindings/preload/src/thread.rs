@@ -151,7 +151,7 @@ impl Drop for Quiet {
     }
 }
 
-/// Sends again what came while it could not be handled.
+/// Sends again the signals that could not be handled when they came.
 fn deliver_pending(thread: &Thread) {
     let pending = thread.pending.swap(0, Relaxed);
     for signal in [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS] {

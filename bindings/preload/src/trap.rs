@@ -45,21 +45,21 @@ pub struct Scene<'a> {
     pub pager: &'static Pager,
 }
 
-/// As much as may be pinned at once under this budget.
+/// Returns the most bytes that may be pinned at once under this budget.
 pub fn piece_bytes() -> usize {
     let share = start::total_bytes() / 16;
     (share & !(SMALLEST_PIECE_BYTES - 1)).clamp(SMALLEST_PIECE_BYTES, PIECE_BYTES)
 }
 
 impl Scene<'_> {
-    /// The call itself, with the program's signals let in.
+    /// Makes the call itself, with the program's signals let in.
     pub fn call(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         let mask = self.mask;
         // SAFETY: the program's call.
         self.quiet.interruptible(mask, || unsafe { call(number, arguments) })
     }
 
-    /// Pins the part of a range that is in the arena and the program's, until the call is over; whether there is any.
+    /// Pins the part of a range that is in the arena and the program's, until the call is over. Returns true if there is any.
     pub fn pin(&self, address: usize, bytes: usize, write: bool) -> bool {
         if bytes == 0 || !in_arena(address) {
             return false;
@@ -77,15 +77,15 @@ impl Scene<'_> {
         }
     }
 
-    /// Pins for good what the kernel is told of for good.
+    /// Pins a range for good, because the kernel keeps its address.
     fn pin_for_good(&self, address: usize, bytes: usize) {
         if in_arena(address) && self.pager.accessible(address, bytes, true) == bytes {
             std::mem::forget(self.pager.pin(address, bytes, true));
         }
     }
 
-    /// `bytes` in pieces: `act` does a part of so many bytes from an offset, and says what the kernel said. The count of
-    /// what was done, or the error of the first piece. Not `whole`: what the first piece brings is the answer.
+    /// Does `bytes` in pieces: `act` does a part of so many bytes from an offset and returns the kernel's result. Returns the
+    /// count of what was done, or the error of the first piece. Without `whole`, the first piece is the answer.
     pub fn in_pieces(
         &mut self,
         (bytes, piece): (usize, usize),
@@ -263,7 +263,7 @@ impl Scene<'_> {
                 );
                 self.call(number, arguments)
             }
-            // A name for memory: nobody needs it, and it would cut the arena into pieces.
+            // A name for memory is not needed, and it would split the arena into more mappings.
             libc::SYS_prctl if arguments[0] as i32 == libc::PR_SET_VMA && in_arena(arguments[2]) => {
                 -(libc::EINVAL as isize)
             }

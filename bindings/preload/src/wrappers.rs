@@ -23,7 +23,7 @@ pub struct Next {
 }
 
 impl Next {
-    /// Not yet found.
+    /// Makes an entry whose address is not looked up yet.
     pub const fn new(name: &'static std::ffi::CStr) -> Next {
         Next { name, address: AtomicUsize::new(0) }
     }
@@ -203,7 +203,7 @@ before! {
     masked_threads_start: getaddrinfo_a(mode, list, count, event);
 }
 
-/// As libc's `_Fork`, which runs no hooks: where nothing can be absent, they are ours to run.
+/// As libc's `_Fork`, which runs no hooks: while nothing can be absent, this function runs them.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
     if !start::covered() || inside() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors before anything ran, each with what to do about it.
 
-/// Why a job, an arena or a spill file was refused.
+/// Reasons for which a job, an arena or a spill file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,10 +27,10 @@ pub enum Error {
         /// The kernel's error.
         source: std::io::Error,
     },
-    /// A process has one pager.
+    /// The process has a pager already.
     #[error("this process has a pager already; a process belongs to one job")]
     Started,
-    /// No way to be told of faults.
+    /// There is no way to learn of faults.
     #[error(
         "neither userfaultfd nor signals of faults may be used; allow userfaultfd in seccomp, or unset MEMLIFT_DISABLE"
     )]
@@ -49,7 +49,7 @@ pub enum Error {
         /// The kernel's error.
         source: std::io::Error,
     },
-    /// A descriptor or a file that does not hold what it should.
+    /// The descriptor or file is not a registry.
     #[error("this is not a registry of jobs of this user and version; start the program with `memlift run`")]
     NotARegistry,
     /// The folder of the registry's file cannot be used.

@@ -21,7 +21,7 @@ pub const USER_MODE_ONLY: i32 = 1;
 pub const FEATURE_WP: u64 = 1 << 0;
 /// A fault sends SIGBUS to the thread that made it.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// [`Uffd::relocate`].
+/// Pages can be moved: [`Uffd::relocate`].
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
 /// Faults on pages that are not there.
@@ -115,7 +115,7 @@ impl Uffd {
         Uffd { descriptor: AtomicI32::new(-1) }
     }
 
-    /// Opens one with `flags` ([`USER_MODE_ONLY`] or 0) and shakes hands over `features`, in the place of the one held.
+    /// Opens a userfaultfd with `flags` ([`USER_MODE_ONLY`] or 0) and negotiates `features`; closes the one held before.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl Uffd {
         outcome
     }
 
-    /// Closes it: all ranges are unregistered, unless it is a copy that a fork made.
+    /// Closes the descriptor: all ranges are unregistered, unless it is a copy that a fork made.
     pub fn close(&self) {
         let descriptor = self.descriptor.swap(-1, Ordering::AcqRel);
         if descriptor >= 0 {
@@ -146,7 +146,7 @@ impl Uffd {
         }
     }
 
-    /// Its descriptor, or −1.
+    /// The descriptor, or −1.
     pub fn descriptor(&self) -> i32 {
         self.descriptor.load(Ordering::Acquire)
     }

@@ -8,10 +8,11 @@
 //!                                             what of it has no room now is kept by the processes and made by eviction
 //! ```
 //!
-//! - **Flow** look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶ active when little is left ─▶ sleep
+//! - **Flow** look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶
+//!   active when little is left ─▶ sleep
 //! - **Order** `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
-//!   outside, never as nothing. What a process joined or left meanwhile is looked at again at once. Less than nothing
-//!   unused is no event yet: eviction has some looks to make up for it
+//!   outside, never as nothing. If a process joined or left meanwhile, the look is repeated at once. `unused` below zero is no
+//!   event yet: eviction has some looks to make up for it
 //! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
 //!   memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
 //! - **Not here** what a process does about it (the pager), the end of the job (`memlift run`)
@@ -29,19 +30,19 @@ use crate::block::{Admission, Registry};
 pub use usage::Source;
 use usage::Usage;
 
-/// Between two looks at a job that is short, and at one that is active.
+/// Times between two looks at a job: while it is short, and while it is active.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
-/// At one that is not: as long as half of what is left takes to fill, within these bounds.
+/// Bounds of that time while the job is not active: half of the time in which what is left can be filled.
 const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 /// Bytes that can be filled in a millisecond: two cores that touch new memory, a page in two microseconds each.
 const FILLED_IN_MS: u64 = 4 << 20;
-/// The part of the total that must be left, or the processes are told to be active: 1/8.
+/// Divisor of the total: if less than 1/8 of it is left, the processes are told to be active.
 const NEAR: i64 = 8;
 /// The reserve is at least this, and at most 1/16 of the total.
 const LEAST_RESERVE: i64 = 1 << 20;
-/// Looks in a row with less than nothing unused, and not more of it, that make an event.
+/// Looks in a row with `unused` below zero, and not rising, that make an event.
 const PATIENCE: u32 = 20;
-/// Looks at most that are taken again because processes joined or left meanwhile.
+/// Most repetitions of a look because processes joined or left meanwhile.
 const AGAIN: u32 = 3;
 /// Looks over which the worst growth is remembered.
 const MEMORY: u32 = 200;
@@ -51,9 +52,9 @@ const MEMORY: u32 = 200;
 pub struct Seen {
     /// Bytes that the killer counts. Page cache that it drops first is left out, but for the part that stays.
     pub usage: i64,
-    /// In arenas, stores and tables, bytes.
+    /// Bytes in arenas, stores and tables.
     pub present: i64,
-    /// Of it: in arenas.
+    /// Bytes of these in arenas.
     pub arenas: i64,
     /// Bytes outside: usage less present.
     pub outside: i64,
@@ -69,14 +70,14 @@ pub struct Watcher {
     usage: Usage,
     cache: cache::Cache,
     growth: Growth,
-    /// The processes that `growth` speaks of.
+    /// Value of the ledger's `membership` that `growth` belongs to.
     membership: u64,
     /// Little was left at the last look, and less than eviction keeps.
     near: bool,
     /// Bytes of the budget that nothing filled at the last look, cache that only this watcher drops included.
     left: i64,
     pressed: bool,
-    /// Looks in a row that found less than nothing unused, and what the last one found, bytes.
+    /// Looks in a row that found `unused` below zero, and the bytes that the last one found.
     negative: (u32, i64),
 }
 
@@ -97,7 +98,7 @@ impl Watcher {
         }
     }
 
-    /// Where usage comes from.
+    /// The source that usage is read from.
     pub fn source(&self) -> &Source {
         self.usage.source()
     }
@@ -118,7 +119,7 @@ impl Watcher {
             membership = now;
             (counted, whole, present) = self.measure();
         }
-        // Cache that nobody drops but this watcher, and what of it does not go.
+        // Cache that only this watcher drops, and the part of it that does not go.
         let used = i64::try_from(whole).unwrap_or(i64::MAX);
         let droppable = used - counted;
         let held = if self.usage.holds_cache() { droppable } else { 0 };
@@ -183,9 +184,9 @@ impl Watcher {
         (counted, whole, present)
     }
 
-    /// How long until the next.
+    /// Time until the next look.
     pub fn pause(&self) -> Duration {
-        // Nothing left for cache either: what is read has to go soon after it came.
+        // If nothing is left even for cache, what is read must be dropped soon after it came.
         if self.pressed || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
             return LOOKS[usize::from(!self.pressed)];
         }
@@ -193,7 +194,7 @@ impl Watcher {
         Duration::from_millis(self.left.unsigned_abs() / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
-    /// Looks until `stop`, on a thread of its own; `each` hears of every look.
+    /// Looks at the job until `stop`, on a thread of its own; `each` gets every result.
     ///
     /// # Errors
     ///
@@ -216,7 +217,7 @@ impl Watcher {
     }
 }
 
-/// How much what lies outside grew between two looks, lately.
+/// Recent growth of the bytes outside between two looks.
 #[derive(Debug, Default)]
 struct Growth {
     last: Option<i64>,

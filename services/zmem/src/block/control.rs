@@ -7,8 +7,8 @@
 //!   - 40 pages per visit · 44 LRU · 48 MRU · 52 ring link · 56 state · 60 generation
 //! - **Flow** charge: `unused -= bytes`, [`Charge::Over`] when that is below zero; [`ControlBlock::try_charge`] only while
 //!   at least `keep` stays
-//! - **Order** `unused` alone is the truth; every change is one atomic addition, so sums are exact whatever the interleaving.
-//!   `AcqRel`: who sees room sees also that it was freed
+//! - **Order** `unused` alone decides; every change is one atomic addition, so sums are exact whatever the interleaving.
+//!   `AcqRel`: a thread that sees room also sees that it was freed
 //! - **Owner** LRU and MRU are the processes' slots that evict next and evicted last: each process ranks its own pages.
 //!   The ring link caches the next member; the bits in the registry's header decide
 //! - **Not here** grace and events ([`super::overflow`])
@@ -23,7 +23,7 @@ use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 pub enum Charge {
     /// There was room.
     Ok,
-    /// Taken all the same; the block is now this many bytes below zero.
+    /// Charged all the same, although there was no room.
     Over {
         /// Bytes by which `unused` is below zero now.
         by: usize,
@@ -54,7 +54,7 @@ pub struct ControlBlock {
     pub(super) ring_next: AtomicU32,
     /// Free, claimed or live; see the registry.
     pub(super) state: AtomicU32,
-    /// Counts the jobs that had this block: what was meant for an earlier one is recognised.
+    /// Counts the jobs that had this block: a change meant for an earlier job is recognised.
     pub(super) generation: AtomicU32,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving of a few threads, for tests: each access to a shared word is a point at which another thread may go on.
 //!
-//! - **Flow** [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on ──all
-//!   ended──▶ the check ──▶ the next schedule, depth first, until there is none
+//! - **Flow** [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on
+//!   ──all ended──▶ the check ──▶ the next schedule, depth first, until there is none
 //! - **Order** sequentially consistent: what weaker orders allow on other machines is not tried. Preemptions are bounded,
 //!   switches at waits and ends are not. Time passes only when nobody can run: then every wait with a limit ends
 //! - **Owner** a thread that dies stays where it was, as if killed: nothing of it runs before the check
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// A schedule longer than this does not end.
+/// Steps after which a schedule counts as endless.
 const LONGEST: usize = 20_000;
 
 thread_local! {
@@ -23,7 +23,7 @@ thread_local! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Thread {
     Ready,
-    /// For a word; whether a limit of time ends it.
+    /// Waits for a word; the flag says if a limit of time ends the wait.
     Waits(usize, bool),
     Ended,
     Dead,
@@ -70,7 +70,7 @@ pub struct Explored {
     pub with_death: usize,
 }
 
-/// How an exploration goes.
+/// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Times at most that a thread which could go on is made to wait.
@@ -201,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Says who runs next; `from` is the thread that could go on itself.
+    /// Chooses the thread that runs next; `from` is the thread that could go on itself.
     fn go_on(&self, state: &mut State, from: Option<usize>) {
         state.steps += 1;
         assert!(state.steps < LONGEST, "this schedule does not end: {:?}", state.threads);

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::slot::LIVE;
 use super::turn::{self, Turn};
 
-/// Words of the test itself: no points of the schedule.
+/// For words of the test itself, whose accesses are no points of the schedule.
 type Plain = std::sync::atomic::AtomicU32;
 
 /// A pid that no process has.
@@ -29,7 +29,7 @@ fn ring(members: &[(usize, usize)]) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-/// A member of the ring that takes its turn some times. It counts itself among the holders while it has it.
+/// A member of the ring that takes its turn some times. It counts itself among the holders while it has the turn.
 fn member(
     shared: &Arc<Shared>,
     block: usize,
@@ -110,7 +110,7 @@ fn whoever_dies_wherever_it_is_the_others_get_their_turn() {
     assert!(explored.with_death > 100 && explored.with_timeouts > 0, "{explored:?}");
 }
 
-/// A block, what stands beside it, and the implicit block that lends.
+/// A block, its ledger, and the implicit block that lends.
 #[derive(Default)]
 struct Job {
     block: ControlBlock,

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// One process, whatever became of its pid.
+/// One process, identified beyond the reuse of its pid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process {
     /// Its pid in this namespace.
@@ -21,18 +21,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// This one. Asks the kernel each time: a fork changes the answer.
+    /// Returns this process. Asks the kernel each time, since a fork changes the answer.
     pub fn current() -> Process {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
         Process { pid, started: started(pid).unwrap_or(0) }
     }
 
-    /// The one that has `pid` now.
+    /// Returns the process that has `pid` now.
     pub fn of(pid: u32) -> Option<Process> {
         started(pid).map(|started| Process { pid, started })
     }
 
-    /// Returns true if it has not ended. What cannot be decided counts as alive.
+    /// Returns true if the process has not ended. If that cannot be decided, it counts as alive.
     pub fn lives(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         match pidfd_open(pid, PidfdFlags::empty()) {

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 
 pub use super::shared::{BLOCKS, SLOTS};
 
-/// The implicit block: what no job was given.
+/// The implicit block: memory that no job was given.
 pub const IMPLICIT: usize = 0;
 
 const BLOCK_FREE: u32 = 0;
@@ -76,7 +76,7 @@ impl Registry {
         directory::folder()
     }
 
-    /// A registry of its own for `machine_bytes` of memory, that nobody finds but who inherits it.
+    /// Makes a registry for `machine_bytes` of memory that only processes which inherit it can find.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Registry {
         live.map(|index| (index, self.shared.block(index), self.shared.ledger(index)))
     }
 
-    /// The implicit block: the machine's memory and what of it no job was given.
+    /// The implicit block: the machine's memory, and the part that no job was given.
     pub fn implicit(&self) -> &ControlBlock {
         self.shared.block(IMPLICIT)
     }
@@ -229,7 +229,7 @@ impl Registry {
         }
     }
 
-    /// Takes `bytes` of memory that a job does not use away from it, if it has so much unused.
+    /// Takes `bytes` that a job does not use away from its total. Returns false if it has less unused.
     pub fn steal(&self, block: usize, bytes: usize) -> bool {
         let bytes = signed(bytes);
         let control = self.shared.block(block);
@@ -254,14 +254,14 @@ impl Registry {
         self.control(block).min_uncompressed.store(bytes as u64, Ordering::Release);
     }
 
-    /// Says what lies outside the arenas of a job now, bytes.
+    /// Sets the bytes outside the arenas of a job.
     pub fn set_outside(&self, block: usize, bytes: i64) {
         let before = self.ledger(block).outside.swap(bytes, Ordering::AcqRel);
         self.changed(block, before.wrapping_sub(bytes));
     }
 
-    /// As [`Registry::set_outside`], with `reserve` bytes on top for what may come before the next look. What of them does
-    /// not fit into what is unused now, processes leave and eviction makes: a reserve is no reason for an event.
+    /// As [`Registry::set_outside`], with `reserve` bytes on top for growth before the next look. The part that does not fit into
+    /// `unused` now is kept unused by the processes and made by eviction: a reserve is no reason for an event.
     pub fn set_outside_with(&self, block: usize, outside: i64, reserve: i64) {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let room = control.unused().saturating_add(ledger.outside()).saturating_sub(outside);
@@ -273,7 +273,7 @@ impl Registry {
         }
     }
 
-    /// Says that less than nothing has been unused for a while, whatever was compressed: one event, if it is still so.
+    /// Reports that `unused` has been below zero for a while, whatever was compressed: one event, if it is still so.
     pub fn press(&self, block: usize) {
         overflow::pressed(self.control(block), self.ledger(block), self.implicit());
     }
@@ -352,7 +352,7 @@ impl Registry {
         Some(index)
     }
 
-    /// Empties a live slot: what it charged goes back to its block. Of several that try, one does.
+    /// Empties a live slot: its charge goes back to its block. If several try, one succeeds.
     pub(super) fn release_slot(&self, index: usize) {
         let slot = self.shared.slot(index);
         let mine = CLAIMED | (std::process::id() << 2);
@@ -385,7 +385,7 @@ impl Registry {
             if state == LIVE && !process.lives() {
                 self.release_slot(index);
             } else if state & 3 == CLAIMED && !(Process { pid: state >> 2, started: 0 }).lives() {
-                // Killed between claiming and living, or in the middle of emptying.
+                // The process was killed between claiming and living, or in the middle of emptying.
                 let _ = slot.state.compare_exchange(state, FREE, Ordering::AcqRel, Ordering::Relaxed);
             }
         }

@@ -42,7 +42,7 @@ pub struct Slot {
     pub(super) generation: AtomicU32,
     /// Bytes of the charge that came by fork: the parent's charge when the fork began.
     pub(super) inherited: AtomicI64,
-    /// Charged and not there: the untouched part of native chunks, floats; bytes.
+    /// Bytes that are charged and not present: the untouched part of native chunks, floats.
     pub(super) slack: AtomicI64,
     words: [AtomicU64; 5],
 }

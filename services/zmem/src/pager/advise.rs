@@ -42,7 +42,7 @@ impl Pager {
                 let _space = self.space.lock();
                 for (chunk, part) in pages.by_chunk() {
                     if self.table.chunk(chunk).mode() == Mode::Native {
-                        // A hint: that it is not followed is no error.
+                        // This advice is a hint: not following it is no error.
                         let _ = kernel::advise(part.address(), part.bytes(), advice);
                     }
                 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Before anything is spilled or fails: what is away for long, and what did not pack, is packed once more, by Zstandard.
+//! The last step before anything is spilled or fails: pages that are away for long or did not pack are packed again, by
+//! Zstandard.
 //!
 //! - **Flow** nothing left to evict ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones that
 //!   packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old
@@ -26,7 +27,7 @@ use crate::mapping::PAGE_BYTES;
 
 /// Pages tried at once: some hundred microseconds.
 pub(super) const BATCH: usize = 32;
-/// Entries looked at for one batch by who only works ahead.
+/// Entries looked at for one batch when working ahead of need.
 const LOOKED_AT: usize = 8192;
 /// Rounds that a page is away before it is packed ahead of need.
 pub(super) const COLD_ROUNDS: u64 = 8;
@@ -98,7 +99,7 @@ impl Pager {
         done
     }
 
-    /// Packs a claimed page that is in the store; what it becomes, or nothing where the store has no room for both.
+    /// Packs a claimed page of the store again. Returns its new entry, or `None` where the store has no room for both copies.
     fn repack(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
         let handle = store_handle(entry)?;
         let (before, method) = self.store.get(handle, |packed| (packed.len(), Method::of(packed)));
@@ -139,7 +140,7 @@ impl Pager {
         self.count_workspace(seat, false);
         let new = match result {
             Packed::Bytes(bytes) => self.put_cold(seat, state, bytes),
-            // It has changed since, or packs no better: eviction's matter.
+            // The page has changed since, or packs no better: it is left to eviction.
             _ => Some(entry.tried()),
         };
         match new {

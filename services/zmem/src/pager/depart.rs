@@ -50,9 +50,9 @@ enum Owner {
 }
 
 impl Pager {
-    /// Moves `ways.len()` pages from `page` on, present and busy by this thread, to the staging slot, from index `next`
-    /// on; says of each how it leaves. At most as many pages as the slot has room for. An entry that had a copy and whose
-    /// page had to be made writable becomes dirty here.
+    /// Moves `ways.len()` present pages from `page` on, busy by this thread, to the staging slot from index `next` on. Sets for
+    /// each how it leaves. At most as many pages as the slot has room for. An entry that had a copy and whose page had to be made
+    /// writable becomes dirty here.
     pub(super) fn depart(
         &self,
         staging: Option<usize>,
@@ -88,7 +88,7 @@ impl Pager {
         }
     }
 
-    /// Moves as many pages as the kernel moves; gives their number.
+    /// Moves pages as far as the kernel moves them. Returns their number.
     fn move_out(&self, target: usize, page: usize, pages: usize) -> usize {
         let (mut done, mut attempts, mut window) = (0, 0, pages);
         while done < pages {
@@ -107,7 +107,7 @@ impl Pager {
         done
     }
 
-    /// How a page leaves that the kernel did not move: it is shared, or pinned, or was shared once.
+    /// Decides how a page leaves that the kernel did not move: it is shared, or pinned, or was shared once.
     fn depart_alone(&self, slot: usize, page: usize, next: &mut usize, old: &mut Entry) -> Way {
         match self.owner(page) {
             Owner::Shared => return Way::InPlace,

@@ -18,7 +18,7 @@ use super::table::{CHUNK_PAGES, Mode};
 const NO_PAGER_EXIT_CODE: i32 = 71;
 
 impl Pager {
-    /// Waits until nobody works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
+    /// Waits until no thread works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
     pub fn before_fork(&self) {
         let mask = sigmask(libc::SIG_SETMASK, u64::MAX);
         std::mem::forget(self.space.lock());

@@ -47,8 +47,8 @@ impl Pager {
         Ok(pins)
     }
 
-    /// How many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read` and
-    /// `write`. What lies outside the arena counts as accessible.
+    /// Returns how many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read` and
+    /// `write`. Memory outside the arena counts as accessible.
     pub fn accessible(&self, address: usize, bytes: usize, write: bool) -> usize {
         let end = address.saturating_add(bytes);
         let mut at = address;
@@ -98,7 +98,7 @@ impl Pager {
                             return Ok(page + 1);
                         }
                     } else if ready {
-                        // As many calls as can be counted work on this page: until one is over.
+                        // The page has as many pins as can be counted: wait until one of the calls is over.
                         std::thread::yield_now();
                     } else if self.answer(page, write) == Fault::NotMine {
                         return Err(libc::EFAULT);

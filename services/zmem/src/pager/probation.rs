@@ -11,19 +11,20 @@
 //!   scanned again and again and does not fit keeps a part of itself, where oldest-first eviction would keep nothing
 //! - **Order** guesses: threads may overwrite each other's marks, and nothing depends on them but speed
 //! - **Layout** the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
-//! - **Not here** who is evicted in the end ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
+//! - **Not here** the eviction itself ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::entry::MAX_LEFT;
 
-/// Most pages on probation.
+/// Places of the ring. At most half of them are on probation; more only until the next eviction.
 const RING: usize = 4096;
-/// And the fewest: what a few operations touch at once.
+/// Fewest pages on probation: a few operations touch as many at once.
 const LEAST: usize = 64;
-/// Of what is present, so much is on probation: 1/32.
+/// Part of the present pages that is on probation: 1/32.
 const SHARE: usize = 32;
-/// One of so many pages that come back by themselves stays, and of those that come in runs: what stays cuts the next run in two.
+/// One in so many pages stays: of pages that come back by themselves, and of those that come in runs. A page that stays cuts the
+/// next run in two.
 const STAYING: [u64; 2] = [8, 16];
 /// Fractions of a step of the clock.
 const FRACTION: u64 = 256;
@@ -48,7 +49,7 @@ impl Probation {
         }
     }
 
-    /// Returns true if a page that was missed `steps` after it had left stays. The limit follows, so that one in [`STAYING`] does.
+    /// Returns true if a page that was missed `steps` after it had left stays. Moves the limit so that one in [`STAYING`] stays.
     pub fn stays(&self, steps: u64, run: bool) -> bool {
         let (limit, staying) = (&self.soon[usize::from(run)], STAYING[usize::from(run)]);
         let soon = limit.load(Ordering::Relaxed);
@@ -62,13 +63,13 @@ impl Probation {
         stays
     }
 
-    /// A page is on probation from now on.
+    /// Puts a page on probation.
     pub fn enter(&self, page: usize) {
         let at = self.entered.fetch_add(1, Ordering::Relaxed);
         self.ring[at % RING].store(page as u32, Ordering::Relaxed);
     }
 
-    /// The page whose probation is over, where `present` pages are present. One caller at a time.
+    /// Returns the page whose probation is over, if `present` pages are present. One caller at a time.
     pub fn next(&self, present: usize) -> Option<usize> {
         let (entered, left) = (self.entered.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
         let most = (present / SHARE).clamp(LEAST, RING / 2);

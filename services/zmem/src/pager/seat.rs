@@ -18,7 +18,7 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 /// Most pages that one fault brings in.
 pub(super) const CLUSTER: usize = 64;
 
-/// How many there are.
+/// Number of seats.
 pub(super) const SEATS: usize = 8;
 
 /// Plain bytes of a page.
@@ -75,7 +75,7 @@ impl Seat {
     }
 }
 
-/// All of them.
+/// All seats of a pager.
 pub(super) struct Seats {
     seats: [Lock<Seat>; SEATS],
     next: AtomicUsize,

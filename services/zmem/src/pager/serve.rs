@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The other way to be told of faults: a thread that reads them from the userfaultfd and answers for all threads.
+//! Faults by messages: a thread reads them from the userfaultfd and answers for all threads.
 //!
 //! - **Flow** message (address, flags) ──▶ the same answer as in a signal handler ──▶ who waits is woken
 //! - **Order** one thread, all signals blocked, so that it never faults on the arena itself

@@ -81,7 +81,7 @@ struct Question {
 }
 
 extern "C" fn ask(question: *mut Question) {
-    // SAFETY: the caller's own, alive until this returns.
+    // SAFETY: the question is a local of the caller, alive until this returns.
     let question = unsafe { &mut *question };
     // SAFETY: the caller is the handler of this fault.
     question.fault = unsafe { question.pager.fault(question.address, question.write) };
@@ -162,7 +162,7 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
 }
 
-/// Does what would have been done without the pager.
+/// Does what would have happened without the pager.
 ///
 /// # Safety
 ///
@@ -210,7 +210,7 @@ pub fn install() -> Result<()> {
         // SAFETY: plain data, all zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
-        // A stack that overflowed can be told of on another one alone.
+        // The overflow of a stack can be reported on another stack only.
         action.sa_flags = libc::SA_SIGINFO | if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
         // SAFETY: the set is plain data.
         unsafe { libc::sigfillset(&raw mut action.sa_mask) };

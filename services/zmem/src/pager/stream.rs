@@ -51,7 +51,7 @@ impl Streams {
         Run { index: self.next.fetch_add(1, Ordering::Relaxed) % STREAMS, window: 1, length: 0 }
     }
 
-    /// The fault brought `pages` pages in from `page` on.
+    /// Notes that the fault brought `pages` pages in from `page` on.
     pub fn went(&self, run: Run, page: usize, pages: usize) {
         let length = ((run.length + pages) as u64).min(MOST_LENGTH);
         let word = length << LENGTH_SHIFT | ((page + pages) as u64) << NEXT_SHIFT | pages as u64;

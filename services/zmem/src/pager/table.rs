@@ -22,19 +22,19 @@ pub(super) const CHUNK_PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
 
 const GATES: usize = 256;
 
-/// How a chunk is handled.
+/// Mode of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Mode {
     /// Nothing is mapped.
     Vacant = 0,
-    /// Pages come and go as the kernel likes; charged in full.
+    /// The kernel brings pages in and out; charged in full.
     Native = 1,
     /// Nothing is present; the first touch is a fault.
     Guarded = 2,
     /// Each page has an entry.
     Armed = 3,
-    /// Somebody changes the mode.
+    /// A thread changes the mode.
     Busy = 4,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Chunk {
     pub present: AtomicU32,
     /// Pages of the chunk that are mapped.
     pub mapped: AtomicU32,
-    /// The mode it had before it was made busy by a call that changes mappings.
+    /// The mode before a call that changes mappings made the chunk busy.
     held: AtomicU32,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The store: packed pages of one process, in memory of its own, counted to the page.
 //!
-//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶ bytes
-//!   [`Store::compact`] moves objects out of the emptiest spans; handles stay
+//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶
+//!   bytes. [`Store::compact`] moves objects out of the emptiest spans; handles stay
 //! - **Layout** a slot is the object's handle (4 bytes) and its bytes; spans are 64 KiB; records of spans and handles lie beside
 //! - **Order** the lock covers records, lists and counts; an object is written, read and moved by the holder of its entry
 //! - **Owner** put, get, free and compact may run in signal handlers: with signals blocked, as all that takes locks
-//! - **Not here** what the bytes mean (`kernels::page`); whose turn it is
+//! - **Not here** the meaning of the bytes (`kernels::page`); the choice of pages
 
 mod class;
 mod compact;
@@ -201,8 +201,7 @@ impl Store {
         NonZeroU32::new(handle).map(Handle)
     }
 
-    /// Shows the object to `f`, which must not use the store; an empty slice if there is none. Waits while the object
-    /// moves.
+    /// Passes the object to `f`, which must not use the store; an empty slice if there is none. Waits while the object moves.
     pub fn get<R>(&self, handle: Handle, f: impl FnOnce(&[u8]) -> R) -> R {
         let Some(place) = self.table.hold(handle.0.get()) else { return f(&[]) };
         let held = Held { table: &self.table, handle: handle.0.get(), place };
@@ -217,7 +216,7 @@ impl Store {
         result
     }
 
-    /// Forgets the object; gives the bytes of memory given back by that. The handle may be given out again.
+    /// Forgets the object. Returns the bytes of memory that this gave back. The handle may be given out again.
     pub fn free(&self, handle: Handle) -> usize {
         let handle = handle.0.get();
         let Some(place) = self.table.hold(handle) else { return 0 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A span's record: which of its slots are taken and which of its pages have been touched.
+//! A span's record: its taken slots and its touched pages.
 //!
-//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per page
+//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per
+//!   page
 //! - **Order** a page's bit is set before the page is written, and cleared after it was given back
 //! - **Not here** the lists, the data
 

@@ -5,8 +5,8 @@
 //!   resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
 //! - **Order** the members of the cgroup are read again once a second: a stranger moves the job to resident sizes
 //! - **Owner** memory that the cgroup held before the job is not the job's: the shell around it, caches of the kernel. The
-//!   process that watches is the job's, and where it was alone in the cgroup everything is. Page cache that the kernel drops before it
-//!   kills (clean pages of files) does not count against the job; the whole is reported beside it
+//!   process that watches is the job's, and where it was alone in the cgroup everything is. Page cache that the kernel drops
+//!   before it kills (clean pages of files) does not count against the job; the whole is reported beside it
 //! - **Not here** reading a process's sizes ([`super::resident`])
 
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use memlift_engine::region::MemoryGroup;
 use super::{Present, resident};
 use crate::block::{Process, Registry};
 
-/// Where usage comes from.
+/// Source of the usage of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The cgroup: it is the job's own.
@@ -26,13 +26,14 @@ pub enum Source {
     Resident,
 }
 
-/// Between two questions who is in the cgroup or who the descendants are.
+/// Time between two readings of the cgroup's members and the descendants.
 const MEMBERS: Duration = Duration::from_millis(1000);
 /// Bytes that may have been there before the job and make no difference.
 const NOTHING: i64 = 1 << 20;
-/// A count of what processes share takes at most this part of the time: 1/20.
+/// Part of the time that counting shared pages may take: 1/20.
 const SHARE: u32 = 20;
-/// A count of a dormant process's pages: 1/1000. An old one is safe, and taken anew where it would matter.
+/// Part of the time that counting a dormant process's pages may take: 1/1000. An old count is safe, and taken anew where it would
+/// matter.
 const DORMANT_SHARE: u32 = 1000;
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// For the descendants of `root`.
+    /// Chooses the source for the descendants of `root`.
     pub fn choose(root: u32) -> Usage {
         let now = Instant::now();
         let mut usage = Usage {
@@ -69,11 +70,12 @@ impl Usage {
             proportional: (now, 0),
         };
         usage.ask();
-        // Where nobody else is, nothing was there before: the cache is what the kernel read ahead of this very program.
+        // If this process is alone in the group, nothing was there before: the cache is what the kernel read ahead of this
+        // program.
         if let Source::Group(group) = &usage.source
             && group.members() != [root]
         {
-            // This process is there for the job: what it takes is the job's.
+            // This process is there for the job: its memory is the job's.
             let own = resident::size(root).map_or(0, |size| size.anonymous + size.tables);
             let (counted, whole) = held(group).unwrap_or_default();
             usage.before = ((counted - own).max(0), whole.saturating_sub(own.max(0) as u64));
