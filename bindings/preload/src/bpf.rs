@@ -4,7 +4,7 @@
 //! - **Flow** [`Assembler`] ──jumps to labels, [`Assembler::place`] them──▶ [`Assembler::finish`]: offsets are filled in
 //! - **Layout** a conditional jump is a test over an unconditional one: classic BPF's conditional offsets have eight bits only
 //! - **Owner** the instructions lie in memory of the caller; nothing is allocated
-//! - **Not here** what the program decides: `filter`
+//! - **Not here** the program's decisions: `filter`
 
 /// One instruction in the kernel's layout, `struct sock_filter`.
 #[repr(C)]

@@ -10,7 +10,7 @@
 //! - **Owner** a filter stays for good, also over `exec`. So what traps without a look at a pointer asks for the text of *this*
 //!   image ([`Texts`]), which the next one, at other random addresses and perhaps without our handler, does not
 //!   share; and what lies below 4 GiB, where addresses are not random, is left out
-//! - **Not here** what the calls mean: `table`; who handles the trap: `trap`
+//! - **Not here** the meaning of the calls: `table`; the handling of a trap: `trap`
 
 use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES};
 
@@ -59,7 +59,7 @@ impl Texts {
         Texts { ranges: [(0, 0); Texts::MOST], count: 0 }
     }
 
-    /// Adds a range, in parts where it crosses 4 GiB. What lies below is left out.
+    /// Adds a range, in parts where it crosses 4 GiB. Addresses below 4 GiB are left out.
     pub fn add(&mut self, mut start: u64, end: u64) {
         const FOUR_GIB: u64 = 1 << 32;
         if start < FOUR_GIB {

@@ -103,7 +103,7 @@ fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     !found.is_empty()
 }
 
-/// `munlock` of a range in the arena, or what does as much: it is unmapped, moved or mapped over.
+/// `munlock` of a range in the arena, or a call with the same effect: it is unmapped, moved or mapped over.
 pub fn release(pager: &'static Pager, address: usize, bytes: usize) {
     let (start, end) = pages(address, bytes);
     let _quiet = Quiet::begin();

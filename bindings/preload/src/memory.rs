@@ -6,7 +6,7 @@
 //! - **Layout** not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
 //!   what was placed elsewhere by `MAP_FIXED`, or by a hint that the program needs
 //!   a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
-//! - **Not here** what the pager does with it; memory shared with others or with a file, over a part of the arena, which would have
+//! - **Not here** the pager's part; memory shared with others or with a file, over a part of the arena, which would have
 //!   to be left alone page by page: refused with `ENOTSUP`
 
 use std::ffi::{c_int, c_void};

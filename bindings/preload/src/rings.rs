@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! io_uring rings that were made before memory was short: the kernel reads and writes what their entries name, at a time of
-//! its own.
+//! io_uring rings that were made before activation: the kernel reads and writes the buffers of their entries at a time of its
+//! own.
 //!
 //! - **Flow** [`find`] (activation): registered buffers, entries that may still be under way ──▶ kept; a ring that the kernel
 //!   reads without a call, or whose memory cannot be found ──▶ refused by name
 //!   [`enter`], [`register`] (trapped): what the waiting entries name is brought back and kept for good, then the call
 //! - **Layout** heads, tails and entries lie in shared memory; their offsets are the kernel's, asked for with a ring of our own.
 //!   `/proc/self/maps` has a ring's memory, by its inode, and `fdinfo` its registered buffers
-//! - **Order** new rings are not to be had from activation on, so the list is complete. An entry is looked at in the trap; a
+//! - **Order** no new ring can be made from activation on, so the list is complete. An entry is looked at in the trap; a
 //!   thread that changes it afterwards races with the kernel too
 //! - **Not here** buffers that a program hands over in a ring of their own (`IORING_REGISTER_PBUF_RING`): not seen, so refused
 
@@ -113,7 +113,7 @@ impl Ring {
         (self.entries.1 - self.entries.0) / ENTRY_BYTES
     }
 
-    /// Brings back and keeps what the entries name that wait to be submitted.
+    /// Brings back and keeps the memory of entries that wait to be submitted.
     fn exempt_waiting(&self, pager: &'static Pager, offsets: Offsets) {
         let (head, tail) = (self.word(offsets.head).load(Acquire), self.word(offsets.tail).load(Acquire));
         let waiting = tail.wrapping_sub(head).min(self.mask + 1);
@@ -144,7 +144,7 @@ impl Ring {
     }
 }
 
-/// Brings back and keeps what an entry names.
+/// Brings back and keeps the memory that an entry names.
 fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const READV: u8 = 1;
     const WRITEV: u8 = 2;
@@ -194,7 +194,7 @@ fn copied<T: Copy>(pager: &Pager, address: usize) -> Option<T> {
     }
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     let (own, other) = ([value.as_mut_ptr() as usize, bytes], [address, bytes]);
-    // Read through the kernel: an entry of before may name what is not mapped any more.
+    // Read through the kernel: an old entry may name memory that is no longer mapped.
     // SAFETY: the value is as large as said; what is not there makes the call fail.
     let got = unsafe {
         sys!(libc::SYS_process_vm_readv, sys!(libc::SYS_getpid), own.as_ptr(), 1, other.as_ptr(), 1, 0)
@@ -343,7 +343,7 @@ fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
     kept::refuse(&[c"io_uring requests have been under way since before memory was short"]);
 }
 
-/// `io_uring_enter`: what waits to be submitted is brought back first. A ring of before is the only kind there is.
+/// `io_uring_enter`: the memory of entries that wait to be submitted is brought back first. Every ring is from before activation.
 pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     const EXTENDED: usize = 1 << 3;
     let rings = RINGS.lock().clone();

@@ -97,7 +97,7 @@ unsafe extern "C" fn on_polite(_signal: c_int, info: *mut libc::siginfo_t, _cont
     set_errno(number);
 }
 
-/// Makes the three ours where they are not, and keeps what was there as the program's.
+/// Installs our handlers of the three signals where they are not installed, and keeps the replaced ones as the program's.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
             // SAFETY: a signal to this thread, which ends the process when the handler returns.
             unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
         }
-        // Otherwise the instruction faults again, and the default is what happens.
+        // Otherwise the instruction faults again, and the default action follows.
         return;
     }
     // SAFETY: the mask is in the frame; the handler is the program's for this signal, called as the kernel would.

@@ -25,7 +25,7 @@ use crate::wrappers::Next;
 use crate::{heap, start, sys};
 
 const PAGE_BYTES: usize = 4096;
-/// Room for the program's handlers too, which take signals while a trapped call waits. Only what is used is memory.
+/// Room for the program's handlers too, which take signals while a trapped call waits. Only pages that are used take memory.
 const STACK_BYTES: usize = 256 << 10;
 /// Thread number of a record whose thread has ended, or that had none.
 const NOBODY: i32 = 0;
@@ -74,7 +74,7 @@ fn is_gone(thread: i32) -> bool {
     unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), thread, 0) == -(libc::ESRCH as isize) }
 }
 
-/// A stack of at least so many bytes that nobody has, or a new one.
+/// Finds a free stack of at least so many bytes, or makes a new one.
 fn find(bytes: usize) -> Option<&'static Record> {
     let thread = own_number();
     let mut first = STACKS.lock();
@@ -129,7 +129,7 @@ fn is_on(thread: &Thread, at: usize) -> bool {
     record(thread.stack.load(Relaxed)).is_some_and(|stack| at.wrapping_sub(stack.start) <= stack.bytes)
 }
 
-/// Gives this thread a stack of so many bytes. Where there is none to be had, its handlers run on the stack that it works on.
+/// Gives this thread a stack of so many bytes. If there is none, its handlers run on the stack that it works on.
 fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) -> bool {
     let old = record(thread.stack.load(Relaxed));
     let Some(stack) =
@@ -233,7 +233,7 @@ pub fn forked() {
     let mut next = *STACKS.lock();
     while let Some(known) = record(next) {
         known.thread.store(if next == own { own_number() } else { NOBODY }, Relaxed);
-        // SAFETY: as above: a lock that is held is that of a thread that is no more.
+        // SAFETY: the child has one thread, so a lock that is held belongs to a thread that does not exist here.
         unsafe { known.pins.reset() };
         if next != own {
             std::mem::forget(known.pins.lock().take());

@@ -278,8 +278,8 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_io_submit,
 ];
 
-/// Calls that make the kernel reach memory later, when it may be gone: they are not there (programs have another way). What
-/// was made before is followed by `rings`.
+/// Calls that make the kernel reach memory later, when it may be gone: they fail with `ENOSYS`, and programs
+/// have another way. Rings that were made before are followed by `rings`.
 pub const ABSENT: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3];
 
 /// The pointers of a call.

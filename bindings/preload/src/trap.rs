@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls on memory that may be absent: fetched, pinned, called, let go.
+//! System calls on memory that may be absent: it is faulted in and pinned, the call is made, the pins are released.
 //!
 //! - **Flow** trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pins of what the table names ──▶ the gate,
 //!   with the program's signal mask ──▶ the result into the frame
@@ -109,7 +109,7 @@ impl Scene<'_> {
         done as isize
     }
 
-    /// Length of a text with its zero; what is readable of it where it has none.
+    /// Length of a text with its zero; its readable length if it has no zero.
     pub fn text_bytes(&self, address: usize) -> usize {
         let mut length = 0;
         while length < 64 * PAGE_BYTES {
@@ -173,7 +173,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Pins what the table names.
+    /// Pins the memory that the table names for this call.
     fn pin_plain(&self, number: usize, arguments: [usize; 6]) {
         for &(argument, extent) in table::find(number) {
             let address = arguments[argument as usize];

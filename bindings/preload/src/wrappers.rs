@@ -4,7 +4,7 @@
 //! - **Flow** function ──memory cannot be absent, or is none of the arena's──▶ libc's own ──else──▶ `trap`
 //! - **Order** libc's own is looked up at the first call, never in a handler
 //! - **Not here** points of cancellation: libc's own functions that wait are some, those that are done here are none
-//!   what cannot be called by name: libc's inner calls are trapped
+//!   calls inside libc, which are trapped
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

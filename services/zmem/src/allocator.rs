@@ -233,7 +233,7 @@ unsafe impl Allocate for Allocator {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // New pages of a mapping are zero; what follows the old bytes in their last page may not be.
+        // New pages of a mapping are zero; the rest of the old bytes' last page may not be.
         let end = match place_of(new) {
             Some(Place::Mapping(_)) => new.size().min(old.size().next_multiple_of(PAGE_BYTES)),
             _ => new.size(),

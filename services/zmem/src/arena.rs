@@ -121,7 +121,8 @@ impl Deref for Arena {
 
 impl DerefMut for Arena {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; they are this arena's alone.
+        // SAFETY: the bytes are mapped writable and initialised as long as the arena lives, and `&mut self` excludes every
+        // other reference.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.bytes) }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! - **Flow** [`allocate`] ──▶ address ──[`resize`], which moves no bytes──▶ address ──[`release`]──▶ gone
 //! - **Layout** a block is a mapping of its own: 64 bytes of header (length, a mark), then the bytes, which are zero at first
-//! - **Owner** whoever has the address; a system call on it needs the pages pinned ([`Pager::pin`])
+//! - **Owner** the caller that has the address; a system call on it needs the pages pinned ([`Pager::pin`])
 //! - **Not here** small blocks: a page each is the least
 
 use std::ptr::NonNull;

@@ -83,7 +83,7 @@ impl<T> Lock<T> {
         drop(Guard(self));
     }
 
-    /// Unlocks it whoever holds it.
+    /// Unlocks it, whichever thread holds it.
     ///
     /// # Safety
     ///

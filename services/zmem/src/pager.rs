@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pager: the arena of a process, its faults, and what leaves it when the budget is short.
+//! The pager: the arena of a process, its faults, and the eviction of its pages when the budget is short.
 //!
 //! ```text
 //! map ──▶ chunks (guarded · native · armed) ──first touch, SIGBUS──▶ fault ──▶ page present, charged
@@ -179,7 +179,7 @@ pub struct Pager {
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Pager {
-    /// Reserves the arena and takes what the kernel allows of it.
+    /// Reserves the arena, as large as the limit on address space allows, and starts the pager.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl Pager {
         unsafe { PAGER.load(Ordering::Acquire).as_ref() }
     }
 
-    /// End of the arena of this process: what lies behind it, below the largest arena's end, is the program's own.
+    /// End of the arena of this process. Addresses behind it, below the largest arena's end, are the program's own.
     pub fn arena_end(&self) -> usize {
         ARENA_BASE + self.bytes
     }

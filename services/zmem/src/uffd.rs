@@ -8,14 +8,14 @@
 //! - **Owner** the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
 //!   parent's memory, before it does anything else
 //! - **Order** every call is one system call; nothing is allocated, so that a fault handler may call them
-//! - **Not here** what the pages mean: `pager`
+//! - **Not here** the meaning of the pages: `pager`
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// An error number of the C library.
 pub type Errno = i32;
 
-/// Faults from user mode alone: what an unprivileged process may have.
+/// Only faults from user mode are reported: an unprivileged process gets no others.
 pub const USER_MODE_ONLY: i32 = 1;
 /// The kernel reports writes to protected pages as faults.
 pub const FEATURE_WP: u64 = 1 << 0;

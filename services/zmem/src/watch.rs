@@ -13,9 +13,9 @@
 //! - **Order** `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
 //!   outside, never as nothing. If a process joined or left meanwhile, the look is repeated at once. `unused` below zero is no
 //!   event yet: eviction has some looks to make up for it
-//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
-//!   memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
-//! - **Not here** what a process does about it (the pager), the end of the job (`memlift run`)
+//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. The size
+//!   of a process's memory and its children are read from the kernel; what a process publishes is believed up to its charge
+//! - **Not here** eviction (the pager), the end of the job (`memlift run`)
 
 mod cache;
 mod resident;

@@ -7,7 +7,7 @@
 //!   - 40 pages per visit · 44 LRU · 48 MRU · 52 ring link · 56 state · 60 generation
 //! - **Flow** charge: `unused -= bytes`, [`Charge::Over`] when that is below zero; [`ControlBlock::try_charge`] only while
 //!   at least `keep` stays
-//! - **Order** `unused` alone decides; every change is one atomic addition, so sums are exact whatever the interleaving.
+//! - **Order** `unused` alone decides; every change is one atomic operation, so sums are exact whatever the interleaving.
 //!   `AcqRel`: a thread that sees room also sees that it was freed
 //! - **Owner** LRU and MRU are the processes' slots that evict next and evicted last: each process ranks its own pages.
 //!   The ring link caches the next member; the bits in the registry's header decide
@@ -30,7 +30,7 @@ pub enum Charge {
     },
 }
 
-/// One job's objectives and what is left of its memory.
+/// One job's objectives, and the memory that it has left.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ControlBlock {
@@ -111,7 +111,7 @@ impl ControlBlock {
         Some(Step { before, after: before - bytes })
     }
 
-    /// Sets the total; what it grows or shrinks by goes to or comes from `unused`.
+    /// Sets the total; `unused` changes by the same amount.
     pub(super) fn set_total(&self, bytes: i64) -> Step {
         let before = self.total.swap(bytes, Ordering::AcqRel);
         self.add(bytes.wrapping_sub(before))

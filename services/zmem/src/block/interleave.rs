@@ -82,7 +82,7 @@ pub struct Bounds {
 /// How one schedule ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Times that nobody could run until time passed.
+    /// Times that no thread could run until time passed.
     pub timeouts: usize,
     /// The victim died.
     pub died: bool,
@@ -286,7 +286,7 @@ pub fn step() {
         return leave();
     }
     if state.current != index {
-        // The check, or what runs at a death.
+        // The final check or `on_death` runs.
         return;
     }
     run.go_on(&mut state, Some(index));

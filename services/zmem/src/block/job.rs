@@ -5,8 +5,8 @@
 //!   [`Job::visit`] in the evictor ─▶ [`Job::overflow`] when nothing helps ─▶ [`Job::leave`], or death
 //! - **Order** charge: `unused` first, then the slot; uncharge: the slot first. fork: [`Job::before_fork`] in the parent,
 //!   [`Job::fork_child`] in the child before any of the program's code
-//! - **Owner** the slot is the process's; whoever finds it dead gives its charge back once. Nothing here allocates after
-//!   attach: all of it may run in a fault handler
+//! - **Owner** the slot is the process's; the first process that finds it dead gives its charge back, once. Nothing here
+//!   allocates after attach: all of it may run in a fault handler
 //! - **Not here** making the block ([`super::Admission`])
 
 use std::os::fd::RawFd;
@@ -36,10 +36,10 @@ const URGENT_PAGES: u32 = 1024;
 /// Outcome of a fork for the charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fork {
-    /// The child has a slot of its own. What the parent had charged is charged to the child too, and was taken from
-    /// `outside` at once, since the pages are still shared: the watcher puts back what is copied.
+    /// The child has a slot of its own. The parent's charge is charged to the child too, and taken from `outside` at once,
+    /// since the pages are still shared: the watcher adds the pages that are copied later.
     Joined,
-    /// All slots are taken: what the child charges is given back only when the job ends.
+    /// All slots are taken: the child's charges are given back only when the job ends.
     NoSlot,
 }
 

@@ -2,7 +2,7 @@
 //! The compressed-memory fault: one event when `unused` flips below zero, grace, then pause or end.
 //!
 //! ```text
-//! calm ──flip──▶ grace: 10 MB borrowed, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
+//! calm ──flip──▶ grace: 10 MiB is lent, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
 //!   ▲              │    ▲                                              │
 //!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
 //! ```
@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub enum Verdict {
     /// Spill the coldest pages and go on.
     Spill,
-    /// Paused: has waited a little. Spill what can be spilled, go on only when there is room, else ask again.
+    /// The job is paused and the process has waited a little. Spill pages, go on only when there is room, else ask again.
     Wait,
     /// End the process with this exit code. The reason is on standard error already.
     Fail(i32),
@@ -57,7 +57,7 @@ pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
 }
 
 /// After a change downwards that no process asked for: compression is asked to make up for it first. It is an event if that
-/// does not help ([`pressed`]), or when somebody must charge all the same.
+/// does not help ([`pressed`]), or when a process must charge all the same.
 pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
     demand(block, ledger, step);
     if step.after < 0 {

@@ -2,8 +2,8 @@
 //! Identity of a process, and whether it lives: its pid alone may have been given to another process since.
 //!
 //! - **Flow** [`Process::current`], [`Process::of`] ─▶ pid and start time from `/proc/PID/stat`; [`Process::lives`]: a pidfd
-//!   is to be had, it is not readable (a zombie's is), and the start time is still the same
-//! - **Owner** nothing is kept; nothing is allocated: also the child of a fork asks
+//!   can be opened, it is not readable (a zombie's is), and the start time is still the same
+//! - **Owner** nothing is kept and nothing is allocated, since the child of a fork asks too
 //! - **Not here** processes of another PID namespace: they have another registry, or none
 
 use rustix::event::{PollFd, PollFlags, poll};

@@ -278,7 +278,7 @@ impl Registry {
         overflow::pressed(self.control(block), self.ledger(block), self.implicit());
     }
 
-    /// Notes what the killer saw, bytes.
+    /// Notes the bytes that the killer counts, for the peak.
     pub fn note_usage(&self, block: usize, bytes: u64) {
         self.ledger(block).peak.fetch_max(bytes, Ordering::Relaxed);
         overflow::note_least(self.ledger(block), self.control(block).unused());
@@ -373,7 +373,7 @@ impl Registry {
         slot.state.store(FREE, Ordering::Release);
     }
 
-    /// Empties the slots of processes that ended, and frees the blocks of jobs that nobody owns or runs any more.
+    /// Empties the slots of processes that ended, and frees the blocks of jobs without an owner and without processes.
     pub fn sweep(&self) {
         for index in 0..SLOTS {
             let slot = self.shared.slot(index);
@@ -518,7 +518,7 @@ impl Drop for Admission {
         if self.registry.processes(self.block).next().is_none() {
             self.registry.free_block(self.block, BLOCK_LIVE);
         } else {
-            // Processes that outlive their owner keep the block; whoever sweeps next after them frees it.
+            // Processes that outlive their owner keep the block; the first sweep after their end frees it.
             self.ledger().owner_pid.store(0, Ordering::Relaxed);
         }
     }

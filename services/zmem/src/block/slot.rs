@@ -3,8 +3,8 @@
 //!
 //! - **Layout** 128 bytes
 //! - **Flow** free ──claim──▶ claimed ──pid, start, block──▶ live ──death or leave──▶ claimed (its charge goes back) ──▶ free
-//! - **Order** the pid is written before `live`; whoever takes a dead process's slot from `live` to `claimed` gives its
-//!   charge back, so that happens once
+//! - **Order** the pid is written before `live`; the process that takes a dead one's slot from `live` to `claimed`
+//!   gives its charge back, so that happens once
 //! - **Owner** the process itself while it lives; a claimed slot carries its claimer's pid, so that a claim can be swept too
 
 use std::sync::atomic::Ordering;
@@ -80,7 +80,7 @@ impl Slot {
         charged.saturating_sub(self.slack.load(Ordering::Acquire)).clamp(0, charged)
     }
 
-    /// Returns true if it is active: what it publishes is exact then.
+    /// Returns true if the process is active: the sizes that it publishes are exact then.
     pub fn active(&self) -> bool {
         self.flags.load(Ordering::Acquire) & 1 != 0
     }

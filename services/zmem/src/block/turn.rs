@@ -31,7 +31,7 @@ pub(super) const PATIENCE: u32 = 5;
 pub(super) struct Turn {
     pub sequence: u32,
     pub block: u16,
-    /// None: nobody wanted it when it was passed.
+    /// `None` if no process wanted the turn when it was passed.
     pub slot: Option<u16>,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The last step before anything is spilled or fails: pages that are away for long or did not pack are packed again, by
-//! Zstandard.
+//! Cold packing: pages that are away for long, or did not pack, are packed again by Zstandard. The evictor does it ahead of need;
+//! a fault does it when nothing is left to evict or spill.
 //!
-//! - **Flow** nothing left to evict ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones that
-//!   packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old
-//!   one freed ──▶ publish ──▶ compaction gives the memory back
+//! - **Flow** nothing left to evict or spill ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones
+//!   that packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old one
+//!   freed ──▶ publish ──▶ compaction gives the memory back
 //! - **Order** the new copy is whole and charged before the old one is freed; a present page is protected before it is read
-//!   and dropped after its copy is whole. Who touches the page meanwhile waits for `Busy` to end
+//!   and dropped after its copy is whole. A thread that touches the page meanwhile waits for `Busy` to end
 //! - **Layout** a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
 //! - **Owner** the eviction's lock: one thread at a time, with the eviction's float
 //! - **Not here** the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])

@@ -24,7 +24,7 @@ use crate::uffd::Errno;
 /// Attempts to move a page that the kernel is busy with for a moment (it splits a huge page, or holds a lock).
 const ATTEMPTS: u32 = 4;
 
-/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
 /// How a page of a batch leaves.
@@ -122,7 +122,8 @@ impl Pager {
             self.free_copy(*old);
             *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
         }
-        // SAFETY: the page is present and the program may write it; a byte is exchanged for itself, whoever else writes.
+        // SAFETY: the page is present and the program may write it; a byte is exchanged for itself atomically, so other writers
+        // lose nothing.
         let byte = unsafe { &*(address_of(page) as *const AtomicU8) };
         let value = byte.load(Ordering::Relaxed);
         // An addition of nothing would be compiled to a read.
@@ -175,7 +176,7 @@ impl Pager {
         kernel::drop_range(from, PAGE_BYTES);
     }
 
-    /// Ends the process: the kernel refused what cannot be left undone.
+    /// Ends the process: the kernel refused a call that must succeed.
     pub(super) fn end_refused(&self, act: &str, error: Errno) -> ! {
         let advice = match error {
             libc::EPERM | libc::EACCES | libc::ENOSYS => {

@@ -45,7 +45,7 @@ const MOST_REFUSALS: u32 = 10_000;
 /// Bytes of a seat's slot.
 const SLOT_BYTES: usize = CLUSTER * PAGE_BYTES;
 
-/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
 /// How faults reach the pager.
@@ -78,7 +78,7 @@ pub(super) struct Engine {
     pub mechanism: Mechanism,
     pub uffd: Uffd,
     memory: Memory,
-    /// Two slots for each seat, for what comes and for what leaves; none where pages cannot be moved.
+    /// Two slots for each seat, for pages that come and for pages that leave; `None` where pages cannot be moved.
     slots: Option<Mapping>,
     pub pagemap: Pagemap,
     /// Thousandths of the process's limit on mappings that are in use; counted where that matters.

@@ -4,8 +4,8 @@
 //! - **Layout** bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
 //!   16–63 handle, slot or short word; 48–61 beside the store's handle: when it left; 63 beside that
 //!   handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
-//!   the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
-//!   bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
+//!   the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep the old
+//!   one: bit 4 a thread waits, the old tag in bits 5, 14 and 15, the rest as before
 //! - **Order** pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
 //!   not busy
 //! - **Not here** the table ([`super::table`])

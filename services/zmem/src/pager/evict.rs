@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Eviction: the hand goes round the arena, arms what is native, and puts cold pages away in batches.
+//! Eviction: the clock hand goes round the arena, arms native chunks, and evicts cold pages in batches.
 //!
 //! - **Flow** `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
 //!   without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
@@ -121,7 +121,7 @@ pub(super) struct Evicted {
 }
 
 impl Pager {
-    /// Puts pages away until `want` bytes came back to the job or nothing more is to be had.
+    /// Evicts pages until `want` bytes came back to the job or no more pages can leave.
     pub(super) fn evict(&self, seat: &mut Seat, want: usize, batch: usize) -> Evicted {
         self.evict_into(seat, want, batch, false)
     }
@@ -195,7 +195,7 @@ impl Pager {
         released
     }
 
-    /// Pages that may leave: those above what shall stay.
+    /// Number of pages that may leave: those above the floor that must stay.
     fn spare_pages(&self) -> usize {
         let present = self.counts.present.load(Ordering::Relaxed);
         let native = self.counts.native.load(Ordering::Relaxed) * CHUNK_PAGES;
@@ -252,7 +252,7 @@ impl Pager {
         armed
     }
 
-    /// Claims pages whose probation is over, those that came first; what they turn over makes rounds, too.
+    /// Claims pages whose probation is over, oldest first. Pages that leave this way count towards the rounds of the hand.
     fn gather_probation(&self, state: &mut Evict, batch: usize) {
         let present = self.counts.present.load(Ordering::Relaxed);
         while state.leaving < batch && state.count + 1 < CLAIMS {
@@ -269,7 +269,7 @@ impl Pager {
         }
     }
 
-    /// The pager's clock: pages brought in.
+    /// The pager's clock: the number of pages brought in so far.
     pub(super) fn time(&self) -> u64 {
         self.counts.pages_in.load(Ordering::Relaxed)
     }

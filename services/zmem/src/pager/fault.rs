@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A fault: the page, and in a run of faults those after it, come back from wherever they are.
+//! A fault: brings the page back from wherever it is, and in a run of faults the pages after it.
 //!
 //! - **Flow** chunk's mode ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ room ──▶ unpack into the seat ──▶ COPY
 //!   (write-protected for a read: the copy stays) ──▶ publish
@@ -30,7 +30,7 @@ use crate::uffd::{Errno, Progress};
 /// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
 const CORRUPT_EXIT_CODE: i32 = 70;
 
-/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
 /// Faults in a row on one page that were not answered: more than any contention explains.
@@ -39,7 +39,7 @@ const MOST_RETRIES: u32 = 1 << 20;
 /// Pages for which that is counted, by the low bits of their number.
 pub(super) const UNANSWERED: usize = 64;
 
-/// A stream that has brought in this part of what is present passes through: 1/4.
+/// A stream that has brought in this part of the present pages passes through: 1/4.
 const PASSING_SHARE: usize = 4;
 
 /// Request of a fault.
@@ -512,7 +512,7 @@ impl Pager {
     }
 }
 
-/// The copy of a page is not what was stored: nothing can be given in its place.
+/// Ends the process: the copy of a page differs from what was stored, and nothing can replace it.
 fn corrupt() -> ! {
     kernel::end(
         "memlift: a stored page is corrupt; the job ends before it reads wrong data\n",

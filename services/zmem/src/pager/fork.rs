@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fork: nothing is half done when it happens, and the child's faults are its own from the first instruction.
+//! fork: no work on pages is half done when it happens, and the child answers its own faults from the first instruction.
 //!
 //! - **Flow** [`Pager::before_fork`]: space lock, all seats, the hand, the store ──fork──▶ parent: open them · child: a
 //!   userfaultfd of its own, guarded and armed chunks registered, clean pages protected again, then open them

@@ -3,9 +3,9 @@
 //!
 //! - **Flow** [`Pager::pin`] ──page by page: fault in, count up──▶ [`Pins`] ──drop──▶ count down
 //! - **Layout** a pin counts in the entry of a page of an armed chunk, or in the chunk where that is native
-//! - **Order** counts change by compare-and-swap of an entry that is not busy; an evictor claims only what has none. A native
-//!   chunk with pins is not armed, and an armed one with a pinned page does not become anything else, so that the
-//!   drop finds the count where it was made
+//! - **Order** counts change by compare-and-swap of an entry that is not busy; an evictor claims only pages without pins. A
+//!   native chunk with pins is not armed, and an armed one with a pinned page does not become anything else, so that the drop
+//!   finds the count where it was made
 //! - **Not here** which system calls need them (the preloaded library)
 
 use super::entry::{Entry, MAX_PINS, Tag};

@@ -11,7 +11,7 @@
 //! - **Layout** a slot has room for a cluster; it belongs to its seat, and is empty whenever the seat is free
 //! - **Owner** a page in a slot keeps the charge that it had in the arena
 //! - **Not here** which pages leave ([`super::evict`]). A single page is better copied: MOVE, protection and comparison pay off
-//!   from [`LEAST_RUN`] pages on. Where MOVE is not to be had, everything is copied ([`super::engine`])
+//!   from [`LEAST_RUN`] pages on. Without MOVE everything is copied ([`super::engine`])
 
 use std::sync::atomic::Ordering;
 

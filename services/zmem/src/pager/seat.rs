@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seats: what a thread needs to work on pages — a packer and room for a cluster — one per thread at a time.
+//! Seats: the workspace of a thread that works on pages, a packer and room for a cluster. A seat has one thread at a time.
 //!
 //! - **Flow** fault, eviction or pin ──▶ [`Seats::take`] ──▶ claim pages, work, publish ──▶ the seat is free again
-//! - **Order** whoever holds a busy page or chunk holds a seat (or the space lock): a fork that holds all seats and the space
-//!   lock knows that nothing is half done
+//! - **Order** a thread that holds a busy page or chunk holds a seat (or the space lock): a fork that holds all seats and the
+//!   space lock knows that nothing is half done
 //! - **Owner** in a mapping of the pager's; a seat's pages are touched from the first cluster on, and charged then
 
 use std::sync::atomic::{AtomicUsize, Ordering};

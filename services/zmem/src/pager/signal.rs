@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SIGBUS and SIGSEGV: faults of the arena are answered, others handed on.
+//! SIGBUS and SIGSEGV: faults of the arena are answered, others passed on.
 //!
 //! - **Flow** kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──arena's──▶ return: the instruction runs again
 //!   ──another's──▶ what was installed before, or the default action

@@ -302,7 +302,7 @@ impl Pager {
         }
     }
 
-    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: nobody faults or evicts there.
+    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: no thread faults or evicts there meanwhile.
     pub(super) fn hold(&self, pages: Pages) {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
@@ -345,7 +345,7 @@ impl Pager {
         }
     }
 
-    /// Unmaps what is mapped of the range; the caller holds the space lock.
+    /// Unmaps the mapped pages of the range; the caller holds the space lock.
     pub(super) fn unmap_held(&self, space: &mut Space, pages: Pages) -> Result<(), Errno> {
         if (pages.first..pages.end()).all(|page| !self.table.is_mapped(page)) {
             return Ok(());

@@ -132,7 +132,7 @@ impl Pager {
         evicted
     }
 
-    /// Writes claimed pages and publishes what they are now.
+    /// Writes claimed pages and publishes their new entries.
     fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
         let mut evicted = Evicted::default();
         let staging = self.engine.staging(seat.index);

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::lock::{futex_wait, futex_wake};
 use crate::mapping::{Mapping, PAGE_BYTES};
 
-/// Bytes of a chunk: what is armed at once.
+/// Bytes of a chunk, which is armed as a whole.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
 /// Pages of a chunk.
 pub(super) const CHUNK_PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
@@ -77,7 +77,7 @@ impl Chunk {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
     }
 
-    /// Notes what the chunk was before this thread made it busy.
+    /// Notes the mode that the chunk had before this thread made it busy.
     pub fn set_held(&self, mode: Mode) {
         self.held.store(mode as u32, Ordering::Relaxed);
     }

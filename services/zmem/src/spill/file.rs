@@ -115,7 +115,7 @@ pub(super) fn pipe() -> Option<[i32; 2]> {
     (failed == 0).then(|| ends.map(high))
 }
 
-/// Returns true if nobody has the pipe's writing end any more.
+/// Returns true if no process has the pipe's writing end open any more.
 pub(super) fn is_hung_up(pipe: i32) -> bool {
     let mut byte = 0u8;
     // SAFETY: the byte is borrowed for the call.
@@ -273,7 +273,7 @@ fn identity(fd: i32) -> Option<(u64, u64)> {
     (failed == 0).then_some((about.st_dev, about.st_ino))
 }
 
-/// `memlift-spill-` and what tells processes and moments apart, in hexadecimal, with a zero byte at the end.
+/// `memlift-spill-` and a number that differs by process and moment, in hexadecimal, with a zero byte at the end.
 fn unique_name() -> [u8; 48] {
     let mut name = [0; 48];
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -52,7 +52,7 @@ pub struct StoreNumbers {
 struct State {
     classes: [Class; CLASSES],
     unused: Unused,
-    /// Spans that nobody has, linked by `next`.
+    /// First of the spans without a class, linked by `next`.
     free_spans: u32,
     /// How many spans were ever used.
     reached: u32,
@@ -312,7 +312,7 @@ impl Store {
         lists.into_iter().take(usize::from(FULL)).rev().find(|index| *index != NONE)
     }
 
-    /// A span that nobody has, for the class.
+    /// Takes a free span for the class.
     fn new_span(&self, state: &mut State, class: u8) -> Option<u32> {
         let index = if state.free_spans == NONE { state.reached } else { state.free_spans };
         let span = self.span(index)?;

@@ -15,7 +15,7 @@ pub(super) const PAGES: usize = class::SPAN_BYTES / PAGE_BYTES;
 /// No span, in links.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The record of one span. All zero is a span that nobody has.
+/// The record of one span. All zero is a free span.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Span {

@@ -58,7 +58,7 @@ pub fn in_child_with(name: &str, prepare: impl FnOnce(&mut Command), body: impl 
     assert!(text.contains("1 passed"), "{name} did not run in its own process");
 }
 
-/// As [`in_child`]; gives what the process wrote and how it ended. In that process, runs `body` and gives nothing.
+/// As [`in_child`]. Returns what the process wrote and how it ended; in that process, runs `body` and returns `None`.
 pub fn outcome_of(
     name: &str,
     prepare: impl FnOnce(&mut Command),
