@@ -21,7 +21,7 @@ use crate::{kept, rings, signal, standing, sys, words};
 
 const READ_BYTES: usize = 64 << 10;
 const PAUSE_NS: i64 = 1_000_000;
-/// After so many looks a thread that still blocks a signal is named.
+/// Looks after which a thread that still blocks a signal ends the process.
 const LOOKS: usize = 5_000;
 
 #[repr(C)]
@@ -39,7 +39,8 @@ fn with_room<R>(body: impl FnOnce(&mut Room) -> R) -> R {
     let Ok(mapping) = Mapping::reserve("the system-call filter", size_of::<Room>()) else {
         words::die(&[c"memlift: no room for the system-call filter\n"]);
     };
-    // SAFETY: the mapping is as large, aligned to pages and zeroed, which is a value of every part; it is this call's.
+    // SAFETY: the mapping is as large as a `Room`, page-aligned and zeroed, which is a valid value of every field; only this call
+    // has it.
     body(unsafe { mapping.pointer().cast::<Room>().as_mut() })
 }
 
@@ -100,18 +101,18 @@ pub fn hook() {
     });
 }
 
-/// After fork: the child has its parent's filters and state.
+/// Returns true once activation has begun. A fork's child inherits this state and the filters.
 pub fn active() -> bool {
     DONE.load(Ordering::Acquire)
 }
 
 fn open(path: *const u8, flags: i32) -> Option<usize> {
-    // SAFETY: a path with its zero.
+    // SAFETY: the path ends with a zero byte.
     usize::try_from(unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path, flags | libc::O_CLOEXEC) }).ok()
 }
 
 fn read(fd: usize, target: &mut [u8]) -> usize {
-    // SAFETY: the target is as long.
+    // SAFETY: the kernel writes at most `target.len()` bytes.
     usize::try_from(unsafe { sys!(libc::SYS_read, fd, target.as_mut_ptr(), target.len()) }).unwrap_or(0)
 }
 
@@ -135,13 +136,13 @@ pub fn decimal(text: &[u8]) -> usize {
         .fold(0, |value: usize, digit| value.wrapping_mul(10).wrapping_add(digit as usize))
 }
 
-/// What follows the first place of `mark` in a text; nothing where it has none.
+/// Returns the text after the first occurrence of `mark`; an empty slice where there is none.
 pub fn after<'a>(text: &'a [u8], mark: &[u8]) -> &'a [u8] {
     let place = text.windows(mark.len()).position(|window| window == mark);
     place.map_or(&[], |place| &text[place + mark.len()..])
 }
 
-/// Calls `act` with each line of a file; a line that is longer than the buffer ends that.
+/// Calls `act` with each line of a file; stops at a line that is longer than the buffer.
 pub fn for_lines(path: &std::ffi::CStr, buffer: &mut [u8], mut act: impl FnMut(&[u8])) {
     let Some(fd) = open(path.as_ptr().cast(), libc::O_RDONLY) else { return };
     let mut kept = 0;
@@ -162,7 +163,7 @@ pub fn for_lines(path: &std::ffi::CStr, buffer: &mut [u8], mut act: impl FnMut(&
     close(fd);
 }
 
-/// The program's instructions: what `/proc/self/maps` says is executable and from a file, but this library.
+/// Collects the program's instructions: ranges of `/proc/self/maps` that are executable and from a file, without this library.
 fn texts(room: &mut Room) {
     let Room { texts, bytes, .. } = room;
     texts.count = 0;
@@ -196,7 +197,7 @@ fn await_masks(room: &mut Room) {
     }
 }
 
-/// Asks of each thread, by its number as text; with room for what is read. Whether all answers are true.
+/// Calls `ask` with each thread's number as text, and room for what is read. Returns true if all answers are true.
 fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -> bool {
     let (entries, buffer) = room.bytes.split_at_mut(READ_BYTES / 2);
     let mut all = true;

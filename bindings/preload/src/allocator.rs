@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The malloc family whole, in the arena.
+//! The whole malloc family, in the arena.
 //!
 //! - **Flow** `malloc` ──▶ jemalloc ──its `mmap`, `munmap`, `madvise` are this library's──▶ the arena
 //!   before the start, and in our own code ──▶ `heap`, which is never in the arena
 //! - **Layout** jemalloc because it keeps what it knows beside the objects and not in them: freeing an object that is
 //!   compressed does not bring its page back
-//! - **Order** a pointer is given back to where it came from, told by its address
+//! - **Order** the address of a pointer tells which heap it came from; it is freed there
 //! - **Owner** C++'s operators come through here too: libstdc++ calls `malloc`
 //! - **Not here** glibc's statistics of its own heap, which stays empty
 
@@ -34,7 +34,7 @@ pub static _rjem_malloc_conf: Text = Text(
 
 const PAGE_BYTES: usize = 4096;
 
-/// Gives back what the program has from before the start; a handler of its own does not come between.
+/// Frees a block that the program got before the start; a signal handler cannot run in between.
 fn free_early(pointer: *mut c_void) {
     let _quiet = (!thread::inside()).then(thread::Quiet::begin);
     heap::free(pointer.cast());
@@ -44,7 +44,7 @@ fn ours() -> bool {
     !start::begun() || thread::inside()
 }
 
-/// As libc's.
+/// As libc's `malloc`: from jemalloc in the arena; before the start and in our own code from `heap`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     if ours() {
@@ -54,14 +54,14 @@ pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     unsafe { je::malloc(bytes) }
 }
 
-/// As libc's.
+/// As libc's `calloc`: the bytes are zeroed, and a product that overflows gives null.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     if ours() {
         let Some(whole) = count.checked_mul(bytes) else { return nonnull(null_mut()) };
         let payload = heap::allocate(whole, 16);
         if !payload.is_null() {
-            // SAFETY: the payload is that large.
+            // SAFETY: `allocate` returned a payload of at least `whole` bytes.
             unsafe { payload.write_bytes(0, whole) };
         }
         return nonnull(payload.cast());
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_v
     }
     let target = malloc(bytes);
     if !target.is_null() {
-        // SAFETY: both are at least that large, and different.
+        // SAFETY: both blocks have at least that many bytes, and they are different blocks.
         unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), target.cast(), usable.min(bytes)) };
         free_early(pointer);
     }
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, alignment: usiz
     0
 }
 
-/// As libc's.
+/// As libc's `aligned_alloc`: `EINVAL` where the alignment is no power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
@@ -218,13 +218,13 @@ pub extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     }
 }
 
-/// As libc's.
+/// As libc's `valloc`: aligned to a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
     aligned(PAGE_BYTES, bytes)
 }
 
-/// As libc's.
+/// As libc's `pvalloc`: aligned to a page, the size rounded up to whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     match bytes.checked_next_multiple_of(PAGE_BYTES) {

@@ -4,19 +4,19 @@
 //! - **Flow** [`Assembler`] ──jumps to labels, [`Assembler::place`] them──▶ [`Assembler::finish`]: offsets are filled in
 //! - **Layout** a conditional jump is a test over an unconditional one: classic BPF's conditional offsets have eight bits only
 //! - **Owner** the instructions lie in memory of the caller; nothing is allocated
-//! - **Not here** what the program decides: `filter`
+//! - **Not here** the program's decisions: `filter`
 
-/// One instruction, as the kernel has it.
+/// One instruction in the kernel's layout, `struct sock_filter`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
-    /// Operation.
+    /// Operation code, one of the constants of this module.
     pub code: u16,
     /// Instructions to skip when true.
     pub jt: u8,
     /// Instructions to skip when false.
     pub jf: u8,
-    /// Operand.
+    /// Operand: a constant, an offset into the call's data, or a distance.
     pub k: u32,
 }
 
@@ -26,20 +26,20 @@ pub const LOAD: u16 = 0x20;
 pub const AND: u16 = 0x54;
 /// Jump by the operand.
 pub const JUMP: u16 = 0x05;
-/// When equal.
+/// Test: the loaded word equals the operand.
 pub const EQUAL: u16 = 0x15;
-/// When above or equal.
+/// Test: the loaded word is the operand or above it.
 pub const AT_LEAST: u16 = 0x35;
-/// When one of the bits is set.
+/// Test: one of the operand's bits is set in the loaded word.
 pub const ANY_BIT: u16 = 0x45;
-/// The answer.
+/// Return the operand as the filter's answer.
 pub const RETURN: u16 = 0x06;
 
-/// A place in the program, as yet unknown.
+/// A position in the program that may not be known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// The most labels.
+/// Most labels of one program.
 pub const LABELS: usize = 1024;
 const NOWHERE: u32 = u32::MAX;
 
@@ -60,7 +60,7 @@ impl<'a> Assembler<'a> {
         Assembler { instructions, length: 0, places, labels: 0, overflow: false }
     }
 
-    /// A label to be placed.
+    /// Makes a label that is not placed yet.
     pub fn label(&mut self) -> Label {
         if self.labels == LABELS {
             self.overflow = true;
@@ -70,12 +70,12 @@ impl<'a> Assembler<'a> {
         Label(self.labels - 1)
     }
 
-    /// The label is here.
+    /// Places the label here, before the next instruction.
     pub fn place(&mut self, label: Label) {
         self.places[label.0] = self.length as u32;
     }
 
-    /// One instruction.
+    /// Appends one instruction; notes an overflow where there is no room.
     pub fn push(&mut self, code: u16, jt: u8, jf: u8, k: u32) {
         match self.instructions.get_mut(self.length) {
             Some(place) => *place = Instruction { code, jt, jf, k },
@@ -84,24 +84,24 @@ impl<'a> Assembler<'a> {
         self.length += 1;
     }
 
-    /// To the label.
+    /// Appends a jump to the label.
     pub fn jump(&mut self, label: Label) {
         self.push(JUMP, 0, 0, label.0 as u32);
     }
 
-    /// To the label when the test is true.
+    /// Appends a jump to the label that is taken when the test is true.
     pub fn jump_if(&mut self, test: u16, operand: u32, label: Label) {
         self.push(test, 0, 1, operand);
         self.jump(label);
     }
 
-    /// To the label when the test is false.
+    /// Appends a jump to the label that is taken when the test is false.
     pub fn jump_unless(&mut self, test: u16, operand: u32, label: Label) {
         self.push(test, 1, 0, operand);
         self.jump(label);
     }
 
-    /// Fills in the jumps; the number of instructions, or nothing when it did not fit.
+    /// Fills in the jumps. Returns the number of instructions, or `None` when the program did not fit.
     pub fn finish(self) -> Option<usize> {
         if self.overflow {
             return None;

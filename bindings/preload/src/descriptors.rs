@@ -26,7 +26,7 @@ fn is_ours(fd: c_int) -> bool {
     fd >= 0 && start::covered() && !inside() && NUMBERS.iter().any(|number| number.load(Relaxed) == fd)
 }
 
-/// Keeps a descriptor as ours.
+/// Notes that a descriptor is ours.
 pub fn keep(fd: c_int) {
     if NUMBERS.iter().any(|number| number.load(Relaxed) == fd) {
         return;
@@ -34,7 +34,7 @@ pub fn keep(fd: c_int) {
     let _ = NUMBERS.iter().any(|number| number.compare_exchange(NONE, fd, Relaxed, Relaxed).is_ok());
 }
 
-/// Gives a descriptor of ours up.
+/// Notes that a descriptor is ours no more.
 pub fn forget(fd: c_int) {
     for number in &NUMBERS {
         let _ = number.compare_exchange(fd, NONE, Relaxed, Relaxed);

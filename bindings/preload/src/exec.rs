@@ -13,10 +13,10 @@ use crate::thread::current;
 use crate::trap::Scene;
 
 const PAGE_BYTES: usize = 4096;
-/// The kernel's limit is a quarter of the stack's, and 6 MiB as a rule.
+/// Most bytes of the strings. The kernel's limit is a quarter of the stack's limit, as a rule 6 MiB at most.
 const MOST: usize = 64 << 20;
 
-/// Pointers of a list up to its zero, and the bytes of what they point to.
+/// Counts the pointers of a list up to its zero, and the bytes that they point to.
 fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     if list == 0 {
@@ -33,7 +33,7 @@ fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     }
 }
 
-/// Room for `bytes`, kept for the next time.
+/// Returns room for `bytes`, kept for the next time.
 fn room(bytes: usize) -> Result<usize, isize> {
     let thread = current();
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
@@ -58,7 +58,7 @@ fn room(bytes: usize) -> Result<usize, isize> {
     }
 }
 
-/// Copies a text to `end`; where it is now.
+/// Copies a text to `end`. Returns its new address.
 fn copy(scene: &Scene<'_>, text: usize, end: &mut usize) -> usize {
     let bytes = scene.text_bytes(text);
     let target = *end;

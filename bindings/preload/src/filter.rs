@@ -10,7 +10,7 @@
 //! - **Owner** a filter stays for good, also over `exec`. So what traps without a look at a pointer asks for the text of *this*
 //!   image ([`Texts`]), which the next one, at other random addresses and perhaps without our handler, does not
 //!   share; and what lies below 4 GiB, where addresses are not random, is left out
-//! - **Not here** what the calls mean: `table`; who handles the trap: `trap`
+//! - **Not here** the meaning of the calls: `table`; the handling of a trap: `trap`
 
 use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES};
 
@@ -19,7 +19,7 @@ use crate::gate::GATE_RETURN;
 use crate::sys;
 use crate::table::{ABSENT, INDIRECT, TABLE};
 
-/// What `si_errno` says in a trap of this filter.
+/// Value of `si_errno` in a trap of this filter.
 pub const MARK: i32 = 0x6d7a;
 
 const ALLOW: u32 = 0x7fff_0000;
@@ -47,19 +47,19 @@ const fn high(argument: u8) -> u32 {
 pub struct Texts {
     /// Start and end.
     pub ranges: [(u64, u64); Texts::MOST],
-    /// How many count.
+    /// Number of ranges in use.
     pub count: usize,
 }
 
 impl Texts {
     const MOST: usize = 128;
 
-    /// None yet.
+    /// An empty list of ranges.
     pub const fn new() -> Texts {
         Texts { ranges: [(0, 0); Texts::MOST], count: 0 }
     }
 
-    /// Adds a range, in parts where it crosses 4 GiB. What lies below is left out.
+    /// Adds a range, in parts where it crosses 4 GiB. Addresses below 4 GiB are left out.
     pub fn add(&mut self, mut start: u64, end: u64) {
         const FOUR_GIB: u64 = 1 << 32;
         if start < FOUR_GIB {
@@ -80,11 +80,11 @@ impl Default for Texts {
     }
 }
 
-/// When a call is trapped beside the pointers.
+/// Further conditions under which a call is trapped, besides its pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Also {
     Nothing,
-    /// From the program's text, always.
+    /// Always, when the call comes from the program's text.
     Text,
     /// Unless the argument is null.
     Given(u8),
@@ -110,12 +110,12 @@ fn also(number: i64) -> Also {
     }
 }
 
-/// Which calls a filter looks at.
+/// System calls that a filter looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// What blocks the three signals or takes their handlers away.
+    /// The calls that can block the three signals or take their handlers away.
     Guard,
-    /// Everything.
+    /// All calls that the tables name.
     All,
 }
 
@@ -128,7 +128,7 @@ struct Writer<'a> {
     starts: [Label; CLASSES],
 }
 
-/// Writes the program; its length, or nothing when it did not fit.
+/// Writes the program. Returns its length, or `None` when it did not fit.
 pub fn write(
     scope: Scope,
     texts: &Texts,
@@ -181,7 +181,7 @@ pub fn write(
 
 const CLASSES: usize = 96;
 
-/// The numbers and their classes: which arguments are pointers, and what else traps. Class 0 is what is not there.
+/// The numbers and their classes: the arguments that are pointers, and the other conditions. Class 0 is for absent calls.
 struct Kinds {
     numbers: [(u32, u8); 512],
     count: usize,
@@ -211,7 +211,7 @@ impl Kinds {
 }
 
 impl Writer<'_> {
-    /// The number is loaded and is one of these, or allowed.
+    /// Jumps to the class of the loaded number; allows a call that is none of these numbers.
     fn search(&mut self, numbers: &[(u32, u8)]) {
         if numbers.len() <= 3 {
             for &(number, class) in numbers {
@@ -275,7 +275,7 @@ impl Writer<'_> {
         self.assembler.jump(self.allow);
     }
 
-    /// Trap what came from the program's text, allow the rest.
+    /// Traps calls that come from the program's text, allows the rest.
     fn texts(&mut self, texts: &Texts) {
         self.assembler.place(self.text);
         for &(start, end) in &texts.ranges[..texts.count] {
@@ -303,7 +303,7 @@ struct Program {
 pub enum Refused {
     /// It did not fit into the instructions.
     Size,
-    /// What the kernel said.
+    /// The kernel refused it with this error number.
     Kernel(i32),
     /// This thread has a filter of its own.
     Thread(i32),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fork at the system call itself: nothing of the program, libc or malloc runs in the child before its memory is whole.
+//! fork at the system call itself: no code of the program, libc or malloc runs in the child before its memory is whole.
 //!
 //! - **Flow** active: trapped `clone` without CLONE_VM, `fork` ──▶ [`perform`] ──▶ pager and heap stand still ──▶ call ──▶ both
 //!   sides go on; the child's arena is registered anew first
@@ -34,7 +34,7 @@ fn go_on(pager: &'static Pager, child: bool) {
     }
 }
 
-/// A trapped fork. A stack for the child is given to it on the way out: here it needs the handler's.
+/// Performs a trapped fork. The child gets its own stack when the handler returns: until then it needs the handler's.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let mut arguments = arguments;
     let clone = number as i64 == libc::SYS_clone;
@@ -63,7 +63,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     result
 }
 
-/// Before libc's fork.
+/// Hook before libc's fork.
 pub extern "C" fn prepare() {
     let Some(pager) = Pager::get() else { return };
     let quiet = Quiet::begin();
@@ -72,7 +72,7 @@ pub extern "C" fn prepare() {
         return;
     }
     still(pager);
-    // What was active by the time everything stood still is trapped.
+    // If the pager became active before everything stood still, the fork's system call is trapped and does this itself.
     if pager.active() {
         return go_on(pager, false);
     }
@@ -91,12 +91,12 @@ fn after(is_child: bool) {
     }
 }
 
-/// In the parent after libc's fork.
+/// Hook in the parent after libc's fork.
 pub extern "C" fn parent() {
     after(false);
 }
 
-/// In the child after libc's fork.
+/// Hook in the child after libc's fork.
 pub extern "C" fn child() {
     after(true);
 }

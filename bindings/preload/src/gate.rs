@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One system-call instruction at an address that is the same in every process: what comes from there is ours.
+//! One system-call instruction at an address that is the same in every process: the filter knows our own calls by it.
 //!
 //! - **Layout** [`GATE`] is a page of `syscall; ret`, read and execute only, below the arena. The filter lets through what was
 //!   called from there. The address is fixed because a filter outlives `exec`: the next program's gate has to be
 //!   the one that its ancestors' filters know.
 //! - **Flow** [`call`] ──▶ before [`open`]: an instruction of this library; after: the gate. Results are the kernel's: `-errno`
-//! - **Not here** `errno`: [`give`] sets it for functions that take libc's place
+//! - **Errors** `errno` is set by [`give`] alone, for functions that take libc's place
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,7 +25,7 @@ core::arch::global_asm!(
     "syscall",
     "ret",
     ".size memlift_preload_gate, .-memlift_preload_gate",
-    // What returns from a handler; debuggers and unwinders know it by these bytes.
+    // Returns from a signal handler; debuggers and unwinders know it by these bytes.
     ".p2align 4",
     ".globl memlift_preload_return",
     ".hidden memlift_preload_return",
@@ -79,7 +79,7 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// Fewer arguments than six.
+/// Fills up to six arguments with zeros.
 pub const fn pad<const N: usize>(given: [usize; N]) -> [usize; 6] {
     let mut arguments = [0; 6];
     let mut index = 0;
@@ -98,7 +98,7 @@ macro_rules! sys {
     };
 }
 
-/// Maps the gate. An inherited one, left by nobody, cannot be there: `exec` unmapped it.
+/// Maps the gate. An inherited gate cannot be there: `exec` unmapped it.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ pub fn open() -> Result<(), i32> {
     Ok(())
 }
 
-/// The result as libc gives it: `-1` and `errno`, or the value.
+/// Converts a result to libc's form: `-1` and `errno`, or the value.
 pub fn give(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);

@@ -5,7 +5,7 @@
 //!   and, before an aligned payload, its distance from the block's start
 //! - **Flow** [`allocate`] pops the class's free list, else takes from the end ──▶ [`free`] pushes; pages of large blocks go
 //!   back to the kernel
-//! - **Owner** the lock is taken by [`before_fork`] and let go on both sides
+//! - **Owner** [`before_fork`] takes the lock; both sides of the fork release it
 //! - **Not here** the program's own heap once it runs: `allocator`
 
 use memlift_zmem::lock::Lock;
@@ -54,7 +54,8 @@ fn share_of_limit() -> usize {
     usize::try_from(limit.rlim_cur / 16).unwrap_or(usize::MAX)
 }
 
-/// Reserves the heap; where there is no room for the smallest, the process ends in words: it could not even say so later.
+/// Reserves the heap. If there is no room for the smallest one, the process ends with a message: later it could not even print
+/// one.
 fn reserve(state: &mut State) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let share = share_of_limit().max(LEAST_BYTES);
@@ -76,7 +77,8 @@ fn reserve(state: &mut State) {
     ]);
 }
 
-/// `bytes` at a multiple of `alignment` (a power of two); null when there are none. Zeroed only where never used.
+/// Returns `bytes` bytes at a multiple of `alignment` (a power of two), or null when there are none. They are zero only if never
+/// used before.
 pub fn allocate(bytes: usize, alignment: usize) -> *mut u8 {
     let slack = if alignment > HEADER_BYTES { alignment } else { 0 };
     let Some(whole) = bytes.checked_add(HEADER_BYTES + slack).filter(|&whole| whole < BYTES) else {
@@ -124,7 +126,7 @@ pub fn usable(payload: *const u8) -> usize {
     (1 << header.class) - header.distance as usize
 }
 
-/// Takes a payload back.
+/// Frees a payload.
 pub fn free(payload: *mut u8) {
     let header = header(payload);
     let start = payload as usize - header.distance as usize;
@@ -141,12 +143,12 @@ pub fn free(payload: *mut u8) {
     state.free[header.class as usize] = start;
 }
 
-/// Holds the heap still until one of the two below.
+/// Takes the heap's lock, until one of the two functions below.
 pub fn before_fork() {
     std::mem::forget(STATE.lock());
 }
 
-/// Lets go, in the parent and in the child.
+/// Releases the lock, in the parent and in the child.
 pub fn after_fork() {
     // SAFETY: `before_fork` of this thread locked it and forgot the guard.
     unsafe { STATE.unlock() };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins of a thread's calls, let go also where a call never returns to us: the program jumped out of a handler meanwhile.
+//! Pins of a thread's calls. They are also released when a call never returns to us because the program jumped out of a handler.
 //!
 //! - **Flow** [`Held::keep`] ──call──▶ [`Held::let_go`] ·· or the frame of the call is gone: the thread's next call finds that
 //!   ([`sweep`]) and lets go
 //! - **Layout** a call has a [`Mark`] in its frame: a number that no other has. Frames that were jumped over are written over
 //!   sooner or later, at the latest by the next call from the same depth; those of a call that a handler interrupted,
 //!   or of a coroutine that waits, are not
-//! - **Order** the mark is asked for by a futex call that compares and does not wait: the stack may be unmapped by now
+//! - **Order** a futex call that compares and does not wait reads the mark: the stack may be unmapped by now
 //! - **Owner** the list is the thread's own; its records lie in our heap
 //! - **Not here** a thread that ends before its next call: its pins stay
 
@@ -19,14 +19,14 @@ use crate::sys;
 use crate::thread::current;
 use crate::trap::in_arena;
 
-/// In the frame of a call, as long as that is there.
+/// Lies in the frame of a call while that frame exists.
 #[derive(Debug)]
 pub struct Mark(AtomicU32);
 
 static NUMBERS: AtomicU32 = AtomicU32::new(1);
 
 impl Mark {
-    /// One that no other call has, for a long time.
+    /// Makes a mark whose number no other call has for a long time.
     pub fn make() -> Mark {
         Mark(AtomicU32::new(NUMBERS.fetch_add(1, Relaxed) | 1 << 31))
     }
@@ -38,7 +38,7 @@ impl Drop for Mark {
     }
 }
 
-/// What one call has pinned.
+/// Pins of one call, linked into the thread's list.
 struct Record {
     next: AtomicUsize,
     mark: usize,
@@ -63,7 +63,7 @@ pub struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// None yet. The mark lies in the frame that makes the call.
+    /// Makes an empty set of pins. The mark lies in the frame that makes the call.
     pub fn new(mark: &'a Mark) -> Held<'a> {
         sweep();
         Held { mark, record: UnsafeCell::new(std::ptr::null_mut()) }
@@ -88,11 +88,11 @@ impl<'a> Held<'a> {
 
     /// Keeps the range's pins until [`Held::let_go`].
     pub fn keep(&self, (address, bytes, write): (usize, usize, bool), pins: Pins<'static>) {
-        // SAFETY: as above: the list of pins is reached by this thread's own code alone, one function at a time.
+        // SAFETY: this thread's own code alone reaches the list of pins, one function at a time, with signals blocked.
         unsafe { &mut *self.record().pins.get() }.push(Pinned { address, bytes, write, pins });
     }
 
-    /// Lets go of all but the first so many.
+    /// Releases all pins but the first `but`.
     pub fn let_go(&self, but: usize) {
         // SAFETY: as in `record`.
         if let Some(record) = unsafe { (*self.record.get()).as_ref() } {
@@ -101,7 +101,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// All of them, to be let go elsewhere.
+    /// Takes all pins out; the caller releases them.
     pub fn take(&self) -> Vec<Pinned> {
         // SAFETY: as in `record` and `keep`.
         unsafe {
@@ -109,7 +109,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// How many there are.
+    /// Number of pins in the set.
     pub fn count(&self) -> usize {
         // SAFETY: as in `record` and `keep`.
         unsafe { (*self.record.get()).as_ref().map_or(0, |record| (*record.pins.get()).len()) }
@@ -125,7 +125,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Takes a record out of the list, and lets go of its pins.
+/// Takes a record out of the list and releases its pins.
 fn remove(address: usize) {
     let mut place = &current().held;
     loop {
@@ -178,7 +178,7 @@ pub fn forked_and_whole(pager: &'static Pager) {
     }
 }
 
-/// Lets go of what calls have pinned that will not return.
+/// Releases the pins of calls that will never return.
 fn sweep() {
     let mut next = current().held.load(Relaxed);
     while next != 0 {

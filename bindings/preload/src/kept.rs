@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that the kernel or a device keeps: found when memory becomes able to go away, however it was handed over before.
+//! Memory that the kernel or a device holds on to: found at activation, whichever way it was handed over before.
 //!
 //! - **Flow** [`find`] (activation) looks at each descriptor: io_uring rings ──▶ [`rings`]; devices and sockets that keep
 //!   memory ──▶ their pages stay by their pins, or the process is refused by name; sockets and pipes that may still send
@@ -22,10 +22,10 @@ use crate::{rings, sys, words};
 /// Ranges that are pinned for good, apart from each other.
 static KEPT: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
 
-/// Names of descriptors by which a device or the kernel pins memory, page by page.
+/// Name prefixes of descriptors through which a device or the kernel pins memory, page by page.
 const PINNING: &[&[u8]] =
     &[b"/dev/infiniband/", b"/dev/vfio/", b"/dev/iommu", b"/dev/hfi1", b"/dev/nvidia", b"/dev/dri/"];
-/// Names of descriptors by which the kernel reaches memory later without a pin: it would find absent pages.
+/// Name prefixes of descriptors through which the kernel reaches memory later without a pin: it would find absent pages.
 const REACHING: &[&[u8]] = &[b"/dev/kvm", b"anon_inode:kvm-", b"/dev/kfd", b"/dev/vhost-"];
 
 const AF_XDP: i32 = 44;
@@ -44,7 +44,7 @@ pub fn exempt(pager: &'static Pager, address: usize, bytes: usize) {
     let known = list.iter().any(|&(from, to)| from <= start && end <= to);
     if known {
         drop(list);
-        // It was brought back; its pin is there already.
+        // An earlier range pins this part already; bringing it back was enough.
         drop(pins);
         return;
     }
@@ -61,7 +61,7 @@ pub fn exempt(pager: &'static Pager, address: usize, bytes: usize) {
     std::mem::forget(pins);
 }
 
-/// In the child of a fork: the kernel keeps nothing of its memory, and its pager has no pins.
+/// In the child of a fork: the kernel holds none of its memory, and its pager has no pins.
 pub fn forked() {
     // SAFETY: the child has one thread, and the thread that forked held the lock not: no fork happens inside `keep`.
     unsafe { KEPT.reset() };
@@ -106,7 +106,7 @@ pub fn refuse(what: &[&CStr]) -> ! {
     words::die(&[c"; run it without memlift, or with the kernel's backend\n"]);
 }
 
-/// Looks for what the kernel keeps; `buffer` is room for what is read.
+/// Finds memory that the kernel holds on to; `buffer` is room for what is read.
 pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
     let moves = pager.sees_pins();
     let (entries, buffer) = buffer.split_at_mut(buffer.len() / 2);
@@ -122,7 +122,7 @@ pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
         let name = &place[..usize::try_from(got).unwrap_or(0)];
         if name == b"anon_inode:[io_uring]" {
             known_bytes += rings::find(pager, fd, number, moves, buffer);
-            // What it sends is not pinned in all kernels.
+            // Not every kernel pins the memory that a ring sends from.
             pager.stop_recycling();
         } else if begins(name, REACHING) {
             refuse(&[c"a virtual machine or a device of its own is open"]);

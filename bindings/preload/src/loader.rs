@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `dlopen` without `RTLD_DEEPBIND`: a library that is bound to libc's `free` would be given what our `malloc` made.
+//! `dlopen` without `RTLD_DEEPBIND`: a library bound to libc's `free` would pass it blocks of our `malloc`.
 //!
 //! - **Flow** the flag is taken out of the second argument, and libc's function is jumped to
-//! - **Order** a jump, not a call: libc looks at where it will return to, to know whose search path counts
+//! - **Order** a jump, not a call: libc reads its return address to find out whose search path applies
 //! - **Not here** `dlmopen`: another namespace has a libc and a heap of its own
 
 use std::ffi::{c_char, c_int, c_void};

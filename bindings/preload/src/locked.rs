@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mlock` of the arena: locked memory is present, and never in the spill file.
+//! `mlock` of the arena: locked memory is present and never goes to the spill file.
 //!
 //! - **Flow** [`lock`]: brought back and pinned ──▶ the kernel's own call, for its limit and `VmLck` ──▶ noted ──`munlock`, or
 //!   the range is unmapped, moved or mapped over──▶ [`release`]
@@ -76,7 +76,7 @@ pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -
     result
 }
 
-/// Takes a range out of the list, and lets go of it; what is left of longer ranges stays pinned. True where there was any.
+/// Takes a range out of the list and releases its pins; the rest of a longer range stays pinned. Returns true if there was any.
 fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     let mut found = Vec::new();
     {
@@ -92,7 +92,7 @@ fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     }
     for locked in &found {
         for (from, to) in [(locked.start, start), (end, locked.end)] {
-            // Pinned by what is let go afterwards: it is there.
+            // The kept part is present: the old pins are released only afterwards.
             if from < to
                 && let Ok(pins) = pager.pin(from, to - from, false)
             {
@@ -103,7 +103,7 @@ fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     !found.is_empty()
 }
 
-/// `munlock` of a range in the arena, or what does as much: it is unmapped, moved or mapped over.
+/// `munlock` of a range in the arena, or a call with the same effect: it is unmapped, moved or mapped over.
 pub fn release(pager: &'static Pager, address: usize, bytes: usize) {
     let (start, end) = pages(address, bytes);
     let _quiet = Quiet::begin();

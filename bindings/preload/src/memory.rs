@@ -6,7 +6,7 @@
 //! - **Layout** not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
 //!   what was placed elsewhere by `MAP_FIXED`, or by a hint that the program needs
 //!   a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
-//! - **Not here** what the pager does with it; memory shared with others or with a file, over a part of the arena, which would have
+//! - **Not here** the pager's part; memory shared with others or with a file, over a part of the arena, which would have
 //!   to be left alone page by page: refused with `ENOTSUP`
 
 use std::ffi::{c_int, c_void};
@@ -18,7 +18,7 @@ use crate::{locked, stacks, start, sys, thread, trap};
 
 /// Below this, mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
-/// Above this, nobody wants memory but address space.
+/// Above this, a program wants address space and not memory.
 const LARGEST: usize = 1 << 40;
 const PAGE_BYTES: usize = 4096;
 const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT | libc::MAP_HUGETLB;
@@ -117,7 +117,7 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     Some(outcome)
 }
 
-/// A range that reaches over an end of the arena: part by part.
+/// Splits a call on a range that crosses an end of the arena: part by part.
 fn split(pager: &Pager, number: i64, arguments: [usize; 6]) -> Option<isize> {
     if !matches!(number, libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_msync) {
         return Some(-(libc::EINVAL as isize));

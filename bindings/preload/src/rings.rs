@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! io_uring rings that were made before memory was short: the kernel reads and writes what their entries name, at a time of
-//! its own.
+//! io_uring rings that were made before activation: the kernel reads and writes the buffers of their entries at a time of its
+//! own.
 //!
 //! - **Flow** [`find`] (activation): registered buffers, entries that may still be under way ──▶ kept; a ring that the kernel
 //!   reads without a call, or whose memory cannot be found ──▶ refused by name
 //!   [`enter`], [`register`] (trapped): what the waiting entries name is brought back and kept for good, then the call
 //! - **Layout** heads, tails and entries lie in shared memory; their offsets are the kernel's, asked for with a ring of our own.
 //!   `/proc/self/maps` has a ring's memory, by its inode, and `fdinfo` its registered buffers
-//! - **Order** new rings are not to be had from activation on, so the list is complete. An entry is looked at in the trap; a
+//! - **Order** no new ring can be made from activation on, so the list is complete. An entry is looked at in the trap; a
 //!   thread that changes it afterwards races with the kernel too
 //! - **Not here** buffers that a program hands over in a ring of their own (`IORING_REGISTER_PBUF_RING`): not seen, so refused
 
@@ -25,7 +25,7 @@ use crate::trap::{PIECE_BYTES, Scene, in_arena};
 
 const ENTRY_BYTES: usize = 64;
 const ENTRIES_OFFSET: u64 = 0x1000_0000;
-/// How long requests of before may take until they are over: looks, a millisecond each.
+/// Looks, a millisecond each, within which requests from before activation must end.
 const LOOKS: usize = 2_000;
 /// Buffer groups are numbered with 16 bits.
 const GROUPS: u32 = 1 << 16;
@@ -43,7 +43,7 @@ struct Ring {
 static RINGS: Lock<Vec<Ring>> = Lock::new(Vec::new());
 static OFFSETS: Lock<Option<Offsets>> = Lock::new(None);
 
-/// Where the kernel has what in a ring's shared memory.
+/// Offsets of the fields in a ring's shared memory.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
     head: usize,
@@ -84,7 +84,7 @@ fn offsets() -> Option<Offsets> {
     })
 }
 
-/// In the child of a fork: what it inherits of rings reaches its parent's memory.
+/// In the child of a fork: rings that it inherits reach its parent's memory.
 pub fn forked() {
     // SAFETY: the child has one thread, which held neither lock.
     unsafe { RINGS.reset() };
@@ -113,7 +113,7 @@ impl Ring {
         (self.entries.1 - self.entries.0) / ENTRY_BYTES
     }
 
-    /// Brings back and keeps what the entries name that wait to be submitted.
+    /// Brings back and keeps the memory of entries that wait to be submitted.
     fn exempt_waiting(&self, pager: &'static Pager, offsets: Offsets) {
         let (head, tail) = (self.word(offsets.head).load(Acquire), self.word(offsets.tail).load(Acquire));
         let waiting = tail.wrapping_sub(head).min(self.mask + 1);
@@ -144,7 +144,7 @@ impl Ring {
     }
 }
 
-/// Brings back and keeps what an entry names.
+/// Brings back and keeps the memory that an entry names.
 fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const READV: u8 = 1;
     const WRITEV: u8 = 2;
@@ -157,7 +157,7 @@ fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const SENDMSG_ZC: u8 = 48;
     const READV_FIXED: u8 = 60;
     const WRITEV_FIXED: u8 = 61;
-    /// A path, a socket's name, a time: whatever is not a buffer of a length of its own.
+    /// Bytes kept for a path, a socket's name, a time: for all that is not a buffer with a length of its own.
     const SMALL: usize = 4096 + 256;
     let code = entry[0] as u8;
     let count = (entry[0] >> 32) as u32 as usize;
@@ -194,7 +194,7 @@ fn copied<T: Copy>(pager: &Pager, address: usize) -> Option<T> {
     }
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     let (own, other) = ([value.as_mut_ptr() as usize, bytes], [address, bytes]);
-    // Read through the kernel: an entry of before may name what is not mapped any more.
+    // Read through the kernel: an old entry may name memory that is no longer mapped.
     // SAFETY: the value is as large as said; what is not there makes the call fail.
     let got = unsafe {
         sys!(libc::SYS_process_vm_readv, sys!(libc::SYS_getpid), own.as_ptr(), 1, other.as_ptr(), 1, 0)
@@ -343,7 +343,7 @@ fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
     kept::refuse(&[c"io_uring requests have been under way since before memory was short"]);
 }
 
-/// `io_uring_enter`: what waits to be submitted is brought back first. A ring of before is the only kind there is.
+/// `io_uring_enter`: the memory of entries that wait to be submitted is brought back first. Every ring is from before activation.
 pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     const EXTENDED: usize = 1 << 3;
     let rings = RINGS.lock().clone();
@@ -413,7 +413,7 @@ pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
                 vector(scene, address, parts);
             }
         }
-        // As a kernel that does not have them: nobody would know of the buffers.
+        // Answer like a kernel without buffer rings: nothing here would know of the buffers.
         PBUF_RING => return -(libc::EINVAL as isize),
         _ => {
             scene.pin(argument, 4096.min(PIECE_BYTES), true);

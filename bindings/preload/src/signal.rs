@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SIGBUS, SIGSEGV and SIGSYS are this library's; the program keeps its handlers for what is not the arena's.
+//! SIGBUS, SIGSEGV and SIGSYS are this library's. The program's handlers get those that are not about the arena.
 //!
 //! - **Flow** fault ──▶ [`on_signal`] ──arena──▶ pager ──▶ the instruction again
 //!   ──trapped call──▶ `trap`
@@ -66,7 +66,7 @@ fn ours() -> Action {
     }
 }
 
-/// Makes [`standing::POLITE`] ours for a while, if the program has left it alone: then what it was.
+/// Makes [`standing::POLITE`] ours for a while, if the program has left it alone. Returns its action from before.
 pub fn borrow_polite() -> Option<Action> {
     let mut old = Action::default();
     let known = kernel_action(standing::POLITE, None, Some(&mut old)) >= 0;
@@ -77,7 +77,7 @@ pub fn borrow_polite() -> Option<Action> {
     (kernel_action(standing::POLITE, Some(&asking), None) >= 0).then_some(old)
 }
 
-/// Makes it what it was, unless the program has set it meanwhile.
+/// Restores the program's action of [`standing::POLITE`], unless the program has set another one meanwhile.
 pub fn return_polite(old: &Action) {
     let mut now = Action::default();
     kernel_action(standing::POLITE, None, Some(&mut now));
@@ -97,7 +97,7 @@ unsafe extern "C" fn on_polite(_signal: c_int, info: *mut libc::siginfo_t, _cont
     set_errno(number);
 }
 
-/// Makes the three ours where they are not, and keeps what was there as the program's.
+/// Installs our handlers of the three signals where they are not installed, and keeps the replaced ones as the program's.
 ///
 /// # Errors
 ///
@@ -198,7 +198,7 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
             // SAFETY: a signal to this thread, which ends the process when the handler returns.
             unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
         }
-        // Otherwise the instruction faults again, and the default is what happens.
+        // Otherwise the instruction faults again, and the default action follows.
         return;
     }
     // SAFETY: the mask is in the frame; the handler is the program's for this signal, called as the kernel would.
@@ -295,7 +295,7 @@ unsafe fn simple(signal: c_int, handler: usize, flags: c_int) -> usize {
     }
 }
 
-/// As libc's: the handler stays, calls are restarted.
+/// As libc's: the handler stays installed, and interrupted calls are restarted.
 ///
 /// # Safety
 ///
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     unsafe { simple(signal, handler, libc::SA_RESTART) }
 }
 
-/// As libc's: once, and interrupting.
+/// As libc's: the handler runs once, and interrupted calls are not restarted.
 ///
 /// # Safety
 ///
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
     unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
 }
 
-/// What strict ISO programs call `signal`.
+/// The function that `signal` stands for in programs compiled as strict ISO C.
 ///
 /// # Safety
 ///

@@ -25,9 +25,9 @@ use crate::wrappers::Next;
 use crate::{heap, start, sys};
 
 const PAGE_BYTES: usize = 4096;
-/// Room for the program's handlers too, which take signals while a trapped call waits. Only what is used is memory.
+/// Room for the program's handlers too, which take signals while a trapped call waits. Only pages that are used take memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Whose thread has ended, or had none.
+/// Thread number of a record whose thread has ended, or that had none.
 const NOBODY: i32 = 0;
 
 struct Record {
@@ -74,7 +74,7 @@ fn is_gone(thread: i32) -> bool {
     unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), thread, 0) == -(libc::ESRCH as isize) }
 }
 
-/// A stack of at least so many bytes that nobody has, or a new one.
+/// Finds a free stack of at least so many bytes, or makes a new one.
 fn find(bytes: usize) -> Option<&'static Record> {
     let thread = own_number();
     let mut first = STACKS.lock();
@@ -129,7 +129,7 @@ fn is_on(thread: &Thread, at: usize) -> bool {
     record(thread.stack.load(Relaxed)).is_some_and(|stack| at.wrapping_sub(stack.start) <= stack.bytes)
 }
 
-/// Gives this thread a stack of so many bytes. Where there is none to be had, its handlers run on the stack that it works on.
+/// Gives this thread a stack of so many bytes. If there is none, its handlers run on the stack that it works on.
 fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) -> bool {
     let old = record(thread.stack.load(Relaxed));
     let Some(stack) =
@@ -154,7 +154,7 @@ fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) ->
     }
     thread.stack.store(std::ptr::from_ref(stack) as usize, Relaxed);
     if let Some(old) = old.filter(|old| !std::ptr::eq(*old, stack)) {
-        // It carries this handler yet, perhaps.
+        // This handler may still run on it.
         old.ending.store(1, Relaxed);
     }
     let key = KEY.load(Relaxed);
@@ -181,7 +181,7 @@ unsafe extern "C" fn run<F: FnOnce() -> R, R>(pair: *mut c_void) {
     }
 }
 
-/// Runs what enters the pager: on this thread's own stack where the one in use lies in the arena.
+/// Runs code that enters the pager: on this thread's own stack if the current one lies in the arena.
 pub fn aside<F: FnOnce() -> R, R>(body: F) -> R {
     let mut pair = (Some(body), None::<R>);
     let place: *mut c_void = (&raw mut pair).cast();
@@ -191,7 +191,7 @@ pub fn aside<F: FnOnce() -> R, R>(body: F) -> R {
         unsafe { run::<F, R>(place) };
         return pair.1.expect("it ran");
     };
-    // What the body is and gives lies on a stack that may go away: it is moved at its start and end, with no lock held.
+    // The body and its result lie on a stack that may go away: they are moved at start and end, with no lock held.
     let top = (stack.start + usable(stack)) & !15;
     // SAFETY: the stack is this thread's, and not in use: this thread works on another. The old pointer lies in a register
     // that the function keeps; the rest is what C's functions may change.
@@ -215,7 +215,7 @@ extern "C" fn thread_ends(stack: *mut c_void) {
     }
 }
 
-/// Once, before the program makes threads.
+/// Runs once, before the program makes threads.
 pub fn begin() {
     let mut key = 0;
     // SAFETY: a place for the key; the destructor lives as long as the process.
@@ -233,7 +233,7 @@ pub fn forked() {
     let mut next = *STACKS.lock();
     while let Some(known) = record(next) {
         known.thread.store(if next == own { own_number() } else { NOBODY }, Relaxed);
-        // SAFETY: as above: a lock that is held is that of a thread that is no more.
+        // SAFETY: the child has one thread, so a lock that is held belongs to a thread that does not exist here.
         unsafe { known.pins.reset() };
         if next != own {
             std::mem::forget(known.pins.lock().take());
@@ -336,7 +336,7 @@ fn own_stack(attributes: *const libc::pthread_attr_t) -> Result<Option<Own>, c_i
     Own::pinned(start as usize, bytes).map(Some).ok_or(libc::EAGAIN)
 }
 
-/// What a thread does first. Unwinding passes through here when the thread is cancelled or exits.
+/// Runs first in a new thread. Unwinding passes through here when the thread is cancelled or exits.
 unsafe extern "C-unwind" fn thread_starts(first: *mut c_void) -> *mut c_void {
     let (routine, argument) = {
         let _quiet = Quiet::begin();
@@ -346,7 +346,7 @@ unsafe extern "C-unwind" fn thread_starts(first: *mut c_void) -> *mut c_void {
         give();
         match record(current().stack.load(Relaxed)) {
             Some(stack) => *stack.pins.lock() = own,
-            // Nobody would know when to let go.
+            // Without a record nothing tells when the thread ends: the pins stay.
             None => std::mem::forget(own),
         }
         (routine, argument)

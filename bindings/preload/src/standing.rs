@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls that are under way in other threads when memory becomes able to go away: nobody trapped them, so nobody pinned what
-//! the kernel will write to when they end.
+//! System calls already in flight in other threads when paging is enabled. They were not trapped, so their buffers are not pinned
+//! yet.
 //!
 //! - **Flow** filter in place for all threads ──▶ [`settle`], thread by thread: waits in a call (`/proc/self/task/…/syscall`
 //!   names it and its arguments)? what that names is pinned · runs? a signal to it: when it takes that, no call is
@@ -51,7 +51,7 @@ pub fn is_asked(sender: i32) -> bool {
     true
 }
 
-/// What a thread does now.
+/// State of a thread, as `/proc` shows it.
 enum State {
     Gone,
     Runs,
@@ -71,7 +71,7 @@ fn state_of(thread: &[u8], buffer: &mut [u8]) -> State {
     usize::try_from(number).map_or(State::Gone, |number| State::Waits(number, arguments))
 }
 
-/// Pins what the calls of other threads name; `thread` is one of them, `buffer` room for a line. `politely`: [`POLITE`] is ours.
+/// Pins what a call in flight of another `thread` names; `buffer` is room for a line. `politely`: [`POLITE`] is ours.
 pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
     let number = std::str::from_utf8(thread).ok().and_then(|text| text.parse::<i32>().ok());
     let (Some(number), Some(pager)) = (number, Pager::get()) else { return };
@@ -134,7 +134,7 @@ fn pin(pager: &'static Pager, thread: i32, call: usize, arguments: [usize; 6]) {
     }
 }
 
-/// This thread makes another call: what its old one named is let go.
+/// Notes that this thread makes another call: the pins of its old one are released.
 pub fn returned() {
     if COUNT.load(Ordering::Acquire) == 0 {
         return;

@@ -153,7 +153,7 @@ pub fn tend() {
             libc::pthread_create(&raw mut thread, &raw const attributes, evict, std::ptr::null_mut());
         libc::pthread_attr_destroy(&raw mut attributes);
         if result != 0 {
-            // Without it, room is made by whoever needs it.
+            // Without an evictor each fault that finds no room makes some itself.
             words::say(&[c"memlift: no thread for the evictor; faults are slower\n"]);
         }
     }

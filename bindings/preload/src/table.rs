@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! System calls and the memory that their pointers name.
 //!
-//! - **Layout** [`find`]: number → the arguments that are pointers, and how far the kernel reads or writes from there. What is not
-//!   in the table has no pointers that matter, or is refused by the filter.
-//! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; and the mmap family: `memory`
+//! - **Layout** [`find`]: number → the arguments that are pointers, and how far the kernel reads or writes from there. A call
+//!   that is not in the table has no pointers that matter, or is refused by the filter.
+//! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; the mmap family: `memory`
 
 /// How far from a pointer the kernel goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +20,18 @@ pub enum Extent {
     OutCount(u8, usize),
     /// Sets of `select`: so many bits as argument 0 says.
     Bits,
-    /// What the request of `ioctl` (argument 1) says; 256 bytes where it says nothing.
+    /// As many bytes as the request of `ioctl` (argument 1) encodes; 256 where it encodes none. Written or read.
     Request,
     /// Handled by its own code; here only for the filter.
     Own,
 }
 
-/// One pointer.
+/// Index of an argument that is a pointer, and how far the kernel goes from there.
 pub type Pointer = (u8, Extent);
 
 use Extent::{Bits, In, InCount, Out, OutCount, Own, Request, Text};
 
-/// The same number on every x86-64 kernel; the bindings of libc's do not have it.
+/// The number is the same on every x86-64 kernel; the `libc` crate lacks it.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
 /// The table: number, pointers.
@@ -278,8 +278,8 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_io_submit,
 ];
 
-/// Calls that make the kernel reach memory later, when it may be gone: they are not there (programs have another way). What
-/// was made before is followed by `rings`.
+/// Calls that make the kernel reach memory later, when it may be gone: they fail with `ENOSYS`, and programs
+/// have another way. Rings that were made before are followed by `rings`.
 pub const ABSENT: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3];
 
 /// The pointers of a call.

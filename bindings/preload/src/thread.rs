@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this library knows of each thread, reachable from a signal handler.
+//! State of each thread that this library keeps, reachable from a signal handler.
 //!
 //! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer), so that no allocation and no
 //!   table of the loader, which may lie in the arena, is between a fault handler and its state
@@ -24,21 +24,21 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// The block.
+/// The block of one thread, in static TLS.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Thread {
     /// How many stretches of our own code are open.
     inside: AtomicU32,
-    /// Which of the three signals the program believes blocked: bits as in a mask's low 32.
+    /// Those of the three signals that the program believes blocked: bits as in a mask's low 32.
     pub believed: AtomicU32,
-    /// A signal of the three that was sent while our own code ran: bits as above.
+    /// Those of the three signals that were sent while our own code ran: bits as in `believed`.
     pub pending: AtomicU32,
     /// 1 while a fork of a dormant process is under way.
     pub forking: AtomicU32,
-    /// Copy of an exec's strings: address and bytes of a mapping.
+    /// Address of a mapping with a copy of an exec's strings.
     pub exec_address: AtomicUsize,
-    /// See above.
+    /// Bytes of the mapping at `exec_address`.
     pub exec_bytes: AtomicUsize,
     /// The alternate stack that the program believes to have: address, bytes (0: none), flags.
     pub alternate: [AtomicUsize; 3],
@@ -151,7 +151,7 @@ impl Drop for Quiet {
     }
 }
 
-/// Sends again what came while it could not be handled.
+/// Sends again the signals that could not be handled when they came.
 fn deliver_pending(thread: &Thread) {
     let pending = thread.pending.swap(0, Relaxed);
     for signal in [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS] {

@@ -9,7 +9,7 @@
 use crate::sys;
 use crate::trap::{PIECE_BYTES, Scene, piece_bytes};
 
-/// Returns true if reads of the descriptor are whole: a file or a block device.
+/// Returns true if a read of the descriptor is complete unless the file ends: a file or a block device.
 pub fn reads_whole(fd: usize) -> bool {
     // SAFETY: plain data, and the place lives as long as the call.
     unsafe {

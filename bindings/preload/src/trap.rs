@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls on memory that may be absent: fetched, pinned, called, let go.
+//! System calls on memory that may be absent: it is faulted in and pinned, the call is made, the pins are released.
 //!
 //! - **Flow** trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pins of what the table names ──▶ the gate,
 //!   with the program's signal mask ──▶ the result into the frame
@@ -33,33 +33,33 @@ pub fn in_arena(address: usize) -> bool {
 /// A call's surroundings.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    /// What is pinned for it.
+    /// Memory that is pinned for the call.
     pub held: Held<'a>,
-    /// Our stretch.
+    /// Stretch of our own code: signals are blocked until it ends.
     pub quiet: Quiet,
-    /// The program's mask.
+    /// The program's signal mask.
     pub mask: u64,
     /// The frame of the trapped instruction; null for a function.
     pub context: *mut c_void,
-    /// The pager.
+    /// Pager of this process.
     pub pager: &'static Pager,
 }
 
-/// As much as may be pinned at once under this budget.
+/// Returns the most bytes that may be pinned at once under this budget.
 pub fn piece_bytes() -> usize {
     let share = start::total_bytes() / 16;
     (share & !(SMALLEST_PIECE_BYTES - 1)).clamp(SMALLEST_PIECE_BYTES, PIECE_BYTES)
 }
 
 impl Scene<'_> {
-    /// The call itself, with the program's signals let in.
+    /// Makes the call itself, with the program's signals let in.
     pub fn call(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         let mask = self.mask;
         // SAFETY: the program's call.
         self.quiet.interruptible(mask, || unsafe { call(number, arguments) })
     }
 
-    /// Pins the part of a range that is in the arena and the program's, until the call is over; whether there is any.
+    /// Pins the part of a range that is in the arena and the program's, until the call is over. Returns true if there is any.
     pub fn pin(&self, address: usize, bytes: usize, write: bool) -> bool {
         if bytes == 0 || !in_arena(address) {
             return false;
@@ -77,15 +77,15 @@ impl Scene<'_> {
         }
     }
 
-    /// Pins for good what the kernel is told of for good.
+    /// Pins a range for good, because the kernel keeps its address.
     fn pin_for_good(&self, address: usize, bytes: usize) {
         if in_arena(address) && self.pager.accessible(address, bytes, true) == bytes {
             std::mem::forget(self.pager.pin(address, bytes, true));
         }
     }
 
-    /// `bytes` in pieces: `act` does a part of so many bytes from an offset, and says what the kernel said. The count of
-    /// what was done, or the error of the first piece. Not `whole`: what the first piece brings is the answer.
+    /// Does `bytes` in pieces: `act` does a part of so many bytes from an offset and returns the kernel's result. Returns the
+    /// count of what was done, or the error of the first piece. Without `whole`, the first piece is the answer.
     pub fn in_pieces(
         &mut self,
         (bytes, piece): (usize, usize),
@@ -109,7 +109,7 @@ impl Scene<'_> {
         done as isize
     }
 
-    /// Length of a text with its zero; what is readable of it where it has none.
+    /// Length of a text with its zero; its readable length if it has no zero.
     pub fn text_bytes(&self, address: usize) -> usize {
         let mut length = 0;
         while length < 64 * PAGE_BYTES {
@@ -173,13 +173,13 @@ impl Scene<'_> {
         }
     }
 
-    /// Pins what the table names.
+    /// Pins the memory that the table names for this call.
     fn pin_plain(&self, number: usize, arguments: [usize; 6]) {
         for &(argument, extent) in table::find(number) {
             let address = arguments[argument as usize];
             if in_arena(address) {
                 let (bytes, write) = self.extent(extent, &arguments, address);
-                // What the kernel may write it may also only read, as a futex in read-only memory.
+                // A range that cannot be pinned for writing is pinned for reading: a futex may lie in read-only memory.
                 let _ = self.pin(address, bytes, write) || self.pin(address, bytes, false);
             }
         }
@@ -255,7 +255,7 @@ impl Scene<'_> {
             libc::SYS_io_uring_enter => rings::enter(self, arguments),
             libc::SYS_io_uring_register => rings::register(self, arguments),
             libc::SYS_io_submit => rings::submit(self, arguments),
-            // What is registered with the kernel for good stays for good.
+            // The kernel keeps this address until the thread ends, so its pin is never released.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
                 self.pin_for_good(
                     arguments[0],
@@ -263,7 +263,7 @@ impl Scene<'_> {
                 );
                 self.call(number, arguments)
             }
-            // A name for memory: nobody needs it, and it would cut the arena into pieces.
+            // A name for memory is not needed, and it would split the arena into more mappings.
             libc::SYS_prctl if arguments[0] as i32 == libc::PR_SET_VMA && in_arena(arguments[2]) => {
                 -(libc::EINVAL as isize)
             }
@@ -412,7 +412,7 @@ pub unsafe fn on_trap(context: *mut c_void) {
     }
 }
 
-/// Whether a call may meet absent memory.
+/// Returns true if a call may meet absent memory.
 fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
     table::find(number).iter().any(|(argument, _)| in_arena(arguments[*argument as usize]))
         || table::INDIRECT.contains(&(number as i64))

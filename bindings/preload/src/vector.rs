@@ -34,7 +34,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     }
 }
 
-/// Pins what the memory of a call names, where it is one of these.
+/// Pins the buffers that the vectors of a call name, if it is one of these calls.
 pub fn pin(scene: &Scene<'_>, number: usize, arguments: [usize; 6]) {
     let reads = matches!(
         number as i64,

@@ -4,7 +4,7 @@
 //! - **Flow** function ──memory cannot be absent, or is none of the arena's──▶ libc's own ──else──▶ `trap`
 //! - **Order** libc's own is looked up at the first call, never in a handler
 //! - **Not here** points of cancellation: libc's own functions that wait are some, those that are done here are none
-//!   what cannot be called by name: libc's inner calls are trapped
+//!   calls inside libc, which are trapped
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,12 +23,12 @@ pub struct Next {
 }
 
 impl Next {
-    /// Not yet found.
+    /// Makes an entry whose address is not looked up yet.
     pub const fn new(name: &'static std::ffi::CStr) -> Next {
         Next { name, address: AtomicUsize::new(0) }
     }
 
-    /// Its address.
+    /// Returns the function's address, looked up at the first call.
     pub fn address(&self) -> usize {
         let known = self.address.load(Ordering::Relaxed);
         if known != 0 {
@@ -203,7 +203,7 @@ before! {
     masked_threads_start: getaddrinfo_a(mode, list, count, event);
 }
 
-/// As libc's `_Fork`, which runs no hooks: where nothing can be absent, they are ours to run.
+/// As libc's `_Fork`, which runs no hooks: while nothing can be absent, this function runs them.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
     if !start::covered() || inside() {

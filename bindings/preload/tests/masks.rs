@@ -10,7 +10,7 @@ use job::{Job, MIB};
 
 const NOBODY: u32 = 65534;
 
-/// What is masked, one set at a time.
+/// Values of `MEMLIFT_DISABLE`, one per run.
 const MASKS: [&str; 3] = ["process_madvise", "uffd", "uffd,process_madvise"];
 
 /// Programs and their arguments; all fit into 32 MiB.

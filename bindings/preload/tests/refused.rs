@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the library needs and does not get: the process goes on without it, or ends in words; it neither hangs nor panics.
+//! Refused facilities: without something it needs the library goes on or ends the process with a message; it neither hangs
+//! nor panics.
 
 mod job;
 

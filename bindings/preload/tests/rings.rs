@@ -37,7 +37,7 @@ fn is_refused(mode: &str, mask: &str, word: &str) {
     assert!(said.contains("the kernel reaches this program's memory") && said.contains(word), "{said}");
 }
 
-/// Pins are seen by the kernel's refusal to move a page, and without that from what it lists.
+/// With MOVE the kernel shows pins by refusing to move a page; without it they are found in its lists.
 const MASKS: [&str; 2] = ["", "uffd_move"];
 
 #[test]

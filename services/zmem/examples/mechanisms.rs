@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an access costs by each mechanism that the machine offers, and by each one's fallbacks.
+//! Cost of an access by each mechanism that the machine offers, and by each mechanism's fallbacks.
 //!
 //! ```text
 //! cargo run --release -p memlift-zmem --example mechanisms [MEBIBYTES] [MASK]
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// What a page holds at first.
+/// Returns the initial contents of a page.
 fn contents(page: usize) -> [u64; PAGE / 8] {
     let mut random = Random(page as u64);
     let kind = page * PAGE / MIB % 3;

@@ -4,13 +4,13 @@
 //! - **Flow** [`Allocator::new`] (of the pager of [`crate::arena::enter`]) ──▶ [`Vec::new_in`], [`Box::new_in`], or any other
 //!   container that takes the `Allocator` of `allocator_api2` (hashbrown's tables do) ──▶ cold pages are compressed
 //! - **Layout** to [`LARGEST_SMALL`]: slots of one size class (multiples of 16, four classes to a doubling), cut from runs of
-//!   [`RUN_BYTES`]; above: a mapping of its own. The addresses of free slots lie in stacks beside the arena, so that freeing an object does
-//!   not bring its page back
+//!   [`RUN_BYTES`]; above: a mapping of its own. The addresses of free slots lie in stacks beside the arena, so that freeing an
+//!   object does not bring its page back
 //! - **Order** one lock per class, under which no arena memory is touched
 //! - **Owner** runs stay with the process: its next objects of that size come from there. A mapping is given back when its block
 //!   is freed
-//! - **Not here** the whole program's memory: as `#[global_allocator]` every buffer would lie in the arena, and `read(2)` into a page
-//!   that is away fails; that is what the preloaded library is for. [`Allocator::pinned`] is for single calls
+//! - **Not here** the whole program's memory: as `#[global_allocator]` every buffer would lie in the arena, and `read(2)` into an
+//!   absent page fails; the preloaded library is for that. [`Allocator::pinned`] is for single calls
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -25,14 +25,14 @@ use crate::{Error, Result};
 
 /// The largest block that shares its run with others.
 pub const LARGEST_SMALL: usize = 32 << 10;
-/// What is mapped at once for small blocks.
+/// Bytes that are mapped at once for small blocks.
 pub const RUN_BYTES: usize = 256 << 10;
 
 const STEP: usize = 16;
 /// Up to here each multiple of [`STEP`] is a class.
 const EACH: usize = 8 * STEP;
 const CLASSES: usize = class_of(LARGEST_SMALL).0 + 1;
-/// Free slots that a class can remember; the rest is not used again.
+/// Free slots that a class can remember; further ones are not used again.
 const REMEMBERED: usize = 1 << 27;
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -89,7 +89,7 @@ impl Class {
     }
 }
 
-/// Of the process: there is one pager.
+/// One per class for the whole process, which has one pager.
 static SLOTS: [Lock<Class>; CLASSES] = [const { Lock::new(Class::new()) }; CLASSES];
 
 /// Where a block of a layout lies.
@@ -126,12 +126,12 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// On this process's pager.
+    /// Makes an allocator on this process's pager.
     pub fn new(pager: &'static Pager) -> Allocator {
         Allocator { pager }
     }
 
-    /// The values' memory, present until dropped: for a system call on it, which would not be answered its faults.
+    /// Pins the values' memory until the result is dropped: for a system call on it, whose faults would not be answered.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl Allocator {
         })
     }
 
-    /// A mapping at a multiple of `alignment`: what is too much at its ends is given back.
+    /// Makes a mapping at a multiple of `alignment`; the surplus at its ends is given back.
     fn map(&self, bytes: usize, alignment: usize) -> Option<usize> {
         if alignment <= PAGE_BYTES {
             return self.pager.map(bytes, ACCESS, None).ok();
@@ -154,7 +154,7 @@ impl Allocator {
         let start = self.pager.map(whole, ACCESS, None).ok()?;
         let address = start.next_multiple_of(alignment);
         for (part, end) in [(start, address), (address + bytes, start + whole)] {
-            // What cannot be unmapped stays, untouched.
+            // A part that cannot be unmapped stays mapped, untouched.
             let _ = if part < end { self.pager.unmap(part, end - part) } else { Ok(()) };
         }
         Some(address)
@@ -169,7 +169,7 @@ impl Allocator {
         NonNull::new(address as *mut u8)
     }
 
-    /// Another size in the same place, or moved without copying; none where that cannot be.
+    /// Resizes in place, or moves the mapping without copying; `None` where neither is possible.
     ///
     /// # Safety
     ///
@@ -216,7 +216,7 @@ unsafe impl Allocate for Allocator {
         let address = block.as_ptr() as usize;
         match place_of(layout) {
             Some(Place::Slot(class, _)) => SLOTS[class].lock().give(address),
-            // What cannot be unmapped stays: nothing is wrong but that its memory is not given back.
+            // If the mapping cannot be unmapped, its memory is not given back; nothing else goes wrong.
             Some(Place::Mapping(bytes)) => drop(self.pager.unmap(address, bytes)),
             Some(Place::Nowhere) | None => {}
         }
@@ -233,7 +233,7 @@ unsafe impl Allocate for Allocator {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // New pages of a mapping are zero; what follows the old bytes in their last page may not be.
+        // New pages of a mapping are zero; the rest of the old bytes' last page may not be.
         let end = match place_of(new) {
             Some(Place::Mapping(_)) => new.size().min(old.size().next_multiple_of(PAGE_BYTES)),
             _ => new.size(),
@@ -258,7 +258,7 @@ unsafe impl Allocate for Allocator {
 }
 
 impl Allocator {
-    /// Resized, or copied to a new block.
+    /// Resizes the block, or copies it to a new one.
     ///
     /// # Safety
     ///

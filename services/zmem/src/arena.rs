@@ -4,7 +4,8 @@
 //! - **Flow** [`enter`] (once per process: a job of its own with an exact total) ──▶ [`Arena::new`] ──▶ a slice of bytes whose
 //!   cold pages are compressed ──▶ dropped: given back
 //! - **Owner** an arena's bytes are its own until it is dropped
-//! - **Order** a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel does not answer its own faults
+//! - **Order** a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel's own accesses may fail on absent
+//!   pages
 //! - **Not here** programs that were not changed (the preloaded library); small objects (an allocator of its own)
 
 use std::ops::{Deref, DerefMut, Range};
@@ -71,11 +72,11 @@ pub struct Arena {
 
 // SAFETY: an arena owns its bytes; faults on them are handled in whichever thread they happen.
 unsafe impl Send for Arena {}
-// SAFETY: as above; shared access is reading.
+// SAFETY: an arena owns its bytes, and shared access only reads them.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// `bytes` bytes, at least one page.
+    /// Makes an arena of `bytes` bytes, at least one page.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Arena {
         Ok(Arena { pager, address, bytes })
     }
 
-    /// The part of it, present until dropped: for a system call.
+    /// Pins a part of the arena until the result is dropped: for a system call.
     ///
     /// # Errors
     ///
@@ -120,14 +121,15 @@ impl Deref for Arena {
 
 impl DerefMut for Arena {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; they are this arena's alone.
+        // SAFETY: the bytes are mapped writable and initialised as long as the arena lives, and `&mut self` excludes every
+        // other reference.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.bytes) }
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // An arena that cannot be unmapped stays: nothing is wrong but that its memory is not given back.
+        // If the arena cannot be unmapped, its memory is not given back; nothing else goes wrong.
         let _ = self.pager.unmap(self.address.as_ptr() as usize, self.bytes.max(1));
     }
 }

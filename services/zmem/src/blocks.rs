@@ -3,7 +3,7 @@
 //!
 //! - **Flow** [`allocate`] ──▶ address ──[`resize`], which moves no bytes──▶ address ──[`release`]──▶ gone
 //! - **Layout** a block is a mapping of its own: 64 bytes of header (length, a mark), then the bytes, which are zero at first
-//! - **Owner** whoever has the address; a system call on it needs the pages pinned ([`Pager::pin`])
+//! - **Owner** the caller that has the address; a system call on it needs the pages pinned ([`Pager::pin`])
 //! - **Not here** small blocks: a page each is the least
 
 use std::ptr::NonNull;
@@ -77,7 +77,7 @@ pub unsafe fn resize(pager: &Pager, block: NonNull<u8>, bytes: usize) -> Option<
 pub unsafe fn release(pager: &Pager, block: NonNull<u8>) {
     // SAFETY: the caller's.
     let (address, bytes) = unsafe { mapping(block) };
-    // What cannot be unmapped stays: nothing is wrong but that its memory is not given back.
+    // If the mapping cannot be unmapped, its memory is not given back; nothing else goes wrong.
     let _ = pager.unmap(address, bytes);
 }
 

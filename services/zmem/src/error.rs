@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong before anything ran, and what to do about it.
+//! Errors before anything ran, each with what to do about it.
 
-/// Why a job, an arena or a spill file was refused.
+/// Reasons for which a job, an arena or a spill file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -10,9 +10,9 @@ pub enum Error {
         "no spill file in {directory}: {reason}; name another directory with --spill, or run without one"
     )]
     SpillDirectory {
-        /// Its path.
+        /// Path of the directory.
         directory: String,
-        /// Why not.
+        /// The reason for the refusal.
         reason: String,
     },
     /// The kernel gave no memory or address space.
@@ -20,17 +20,17 @@ pub enum Error {
         "no room for {what}, {bytes} bytes: {source}; raise the limit (ulimit -v, vm.max_map_count) or ask for less"
     )]
     Map {
-        /// What it was for.
+        /// Purpose of the memory.
         what: &'static str,
-        /// How much.
+        /// Bytes that were asked for.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A process has one pager.
+    /// The process has a pager already.
     #[error("this process has a pager already; a process belongs to one job")]
     Started,
-    /// No way to be told of faults.
+    /// There is no way to learn of faults.
     #[error(
         "neither userfaultfd nor signals of faults may be used; allow userfaultfd in seccomp, or unset MEMLIFT_DISABLE"
     )]
@@ -38,7 +38,7 @@ pub enum Error {
     /// The kernel refused a userfaultfd.
     #[error("userfaultfd: {source}; allow it in seccomp, or disable it with MEMLIFT_DISABLE=uffd")]
     Faults {
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The registry could not be made.
@@ -46,24 +46,24 @@ pub enum Error {
         "no registry of jobs: {source}; memlift needs memfd_create with seals (Linux 3.17) and about 256 KiB"
     )]
     Registry {
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A descriptor or a file that does not hold what it should.
+    /// The descriptor or file is not a registry.
     #[error("this is not a registry of jobs of this user and version; start the program with `memlift run`")]
     NotARegistry,
     /// The folder of the registry's file cannot be used.
     #[error("{}: {source}; set XDG_RUNTIME_DIR to a folder of your own", folder.display())]
     Folder {
-        /// Which.
+        /// Path of the folder.
         folder: std::path::PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The folder of the registry's file is not this user's alone.
     #[error("{} belongs to somebody else or others may write it; set XDG_RUNTIME_DIR to a folder of your own", folder.display())]
     FolderOfOthers {
-        /// Which.
+        /// Path of the folder.
         folder: std::path::PathBuf,
     },
     /// More was asked for than the machine has left.
@@ -71,9 +71,9 @@ pub enum Error {
         "{total} bytes were asked for, {left} are not given to other jobs; ask for less, or see `memlift job list`"
     )]
     Admission {
-        /// What was asked for.
+        /// Bytes that were asked for.
         total: usize,
-        /// What is left.
+        /// Bytes that are not given to other jobs.
         left: usize,
     },
     /// No block is free.
@@ -85,10 +85,10 @@ pub enum Error {
     /// A block that is not a job's.
     #[error("there is no job {block}; `memlift job list` names those that run")]
     NoBlock {
-        /// Its index.
+        /// Index of the block.
         block: usize,
     },
 }
 
-/// What this crate's functions return.
+/// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

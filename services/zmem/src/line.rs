@@ -2,7 +2,7 @@
 //! A line of text put together on the stack, for standard error.
 //!
 //! - **Owner** runs in fault handlers of foreign programs: no byte from the heap. What is too long is cut
-//! - **Not here** which lines there are: each is written where it is decided
+//! - **Not here** the texts: each is written where it is decided
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A lock of one word, for signal handlers, for memory shared by processes and across fork.
+//! A lock of one word that works in signal handlers and across fork, and the futex calls, also for words that processes share.
 //!
 //! - **Flow** [`Lock::lock`]: 0 → 1 by one exchange; else 2 and a futex wait ──▶ [`Guard`] ──drop──▶ 0, wake one if it was 2
 //! - **Order** Acquire at lock, Release at unlock. Not reentrant; holders run no foreign code and touch no arena memory
 //! - **Owner** [`Lock::reset`] is for the child of a fork, where no other thread exists
-//! - **Not here** robustness against a holder that died: only locks of one process are of this kind
+//! - **Not here** locks in memory that processes share: a holder that died would hold them for ever
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -40,7 +40,7 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Unlocked.
+    /// Makes an unlocked lock around the value.
     pub const fn new(value: T) -> Lock<T> {
         Lock { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
@@ -53,9 +53,9 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
-    /// Only when nobody holds it.
+    /// Takes the lock only if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Made only where it was taken: a guard that is dropped unlocks.
+        // A guard is made only if the lock was taken: dropping one unlocks.
         self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Guard(self))
     }
 
@@ -83,7 +83,7 @@ impl<T> Lock<T> {
         drop(Guard(self));
     }
 
-    /// Unlocks it whoever holds it.
+    /// Unlocks it, whichever thread holds it.
     ///
     /// # Safety
     ///

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of zmem's own: anonymous, page-aligned, outside the arena, by system calls and not by `malloc`.
+//! Memory of zmem's own: anonymous, page-aligned, outside the arena, from the kernel and not from `malloc`.
 //!
 //! - **Flow** [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ gone again
 //! - **Owner** a mapping is unmapped when dropped; what lies in it is plain bytes or atomics
-//! - **Not here** whose charge it is: the caller counts what it touches
+//! - **Not here** charges: the caller counts what it touches
 
 use std::ptr::NonNull;
 
@@ -22,7 +22,7 @@ pub struct Mapping {
 // SAFETY: a mapping is an address range that this value owns alone; what lies there is reached through `pointer`, whose
 // users say how they share it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above: `&Mapping` gives nothing but the address.
+// SAFETY: `&Mapping` gives nothing but the address; users of the address say how they share what lies there.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -53,12 +53,12 @@ impl Mapping {
         }
     }
 
-    /// Its first byte.
+    /// Address of the first byte.
     pub fn pointer(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// Its size.
+    /// Size of the mapping, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

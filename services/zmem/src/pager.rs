@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The pager: the arena of a process, its faults, and what leaves it when the budget is short.
+//! The pager: the arena of a process, its faults, and the eviction of its pages when the budget is short.
 //!
 //! ```text
 //! map ──▶ chunks (guarded · native · armed) ──first touch, SIGBUS──▶ fault ──▶ page present, charged
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! - **Order** locks, outer first: space (calls that change mappings) · a seat · busy chunks and pages · eviction · store.
-//!   Nobody who holds a busy page waits for another one, but the holder of the space lock. Signals are blocked
-//!   wherever one of these is held
+//!   The holder of a busy page never waits for another one, unless it holds the space lock. Signals are blocked wherever
+//!   one of these is held
 //! - **Owner** one per process, in a mapping that is never given back
 //!
 //! `docs/design/zmem.md` has the states and their order.
@@ -69,33 +69,33 @@ pub const ARENA_BYTES: usize = 1 << 42;
 /// The smallest arena that is worth having.
 const MIN_ARENA_BYTES: usize = 1 << 26;
 
-/// What became of a fault.
+/// Outcome of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The page is there: run the instruction again.
     Done,
     /// The state changed under it: run the instruction again.
     Retry,
-    /// The program's own mistake: its handler, or the default action.
+    /// The program's own mistake: its handler or the default action follows.
     NotMine,
 }
 
 /// How a pager is set up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Whoever starts the pager runs [`Pager::serve`] on a thread: needed where SIGBUS mode is not to be had.
+    /// The caller runs [`Pager::serve`] on a thread: needed where SIGBUS mode is not available.
     pub handler_thread: bool,
 }
 
-/// What a pager did so far and holds now.
+/// A pager's counts since its start, and the bytes that it holds now.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Numbers {
-    /// Faults answered.
+    /// Faults that the pager was asked to answer.
     pub faults: u64,
     /// Pages brought in, clusters included.
     pub pages_in: u64,
-    /// Pages packed.
+    /// Pages that were packed.
     pub pages_packed: u64,
     /// Pages packed once more, by Zstandard.
     pub pages_packed_cold: u64,
@@ -115,11 +115,11 @@ pub struct Numbers {
     pub store_bytes: usize,
     /// Bytes of tables and workplaces.
     pub table_bytes: usize,
-    /// Bytes mapped.
+    /// Bytes that the program has mapped.
     pub mapped_bytes: usize,
 }
 
-/// What is counted.
+/// Counters of a pager.
 #[derive(Default)]
 struct Counts {
     faults: AtomicU64,
@@ -158,17 +158,17 @@ pub struct Pager {
     hook: AtomicPtr<()>,
     spill: AtomicPtr<Spill>,
     spill_hand: AtomicUsize,
-    /// The error number that was said last.
+    /// The error number that the last message named.
     spill_refused: AtomicI32,
-    /// Whether spilling ahead pays: pages that it may cost.
+    /// Credit for spilling ahead, pages: faults that more room would have saved, less the cost of spilling and reading back.
     credit: AtomicI64,
-    /// Signals of the thread that forks.
+    /// Signal mask of the thread that forks.
     fork_mask: AtomicU64,
-    /// Chunks from here on were never used.
+    /// First of the chunks that were never used.
     reached: AtomicUsize,
-    /// When an eviction found nothing last: pages brought in until then.
+    /// Value of `pages_in` when an eviction last found no victim.
     barren: AtomicU64,
-    /// The hand's rounds.
+    /// Rounds of the clock hand.
     round: AtomicU64,
     /// How many pages had been packed, or found raw, when no cold one was left to try.
     cold_packed: AtomicU64,
@@ -179,19 +179,19 @@ pub struct Pager {
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Pager {
-    /// Reserves the arena and takes what the kernel allows of it.
+    /// Reserves the arena, as large as the limit on address space allows, and starts the pager.
     ///
     /// # Errors
     ///
-    /// Where the address space or the fault mechanism is not to be had, in words.
+    /// The address space or the fault mechanism is not available; the error says which.
     pub fn start(job: &'static Job, options: Options) -> Result<&'static Pager> {
         if Pager::get().is_some() {
             return Err(Error::Started);
         }
         let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
-        // Kernels are chosen at their first use, by the environment too, and that may lie in the arena: not in a fault.
+        // Choosing a kernel reads the environment, which may lie in the arena: choose now and not in a fault.
         let _ = memlift_engine::page::checksum(0, &[0; PAGE_BYTES]);
-        // The same for whether `memlift record` listens.
+        // Choose now too whether `memlift record` listens.
         let _ = memlift_engine::observe::tapped();
         let (bytes, store_bytes) = reserve_arena()?;
         let memory = rustix::system::sysinfo();
@@ -244,7 +244,7 @@ impl Pager {
         unsafe { PAGER.load(Ordering::Acquire).as_ref() }
     }
 
-    /// End of the arena of this process: what lies behind it, below the largest arena's end, is the program's own.
+    /// End of the arena of this process. Addresses behind it, below the largest arena's end, are the program's own.
     pub fn arena_end(&self) -> usize {
         ARENA_BASE + self.bytes
     }
@@ -254,7 +254,7 @@ impl Pager {
         address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
     }
 
-    /// How faults reach it.
+    /// The way in which faults reach the pager.
     pub fn mechanism(&self) -> Mechanism {
         self.engine.mechanism
     }
@@ -264,7 +264,7 @@ impl Pager {
         self.engine.staging(0).is_some()
     }
 
-    /// The job whose memory it is.
+    /// The job that the memory is charged to.
     pub fn job(&self) -> &'static Job {
         self.job
     }
@@ -274,13 +274,13 @@ impl Pager {
         self.active.load(Ordering::Acquire)
     }
 
-    /// What runs before the first page can be absent, once: the system-call filter. It may run in any thread inside any
-    /// call into the pager, with all signals blocked, and must not touch the arena.
+    /// Sets the hook that runs once, before the first page can be absent: the place to install the system-call filter. It
+    /// may run in any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
     pub fn on_activate(&self, hook: fn()) {
         self.hook.store(hook as *mut (), Ordering::Release);
     }
 
-    /// What it did and holds.
+    /// Returns the pager's counts and the bytes that it holds.
     pub fn numbers(&self) -> Numbers {
         let counts = &self.counts;
         Numbers {
@@ -311,7 +311,7 @@ impl Pager {
         offset < self.bytes && bytes <= self.bytes - offset
     }
 
-    /// Forgets a page's copy; gives the bytes of memory that came back to the job.
+    /// Forgets a page's copy. Returns the bytes of memory that came back to the job.
     fn free_copy(&self, entry: Entry) -> usize {
         let mut released = 0;
         match entry.tag() {
@@ -347,7 +347,7 @@ impl Pager {
         self.job.uncharge(bytes);
     }
 
-    /// What shall stay unused when a chunk becomes native.
+    /// Bytes that must stay unused when a chunk becomes native.
     fn reserve_bytes(&self) -> usize {
         let total = usize::try_from(self.job.total()).unwrap_or(0);
         let objective = usize::try_from(self.job.unused_objective()).unwrap_or(0);
@@ -371,7 +371,7 @@ fn address_of(page: usize) -> usize {
     ARENA_BASE + page * PAGE_BYTES
 }
 
-/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves; gives its size, and what the store may take.
+/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves. Returns its size, and the most for the store.
 fn reserve_arena() -> Result<(usize, usize)> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

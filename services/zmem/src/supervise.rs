@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A program as a child that sees no difference: signals go on to it, its end is the caller's end.
+//! A program run as a child without a visible difference: signals are passed on to it, and its end is the caller's end.
 //!
 //! - **Flow** [`Supervised::spawn`]: block the signals, start the child with the mask that was there ─▶ [`Supervised::wait`]: its
 //!   pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on. One that ends
@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags};
 
-/// What is sent on.
+/// Signals that are sent on to the program.
 const FORWARDED: [libc::c_int; 9] = [
     libc::SIGTERM,
     libc::SIGINT,
@@ -31,9 +31,9 @@ const FORWARDED: [libc::c_int; 9] = [
     libc::SIGCONT,
 ];
 
-/// Of these, what ends a program that does nothing about it.
+/// Of these, signals that end a program that does not handle them.
 const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
-/// Between two questions whether a program that was asked to end can hear it, milliseconds.
+/// Time between two checks that a program which was asked to end can take the signal, milliseconds.
 const ASK_MS: i64 = 100;
 
 /// How a program ended.
@@ -41,11 +41,11 @@ const ASK_MS: i64 = 100;
 pub struct End {
     /// As the kernel says.
     pub status: ExitStatus,
-    /// The most that it, or one of the children it waited for, had resident, bytes.
+    /// Peak resident size of the program, or of one of the children it waited for, bytes.
     pub peak_resident: u64,
-    /// The signal that somebody sent, where the program could not take it and was ended by force.
+    /// The signal that another process sent, if the program could not take it and was ended by force.
     pub asked: Option<libc::c_int>,
-    /// The signal that came meanwhile and ends programs, whatever this one did about it.
+    /// A signal that ends programs and came meanwhile, whatever this program did about it.
     pub told: Option<libc::c_int>,
 }
 
@@ -66,7 +66,7 @@ impl End {
 pub struct Supervised {
     child: Child,
     signals: libc::sigset_t,
-    /// What was blocked before.
+    /// Mask of the thread before [`Supervised::spawn`] blocked signals.
     before: libc::sigset_t,
 }
 
@@ -112,13 +112,13 @@ impl Supervised {
         unsafe { command.pre_exec(restore) };
         let started = command.spawn();
         if started.is_err() {
-            // SAFETY: as above.
+            // SAFETY: `before` was initialised above and lives over the call.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
         }
         Ok(Supervised { child: started?, signals, before })
     }
 
-    /// Its pid.
+    /// Pid of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -141,8 +141,8 @@ impl Supervised {
         }
     }
 
-    /// Waits for its end. After a signal that ends programs, `stuck` is asked with it again and again, until the program
-    /// ended: whether the job cannot take the signal, being paused, and was ended by force instead.
+    /// Waits for the program's end. After a signal that ends programs, `stuck` is called with it again and again until the end:
+    /// it returns true if the job is paused, could not take the signal and was ended by force instead.
     ///
     /// # Errors
     ///

@@ -8,20 +8,20 @@
 //! - **Owner** the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
 //!   parent's memory, before it does anything else
 //! - **Order** every call is one system call; nothing is allocated, so that a fault handler may call them
-//! - **Not here** what the pages mean: `pager`
+//! - **Not here** the meaning of the pages: `pager`
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// An error number of the C library.
 pub type Errno = i32;
 
-/// Faults from user mode alone: what an unprivileged process may have.
+/// Only faults from user mode are reported: an unprivileged process gets no others.
 pub const USER_MODE_ONLY: i32 = 1;
-/// Write-protection faults.
+/// The kernel reports writes to protected pages as faults.
 pub const FEATURE_WP: u64 = 1 << 0;
 /// A fault sends SIGBUS to the thread that made it.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// [`Uffd::relocate`].
+/// Pages can be moved: [`Uffd::relocate`].
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
 /// Faults on pages that are not there.
@@ -94,7 +94,7 @@ const _: () = {
     assert!(IOCTL_WRITEPROTECT == 0xc018_aa06);
 };
 
-/// What a call over several pages did: how many bytes, and why it did not do more.
+/// Progress of a call over several pages: the bytes done, and the error that ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes done from the start of the range, whole pages.
@@ -110,16 +110,16 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// None yet.
+    /// A value without a descriptor, until [`Uffd::open`].
     pub const fn closed() -> Uffd {
         Uffd { descriptor: AtomicI32::new(-1) }
     }
 
-    /// Opens one with `flags` ([`USER_MODE_ONLY`] or 0) and shakes hands over `features`, in the place of the one held.
+    /// Opens a userfaultfd with `flags` ([`USER_MODE_ONLY`] or 0) and negotiates `features`; closes the one held before.
     ///
     /// # Errors
     ///
-    /// What the kernel said: EPERM (seccomp, sysctl), ENOSYS, EINVAL (a feature that it lacks).
+    /// The kernel's error number: EPERM (seccomp, sysctl), ENOSYS, EINVAL (a feature that it lacks).
     pub fn open(&self, flags: i32, features: u64) -> Result<(), Errno> {
         // SAFETY: no pointer is passed.
         let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) } as i32;
@@ -137,7 +137,7 @@ impl Uffd {
         outcome
     }
 
-    /// Closes it: all ranges are unregistered, unless it is a copy that a fork made.
+    /// Closes the descriptor: all ranges are unregistered, unless it is a copy that a fork made.
     pub fn close(&self) {
         let descriptor = self.descriptor.swap(-1, Ordering::AcqRel);
         if descriptor >= 0 {
@@ -146,7 +146,7 @@ impl Uffd {
         }
     }
 
-    /// Its descriptor, or −1.
+    /// The descriptor, or −1.
     pub fn descriptor(&self) -> i32 {
         self.descriptor.load(Ordering::Acquire)
     }
@@ -155,7 +155,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The kernel's error number.
     pub fn register(&self, start: usize, bytes: usize, mode: u64) -> Result<(), Errno> {
         let mut argument = RegisterArgument { range: Range::new(start, bytes), mode, ioctls: 0 };
         // SAFETY: the argument is the structure that the request is encoded for.
@@ -166,7 +166,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The kernel's error number.
     pub fn unregister(&self, start: usize, bytes: usize) -> Result<(), Errno> {
         let mut range = Range::new(start, bytes);
         // SAFETY: the argument is the structure that the request is encoded for.
@@ -216,7 +216,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// What the kernel said; EAGAIN is tried again here.
+    /// The kernel's error number; EAGAIN is tried again here.
     pub fn protect(&self, start: usize, bytes: usize, on: bool) -> Result<(), Errno> {
         loop {
             let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
@@ -284,7 +284,7 @@ mod tests {
         // SAFETY: the source is an array; the target is this test's mapping, and missing.
         let progress = unsafe { uffd.copy(start, source.as_ptr(), source.len(), true) };
         assert_eq!(progress, Progress { bytes: source.len(), error: 0 });
-        // SAFETY: as above.
+        // SAFETY: the source is an array; the target is this test's mapping, whose pages nobody else uses.
         let again = unsafe { uffd.copy(start, source.as_ptr(), source.len(), true) };
         assert_eq!(again, Progress { bytes: 0, error: libc::EEXIST });
         uffd.protect(start, PAGE_BYTES, false).expect("writable");

@@ -8,13 +8,14 @@
 //!                                             what of it has no room now is kept by the processes and made by eviction
 //! ```
 //!
-//! - **Flow** look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶ active when little is left ─▶ sleep
+//! - **Flow** look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶
+//!   active when little is left ─▶ sleep
 //! - **Order** `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
-//!   outside, never as nothing. What a process joined or left meanwhile is looked at again at once. Less than nothing
-//!   unused is no event yet: eviction has some looks to make up for it
-//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
-//!   memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
-//! - **Not here** what a process does about it (the pager), the end of the job (`memlift run`)
+//!   outside, never as nothing. If a process joined or left meanwhile, the look is repeated at once. `unused` below zero is no
+//!   event yet: eviction has some looks to make up for it
+//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. The size
+//!   of a process's memory and its children are read from the kernel; what a process publishes is believed up to its charge
+//! - **Not here** eviction (the pager), the end of the job (`memlift run`)
 
 mod cache;
 mod resident;
@@ -29,35 +30,35 @@ use crate::block::{Admission, Registry};
 pub use usage::Source;
 use usage::Usage;
 
-/// Between two looks at a job that is short, and at one that is active.
+/// Times between two looks at a job: while it is short, and while it is active.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
-/// At one that is not: as long as half of what is left takes to fill, within these bounds.
+/// Bounds of that time while the job is not active: half of the time in which what is left can be filled.
 const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// What can be filled in a millisecond, bytes: two cores that touch new memory, a page in two microseconds each.
+/// Bytes that can be filled in a millisecond: two cores that touch new memory, a page in two microseconds each.
 const FILLED_IN_MS: u64 = 4 << 20;
-/// The part of the total that must be left, or the processes are told to be active: 1/8.
+/// Divisor of the total: if less than 1/8 of it is left, the processes are told to be active.
 const NEAR: i64 = 8;
 /// The reserve is at least this, and at most 1/16 of the total.
 const LEAST_RESERVE: i64 = 1 << 20;
-/// Looks in a row with less than nothing unused, and not more of it, that make an event.
+/// Looks in a row with `unused` below zero, and not rising, that make an event.
 const PATIENCE: u32 = 20;
-/// Looks at most that are taken again because processes joined or left meanwhile.
+/// Most repetitions of a look because processes joined or left meanwhile.
 const AGAIN: u32 = 3;
 /// Looks over which the worst growth is remembered.
 const MEMORY: u32 = 200;
 
-/// What a watcher saw.
+/// Measurements of one look at a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What the killer counts, bytes, page cache that it drops first left out.
+    /// Bytes that the killer counts. Page cache that it drops first is left out, but for the part that stays.
     pub usage: i64,
-    /// In arenas, stores and tables, bytes.
+    /// Bytes in arenas, stores and tables.
     pub present: i64,
-    /// Of it: in arenas.
+    /// Bytes of these in arenas.
     pub arenas: i64,
-    /// The rest.
+    /// Bytes outside: usage less present.
     pub outside: i64,
-    /// What the block was told on top of it.
+    /// Bytes that the block was told on top of `outside`.
     pub reserve: i64,
 }
 
@@ -69,14 +70,14 @@ pub struct Watcher {
     usage: Usage,
     cache: cache::Cache,
     growth: Growth,
-    /// The processes that `growth` speaks of.
+    /// Value of the ledger's `membership` that `growth` belongs to.
     membership: u64,
     /// Little was left at the last look, and less than eviction keeps.
     near: bool,
     /// Bytes of the budget that nothing filled at the last look, cache that only this watcher drops included.
     left: i64,
     pressed: bool,
-    /// Looks in a row that found less than nothing unused, and what the last one found, bytes.
+    /// Looks in a row that found `unused` below zero, and the bytes that the last one found.
     negative: (u32, i64),
 }
 
@@ -97,12 +98,13 @@ impl Watcher {
         }
     }
 
-    /// Where usage comes from.
+    /// The source that usage is read from.
     pub fn source(&self) -> &Source {
         self.usage.source()
     }
 
-    /// One look.
+    /// Looks at the job once: measures it, tells the block, drops cache above the total, activates the processes when
+    /// little is left.
     pub fn look(&mut self) -> Seen {
         let registry = self.registry.clone();
         registry.sweep_block(self.block);
@@ -117,7 +119,7 @@ impl Watcher {
             membership = now;
             (counted, whole, present) = self.measure();
         }
-        // Cache that nobody drops but this watcher, and what of it does not go.
+        // Cache that only this watcher drops, and the part of it that does not go.
         let used = i64::try_from(whole).unwrap_or(i64::MAX);
         let droppable = used - counted;
         let held = if self.usage.holds_cache() { droppable } else { 0 };
@@ -125,7 +127,7 @@ impl Watcher {
         let (counted, cached) = (counted + stays, held - stays);
         let outside = counted - present.total;
         if membership != self.membership {
-            // What joined or left is no growth.
+            // A process that joined or left is no growth.
             self.growth.last = None;
             self.membership = membership;
         }
@@ -133,7 +135,7 @@ impl Watcher {
         let reserve = self.growth.reserve(outside + cached, control.total());
         registry.set_outside_with(self.block, outside, reserve);
         registry.note_usage(self.block, whole);
-        // What was measured is told first: this may take long.
+        // The measurement is told first: dropping cache may take long.
         if let Source::Group(group) = self.usage.source() {
             let pids: Vec<u32> = registry
                 .processes(self.block)
@@ -146,7 +148,7 @@ impl Watcher {
             }
         }
         let unused = control.unused();
-        // What processes share since a fork is theirs alone when they write to it.
+        // Pages that processes share since a fork are copied when they are written: that room is not free.
         let left = unused - ledger.keep() + outside.min(0);
         self.left = unused - cached;
         self.near = left < control.unused_objective().max(control.total() / NEAR);
@@ -166,7 +168,7 @@ impl Watcher {
         Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve }
     }
 
-    /// What counts, the whole, and what of it is in arenas, stores and tables.
+    /// Measures the bytes that count, the whole with cache, and the part in arenas, stores and tables.
     fn measure(&mut self) -> (i64, u64, Present) {
         let (registry, block) = (&self.registry, self.block);
         let control = registry.control(block);
@@ -182,9 +184,9 @@ impl Watcher {
         (counted, whole, present)
     }
 
-    /// How long until the next.
+    /// Time until the next look.
     pub fn pause(&self) -> Duration {
-        // Nothing left for cache either: what is read has to go soon after it came.
+        // If nothing is left even for cache, what is read must be dropped soon after it came.
         if self.pressed || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
             return LOOKS[usize::from(!self.pressed)];
         }
@@ -192,7 +194,7 @@ impl Watcher {
         Duration::from_millis(self.left.unsigned_abs() / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
-    /// Looks until `stop`, on a thread of its own; `each` hears of every look.
+    /// Looks at the job until `stop`, on a thread of its own; `each` gets every result.
     ///
     /// # Errors
     ///
@@ -215,7 +217,7 @@ impl Watcher {
     }
 }
 
-/// How much what lies outside grew between two looks, lately.
+/// Recent growth of the bytes outside between two looks.
 #[derive(Debug, Default)]
 struct Growth {
     last: Option<i64>,

@@ -172,7 +172,7 @@ fn threads(seconds: u64) {
                         versions[page] += 1;
                         for index in (0..PAGE / 8).step_by(7) {
                             let value = versions[page] << 32 | (page * 512 + index) as u64;
-                            // SAFETY: as above.
+                            // SAFETY: the page is this thread's to write, and the index lies within it.
                             unsafe { words.add(index).write_volatile(value) };
                         }
                     }

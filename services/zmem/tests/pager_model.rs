@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// What a page must hold: the seed that it was written from, 0 for zeros.
+/// Expected contents of each page: the seed that it was written from, 0 for zeros.
 #[derive(Default)]
 struct Shadow {
     pages: BTreeMap<usize, u64>,

@@ -118,7 +118,7 @@ fn damage_and_misplaced_pages_are_noticed() {
     spill.read(slots[1], 1, &mut found.0).expect("untouched");
     file.set_len(0).expect("ours");
     assert_eq!(spill.read(slots[1], 1, &mut found.0), Err(SpillError::Corrupt));
-    // Handles that nobody was given.
+    // Slots that were never given out.
     assert_eq!(spill.read(Slot(u64::MAX), 1, &mut found.0), Err(SpillError::Corrupt));
     spill.free(Slot(u64::MAX));
     spill.free(Slot(200));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The watcher in a memory cgroup of its own: what was read before it began to look is the job's cache, and is dropped.
+//! The watcher in a memory cgroup of its own: files read before its first look are the job's cache, and are dropped.
 //!
-//! - **Method** a process of its own in a new group below this one, as `memlift run` is under a scheduler. Where no group can be made (no
-//!   root, or cgroup v2 without the memory controller for children) that is said and skipped
+//! - **Method** a process of its own in a new group below this one, as `memlift run` is under a scheduler. If no group can be
+//!   made (no root, or cgroup v2 without the memory controller for children), the test says so and is skipped
 
 mod pager_child;
 

@@ -7,8 +7,8 @@
 //!   - 40 pages per visit · 44 LRU · 48 MRU · 52 ring link · 56 state · 60 generation
 //! - **Flow** charge: `unused -= bytes`, [`Charge::Over`] when that is below zero; [`ControlBlock::try_charge`] only while
 //!   at least `keep` stays
-//! - **Order** `unused` alone is the truth; every change is one atomic addition, so sums are exact whatever the interleaving.
-//!   `AcqRel`: who sees room sees also that it was freed
+//! - **Order** `unused` alone decides; every change is one atomic operation, so sums are exact whatever the interleaving.
+//!   `AcqRel`: a thread that sees room also sees that it was freed
 //! - **Owner** LRU and MRU are the processes' slots that evict next and evicted last: each process ranks its own pages.
 //!   The ring link caches the next member; the bits in the registry's header decide
 //! - **Not here** grace and events ([`super::overflow`])
@@ -17,20 +17,20 @@ use std::sync::atomic::Ordering;
 
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-/// What a charge led to.
+/// Outcome of a charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Charge {
     /// There was room.
     Ok,
-    /// Taken all the same; the block is now this many bytes below zero.
+    /// Charged all the same, although there was no room.
     Over {
-        /// Bytes missing.
+        /// Bytes by which `unused` is below zero now.
         by: usize,
     },
 }
 
-/// One job's objectives and what is left of its memory.
+/// One job's objectives, and the memory that it has left.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ControlBlock {
@@ -54,7 +54,7 @@ pub struct ControlBlock {
     pub(super) ring_next: AtomicU32,
     /// Free, claimed or live; see the registry.
     pub(super) state: AtomicU32,
-    /// Counts the jobs that had this block: what was meant for an earlier one is recognised.
+    /// Counts the jobs that had this block: a change meant for an earlier job is recognised.
     pub(super) generation: AtomicU32,
 }
 
@@ -111,7 +111,7 @@ impl ControlBlock {
         Some(Step { before, after: before - bytes })
     }
 
-    /// Sets the total; what it grows or shrinks by goes to or comes from `unused`.
+    /// Sets the total; `unused` changes by the same amount.
     pub(super) fn set_total(&self, bytes: i64) -> Step {
         let before = self.total.swap(bytes, Ordering::AcqRel);
         self.add(bytes.wrapping_sub(before))
@@ -153,7 +153,7 @@ impl ControlBlock {
     }
 }
 
-/// What a size in bytes is as a change: no job has half of 64 bits.
+/// Converts a size to a signed change. A size that does not fit becomes `i64::MAX / 2`: no job has as much.
 pub(super) fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX / 2)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How the processes of a user find their registry: a file that names who has it open.
+//! The file by which the processes of a user find their registry: it names those that have it open.
 //!
 //! - **Layout** `zmem.registry` in the user's folder, a line per holder: `PID START DESCRIPTOR`
 //! - **Flow** lock the file ─▶ of each line whose process lives open `/proc/PID/fd/DESCRIPTOR` and check it; else make a
@@ -32,7 +32,7 @@ pub(super) fn open(folder: &Path, make: impl FnOnce() -> Result<Shared>) -> Resu
     let refused = |source| Error::Folder { folder: folder.to_owned(), source };
     file.lock().map_err(refused)?;
     let mut text = String::new();
-    // What is not UTF-8 was not written here.
+    // Text that is not UTF-8 was not written by this code; it is ignored.
     let _ = (&mut file).take(MOST_BYTES).read_to_string(&mut text);
     let living: Vec<(Process, RawFd)> =
         text.lines().filter_map(holder).filter(|(process, _)| process.lives()).collect();
@@ -51,7 +51,7 @@ pub(super) fn open(folder: &Path, make: impl FnOnce() -> Result<Shared>) -> Resu
     Ok(shared)
 }
 
-/// Names `process` too, which inherited the registry as `number`.
+/// Also names `process`, which inherited the registry as `number`.
 pub(super) fn add(folder: &Path, process: Process, number: RawFd) -> Result<()> {
     let mut file = file(folder)?;
     let refused = |source| Error::Folder { folder: folder.to_owned(), source };
@@ -65,7 +65,7 @@ pub(super) fn reopen(process: Process, number: RawFd) -> Option<Shared> {
     let path = format!("/proc/{}/fd/{number}", process.pid);
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     let shared = Shared::open(file.into()).ok()?;
-    // Only now is it known that the pid was not given away before the file was opened.
+    // Only now is it certain that the pid did not pass to another process before the file was opened.
     process.lives().then_some(shared)
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving of a few threads, for tests: each access to a shared word is a point at which another thread may go on.
 //!
-//! - **Flow** [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on ──all
-//!   ended──▶ the check ──▶ the next schedule, depth first, until there is none
+//! - **Flow** [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on
+//!   ──all ended──▶ the check ──▶ the next schedule, depth first, until there is none
 //! - **Order** sequentially consistent: what weaker orders allow on other machines is not tried. Preemptions are bounded,
 //!   switches at waits and ends are not. Time passes only when nobody can run: then every wait with a limit ends
 //! - **Owner** a thread that dies stays where it was, as if killed: nothing of it runs before the check
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// A schedule longer than this does not end.
+/// Steps after which a schedule counts as endless.
 const LONGEST: usize = 20_000;
 
 thread_local! {
@@ -23,7 +23,7 @@ thread_local! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Thread {
     Ready,
-    /// For a word; whether a limit of time ends it.
+    /// Waits for a word; the flag says if a limit of time ends the wait.
     Waits(usize, bool),
     Ended,
     Dead,
@@ -38,11 +38,11 @@ enum Choice {
 struct State {
     current: usize,
     threads: Vec<Thread>,
-    /// Which of how many, at each point where there was a choice.
+    /// The choice taken and the number of options, at each point where there was a choice.
     taken: Vec<(usize, usize)>,
     replay: Vec<usize>,
     preemptions: usize,
-    /// Who may die, once.
+    /// The thread that may die; `None` once it did, or where none may.
     victim: Option<usize>,
     timeouts: usize,
     steps: usize,
@@ -56,21 +56,21 @@ struct Run {
     on_death: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What unwinds a thread that was dead, or is of no use any more.
+/// Panic payload that unwinds a thread that is dead or no longer needed.
 struct Leave;
 
-/// What an exploration found.
+/// Counts of an exploration.
 #[derive(Debug, Default)]
 pub struct Explored {
-    /// Schedules tried.
+    /// Schedules that were tried.
     pub schedules: usize,
-    /// Of them: such in which time had to pass.
+    /// Of these, schedules in which time had to pass.
     pub with_timeouts: usize,
-    /// Of them: such in which the victim died.
+    /// Of these, schedules in which the victim died.
     pub with_death: usize,
 }
 
-/// How an exploration goes.
+/// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Times at most that a thread which could go on is made to wait.
@@ -82,15 +82,15 @@ pub struct Bounds {
 /// How one schedule ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Times that nobody could run until time passed.
+    /// Times that no thread could run until time passed.
     pub timeouts: usize,
     /// The victim died.
     pub died: bool,
 }
 
-/// What one schedule runs: threads on something new, who is told of the victim's death, and the check at the end.
+/// Code that one schedule runs: new threads, the callback at the victim's death, and the check at the end.
 pub struct Case {
-    /// Bodies.
+    /// Bodies of the threads, one each.
     pub threads: Vec<Box<dyn FnOnce() + Send>>,
     /// Runs at the moment of death, as the kernel would make it known.
     pub on_death: Box<dyn Fn() + Send + Sync>,
@@ -201,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Says who runs next; `from` is the thread that could go on itself.
+    /// Chooses the thread that runs next; `from` is the thread that could go on itself.
     fn go_on(&self, state: &mut State, from: Option<usize>) {
         state.steps += 1;
         assert!(state.steps < LONGEST, "this schedule does not end: {:?}", state.threads);
@@ -248,7 +248,7 @@ impl Run {
             (Choice::Dies, from) => {
                 let index = from.expect("the victim itself");
                 (state.victim, state.threads[index]) = (None, Thread::Dead);
-                // What it does is no step of the thread that died.
+                // Accesses of `on_death` are no steps of the thread that died.
                 let here = HERE.with(|here| here.borrow_mut().take());
                 (self.on_death)();
                 HERE.with(|own| *own.borrow_mut() = here);
@@ -286,7 +286,7 @@ pub fn step() {
         return leave();
     }
     if state.current != index {
-        // The check, or what runs at a death.
+        // The final check or `on_death` runs.
         return;
     }
     run.go_on(&mut state, Some(index));

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::slot::LIVE;
 use super::turn::{self, Turn};
 
-/// Words of the test itself: no points of the schedule.
+/// For words of the test itself, whose accesses are no points of the schedule.
 type Plain = std::sync::atomic::AtomicU32;
 
 /// A pid that no process has.
@@ -29,7 +29,7 @@ fn ring(members: &[(usize, usize)]) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-/// A member of the ring that takes its turn some times. It counts itself among the holders while it has it.
+/// A member of the ring that takes its turn some times. It counts itself among the holders while it has the turn.
 fn member(
     shared: &Arc<Shared>,
     block: usize,
@@ -110,7 +110,7 @@ fn whoever_dies_wherever_it_is_the_others_get_their_turn() {
     assert!(explored.with_death > 100 && explored.with_timeouts > 0, "{explored:?}");
 }
 
-/// A block, what stands beside it, and the implicit block that lends.
+/// A block, its ledger, and the implicit block that lends.
 #[derive(Default)]
 struct Job {
     block: ControlBlock,
@@ -140,13 +140,13 @@ impl Job {
         while overflow::verdict(&self.block, &self.ledger, 1) != Verdict::Spill {}
     }
 
-    /// What must hold when nobody works: `used` bytes are charged.
+    /// Asserts the invariants that hold while no process works: `used` bytes are charged.
     fn is_whole(&self, used: i64) {
         let (unused, borrowed) = (self.block.unused(), self.ledger.borrowed());
         assert_eq!(unused, self.block.total() - used + borrowed, "the sum");
         assert_eq!(self.implicit.unused(), -borrowed, "lent by all");
         assert!(borrowed == 0 || borrowed == GRACE_BYTES, "{borrowed}");
-        // What comes next: room for one byte is no reason to stop, whatever went before.
+        // The next request is served too: with room left, one byte more is no reason to stop, whatever went before.
         if unused > 0 {
             self.uncharge(0);
             assert_eq!(overflow::verdict(&self.block, &self.ledger, 1), Verdict::Spill);

@@ -5,9 +5,9 @@
 //!   [`Job::visit`] in the evictor ─▶ [`Job::overflow`] when nothing helps ─▶ [`Job::leave`], or death
 //! - **Order** charge: `unused` first, then the slot; uncharge: the slot first. fork: [`Job::before_fork`] in the parent,
 //!   [`Job::fork_child`] in the child before any of the program's code
-//! - **Owner** the slot is the process's; whoever finds it dead gives its charge back once. Nothing here allocates after
-//!   attach: all of it may run in a fault handler
-//! - **Not here** who made the block ([`super::Admission`])
+//! - **Owner** the slot is the process's; the first process that finds it dead gives its charge back, once. Nothing here
+//!   allocates after attach: all of it may run in a fault handler
+//! - **Not here** making the block ([`super::Admission`])
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -24,8 +24,8 @@ use super::turn::{self, Visit};
 use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
 use crate::{Error, Result};
 
-/// How long, and how often, a process waits for others to make room before it overflows: while none of them is at it, and
-/// while one is.
+/// Length and number of the waits for other processes to make room before this one overflows: the number while none of them
+/// is at it, and while one is.
 const OTHERS_WAIT: Duration = Duration::from_millis(1);
 const OTHERS_IDLE: u32 = 20;
 const OTHERS_BUSY: u32 = 2000;
@@ -33,13 +33,13 @@ const OTHERS_BUSY: u32 = 2000;
 /// Most pages of a visit while memory is missing.
 const URGENT_PAGES: u32 = 1024;
 
-/// What a fork did with the charge.
+/// Outcome of a fork for the charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fork {
-    /// The child has a slot of its own. What the parent had charged is charged to the child too, and was taken from
-    /// `outside` at once, since the pages are still shared: the watcher puts back what is copied.
+    /// The child has a slot of its own. The parent's charge is charged to the child too, and taken from `outside` at once,
+    /// since the pages are still shared: the watcher adds the pages that are copied later.
     Joined,
-    /// All slots are taken: what the child charges is given back only when the job ends.
+    /// All slots are taken: the child's charges are given back only when the job ends.
     NoSlot,
 }
 
@@ -52,7 +52,7 @@ pub struct Job {
     slot: AtomicU32,
     /// The process that attached or was forked last.
     pid: AtomicU32,
-    /// What was charged when the fork began that is going on now, bytes.
+    /// Bytes that were charged when the current fork began.
     at_fork: AtomicI64,
 }
 
@@ -82,7 +82,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// What it names is not a registry or not a job.
+    /// The descriptor or the block that the environment names is no registry or no job.
     pub fn from_environment() -> Result<Option<Job>> {
         let Some(fd) = std::env::var_os(ENV_FD) else { return Ok(None) };
         let number = |text: &std::ffi::OsStr| text.to_str().and_then(|text| text.parse::<u32>().ok());
@@ -99,12 +99,12 @@ impl Job {
         self.registry.shared.block(self.block)
     }
 
-    /// What stands beside the block.
+    /// The block's ledger: its sums and counters beside the control block.
     pub fn ledger(&self) -> &Ledger {
         self.registry.shared.ledger(self.block)
     }
 
-    /// The registry.
+    /// The registry that the block is in.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -134,8 +134,8 @@ impl Job {
         step.charge()
     }
 
-    /// Takes `bytes` for something that gives them back soon, whether there is room or not: that is no event. The reserve
-    /// is there for it.
+    /// Takes `bytes` for something that gives them back soon, whether there is room or not. That is no event: the reserve is
+    /// there for it.
     pub fn charge_ahead(&self, bytes: usize) {
         let bytes = signed(bytes);
         let step = self.control().add(-bytes);
@@ -171,7 +171,7 @@ impl Job {
         self.control().unused()
     }
 
-    /// What a charge that can wait leaves unused, bytes.
+    /// Bytes that a charge that can wait leaves unused.
     pub fn keep(&self) -> usize {
         usize::try_from(self.ledger().keep()).unwrap_or(usize::MAX)
     }
@@ -181,8 +181,8 @@ impl Job {
         self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
     }
 
-    /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room
-    /// or ended, or not at all where there are none, or none in time.
+    /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room or
+    /// ended. Returns false if there are no others, or none makes room in time.
     pub fn charge_by_others(&self, bytes: usize) -> bool {
         let Some(own) = self.slot_index() else { return false };
         let mut idle = 0;
@@ -237,7 +237,7 @@ impl Job {
         }
     }
 
-    /// Waits for this process's turn; none when it is not in the ring. Dropping the visit passes the turn.
+    /// Waits for this process's turn; `None` when it is not in the ring. Dropping the visit passes the turn.
     pub fn visit(&self) -> Option<Visit<'_>> {
         let mut visit = turn::wait(&self.registry.shared, self.block, self.slot_index()?)?;
         // Where memory is missing already, a visit is as long as that takes, within reason.
@@ -265,27 +265,27 @@ impl Job {
         overflow::activate(self.ledger());
     }
 
-    /// Waits until they must.
+    /// Waits until the job's processes must be active.
     pub fn wait_for_active(&self) {
         while !self.active() {
             futex_wait(&self.ledger().active, 0, true, None);
         }
     }
 
-    /// Gives back what processes of the job held that have ended: their memory is gone by then.
+    /// Gives back the charges of the job's processes that have ended: their memory is gone by then.
     pub fn sweep(&self) {
         self.registry.sweep_block(self.block);
     }
 
-    /// What to do when `by` bytes are missing and nothing more can be compressed. What processes held that have ended is
-    /// given back first: a supervisor may not be there, or not have looked.
+    /// Decides what the process does when `by` bytes are missing and nothing more can be compressed. Charges of processes
+    /// that have ended are given back first: there may be no supervisor, or it has not swept yet.
     pub fn overflow(&self, by: usize) -> Verdict {
         self.registry.sweep_block(self.block);
         overflow::verdict(self.control(), self.ledger(), by)
     }
 
-    /// Says what this process holds, bytes that are really present: pages of its arena, its store, its tables. They are
-    /// subtracted from what the killer sees, so too little is safe and too much is not.
+    /// Publishes the bytes that this process really has present: pages of its arena, its store, its tables. They are subtracted
+    /// from what the killer sees, so too little is safe and too much is not.
     pub fn publish(&self, arena: u64, store: u64, tables: u64) {
         let Some(slot) = self.own() else { return };
         slot.arena.store(arena, Ordering::Relaxed);
@@ -295,31 +295,31 @@ impl Job {
         slot.slack.store(slot.charged().saturating_sub(signed(present as usize)).max(0), Ordering::Release);
     }
 
-    /// Says at once that `bytes` which are about to be charged will not be there yet; the next [`Job::publish`] counts anew.
+    /// Notes that `bytes` which are about to be charged will not be present yet; the next [`Job::publish`] counts anew.
     pub fn slacken(&self, bytes: usize) {
         if let Some(slot) = self.own() {
             slot.slack.fetch_add(signed(bytes), Ordering::AcqRel);
         }
     }
 
-    /// Says that this process is active from now on: what it publishes is exact.
+    /// Notes that this process is active from now on: what it publishes is exact.
     pub fn set_active(&self) {
         if let Some(slot) = self.own() {
             slot.flags.fetch_or(1, Ordering::Release);
         }
     }
 
-    /// What this process has charged, bytes.
+    /// Bytes that this process has charged.
     pub fn charged(&self) -> i64 {
         self.own().map_or(0, Slot::charged)
     }
 
-    /// In the parent, when nobody charges any more and before the fork.
+    /// Notes the charge for [`Job::fork_child`]: in the parent, when nobody charges any more and before the fork.
     pub fn before_fork(&self) {
         self.at_fork.store(self.charged(), Ordering::Relaxed);
     }
 
-    /// In the child of a fork, before any other call: a slot of its own, with the parent's charge.
+    /// Gives the child of a fork a slot of its own with the parent's charge: before any other call.
     pub fn fork_child(&self) -> Fork {
         let process = Process::current();
         let parent = self.slot.swap(0, Ordering::Relaxed).checked_sub(1);
@@ -328,7 +328,7 @@ impl Job {
         let own = self.registry.shared.slot(slot);
         if let Some(parent) = parent {
             let parent = self.registry.shared.slot(parent as usize);
-            // As it was when the fork began: the parent may be far on already.
+            // The charge when the fork began: the parent's may have changed since.
             let inherited = self.at_fork.load(Ordering::Relaxed);
             own.inherited.store(inherited, Ordering::Release);
             self.ledger().membership.fetch_add(1, Ordering::AcqRel);

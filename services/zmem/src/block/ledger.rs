@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a block needs beside the paper's 64 bytes: overflow, activation, what lies outside the arenas, counters.
+//! State of a block beside the paper's 64 bytes: overflow, activation, memory outside the arenas, counters.
 //!
 //! - **Layout** 512 bytes per block: words that processes wait on (0), sums (64), counters of the exit report (128…)
-//! - **Order** `outside` and `borrowed` are also in the block's `unused`: whoever changes one changes the other by the
-//!   same amount, `unused` first when it shrinks
-//! - **Owner** the watcher writes `outside`, `keep`, its peaks and the owner; processes write the rest
+//! - **Order** `outside` and `borrowed` are part of the block's `unused`: a change of one is followed by a change of `unused` by
+//!   the same amount. A fork moves the inherited charge from `outside` to the child's slot, and the child's end moves it back:
+//!   that leaves `unused` as it is
+//! - **Owner** the watcher writes `outside`, `keep`, its peaks and the owner; processes write the rest, and `outside` when one
+//!   joins by fork or leaves
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +15,7 @@ use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 /// How far a job may go below zero while it spills (the paper's example).
 pub const GRACE_BYTES: i64 = 10 << 20;
 
-/// What happens to a job that does not fit even compressed and spilled.
+/// Behaviour of a job that does not fit even compressed and spilled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnOverflow {
     /// It waits until there is room, at most this many seconds.
@@ -57,7 +59,7 @@ impl std::fmt::Display for OnOverflow {
     }
 }
 
-/// What the exit report counts, over all processes of a job.
+/// Counters of the exit report, over all processes of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "each name is its sentence; units are in it")]
@@ -84,7 +86,7 @@ pub enum Counter {
 /// Number of [`Counter`]s that a ledger has room for.
 const COUNTERS: usize = 32;
 
-/// A block's other half.
+/// The second half of a block, beside its control block.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -92,7 +94,7 @@ pub struct Ledger {
     pub(super) active: AtomicU32,
     /// Bumped when `unused` falls below its objective. Futex.
     pub(super) demand: AtomicU32,
-    /// Where the block is on its way of overflow, see [`super::overflow`].
+    /// State of the block's overflow, see [`super::overflow`].
     pub(super) overflow: AtomicU32,
     /// [`OnOverflow`] as one word.
     pub(super) on_overflow: AtomicU32,
@@ -110,11 +112,11 @@ pub struct Ledger {
     pub(super) paused_since_ms: AtomicU64,
     /// The part of the watcher's reserve that did not fit into `unused`, bytes: charges leave it, eviction makes it.
     pub(super) keep: AtomicI64,
-    /// Bumped when a process joins by fork or leaves: what was measured across that is measured again.
+    /// Bumped when a process joins by fork or leaves: a measurement across that is taken again.
     pub(super) membership: AtomicU64,
     /// Grace that is in `unused`, bytes.
     pub(super) borrowed: AtomicI64,
-    /// What lies outside the arenas, bytes; negative while pages are shared by a fork and charged twice.
+    /// Bytes outside the arenas; negative while pages are shared by a fork and charged twice.
     pub(super) outside: AtomicI64,
     /// Compressed-memory faults: flips of `unused` from zero or more to below.
     pub(super) events: AtomicU64,
@@ -146,13 +148,13 @@ impl Ledger {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// What lies outside the arenas, bytes.
+    /// Bytes outside the arenas; negative while pages are shared by a fork and charged twice.
     pub fn outside(&self) -> i64 {
         self.outside.load(Ordering::Acquire)
     }
 
-    /// What a charge that can wait leaves unused, bytes: what is missing of the reserve, and the grace, which is for what
-    /// can neither be compressed nor spilled.
+    /// Bytes that a charge that can wait leaves unused: the missing part of the reserve, and the grace. The grace is for pages
+    /// that can neither be compressed nor spilled.
     pub fn keep(&self) -> i64 {
         let keep = self.keep.load(Ordering::Acquire).max(0);
         keep.saturating_add(self.borrowed().max(0))
@@ -215,7 +217,7 @@ impl Ledger {
         }
     }
 
-    /// Everything to what a new job starts with.
+    /// Sets every word to its value in a new job.
     pub(super) fn clear(&self) {
         for word in [&self.active, &self.demand, &self.overflow, &self.relief, &self.waiting, &self.processes]
         {

@@ -2,16 +2,17 @@
 //! The compressed-memory fault: one event when `unused` flips below zero, grace, then pause or end.
 //!
 //! ```text
-//! calm ──flip──▶ grace: 10 MB borrowed, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
+//! calm ──flip──▶ grace: 10 MiB is lent, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
 //!   ▲              │    ▲                                              │
 //!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
 //! ```
 //!
 //! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; who found no room asks
 //!   [`verdict`]
-//! - **Order** an event is counted by the change that flipped, so once; a change larger than the grace goes to `over` at once.
-//!   What the watcher or a smaller budget takes is an event only if compression does not make up for it: [`pushed`]
-//! - **Owner** the grace is lent by the implicit block. The line on standard error is written by the process that begins the pause or ends
+//! - **Order** an event is counted once, by the change that flipped; a change larger than the grace goes to `over` at once. What
+//!   the watcher or a smaller budget takes is an event only if compression does not make up for it: [`pushed`]
+//! - **Owner** the grace is lent by the implicit block. The process that begins the pause or ends writes the line on standard
+//!   error
 //! - **Not here** spilling (the pager); what the supervisor says when the uncovered part alone exceeds the budget
 
 use std::sync::atomic::Ordering;
@@ -29,25 +30,25 @@ const CALM: u32 = 0;
 const GRACE: u32 = 1;
 const OVER: u32 = 2;
 
-/// One wait of a paused process; it looks again for itself after that.
+/// Longest wait of a paused process between two checks for room.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a process does that found no room.
+/// Next step of a process that found no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Verdict {
     /// Spill the coldest pages and go on.
     Spill,
-    /// Paused: has waited a little. Spill what can be spilled, go on only when there is room, else ask again.
+    /// The job is paused and the process has waited a little. Spill pages, go on only when there is room, else ask again.
     Wait,
-    /// End the process with this exit code. Why is on standard error already.
+    /// End the process with this exit code. The reason is on standard error already.
     Fail(i32),
 }
 
-/// After a charge: a process found nothing more to put away, or there was room.
+/// After a charge by a process that found nothing more to put away, or for which there was room.
 pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
     demand(block, ledger, step);
-    // Below zero already, by the watcher's word or by a smaller budget, and not lent to yet: this is the event.
+    // `unused` was below zero before, by the watcher or a smaller budget, and the grace is not lent yet: this is the event.
     if step.flips_negative() {
         flipped(block, ledger, implicit, step.after);
     } else if step.after < 0 && ledger.overflow.load(Ordering::Acquire) == CALM {
@@ -56,7 +57,7 @@ pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
 }
 
 /// After a change downwards that no process asked for: compression is asked to make up for it first. It is an event if that
-/// does not help ([`pressed`]), or when somebody must charge all the same.
+/// does not help ([`pressed`]), or when a process must charge all the same.
 pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
     demand(block, ledger, step);
     if step.after < 0 {
@@ -73,7 +74,7 @@ pub(super) fn pressed(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
     }
 }
 
-/// Wakes who compresses ahead.
+/// Wakes the evictors that compress ahead.
 fn demand(block: &ControlBlock, ledger: &Ledger, step: Step) {
     if step.falls_below(block.unused_objective().saturating_add(ledger.keep())) {
         wake_demand(ledger);
@@ -95,7 +96,7 @@ fn flipped(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after
     }
 }
 
-/// The first event: lends the grace. False where somebody did already.
+/// The first event: lends the grace. Returns false if it is lent already.
 #[cold]
 fn lend(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i64) -> bool {
     if ledger.overflow.compare_exchange(CALM, GRACE, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -106,14 +107,14 @@ fn lend(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i
     activate(ledger);
     ledger.borrowed.fetch_add(GRACE_BYTES, Ordering::AcqRel);
     let _ = implicit.add(-GRACE_BYTES);
-    // Still below zero with the grace: no second flip can come, so this is it.
+    // Still below zero with the grace: no second flip can come, so the job is over now.
     if block.add(GRACE_BYTES).after < 0 {
         ledger.overflow.store(OVER, Ordering::Release);
     }
     true
 }
 
-/// The least that was left, grace not counted.
+/// Notes the least that was left, grace not counted.
 pub(super) fn note_least(ledger: &Ledger, unused: i64) {
     let own = unused.wrapping_sub(ledger.borrowed());
     ledger.least_unused.fetch_min(own, Ordering::Relaxed);
@@ -138,7 +139,7 @@ fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, ste
     if step.after >= 0
         && ledger.overflow.compare_exchange(OVER, GRACE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     {
-        // It was taken back while somebody went over.
+        // The grace was taken back while the job went over.
         if ledger.borrowed() == 0 {
             let _ = ledger.overflow.compare_exchange(GRACE, CALM, Ordering::AcqRel, Ordering::Acquire);
         }
@@ -157,7 +158,7 @@ fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, ste
     }
 }
 
-/// What the process does that lacks `by` bytes and cannot compress more.
+/// Decides the next step of a process that lacks `by` bytes and cannot compress more.
 pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdict {
     if ledger.overflow.load(Ordering::Acquire) != OVER || block.unused() >= 0 {
         return Verdict::Spill;

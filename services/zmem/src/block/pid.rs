@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which process it is, and whether it lives: a pid alone may have been given away again.
+//! Identity of a process, and whether it lives: its pid alone may have been given to another process since.
 //!
 //! - **Flow** [`Process::current`], [`Process::of`] ─▶ pid and start time from `/proc/PID/stat`; [`Process::lives`]: a pidfd
-//!   is to be had, it is not readable (a zombie's is), and the start time is still the same
-//! - **Owner** nothing is kept; nothing is allocated: also the child of a fork asks
+//!   can be opened, it is not readable (a zombie's is), and the start time is still the same
+//! - **Owner** nothing is kept and nothing is allocated, since the child of a fork asks too
 //! - **Not here** processes of another PID namespace: they have another registry, or none
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// One process, whatever became of its pid.
+/// One process, identified beyond the reuse of its pid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process {
     /// Its pid in this namespace.
@@ -21,18 +21,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// This one. Asks the kernel each time: a fork changes the answer.
+    /// Returns this process. Asks the kernel each time, since a fork changes the answer.
     pub fn current() -> Process {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
         Process { pid, started: started(pid).unwrap_or(0) }
     }
 
-    /// The one that has `pid` now.
+    /// Returns the process that has `pid` now.
     pub fn of(pid: u32) -> Option<Process> {
         started(pid).map(|started| Process { pid, started })
     }
 
-    /// Returns true if it has not ended. What cannot be decided counts as alive.
+    /// Returns true if the process has not ended. If that cannot be decided, it counts as alive.
     pub fn lives(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         match pidfd_open(pid, PidfdFlags::empty()) {

@@ -21,7 +21,7 @@ use crate::{Error, Result};
 
 pub use super::shared::{BLOCKS, SLOTS};
 
-/// The implicit block: what no job was given.
+/// The implicit block: memory that no job was given.
 pub const IMPLICIT: usize = 0;
 
 const BLOCK_FREE: u32 = 0;
@@ -37,7 +37,7 @@ pub struct Registry {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What a new job is given.
+/// Objectives and overflow behaviour of a new job.
 #[derive(Clone, Copy, Debug)]
 pub struct Objectives {
     /// Total Allocation Objective, bytes.
@@ -46,7 +46,7 @@ pub struct Objectives {
     pub unused: usize,
     /// Min Uncompressed Objective, bytes.
     pub min_uncompressed: usize,
-    /// What happens when it does not fit.
+    /// Behaviour of the job when it does not fit.
     pub on_overflow: OnOverflow,
 }
 
@@ -76,7 +76,7 @@ impl Registry {
         directory::folder()
     }
 
-    /// A registry of its own for `machine_bytes` of memory, that nobody finds but who inherits it.
+    /// Makes a registry for `machine_bytes` of memory that only processes which inherit it can find.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Registry {
         Ok(Registry { shared: Arc::new(directory::reopen(owner, number).ok_or(Error::NotARegistry)?) })
     }
 
-    /// The memfd.
+    /// The memfd that holds the registry.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.shared.file()
     }
@@ -175,7 +175,7 @@ impl Registry {
         live.map(|index| (index, self.shared.block(index), self.shared.ledger(index)))
     }
 
-    /// The implicit block: the machine's memory and what of it no job was given.
+    /// The implicit block: the machine's memory, and the part that no job was given.
     pub fn implicit(&self) -> &ControlBlock {
         self.shared.block(IMPLICIT)
     }
@@ -185,7 +185,7 @@ impl Registry {
         self.shared.block(block)
     }
 
-    /// What stands beside it.
+    /// The ledger of a block: its sums and counters beside the control block.
     pub fn ledger(&self, block: usize) -> &Ledger {
         self.shared.ledger(block)
     }
@@ -229,7 +229,7 @@ impl Registry {
         }
     }
 
-    /// Takes `bytes` of memory that a job does not use away from it, if it has so much unused.
+    /// Takes `bytes` that a job does not use away from its total. Returns false if it has less unused.
     pub fn steal(&self, block: usize, bytes: usize) -> bool {
         let bytes = signed(bytes);
         let control = self.shared.block(block);
@@ -254,14 +254,14 @@ impl Registry {
         self.control(block).min_uncompressed.store(bytes as u64, Ordering::Release);
     }
 
-    /// Says what lies outside the arenas of a job now, bytes.
+    /// Sets the bytes outside the arenas of a job.
     pub fn set_outside(&self, block: usize, bytes: i64) {
         let before = self.ledger(block).outside.swap(bytes, Ordering::AcqRel);
         self.changed(block, before.wrapping_sub(bytes));
     }
 
-    /// As [`Registry::set_outside`], with `reserve` bytes on top for what may come before the next look. What of them does
-    /// not fit into what is unused now, processes leave and eviction makes: a reserve is no reason for an event.
+    /// As [`Registry::set_outside`], with `reserve` bytes on top for growth before the next look. The part that does not fit into
+    /// `unused` now is kept unused by the processes and made by eviction: a reserve is no reason for an event.
     pub fn set_outside_with(&self, block: usize, outside: i64, reserve: i64) {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let room = control.unused().saturating_add(ledger.outside()).saturating_sub(outside);
@@ -273,12 +273,12 @@ impl Registry {
         }
     }
 
-    /// Says that less than nothing has been unused for a while, whatever was compressed: one event, if it is still so.
+    /// Reports that `unused` has been below zero for a while, whatever was compressed: one event, if it is still so.
     pub fn press(&self, block: usize) {
         overflow::pressed(self.control(block), self.ledger(block), self.implicit());
     }
 
-    /// Notes what the killer saw, bytes.
+    /// Notes the bytes that the killer counts, for the peak.
     pub fn note_usage(&self, block: usize, bytes: u64) {
         self.ledger(block).peak.fetch_max(bytes, Ordering::Relaxed);
         overflow::note_least(self.ledger(block), self.control(block).unused());
@@ -352,7 +352,7 @@ impl Registry {
         Some(index)
     }
 
-    /// Empties a live slot: what it charged goes back to its block. Of several that try, one does.
+    /// Empties a live slot: its charge goes back to its block. If several try, one succeeds.
     pub(super) fn release_slot(&self, index: usize) {
         let slot = self.shared.slot(index);
         let mine = CLAIMED | (std::process::id() << 2);
@@ -364,7 +364,7 @@ impl Registry {
         let charged = slot.charged.swap(0, Ordering::AcqRel);
         let inherited = slot.inherited.swap(0, Ordering::AcqRel);
         if self.control(block).generation() == slot.generation.load(Ordering::Relaxed) {
-            // What came by fork was taken from `outside`, and goes back there: the parent has it still.
+            // The part that came by fork was taken from `outside`, and goes back there: the parent has it still.
             let ledger = self.ledger(block);
             ledger.membership.fetch_add(1, Ordering::AcqRel);
             ledger.outside.fetch_add(inherited, Ordering::AcqRel);
@@ -373,7 +373,7 @@ impl Registry {
         slot.state.store(FREE, Ordering::Release);
     }
 
-    /// Empties the slots of processes that ended, and frees the blocks of jobs that nobody owns or runs any more.
+    /// Empties the slots of processes that ended, and frees the blocks of jobs without an owner and without processes.
     pub fn sweep(&self) {
         for index in 0..SLOTS {
             let slot = self.shared.slot(index);
@@ -385,7 +385,7 @@ impl Registry {
             if state == LIVE && !process.lives() {
                 self.release_slot(index);
             } else if state & 3 == CLAIMED && !(Process { pid: state >> 2, started: 0 }).lives() {
-                // Killed between claiming and living, or in the middle of emptying.
+                // The process was killed between claiming and living, or in the middle of emptying.
                 let _ = slot.state.compare_exchange(state, FREE, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -447,7 +447,7 @@ impl Admission {
         self.block
     }
 
-    /// The registry.
+    /// The registry that the block is in.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -457,7 +457,7 @@ impl Admission {
         self.registry.control(self.block)
     }
 
-    /// What stands beside it.
+    /// The block's ledger: its sums and counters beside the control block.
     pub fn ledger(&self) -> &Ledger {
         self.registry.ledger(self.block)
     }
@@ -518,7 +518,7 @@ impl Drop for Admission {
         if self.registry.processes(self.block).next().is_none() {
             self.registry.free_block(self.block, BLOCK_LIVE);
         } else {
-            // Processes that outlive their owner keep the block; whoever sweeps next after them frees it.
+            // Processes that outlive their owner keep the block; the first sweep after their end frees it.
             self.ledger().owner_pid.store(0, Ordering::Relaxed);
         }
     }

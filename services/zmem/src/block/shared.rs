@@ -26,17 +26,17 @@ pub const SLOTS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"MLZMEM\0\x01");
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What all jobs share.
+/// Words that all jobs share.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Header {
     magic: AtomicU64,
     words: [AtomicU64; 7],
-    /// Whose turn it is, see [`super::turn`].
+    /// The current turn as one word, see [`super::turn`].
     pub turn: AtomicU64,
     /// Bumped when the turn changes. Futex.
     pub turned: AtomicU32,
-    /// Who waits for `turned`, about: one that was killed stays counted.
+    /// Number of processes that wait for `turned`; too high by those that were killed while they waited.
     pub turn_waiters: AtomicU32,
     more: [AtomicU64; 6],
     /// A bit per block that wants visits.
@@ -68,11 +68,11 @@ pub(super) struct Shared {
 
 // SAFETY: everything behind `base` is atomics, for any thread of any process.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: everything behind `base` is atomics, so threads may share it.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// A new one, all zero but its magic.
+    /// Makes a registry, all zero but its magic.
     pub fn create() -> Result<Shared> {
         let refused = |source: rustix::io::Errno| Error::Registry { source: source.into() };
         let file =
@@ -84,7 +84,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// The one behind `file`.
+    /// Maps the registry behind `file`.
     pub fn open(file: OwnedFd) -> Result<Shared> {
         let status = fstat(&file).map_err(|source| Error::Registry { source: source.into() })?;
         let ours =
@@ -100,7 +100,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// The one behind a number that this process inherited; the number stays as it is.
+    /// Maps the registry behind a number that this process inherited; the number stays open.
     pub fn inherited(number: RawFd) -> Result<Shared> {
         if number < 0 {
             return Err(Error::NotARegistry);
@@ -128,7 +128,7 @@ impl Shared {
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
-    /// Block `index`, whatever number that is: it wraps.
+    /// Returns block `index`; an index beyond the last block wraps.
     pub fn block(&self, index: usize) -> &ControlBlock {
         self.part(BLOCKS_AT, index % BLOCKS)
     }
@@ -153,13 +153,13 @@ impl Shared {
     }
 }
 
-/// A second number for `file`, above those that programs and scripts choose, where there are such.
+/// Duplicates `file` to a number above those that programs and scripts choose, if the limit allows.
 fn high(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     const LEAST: RawFd = 200;
     rustix::io::fcntl_dupfd_cloexec(file, LEAST).or_else(|_| rustix::io::fcntl_dupfd_cloexec(file, 3))
 }
 
-/// The same, and it stays open over exec.
+/// As `high`, and the descriptor stays open over exec.
 pub(super) fn inheritable(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let copy = high(file)?;
     rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;

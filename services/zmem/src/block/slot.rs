@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process slot: who it is, what it charged, what it says that it holds.
+//! A process slot: its process, the bytes that it charged, and the bytes that it says it holds.
 //!
 //! - **Layout** 128 bytes
 //! - **Flow** free ──claim──▶ claimed ──pid, start, block──▶ live ──death or leave──▶ claimed (its charge goes back) ──▶ free
-//! - **Order** the pid is written before `live`; whoever takes a dead process's slot from `live` to `claimed` gives its
-//!   charge back, so that happens once
+//! - **Order** the pid is written before `live`; the process that takes a dead one's slot from `live` to `claimed`
+//!   gives its charge back, so that happens once
 //! - **Owner** the process itself while it lives; a claimed slot carries its claimer's pid, so that a claim can be swept too
 
 use std::sync::atomic::Ordering;
@@ -21,14 +21,14 @@ pub(super) const LIVE: u32 = 2;
 #[derive(Debug, Default)]
 pub struct Slot {
     pub(super) state: AtomicU32,
-    /// Its block.
+    /// Index of its block.
     pub(super) block: AtomicU32,
     pub(super) pid: AtomicU32,
-    /// Whether it waits for a visit.
+    /// 1 while the process waits for a visit.
     pub(super) wants: AtomicU32,
     /// When it started, clock ticks since boot: tells it from a later process of the same pid.
     pub(super) started: AtomicU64,
-    /// What it has charged, bytes.
+    /// Bytes that the process has charged.
     pub(super) charged: AtomicI64,
     /// Bytes of its arena that are present, as it last said.
     pub(super) arena: AtomicU64,
@@ -40,9 +40,9 @@ pub struct Slot {
     pub(super) flags: AtomicU32,
     /// The block's generation that it belongs to.
     pub(super) generation: AtomicU32,
-    /// What it had charged from its first moment, as the child of a fork, bytes.
+    /// Bytes of the charge that came by fork: the parent's charge when the fork began.
     pub(super) inherited: AtomicI64,
-    /// Charged and not there: the untouched part of native chunks, floats; bytes.
+    /// Bytes that are charged and not present: the untouched part of native chunks, floats.
     pub(super) slack: AtomicI64,
     words: [AtomicU64; 5],
 }
@@ -55,7 +55,7 @@ impl Slot {
         (self.state.load(Ordering::Acquire) == LIVE).then(|| self.pid.load(Ordering::Relaxed))
     }
 
-    /// Who it is, or was.
+    /// The process that has the slot, or had it last.
     pub(super) fn process(&self) -> super::Process {
         super::Process {
             pid: self.pid.load(Ordering::Relaxed),
@@ -63,7 +63,7 @@ impl Slot {
         }
     }
 
-    /// What it has charged, bytes.
+    /// Bytes that the process has charged.
     pub fn charged(&self) -> i64 {
         self.charged.load(Ordering::Acquire)
     }
@@ -74,13 +74,13 @@ impl Slot {
         (load(&self.arena), load(&self.store), load(&self.tables))
     }
 
-    /// What of its charge is really there, bytes: not what it charged in advance.
+    /// Bytes of its charge that are present in memory: what it charged in advance does not count.
     pub fn present(&self) -> i64 {
         let charged = self.charged().max(0);
         charged.saturating_sub(self.slack.load(Ordering::Acquire)).clamp(0, charged)
     }
 
-    /// Returns true if it is active: what it publishes is exact then.
+    /// Returns true if the process is active: the sizes that it publishes are exact then.
     pub fn active(&self) -> bool {
         self.flags.load(Ordering::Acquire) & 1 != 0
     }

@@ -8,7 +8,7 @@
 //! - **Flow** [`join`] ─▶ [`wait`] until the turn names this slot ─▶ [`Visit`] ──drop──▶ [`pass`]: next block in the ring that
 //!   has a member, in it the next slot after the one visited last
 //! - **Order** one word holds the turn and changes by compare-and-exchange only, with a sequence that never repeats soon. A
-//!   visit is a permission to spend time, not a lock: a holder that lost its turn harms nobody
+//!   visit is a permission to spend time, not a lock: a holder that lost its turn does no harm
 //! - **Owner** a holder that died (pidfd), or that did not pass for [`PATIENCE`] (stopped, frozen), loses its turn to
 //!   whoever waits. A block whose last member leaves the blade leaves the ring
 //! - **Not here** how much is compressed (the pager), whether it is worth it (the objectives)
@@ -21,17 +21,17 @@ use super::pid::Process;
 use super::shared::{BLOCKS, SLOTS, Shared};
 use super::slot::LIVE;
 
-/// How long a turn may last before others look whether its holder lives.
+/// Time after which waiters check that the holder of a turn lives.
 pub(super) const LOOK: Duration = Duration::from_millis(10);
-/// How many looks a living holder gets.
+/// Number of such checks that a living holder gets.
 pub(super) const PATIENCE: u32 = 5;
 
-/// Whose turn it is.
+/// One turn: its number, and the block and slot that hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turn {
     pub sequence: u32,
     pub block: u16,
-    /// None: nobody wanted it when it was passed.
+    /// `None` if no process wanted the turn when it was passed.
     pub slot: Option<u16>,
 }
 
@@ -47,7 +47,7 @@ impl Turn {
     }
 }
 
-/// The next set bit after `after`, around, itself last.
+/// Returns the next set bit after `after`; the search wraps, and `after` itself comes last.
 fn next_bit(words: &[AtomicU64], after: usize) -> Option<usize> {
     let bits = words.len() * 64;
     let (first, shift) = ((after + 1) % bits / 64, (after + 1) % 64);
@@ -84,13 +84,13 @@ pub(super) fn join(shared: &Shared, block: usize, slot: usize) {
     set(&shared.header().ring, block);
 }
 
-/// Takes the slot out; the block too when it was the last. Passes the turn if it had it.
+/// Takes the slot out of the blade; if it was the last, takes the block out of the ring. Passes the turn if the slot had it.
 pub(super) fn leave(shared: &Shared, block: usize, slot: usize) {
     let blade = &shared.blade(block).0;
     clear(blade, slot);
     if next_bit(blade, slot).is_none() {
         clear(&shared.header().ring, block);
-        // Somebody may have joined between the look and the clearing.
+        // A slot may have joined between the look and the clearing.
         if next_bit(blade, slot).is_some() {
             set(&shared.header().ring, block);
         }
@@ -111,7 +111,7 @@ pub(super) fn others_want(shared: &Shared, block: usize, own: usize) -> bool {
     next_bit(&shared.blade(block).0, own).is_some_and(|slot| slot != own)
 }
 
-/// Who comes after `turn`.
+/// Returns the turn after `turn`.
 fn successor(shared: &Shared, turn: Turn) -> Turn {
     let sequence = turn.sequence.wrapping_add(1);
     let mut block = usize::from(turn.block);
@@ -191,7 +191,7 @@ pub(super) fn wait(shared: &Shared, block: usize, slot: usize) -> Option<Visit<'
                     continue;
                 }
             }
-            // Nobody has it, or somebody who does not want it.
+            // No slot has the turn, or one that does not want it.
             _ => {
                 pass(shared, turn);
                 continue;

@@ -42,7 +42,7 @@ impl Pager {
                 let _space = self.space.lock();
                 for (chunk, part) in pages.by_chunk() {
                     if self.table.chunk(chunk).mode() == Mode::Native {
-                        // A hint: that it is not followed is no error.
+                        // This advice is a hint: not following it is no error.
                         let _ = kernel::advise(part.address(), part.bytes(), advice);
                     }
                 }
@@ -74,7 +74,7 @@ impl Pager {
                 let native = self.table.chunk(page / super::CHUNK_PAGES).mode() == Mode::Native;
                 if native {
                     let advice = if write { POPULATE_WRITE } else { POPULATE_READ };
-                    // What is not populated now is at its first touch.
+                    // A page that is not populated now is populated at its first touch.
                     let _ = kernel::advise(address_of(page), PAGE_BYTES, advice);
                     break;
                 }

@@ -75,8 +75,7 @@ impl Pager {
         self.table.settle(chunk, mode);
     }
 
-    /// Takes back what was covered by this thread. Where that cannot be, the job ends: pages of a native chunk that fault
-    /// would not be answered.
+    /// Undoes `cover` of this thread. If that fails, the job ends: faults on pages of a native chunk would not be answered.
     fn uncover_again(&self, chunk: usize) {
         if let Err(error) = self.uncover(chunk) {
             self.end_refused("give memory back to the program", error);

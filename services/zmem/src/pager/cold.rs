@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Before anything is spilled or fails: what is away for long, and what did not pack, is packed once more, by Zstandard.
+//! Cold packing: pages that are away for long, or did not pack, are packed again by Zstandard. The evictor does it ahead of need;
+//! a fault does it when nothing is left to evict or spill.
 //!
-//! - **Flow** nothing left to evict ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones that
-//!   packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old
-//!   one freed ──▶ publish ──▶ compaction gives the memory back
+//! - **Flow** nothing left to evict or spill ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones
+//!   that packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old one
+//!   freed ──▶ publish ──▶ compaction gives the memory back
 //! - **Order** the new copy is whole and charged before the old one is freed; a present page is protected before it is read
-//!   and dropped after its copy is whole. Who touches the page meanwhile waits for `Busy` to end
+//!   and dropped after its copy is whole. A thread that touches the page meanwhile waits for `Busy` to end
 //! - **Layout** a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
 //! - **Owner** the eviction's lock: one thread at a time, with the eviction's float
 //! - **Not here** the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])
@@ -26,14 +27,14 @@ use crate::mapping::PAGE_BYTES;
 
 /// Pages tried at once: some hundred microseconds.
 pub(super) const BATCH: usize = 32;
-/// Entries looked at for one batch by who only works ahead.
+/// Entries looked at for one batch when working ahead of need.
 const LOOKED_AT: usize = 8192;
 /// Rounds that a page is away before it is packed ahead of need.
 pub(super) const COLD_ROUNDS: u64 = 8;
 /// Objects moved after a batch, for each page that became smaller.
 const MOVES: usize = 8;
 
-/// What a batch did.
+/// Outcome of a batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Repacked {
     /// Pages tried, whether they became smaller or not.
@@ -98,7 +99,7 @@ impl Pager {
         done
     }
 
-    /// Packs a claimed page that is in the store; what it becomes, or nothing where the store has no room for both.
+    /// Packs a claimed page of the store again. Returns its new entry, or `None` where the store has no room for both copies.
     fn repack(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
         let handle = store_handle(entry)?;
         let (before, method) = self.store.get(handle, |packed| (packed.len(), Method::of(packed)));
@@ -139,7 +140,7 @@ impl Pager {
         self.count_workspace(seat, false);
         let new = match result {
             Packed::Bytes(bytes) => self.put_cold(seat, state, bytes),
-            // It has changed since, or packs no better: eviction's matter.
+            // The page has changed since, or packs no better: it is left to eviction.
             _ => Some(entry.tried()),
         };
         match new {
@@ -171,7 +172,7 @@ impl Pager {
         Some(Entry::new(Tag::Stored, u64::from(handle.0.get())).tried())
     }
 
-    /// What the store gave back: first to the float, then to the job.
+    /// Gives back bytes that the store freed: first to the float, up to its least, the rest to the job.
     fn refill(&self, state: &mut Evict, bytes: usize) {
         let refill = LEAST_FLOAT_BYTES.saturating_sub(state.float).min(bytes);
         state.float += refill;

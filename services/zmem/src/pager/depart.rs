@@ -24,7 +24,7 @@ use crate::uffd::Errno;
 /// Attempts to move a page that the kernel is busy with for a moment (it splits a huge page, or holds a lock).
 const ATTEMPTS: u32 = 4;
 
-/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
 /// How a page of a batch leaves.
@@ -38,7 +38,7 @@ pub(super) enum Way {
     Pinned,
 }
 
-/// What `/proc/self/pagemap` says of a page.
+/// Processes that have a page, as `/proc/self/pagemap` tells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// This process alone.
@@ -50,9 +50,9 @@ enum Owner {
 }
 
 impl Pager {
-    /// Moves `ways.len()` pages from `page` on, present and busy by this thread, to the staging slot, from index `next`
-    /// on; says of each how it leaves. At most as many pages as the slot has room for. An entry that had a copy and whose
-    /// page had to be made writable becomes dirty here.
+    /// Moves `ways.len()` present pages from `page` on, busy by this thread, to the staging slot from index `next` on. Sets for
+    /// each how it leaves. At most as many pages as the slot has room for. An entry that had a copy and whose page had to be made
+    /// writable becomes dirty here.
     pub(super) fn depart(
         &self,
         staging: Option<usize>,
@@ -88,7 +88,7 @@ impl Pager {
         }
     }
 
-    /// Moves as many pages as the kernel moves; gives their number.
+    /// Moves pages as far as the kernel moves them. Returns their number.
     fn move_out(&self, target: usize, page: usize, pages: usize) -> usize {
         let (mut done, mut attempts, mut window) = (0, 0, pages);
         while done < pages {
@@ -107,7 +107,7 @@ impl Pager {
         done
     }
 
-    /// How a page leaves that the kernel did not move: it is shared, or pinned, or was shared once.
+    /// Decides how a page leaves that the kernel did not move: it is shared, or pinned, or was shared once.
     fn depart_alone(&self, slot: usize, page: usize, next: &mut usize, old: &mut Entry) -> Way {
         match self.owner(page) {
             Owner::Shared => return Way::InPlace,
@@ -122,7 +122,8 @@ impl Pager {
             self.free_copy(*old);
             *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
         }
-        // SAFETY: the page is present and the program may write it; a byte is exchanged for itself, whoever else writes.
+        // SAFETY: the page is present and the program may write it; a byte is exchanged for itself atomically, so other writers
+        // lose nothing.
         let byte = unsafe { &*(address_of(page) as *const AtomicU8) };
         let value = byte.load(Ordering::Relaxed);
         // An addition of nothing would be compiled to a read.
@@ -175,7 +176,7 @@ impl Pager {
         kernel::drop_range(from, PAGE_BYTES);
     }
 
-    /// Ends the process: the kernel refused what cannot be left undone.
+    /// Ends the process: the kernel refused a call that must succeed.
     pub(super) fn end_refused(&self, act: &str, error: Errno) -> ! {
         let advice = match error {
             libc::EPERM | libc::EACCES | libc::ENOSYS => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The seam to the kernel: what makes a page be away, come back whole and stop changing. Two mechanisms behind it.
+//! The interface to the kernel: makes a page be away, come back whole and stop changing. Two mechanisms implement it.
 //!
 //! ```text
 //!            userfaultfd                                  mprotect
@@ -45,7 +45,7 @@ const MOST_REFUSALS: u32 = 10_000;
 /// Bytes of a seat's slot.
 const SLOT_BYTES: usize = CLUSTER * PAGE_BYTES;
 
-/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
 /// How faults reach the pager.
@@ -60,7 +60,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// The best that this process may use; none where it may use none. `handler_thread`: whoever asks would run
+    /// Returns the best mechanism that this process may use, or `None`. `handler_thread`: the caller would run
     /// [`Pager::serve`].
     pub fn available(handler_thread: bool) -> Option<Mechanism> {
         if usable(Facility::Uffd) && usable(Facility::UffdWp) {
@@ -78,17 +78,17 @@ pub(super) struct Engine {
     pub mechanism: Mechanism,
     pub uffd: Uffd,
     memory: Memory,
-    /// Two slots for each seat, for what comes and for what leaves; none where pages cannot be moved.
+    /// Two slots for each seat, for pages that come and for pages that leave; `None` where pages cannot be moved.
     slots: Option<Mapping>,
     pub pagemap: Pagemap,
-    /// Of the mappings that the process may have, how many thousandths it has; where that matters.
+    /// Thousandths of the process's limit on mappings that are in use; counted where that matters.
     mappings: AtomicUsize,
-    /// How often in a row the kernel had no mapping for a page.
+    /// Times in a row that the kernel had no mapping for a page.
     refusals: AtomicU32,
 }
 
 impl Engine {
-    /// Not attached yet.
+    /// Makes an engine that is not attached yet.
     pub fn new(mechanism: Mechanism) -> Result<Engine> {
         let moves = mechanism != Mechanism::Protect && usable(Facility::UffdMove);
         let slots =
@@ -107,7 +107,7 @@ impl Engine {
         })
     }
 
-    /// Opens what speaks for this process's memory, in the place of what was inherited.
+    /// Opens the descriptors for this process's memory, in the place of inherited ones.
     pub fn attach(&self) -> Result<(), Errno> {
         let moves = if self.slots.is_some() { FEATURE_MOVE } else { 0 };
         match self.mechanism {
@@ -135,7 +135,7 @@ impl Engine {
         self.slot(seat).map(|slot| slot + SLOT_BYTES)
     }
 
-    /// Closes it.
+    /// Closes the userfaultfd and the files of `/proc`.
     pub fn detach(&self) {
         self.uffd.close();
         self.memory.close();
@@ -157,7 +157,7 @@ impl Engine {
         self.mappings.load(Ordering::Relaxed) > 250
     }
 
-    /// The kernel had no mapping, or no memory, for a page: others must leave first.
+    /// Notes that the kernel had no mapping, or no memory, for a page: others must leave first.
     pub fn refuse(&self) {
         if self.hides() {
             self.mappings.store(1000, Ordering::Relaxed);
@@ -174,14 +174,14 @@ impl Engine {
         }
     }
 
-    /// A page came back: the kernel has what it needs.
+    /// Notes that a page came back: the kernel has what it needs.
     pub fn answered(&self) {
         if self.refused() {
             self.refusals.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if it had none when it was asked last.
+    /// Returns true if the kernel refused the last page that it was asked for.
     pub fn refused(&self) -> bool {
         self.refusals.load(Ordering::Relaxed) > 0
     }
@@ -273,7 +273,7 @@ impl Memory {
     }
 }
 
-/// `/proc/self/pagemap`: what the kernel says of each page of this process.
+/// `/proc/self/pagemap`: the kernel's word for each page of this process.
 pub(super) struct Pagemap {
     descriptor: AtomicI32,
 }
@@ -283,7 +283,7 @@ impl Pagemap {
         Pagemap { descriptor: AtomicI32::new(-1) }
     }
 
-    /// Opens it in the place of the one held. Where that fails, nothing is known of any page.
+    /// Opens the file in the place of the one held. If that fails, nothing is known of any page.
     fn open(&self) {
         self.close();
         let opened = kernel::open(c"/proc/self/pagemap", libc::O_RDONLY | libc::O_CLOEXEC);
@@ -316,7 +316,7 @@ impl Pagemap {
 }
 
 impl Pager {
-    /// From now on, pages of the chunks that are not present fault. The chunks are busy, or nobody has access to them.
+    /// Makes absent pages of the chunks fault from now on. The chunks are busy, or nobody has access to them.
     pub(super) fn cover(&self, chunk: usize, chunks: usize) -> Result<(), Errno> {
         let (address, bytes) = (address_of(chunk * CHUNK_PAGES), chunks * CHUNK_BYTES);
         if self.engine.hides() {
@@ -326,7 +326,7 @@ impl Pager {
         }
     }
 
-    /// Pages of the (busy) chunk that are not present read as zeros from now on.
+    /// Makes absent pages of the (busy) chunk read as zeros from now on.
     pub(super) fn uncover(&self, chunk: usize) -> Result<(), Errno> {
         if self.engine.hides() {
             self.show(chunk * CHUNK_PAGES, CHUNK_PAGES, true)
@@ -352,8 +352,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Puts pages from plain memory into their place in the arena, where they appear whole; with `protect`, so that a
-    /// write faults.
+    /// Puts pages from plain memory into their place in the arena, where they appear whole. With `protect`, a write to them
+    /// faults.
     ///
     /// # Safety
     ///
@@ -404,7 +404,7 @@ impl Pager {
         Progress { bytes: done * PAGE_BYTES, error: 0 }
     }
 
-    /// Shows hidden pages that are whole; where that cannot be, they are absent again.
+    /// Shows hidden pages that are whole; if that fails, they are absent again.
     fn appear(&self, page: usize, pages: usize, writable: bool) -> Progress {
         let error = match self.show(page, pages, writable) {
             Ok(()) if pages > 0 => {
@@ -418,7 +418,7 @@ impl Pager {
         Progress { bytes: 0, error }
     }
 
-    /// Takes the access to pages of armed chunks away, where that is how pages are away: before they are dropped.
+    /// Takes away the access to pages of armed chunks before they are dropped, if pages are away by having no access.
     pub(super) fn hide(&self, pages: Pages) {
         if !self.engine.hides() || pages.count == 0 {
             return;
@@ -453,7 +453,7 @@ impl Pager {
         }
     }
 
-    /// As [`Pager::thaw`], for pages that were frozen by this thread: where the kernel cannot, the job ends.
+    /// As [`Pager::thaw`], for pages that this thread froze: if the kernel cannot, the job ends.
     pub(super) fn thaw_again(&self, page: usize, pages: usize, writable: bool) {
         match self.thaw(page, pages, writable) {
             Ok(()) => {}
@@ -465,7 +465,7 @@ impl Pager {
         }
     }
 
-    /// What a present, busy, frozen page holds: where it lies, or copied to `room`.
+    /// Returns the contents of a present, busy, frozen page: in place, or copied to `room`.
     pub(super) fn contents<'a>(&'a self, page: usize, room: &'a mut Page) -> &'a Page {
         if let Some(contents) = self.contents_in_place(page) {
             return contents;
@@ -476,7 +476,7 @@ impl Pager {
         room
     }
 
-    /// What such a page holds, if it can be read where it lies.
+    /// As [`Pager::contents`] in place only; `None` if the page cannot be read there.
     pub(super) fn contents_in_place(&self, page: usize) -> Option<&Page> {
         // SAFETY: the page is present, readable and write-protected while it is busy: nobody changes or drops it, for
         // that takes the claim that this thread has.
@@ -489,7 +489,7 @@ impl Pager {
         kernel::drop_range(address_of(page), PAGE_BYTES);
     }
 
-    /// `mprotect` of held pages: what is away stays so.
+    /// `mprotect` of held pages; absent pages stay absent.
     pub(super) fn grant(&self, pages: Pages, prot: i32) -> Result<(), Errno> {
         debug_assert!(pages.address() >= ARENA_BASE);
         if !self.engine.hides() {

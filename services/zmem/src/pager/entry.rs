@@ -4,8 +4,8 @@
 //! - **Layout** bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
 //!   16–63 handle, slot or short word; 48–61 beside the store's handle: when it left; 63 beside that
 //!   handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
-//!   the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
-//!   bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
+//!   the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep the old
+//!   one: bit 4 a thread waits, the old tag in bits 5, 14 and 15, the rest as before
 //! - **Order** pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
 //!   not busy
 //! - **Not here** the table ([`super::table`])
@@ -16,7 +16,7 @@ use crate::spill::Slot;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry(pub u64);
 
-/// What a page is.
+/// State of a page: the low four bits of its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -34,7 +34,7 @@ pub(super) enum Tag {
     Word = 5,
     /// No memory; in the spill file.
     Spilled = 6,
-    /// Somebody works on it.
+    /// A thread works on the page.
     Busy = 7,
     /// A tag that nothing writes.
     Unknown = 15,
@@ -47,17 +47,17 @@ const HANDLE_SHIFT: u32 = 16;
 
 /// Pins that a page can have.
 pub(super) const MAX_PINS: u64 = 0xff;
-/// The last time that an entry has room for, before it begins anew.
+/// Largest time that an entry has room for; the time wraps after it.
 pub(super) const MAX_LEFT: u64 = (1 << 14) - 1;
 /// Heat that a page can have.
 pub(super) const MAX_HEAT: u64 = 3;
-/// On a busy entry: somebody waits.
+/// On a busy entry: a thread waits for it.
 pub(super) const WAITERS: u64 = 1 << 4;
 /// On a dirty entry: packing it did not pay when last tried.
 const RAW: u64 = 1 << HANDLE_SHIFT;
 /// On an entry with a handle of the store, or a raw one: packing it as a cold page was tried.
 const TRIED: u64 = 1 << 63;
-/// Beside the handle of a page in the store: when it left, whatever that counts.
+/// Beside the handle of a page in the store: the time at which it left, on the caller's clock.
 const LEFT_SHIFT: u32 = 48;
 const LEFT: u64 = MAX_LEFT << LEFT_SHIFT;
 /// On a clean entry: the copy is in the spill file.
@@ -94,13 +94,13 @@ impl Entry {
         Entry(Entry::new(Tag::Clean, slot.0).0 | FILED)
     }
 
-    /// Where the page lies in the spill file, if it does.
+    /// Slot of the page in the spill file, if it has one.
     pub fn slot(self) -> Option<Slot> {
         let filed = self.tag() == Tag::Clean && self.0 & FILED != 0;
         (filed || self.tag() == Tag::Spilled).then_some(Slot((self.0 & !FILED) >> HANDLE_SHIFT))
     }
 
-    /// What a clean page is without its memory.
+    /// Entry of a clean page after its memory is dropped.
     pub fn away(self) -> Entry {
         match self.slot() {
             Some(slot) => Entry::new(Tag::Spilled, slot.0),
@@ -113,7 +113,7 @@ impl Entry {
         self.handle() as u32
     }
 
-    /// The same, once it was packed as a cold page: for `Stored` and `Clean`, whose copy that says it of, and raw ones.
+    /// The same entry, marked as packed once as a cold page: for `Stored`, `Clean` (the mark is about the copy) and raw ones.
     pub fn tried(self) -> Entry {
         Entry(self.0 | TRIED)
     }
@@ -127,12 +127,12 @@ impl Entry {
         self.tag() == Tag::Busy
     }
 
-    /// Returns true if it is present in memory.
+    /// Returns true if the page is present in memory.
     pub fn is_present(self) -> bool {
         matches!(self.tag(), Tag::Dirty | Tag::Clean)
     }
 
-    /// Returns true if its contents are kept elsewhere and it is not present.
+    /// Returns true if the page is not present and its contents are kept elsewhere.
     pub fn is_away(self) -> bool {
         matches!(self.tag(), Tag::Stored | Tag::Filled | Tag::Word | Tag::Spilled)
     }
@@ -163,12 +163,12 @@ impl Entry {
         self.with_pins(round)
     }
 
-    /// When a page in the store left; none of others, which have no room for it.
+    /// Time at which a page in the store left; `None` for other entries, which have no room for it.
     pub fn left(self) -> Option<u64> {
         matches!(self.tag(), Tag::Stored | Tag::Word).then_some((self.0 & LEFT) >> LEFT_SHIFT)
     }
 
-    /// The same page, left at this time, if there is room for that.
+    /// The same entry with the time at which the page left, if there is room for it.
     pub fn with_left(self, time: u64) -> Entry {
         match self.left() {
             Some(_) => Entry(self.0 & !LEFT | (time & MAX_LEFT) << LEFT_SHIFT),
@@ -176,14 +176,14 @@ impl Entry {
         }
     }
 
-    /// Busy, and keeps what it was but for its heat.
+    /// A busy entry that keeps this one, without its heat.
     pub fn parked(self) -> Entry {
         let tag = self.tag() as u64;
         let rest = self.0 & !(0x3f | 3 << 14);
         Entry(Tag::Busy as u64 | (tag & 1) << 5 | (tag >> 1 & 3) << 14 | rest)
     }
 
-    /// What a parked entry was.
+    /// The entry that was parked in this one.
     pub fn unparked(self) -> Entry {
         let tag = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
         Entry(self.0 & !(0x3f | 3 << 14) | tag)
@@ -193,12 +193,12 @@ impl Entry {
         self.tag() == Tag::Dirty && self.0 & RAW != 0
     }
 
-    /// A dirty entry whose packing did not pay at `time`, whatever that counts.
+    /// A dirty entry whose packing did not pay at `time`, on the caller's clock.
     pub fn raw(self, time: u64) -> Entry {
         Entry(self.0 & 0xffff | RAW | time << (HANDLE_SHIFT + 1) & !TRIED)
     }
 
-    /// How long ago that was.
+    /// Time since packing did not pay.
     pub fn raw_age(self, time: u64) -> u64 {
         time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & ((1 << 46) - 1)
     }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Eviction: the hand goes round the arena, arms what is native, and puts cold pages away in batches.
+//! Eviction: the clock hand goes round the arena, arms native chunks, and evicts cold pages in batches.
 //!
 //! - **Flow** `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
 //!   without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
 //!   one call ──▶ publish ──▶ uncharge
-//! - **Order** a page is moved or protected before it is read, and dropped after its copy is whole; who touches it meanwhile waits for
-//!   `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged first, from
-//!   the float where nothing is unused
+//! - **Order** a page is moved or protected before it is read, and dropped after its copy is whole; a thread that touches it
+//!   meanwhile waits for `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged
+//!   first, from the float where nothing is unused
 //! - **Owner** the float: bytes charged in advance, for the time between packing and dropping
-//! - **Not here** what else makes room, and in which order ([`super::room`]); which pages come back ([`super::fault`]); the file ([`super::spill`])
+//! - **Not here** the other ways to make room, and their order ([`super::room`]); which pages come back ([`super::fault`]); the
+//!   file ([`super::spill`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -34,15 +35,15 @@ pub(super) const BATCH: usize = 64;
 const CLAIMS: usize = 512;
 /// The longest gap of absent pages that is covered.
 const GAP: usize = 24;
-/// What is charged in advance.
+/// Bytes of the float, which is charged in advance.
 const FLOAT_BYTES: usize = 256 << 10;
-/// The least of it: what one batch may need.
+/// The least float, bytes: one batch may need as much.
 pub(super) const LEAST_FLOAT_BYTES: usize = 64 << 10;
-/// Pages that are left in any case: what a few instructions touch at once.
+/// Pages that eviction always leaves: a few instructions touch as many at once.
 const LEAST_PAGES: usize = 64;
 /// Rounds after which every page has lost its heat.
 const ROUNDS: u64 = 4;
-/// How long the evictor waits at most before it says again what the process holds.
+/// Longest wait of the evictor before it publishes again what the process holds.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The hand and its batch.
@@ -55,7 +56,7 @@ pub(super) struct Evict {
     /// Pages that left after their probation, in this round.
     turned: usize,
     count: usize,
-    /// How many of the claimed pages are present.
+    /// Number of claimed pages that are present.
     leaving: usize,
     pages: [u32; CLAIMS],
     old: [Entry; CLAIMS],
@@ -108,7 +109,7 @@ impl Drop for Whole {
     }
 }
 
-/// What an eviction did.
+/// Outcome of an eviction.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Evicted {
     /// Pages that left, or chunks that were armed.
@@ -120,7 +121,7 @@ pub(super) struct Evicted {
 }
 
 impl Pager {
-    /// Puts pages away until `want` bytes came back to the job or nothing more is to be had.
+    /// Evicts pages until `want` bytes came back to the job or no more pages can leave.
     pub(super) fn evict(&self, seat: &mut Seat, want: usize, batch: usize) -> Evicted {
         self.evict_into(seat, want, batch, false)
     }
@@ -151,7 +152,7 @@ impl Pager {
         evicted
     }
 
-    /// Puts away what a stream at page `at` left behind, but for the last cluster: clean pages without heat.
+    /// Evicts what a stream at page `at` left behind, but for the last cluster: clean pages without heat.
     pub(super) fn evict_behind(&self, seat: &mut Seat, at: usize) -> Evicted {
         let state = &mut *self.evict.lock();
         (state.count, state.leaving) = (0, 0);
@@ -179,7 +180,7 @@ impl Pager {
         if state.float < FLOAT_BYTES && self.job.try_charge(FLOAT_BYTES - state.float, 0) {
             state.float = FLOAT_BYTES;
         } else if state.float < LEAST_FLOAT_BYTES {
-            // Without it nothing could be packed: the job goes below zero by so little, and comes back by evicting.
+            // Without a float nothing could be packed: the job goes below zero by so little, and comes back by evicting.
             self.job.charge_ahead(LEAST_FLOAT_BYTES - state.float);
             state.float = LEAST_FLOAT_BYTES;
         }
@@ -194,7 +195,7 @@ impl Pager {
         released
     }
 
-    /// Pages that may leave: those above what shall stay.
+    /// Number of pages that may leave: those above the floor that must stay.
     fn spare_pages(&self) -> usize {
         let present = self.counts.present.load(Ordering::Relaxed);
         let native = self.counts.native.load(Ordering::Relaxed) * CHUNK_PAGES;
@@ -251,7 +252,7 @@ impl Pager {
         armed
     }
 
-    /// Claims pages whose probation is over, those that came first; what they turn over makes rounds, too.
+    /// Claims pages whose probation is over, oldest first. Pages that leave this way count towards the rounds of the hand.
     fn gather_probation(&self, state: &mut Evict, batch: usize) {
         let present = self.counts.present.load(Ordering::Relaxed);
         while state.leaving < batch && state.count + 1 < CLAIMS {
@@ -268,18 +269,18 @@ impl Pager {
         }
     }
 
-    /// The pager's clock: pages brought in.
+    /// The pager's clock: the number of pages brought in so far.
     pub(super) fn time(&self) -> u64 {
         self.counts.pages_in.load(Ordering::Relaxed)
     }
 
-    /// The same as entries have it: in steps that have something to do with how much can be present.
+    /// The same clock as entries store it: in steps of about 1/1024 of the pages in the total.
     pub(super) fn steps(&self) -> u64 {
         let pages = u64::try_from(self.job.total()).unwrap_or(0) / PAGE_BYTES as u64;
         self.time() >> (pages / 1024).max(1).ilog2()
     }
 
-    /// How long a page is left alone that packing did not help.
+    /// Pages brought in for which a page that packing did not help is left alone.
     fn raw_rest(&self) -> u64 {
         8 * self.counts.present.load(Ordering::Relaxed) as u64 + 1024
     }
@@ -299,7 +300,7 @@ impl Pager {
         }
     }
 
-    /// Returns true if a page has no heat; it has less now.
+    /// Returns true if a page has no heat; takes one unit of heat from it otherwise.
     pub(super) fn is_cold(&self, page: usize, entry: Entry) -> bool {
         let Some(heat) = entry.heat().checked_sub(1) else { return true };
         let word = self.table.entry(page);
@@ -438,8 +439,8 @@ impl Pager {
         next
     }
 
-    /// Puts pages that stay back in their place, and drops the `staged` others from the slot; with `keep`, all but the
-    /// first run of them, if that is long enough: gives how many those are.
+    /// Puts pages that stay back in their place, and drops the `staged` others from the slot. With `keep`, all are dropped but
+    /// the first run of them, if that is long enough. Returns the length of that run.
     fn clear_staging(&self, state: &Evict, slot: usize, staged: usize, keep: bool) -> usize {
         let (mut kept, mut whole) = (0, keep);
         for index in 0..state.count {
@@ -457,7 +458,7 @@ impl Pager {
         kept
     }
 
-    /// For `memlift record`: what of the batch was packed; copies that were kept cost nothing.
+    /// Tells `memlift record` which pages of the batch were packed; copies that were kept cost nothing.
     #[cold]
     fn tell(&self, began_ns: u64, state: &Evict) {
         let packed = |&index: &usize| state.left(index) && state.old[index].tag() == Tag::Dirty;
@@ -470,7 +471,8 @@ impl Pager {
         }
     }
 
-    /// Packs one page that cannot change: `staged`, or where it lies, protected; says what it becomes: the old entry, with a mark, where that does not pay.
+    /// Packs one page that cannot change: `staged`, or protected where it lies. Returns its new entry: the old one with a mark,
+    /// if packing does not pay.
     fn pack(
         &self,
         seat: &mut Seat,
@@ -512,7 +514,7 @@ impl Pager {
         }
     }
 
-    /// Takes memory that the store grows by, from the float where nothing is unused.
+    /// Charges memory that the store grows by; takes it from the float if nothing is unused.
     pub(super) fn charge_or_float(&self, float: &Cell<usize>, bytes: usize) -> bool {
         self.job.try_charge(bytes, 0)
             || match float.get().checked_sub(bytes) {
@@ -524,7 +526,8 @@ impl Pager {
             }
     }
 
-    /// Calls `act` (first page, pages) for each run of neighbouring pages of the batch that `which` holds for; false if one call failed.
+    /// Calls `act` (first page, pages) for each run of neighbouring pages of the batch for which `which` holds. Returns false if
+    /// one call failed.
     fn for_runs(
         &self,
         state: &Evict,
@@ -580,8 +583,8 @@ impl Pager {
         }
     }
 
-    /// Body of the background thread: puts pages away at the block's turn, ahead of need, and says what the process
-    /// holds. Returns when the process leaves its job.
+    /// Body of the background thread: evicts at the block's turn, ahead of need, and publishes what the process holds. Returns
+    /// when the process leaves its job.
     pub fn evictor(&self) {
         let _whole = Whole;
         kernel::own_thread();
@@ -624,7 +627,7 @@ impl Pager {
         }
     }
 
-    /// Says what the process really holds.
+    /// Publishes the bytes that the process really holds.
     fn publish(&self, native: usize) {
         let arena = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES;
         let tables = self.counts.tables.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A fault: the page, and in a run of faults those after it, come back from wherever they are.
+//! A fault: brings the page back from wherever it is, and in a run of faults the pages after it.
 //!
 //! - **Flow** chunk's mode ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ room ──▶ unpack into the seat ──▶ COPY
 //!   (write-protected for a read: the copy stays) ──▶ publish
@@ -30,19 +30,19 @@ use crate::uffd::{Errno, Progress};
 /// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
 const CORRUPT_EXIT_CODE: i32 = 70;
 
-/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
-/// Faults on one page, one after the other, that were not answered: more than any contention explains.
+/// Faults in a row on one page that were not answered: more than any contention explains.
 const MOST_RETRIES: u32 = 1 << 20;
 
 /// Pages for which that is counted, by the low bits of their number.
 pub(super) const UNANSWERED: usize = 64;
 
-/// A stream that has brought in this part of what is present passes through: 1/4.
+/// A stream that has brought in this part of the present pages passes through: 1/4.
 const PASSING_SHARE: usize = 4;
 
-/// What a fault wants.
+/// Request of a fault.
 #[derive(Clone, Copy)]
 struct Want {
     write: bool,
@@ -52,7 +52,7 @@ struct Want {
     passes: bool,
 }
 
-/// What a run of absent pages is made of: one kind at a time.
+/// Source of a run of absent pages: one per run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Packed,
@@ -159,7 +159,7 @@ impl Pager {
                 self.table.wait(page);
                 Fault::Retry
             }
-            // Somebody was faster.
+            // Another thread was faster.
             Tag::Dirty => Fault::Retry,
             Tag::Clean if !write => Fault::Retry,
             Tag::Clean => self.dirty(page, entry),
@@ -180,7 +180,7 @@ impl Pager {
             return self.retry("make a page writable", error);
         }
         self.free_copy(entry);
-        // On probation it stays on probation: most programs write soon after they read.
+        // A page on probation stays on probation: most programs write soon after they read.
         let heat = if entry.heat() == 0 { 0 } else { (entry.heat() + 1).min(2) };
         self.table.publish(page, Entry::new(Tag::Dirty, 0).with_heat(heat).with_pins(entry.pins()));
         Fault::Done
@@ -197,7 +197,7 @@ impl Pager {
         let entry = if first == page { entry } else { self.table.load(first) };
         let want = Want { write, window, passes: !write && self.passes(run) };
         match self.bring_run(seat, first, entry, want) {
-            // Neighbours that the kernel keeps apart, say: alone then.
+            // The kernel may keep the neighbours apart: try the page alone.
             (Fault::Retry, 2..) => {
                 self.streams.went(run, page, 1);
                 let entry = self.table.load(page);
@@ -213,14 +213,14 @@ impl Pager {
         }
     }
 
-    /// Returns true if a stream is so long that what it brings in is better given up behind it than kept: it has turned over a good
-    /// part of what can be present.
+    /// Returns true if a stream is so long that its pages are better given up behind it than kept: it has brought in a good part
+    /// of what can be present.
     fn passes(&self, run: Run) -> bool {
         run.window == CLUSTER && run.length * PASSING_SHARE > self.counts.present.load(Ordering::Relaxed)
     }
 
-    /// Where mappings are scarce: from which page on how many come back with this one, those of its unit that are of its
-    /// kind.
+    /// Where mappings are scarce: returns the first page and the number of pages that come back with this one, those of its unit
+    /// and of its kind.
     fn unit_around(&self, page: usize, entry: Entry, write: bool, window: usize) -> (usize, usize) {
         let (kind, mut first) = (kind_of(entry), page);
         while first % UNIT != 0
@@ -234,7 +234,7 @@ impl Pager {
         (first, (end - first).max(page - first + window).min(CLUSTER))
     }
 
-    /// Brings up to a window of pages of one kind back; says how many it tried.
+    /// Brings up to a window of pages of one kind back. Returns how many it tried.
     fn bring_run(&self, seat: &mut Seat, page: usize, entry: Entry, want: Want) -> (Fault, usize) {
         let Want { write, window, passes } = want;
         let Some(kind) = kind_of(entry) else { return (Fault::Retry, 0) };
@@ -242,7 +242,7 @@ impl Pager {
         if !self.table.claim(page, entry) {
             return (Fault::Retry, 0);
         }
-        // Asked after the claim: the page may have been unmapped before.
+        // Checked after the claim: the page may have been unmapped before.
         if !self.table.allows(page, write) {
             self.table.publish(page, entry);
             return (Fault::Retry, 0);
@@ -252,7 +252,7 @@ impl Pager {
         let mut pages = 1;
         while pages < most {
             let next = self.table.load(page + pages);
-            // Of the spill file what one read brings.
+            // From the spill file, only as many pages as one read brings.
             let follows = kind != Kind::Spilled || next.slot() == old[pages - 1].slot().map(Slot::next);
             if kind_of(next) != Some(kind) || !follows || !self.table.claim(page + pages, next) {
                 break;
@@ -296,8 +296,8 @@ impl Pager {
             Kind::Packed | Kind::Words => self.watch(&old[..pages]),
             Kind::Spilled | Kind::Nothing => None,
         };
-        // A copy is kept for a page that is read and not to stay: the memory of the others' is better spent on pages. What comes from
-        // the file in a run keeps its place there; what is wanted by itself comes for good.
+        // Keep the copy of a page that is read and will not stay: for other pages, the memory is better spent on pages. A run
+        // from the spill file keeps its place there; a single page from the file comes for good.
         let keep = !write
             && match kind {
                 Kind::Packed => !stays,
@@ -327,7 +327,7 @@ impl Pager {
         (self.settle_pages(page, &old[..pages], progress, keep, stays), pages)
     }
 
-    /// For `memlift record`: when, and how many packed bytes these are. None: nobody records.
+    /// For `memlift record`: the time, and the packed bytes of these pages. `None` if nothing records.
     fn watch(&self, old: &[Entry]) -> Option<(u64, usize)> {
         let began_ns = observe::work_begins()?;
         Some((began_ns, old.iter().map(|entry| self.packed_bytes(*entry)).sum()))
@@ -339,7 +339,8 @@ impl Pager {
         handle.map_or(0, |handle| self.store.get(handle, <[u8]>::len))
     }
 
-    /// Publishes what became of the pages of a cluster; `keep` says whose copies stay, by bits; those that do not `stay` are on probation.
+    /// Publishes the entries of a cluster's pages. `keep`: a bit per page whose copy stays. Pages are on probation unless they
+    /// `stay`.
     fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64, stays: bool) -> Fault {
         let done = (progress.bytes / PAGE_BYTES).min(old.len());
         self.table.chunk(page / CHUNK_PAGES).present.fetch_add(done as u32, Ordering::AcqRel);
@@ -390,10 +391,10 @@ impl Pager {
         }
     }
 
-    /// Whether an error of the kernel's is worth another try, after pages were put away; ends the job where it is not.
+    /// Returns [`Fault::Retry`] if the kernel's error is worth another try; ends the job if it is not.
     fn retry(&self, act: &str, error: Errno) -> Fault {
         match error {
-            // No mapping, no memory: others leave, and it is tried again, so many times.
+            // No mapping or no memory: others leave, and it is tried again, a limited number of times.
             libc::ENOMEM | libc::EIO => self.engine.refuse(),
             // The process is being killed.
             libc::ESRCH | libc::ENOSPC => {}
@@ -404,11 +405,11 @@ impl Pager {
         Fault::Retry
     }
 
-    /// Returns true if what was away is to stay, now that it is wanted, by itself or in a run.
+    /// Returns true if an absent page shall stay, now that it is wanted, by itself or in a run.
     fn stays(&self, entry: Entry, run: bool) -> bool {
         match entry.left() {
             Some(left) => self.probation.stays(self.steps().wrapping_sub(left) & MAX_LEFT, run),
-            // Of the spill file what is wanted by itself: reading it takes long.
+            // A page of the spill file stays if it is wanted by itself: reading it takes long.
             None => entry.tag() == Tag::Spilled && !run,
         }
     }
@@ -477,7 +478,7 @@ impl Pager {
         }
     }
 
-    /// Reads the first of these pages, and those after it that lie beside it in the spill file too; says how many.
+    /// Reads the first of these pages, and those after it that are its neighbours in the spill file. Returns how many.
     fn unspill(&self, pages: &[usize], old: &[Entry], room: &mut [Page]) -> usize {
         let follows = |index: &usize| {
             pages[*index] == pages[index - 1] + 1
@@ -511,7 +512,7 @@ impl Pager {
     }
 }
 
-/// The copy of a page is not what was stored: nothing can be given in its place.
+/// Ends the process: the copy of a page differs from what was stored, and nothing can replace it.
 fn corrupt() -> ! {
     kernel::end(
         "memlift: a stored page is corrupt; the job ends before it reads wrong data\n",

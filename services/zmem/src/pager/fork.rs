@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fork: nothing is half done when it happens, and the child's faults are its own from the first instruction.
+//! fork: no work on pages is half done when it happens, and the child answers its own faults from the first instruction.
 //!
 //! - **Flow** [`Pager::before_fork`]: space lock, all seats, the hand, the store ──fork──▶ parent: open them · child: a
 //!   userfaultfd of its own, guarded and armed chunks registered, clean pages protected again, then open them
@@ -18,7 +18,7 @@ use super::table::{CHUNK_PAGES, Mode};
 const NO_PAGER_EXIT_CODE: i32 = 71;
 
 impl Pager {
-    /// Waits until nobody works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
+    /// Waits until no thread works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
     pub fn before_fork(&self) {
         let mask = sigmask(libc::SIG_SETMASK, u64::MAX);
         std::mem::forget(self.space.lock());

@@ -46,7 +46,7 @@ pub(super) fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), Er
     outcome(unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) })
 }
 
-/// Which pages of the range are present: one byte each, bit 0.
+/// Sets bit 0 of one byte in `present` for each page of the range that is present.
 pub(super) fn mincore(address: usize, bytes: usize, present: &mut [u8]) -> Result<(), Errno> {
     if present.len() < bytes.div_ceil(4096) {
         return Err(libc::EINVAL);
@@ -69,7 +69,7 @@ pub(super) fn drop_range(address: usize, bytes: usize) {
     if advise(address, bytes, libc::MADV_DONTNEED).is_err()
         && advise(address, bytes, DONTNEED_LOCKED).is_err()
     {
-        // A page that stays where the table says that it is gone would be taken for another's.
+        // A page that stays although the table says that it is gone would be taken for another one.
         end("memlift: the kernel keeps a page that was put away (is it locked?); the job ends\n", 71);
     }
 }
@@ -82,7 +82,7 @@ pub(super) struct Range {
     pub bytes: usize,
 }
 
-/// Drops the memory of many ranges of the arena with one call; false where the kernel has none such.
+/// Drops the memory of many ranges of the arena with one call. Returns false if the kernel has no such call.
 pub(super) fn drop_ranges(ranges: &[Range]) -> bool {
     const PIDFD_SELF: i32 = -10000;
     let wanted: usize = ranges.iter().map(|range| range.bytes).sum();
@@ -142,14 +142,14 @@ pub(super) fn virtual_bytes() -> usize {
     pages.saturating_mul(crate::mapping::PAGE_BYTES)
 }
 
-/// How many mappings the process has.
+/// Number of mappings of the process.
 pub(super) fn mappings() -> usize {
     let mut lines = 0;
     read_file(c"/proc/self/maps", |piece| lines += piece.iter().filter(|byte| **byte == b'\n').count());
     lines
 }
 
-/// How many it may have.
+/// Limit on the number of mappings of a process.
 pub(super) fn mappings_limit() -> usize {
     const USUAL: usize = 65_530;
     let mut limit = 0usize;
@@ -161,7 +161,7 @@ pub(super) fn mappings_limit() -> usize {
     if limit == 0 { USUAL } else { limit }
 }
 
-/// All signals of this thread blocked, until dropped: who holds a lock of the pager outside a fault handler.
+/// Blocks all signals of this thread until dropped: for holders of a pager's lock outside a fault handler.
 #[must_use]
 pub(crate) struct Quiet(u64);
 
@@ -177,8 +177,8 @@ impl Drop for Quiet {
     }
 }
 
-/// For a thread of the pager's own: the program's handlers never run in it. Left open is the signal by which glibc makes all threads
-/// take new credentials (SIGSETXID, 33): `setuid` waits until each has answered.
+/// For a thread of the pager's own: the program's handlers never run in it. The signal by which glibc makes all threads take new
+/// credentials (SIGSETXID, 33) stays open: `setuid` waits until each thread has answered.
 pub(crate) fn own_thread() {
     const SETXID: u64 = 1 << (33 - 1);
     sigmask(libc::SIG_SETMASK, !SETXID);

@@ -3,9 +3,9 @@
 //!
 //! - **Flow** [`Pager::pin`] ──page by page: fault in, count up──▶ [`Pins`] ──drop──▶ count down
 //! - **Layout** a pin counts in the entry of a page of an armed chunk, or in the chunk where that is native
-//! - **Order** counts change by compare-and-swap of an entry that is not busy; an evictor claims only what has none. A native
-//!   chunk with pins is not armed, and an armed one with a pinned page does not become anything else, so that the
-//!   drop finds the count where it was made
+//! - **Order** counts change by compare-and-swap of an entry that is not busy; an evictor claims only pages without pins. A
+//!   native chunk with pins is not armed, and an armed one with a pinned page does not become anything else, so that the drop
+//!   finds the count where it was made
 //! - **Not here** which system calls need them (the preloaded library)
 
 use super::entry::{Entry, MAX_PINS, Tag};
@@ -47,8 +47,8 @@ impl Pager {
         Ok(pins)
     }
 
-    /// How many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read` and
-    /// `write`. What lies outside the arena counts as accessible.
+    /// Returns how many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read` and
+    /// `write`. Memory outside the arena counts as accessible.
     pub fn accessible(&self, address: usize, bytes: usize, write: bool) -> usize {
         let end = address.saturating_add(bytes);
         let mut at = address;
@@ -98,7 +98,7 @@ impl Pager {
                             return Ok(page + 1);
                         }
                     } else if ready {
-                        // As many calls as can be counted work on this page: until one is over.
+                        // The page has as many pins as can be counted: wait until one of the calls is over.
                         std::thread::yield_now();
                     } else if self.answer(page, write) == Fault::NotMine {
                         return Err(libc::EFAULT);

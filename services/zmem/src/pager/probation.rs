@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which of the pages that come back stay: those that were missed soonest after they had left.
+//! Probation: of the pages that come back, those stay that were missed soonest after they had left.
 //!
 //! ```text
-//! comes back ──missed sooner than most──▶ stays: heat, no copy; somebody else leaves by the hand
+//! comes back ──missed sooner than most──▶ stays: heat, no copy; the hand evicts another page instead
 //!            ──else──▶ on probation: no heat, its copy kept ──so many others came in──▶ leaves again, first of all
 //! ```
 //!
-//! - **Flow** what is present is not seen to be used; what is away is, by its faults. So a page's worth is how soon it is missed, and what
-//!   is present and of unknown worth is tried by the hand, one for each page that stays. What is scanned again and again, more than
-//!   fits, keeps what it has, where the oldest-first order would keep nothing
+//! - **Flow** the pager cannot see uses of a present page; it sees the use of an absent one as a fault. So the worth of a page is
+//!   how soon it is missed. For each page that stays, the clock hand tries one present page of unknown worth. A set that is
+//!   scanned again and again and does not fit keeps a part of itself, where oldest-first eviction would keep nothing
 //! - **Order** guesses: threads may overwrite each other's marks, and nothing depends on them but speed
 //! - **Layout** the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
-//! - **Not here** who is evicted in the end ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
+//! - **Not here** the eviction itself ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::entry::MAX_LEFT;
 
-/// Most pages on probation.
+/// Places of the ring. At most half of them are on probation; more only until the next eviction.
 const RING: usize = 4096;
-/// And the fewest: what a few operations touch at once.
+/// Fewest pages on probation: a few operations touch as many at once.
 const LEAST: usize = 64;
-/// Of what is present, so much is on probation: 1/32.
+/// Part of the present pages that is on probation: 1/32.
 const SHARE: usize = 32;
-/// One of so many pages that come back by themselves stays, and of those that come in runs: what stays cuts the next run in two.
+/// One in so many pages stays: of pages that come back by themselves, and of those that come in runs. A page that stays cuts the
+/// next run in two.
 const STAYING: [u64; 2] = [8, 16];
 /// Fractions of a step of the clock.
 const FRACTION: u64 = 256;
@@ -34,7 +35,7 @@ pub(super) struct Probation {
     ring: [AtomicU32; RING],
     entered: AtomicUsize,
     left: AtomicUsize,
-    /// What was missed after at most so many steps stays, in fractions: by itself, in a run.
+    /// Longest absence after which a page stays, in fractions of a step: for pages by themselves, for pages in a run.
     soon: [AtomicU64; 2],
 }
 
@@ -48,7 +49,7 @@ impl Probation {
         }
     }
 
-    /// Returns true if a page that was missed `steps` after it had left stays. The limit follows, so that one in [`STAYING`] does.
+    /// Returns true if a page that was missed `steps` after it had left stays. Moves the limit so that one in [`STAYING`] stays.
     pub fn stays(&self, steps: u64, run: bool) -> bool {
         let (limit, staying) = (&self.soon[usize::from(run)], STAYING[usize::from(run)]);
         let soon = limit.load(Ordering::Relaxed);
@@ -62,13 +63,13 @@ impl Probation {
         stays
     }
 
-    /// A page is on probation from now on.
+    /// Puts a page on probation.
     pub fn enter(&self, page: usize) {
         let at = self.entered.fetch_add(1, Ordering::Relaxed);
         self.ring[at % RING].store(page as u32, Ordering::Relaxed);
     }
 
-    /// The page whose probation is over, where `present` pages are present. One caller at a time.
+    /// Returns the page whose probation is over, if `present` pages are present. One caller at a time.
     pub fn next(&self, present: usize) -> Option<usize> {
         let (entered, left) = (self.entered.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
         let most = (present / SHARE).clamp(LEAST, RING / 2);
@@ -76,7 +77,7 @@ impl Probation {
         if waiting <= most {
             return None;
         }
-        // What was written over is found by the hand.
+        // Skip the pages that the ring has overwritten: the clock hand finds them.
         let left = if waiting > RING { entered.wrapping_sub(RING / 2) } else { left };
         self.left.store(left.wrapping_add(1), Ordering::Relaxed);
         Some(self.ring[left % RING].load(Ordering::Relaxed) as usize)

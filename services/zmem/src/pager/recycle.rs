@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Recycling: in a run of faults without room, the pages that leave are the pages that come.
+//! Recycling: in a run of faults without room, the memory of pages that leave is used for the pages that come.
 //!
 //! ```text
 //! arena ──MOVE out: what leaves──▶ the seat's slot ──written──▶ MOVE in ──▶ arena ──write-protect, compare──▶ kept or dirty
@@ -11,7 +11,7 @@
 //! - **Layout** a slot has room for a cluster; it belongs to its seat, and is empty whenever the seat is free
 //! - **Owner** a page in a slot keeps the charge that it had in the arena
 //! - **Not here** which pages leave ([`super::evict`]). A single page is better copied: MOVE, protection and comparison pay off
-//!   from [`LEAST_RUN`] pages on. Where MOVE is not to be had, everything is copied ([`super::engine`])
+//!   from [`LEAST_RUN`] pages on. Without MOVE everything is copied ([`super::engine`])
 
 use std::sync::atomic::Ordering;
 
@@ -24,25 +24,25 @@ use crate::uffd::Progress;
 /// The shortest run that is moved.
 pub(super) const LEAST_RUN: usize = 16;
 
-/// Of how many clusters of a stream one takes its room from the hand.
+/// One cluster in `HANDS_TURN` evicts at the clock hand instead of behind the stream.
 const HANDS_TURN: usize = 8;
 
 const _: () = assert!(BATCH <= CLUSTER && CLUSTER <= u64::BITS as usize);
 
 impl Pager {
-    /// Returns true if the memory of pages that leave may be written at once: not where the kernel may still send what it holds
-    /// (zero-copy sockets, pipes into which memory was spliced), without a pin.
+    /// Returns true if the memory of pages that leave may be written at once. It may not if the kernel can still send its
+    /// contents without a pin (zero-copy sockets, pipes into which memory was spliced).
     pub(super) fn recycles(&self) -> bool {
         self.recycling.load(Ordering::Relaxed)
     }
 
-    /// From now on, memory that leaves goes back to the kernel, which may still send what it holds.
+    /// Makes memory that leaves go back to the kernel from now on, since the kernel may still send what it holds.
     pub fn stop_recycling(&self) {
         self.recycling.store(false, Ordering::Relaxed);
     }
 
-    /// Where room is short, puts a batch away for a cluster of `pages` pages; says how many of its pages lie in the seat's
-    /// slot now, with their charge. A stream that passes through and is `at` a page gives up what it left behind.
+    /// If room is short, evicts a batch for a cluster of `pages` pages. Returns how many of its pages lie in the seat's slot now,
+    /// with their charge. A stream that passes through and is `at` a page gives up what it left behind.
     pub(super) fn recycle(&self, seat: &mut Seat, pages: usize, at: Option<usize>) -> usize {
         if !self.recycles() {
             return 0;
@@ -51,7 +51,7 @@ impl Pager {
         if pages < LEAST_RUN || self.job.unused() >= ahead {
             return 0;
         }
-        // Now and then the hand's turn: what is present and not used any more leaves too.
+        // Every so often the hand evicts instead: pages that are present and no longer used must leave too.
         if let Some(at) = at.filter(|at| !(at / CLUSTER).is_multiple_of(HANDS_TURN)) {
             let behind = self.evict_behind(seat, at);
             if behind.steps > 0 {

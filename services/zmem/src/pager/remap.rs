@@ -21,7 +21,7 @@ use crate::mapping::PAGE_BYTES;
 
 /// Exit code when contents would be lost (`EX_OSERR`).
 const LOST_EXIT_CODE: i32 = 71;
-/// After so many refusals of the kernel's to watch a chunk, no more is tried.
+/// Refusals of the kernel to watch a chunk after which no more is tried.
 const ATTEMPTS: u32 = 10_000;
 const LOST: &str =
     "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n";
@@ -256,7 +256,7 @@ impl Pager {
         self.job.uncharge(PAGE_BYTES);
     }
 
-    /// The contents of a claimed page are elsewhere now.
+    /// Notes that the contents of a claimed page are elsewhere now.
     fn gone(&self, page: usize, source: Entry) {
         if source.is_present() {
             self.give_up(page);
@@ -281,7 +281,7 @@ impl Pager {
         // A native chunk stays so meanwhile: making room would arm it, and its pages would leave.
         let Some(native) = self.pin_native(page) else { return };
         let source = if native { Entry::new(Tag::Dirty, 0) } else { self.table.claim_now(page) };
-        // The spill file knows its pages by their numbers: what lies there is read, not handed on.
+        // The spill file knows its pages by their numbers: a spilled page is read, its slot is not handed on.
         let spilled = source.tag() == Tag::Spilled;
         if !source.is_present() && !spilled {
             let target = self.claim_absent(to);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Room for a fault: whatever makes some, the cheapest first.
+//! Room for a fault: every way to make some, the cheapest first.
 //!
-//! - **Flow** [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ what ended processes held ─▶ spill ─▶ cold pages packed better ─▶ compaction
-//!   ─▶ the job's other processes ─▶ charged all the same: the job's verdict
+//! - **Flow** [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ charges of ended processes ─▶ spill ─▶ cold pages packed better ─▶
+//!   compaction ─▶ the job's other processes ─▶ charged all the same: the job's verdict
 //! - **Order** a charge that waits for a verdict stays: taking it back would look as if there were room again
 //! - **Not here** how each of them does it ([`super::evict`], [`super::cold`], [`super::spill`])
 
@@ -16,10 +16,10 @@ use crate::mapping::PAGE_BYTES;
 
 /// Pages put away by a fault that found no room: few enough to be soon done, enough to share the cost of dropping.
 const SYNC_PAGES: usize = 32;
-/// After an eviction that found nothing, how many pages come in before the next one is worth a look.
+/// Pages that must come in after an eviction without victims before the next one is worth a try.
 const BARREN_PAGES: u64 = 32;
 
-/// Whether there is room now.
+/// Outcome of a request for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
     /// The bytes are charged.
@@ -56,11 +56,11 @@ impl Pager {
         if !must {
             return Room::Short;
         }
-        // Nothing more to put away: what others would leave unused is for this.
+        // Nothing more can be evicted: take the bytes that other charges leave unused.
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
-        // A child that ended may have held it: that is cheaper to find out than what follows.
+        // A child that ended may have held the memory: finding out is cheaper than what follows.
         self.job.sweep();
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
@@ -76,7 +76,7 @@ impl Pager {
         if self.squeeze(seat, bytes) {
             return Room::Made;
         }
-        // What came in since the last look at it may be packed still.
+        // Eviction was skipped above: pages that came in since the last one may still be packed.
         if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
             || barren && self.squeeze(seat, bytes)
         {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seats: what a thread needs to work on pages — a packer and room for a cluster — one per thread at a time.
+//! Seats: the workspace of a thread that works on pages, a packer and room for a cluster. A seat has one thread at a time.
 //!
 //! - **Flow** fault, eviction or pin ──▶ [`Seats::take`] ──▶ claim pages, work, publish ──▶ the seat is free again
-//! - **Order** whoever holds a busy page or chunk holds a seat (or the space lock): a fork that holds all seats and the space
-//!   lock knows that nothing is half done
+//! - **Order** a thread that holds a busy page or chunk holds a seat (or the space lock): a fork that holds all seats and the
+//!   space lock knows that nothing is half done
 //! - **Owner** in a mapping of the pager's; a seat's pages are touched from the first cluster on, and charged then
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 /// Most pages that one fault brings in.
 pub(super) const CLUSTER: usize = 64;
 
-/// How many there are.
+/// Number of seats.
 pub(super) const SEATS: usize = 8;
 
 /// Plain bytes of a page.
@@ -30,11 +30,11 @@ pub(super) struct Seat {
     room: Mapping,
     /// Pages of the cluster that were ever used, and so are charged.
     pub reached: usize,
-    /// Whether Zstandard has packed here, and unpacked.
+    /// Zstandard has packed here (first), has unpacked here (second).
     pub dense: [bool; 2],
     /// Bytes of the packer that are charged.
     pub packer_charged: usize,
-    /// Which of the seats it is.
+    /// Index of the seat.
     pub index: usize,
 }
 
@@ -75,14 +75,14 @@ impl Seat {
     }
 }
 
-/// All of them.
+/// All seats of a pager.
 pub(super) struct Seats {
     seats: [Lock<Seat>; SEATS],
     next: AtomicUsize,
 }
 
 impl Seats {
-    /// All free.
+    /// Makes all seats, each of them free.
     pub fn new() -> Result<Seats> {
         let mut seats = [const { None }; SEATS];
         for (index, seat) in seats.iter_mut().enumerate() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The other way to be told of faults: a thread that reads them from the userfaultfd and answers for all threads.
+//! Faults by messages: a thread reads them from the userfaultfd and answers for all threads.
 //!
 //! - **Flow** message (address, flags) ──▶ the same answer as in a signal handler ──▶ who waits is woken
 //! - **Order** one thread, all signals blocked, so that it never faults on the arena itself
-//! - **Owner** whoever starts the pager with [`super::Options::handler_thread`] runs [`Pager::serve`] on a thread, in the child
-//!   of a fork on a new one
+//! - **Owner** the caller that starts the pager with [`super::Options::handler_thread`] runs [`Pager::serve`] on a thread, in the
+//!   child of a fork on a new one
 //! - **Not here** when this is chosen ([`Pager::start`]); system calls may then touch pages that are away
 
 use super::kernel;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SIGBUS and SIGSEGV: faults of the arena are answered, others handed on.
+//! SIGBUS and SIGSEGV: faults of the arena are answered, others passed on.
 //!
 //! - **Flow** kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──arena's──▶ return: the instruction runs again
 //!   ──another's──▶ what was installed before, or the default action
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Fault, Pager};
 use crate::{Error, Result};
 
-/// What was installed before, by signal: SIGBUS, SIGSEGV.
+/// The action that was installed before ours, one per signal: SIGBUS, SIGSEGV.
 struct Previous {
     set: AtomicBool,
     action: std::cell::UnsafeCell<std::mem::MaybeUninit<libc::sigaction>>,
@@ -45,7 +45,7 @@ unsafe fn is_write(_context: *mut libc::c_void) -> bool {
     true
 }
 
-/// What the handlers do with one signal: true when it was the arena's and the instruction may run again.
+/// Handles one signal. Returns true if the fault was the arena's and the instruction may run again.
 ///
 /// # Safety
 ///
@@ -67,12 +67,12 @@ pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the caller is the handler of this fault.
     let outcome = unsafe { on_own_stack(pager, address, is_write(context), context) };
-    // SAFETY: as above.
+    // SAFETY: the word that the accessor names is this thread's and lives as long as the thread.
     unsafe { *libc::__errno_location() = errno };
     outcome != Fault::NotMine
 }
 
-/// What [`on_own_stack`] calls, and its answer.
+/// Arguments of [`ask`], and its answer.
 struct Question {
     pager: &'static Pager,
     address: usize,
@@ -81,7 +81,7 @@ struct Question {
 }
 
 extern "C" fn ask(question: *mut Question) {
-    // SAFETY: the caller's own, alive until this returns.
+    // SAFETY: the question is a local of the caller, alive until this returns.
     let question = unsafe { &mut *question };
     // SAFETY: the caller is the handler of this fault.
     question.fault = unsafe { question.pager.fault(question.address, question.write) };
@@ -157,12 +157,12 @@ unsafe fn on_own_stack(
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel calls this with its own arguments, all signals blocked as `install` asked.
     if !unsafe { handle(signal, info, context) } {
-        // SAFETY: as above.
+        // SAFETY: the kernel's own arguments, valid until this handler returns, and all signals are blocked.
         unsafe { hand_on(signal, info, context) };
     }
 }
 
-/// Does what would have been done without the pager.
+/// Does what would have happened without the pager.
 ///
 /// # Safety
 ///
@@ -210,7 +210,7 @@ pub fn install() -> Result<()> {
         // SAFETY: plain data, all zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
-        // A stack that overflowed can be told of on another one alone.
+        // The overflow of a stack can be reported on another stack only.
         action.sa_flags = libc::SA_SIGINFO | if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
         // SAFETY: the set is plain data.
         unsafe { libc::sigfillset(&raw mut action.sa_mask) };

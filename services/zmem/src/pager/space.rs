@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is mapped: `mmap`, `munmap` and `mprotect` of the arena.
+//! Mappings of the arena: `mmap`, `munmap` and `mprotect`.
 //!
 //! - **Flow** map: free pages (first fit; large ones from a chunk's start) ──▶ their chunks admitted ──▶ access granted
 //!   unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ copies freed, charges back ──▶ let go
@@ -152,7 +152,7 @@ impl Pager {
         outcome
     }
 
-    /// Whether all pages of the range are mapped.
+    /// Checks that all pages of the range are mapped.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl Pager {
             .then(|| Pages { first: (address - ARENA_BASE) / PAGE_BYTES, count: bytes / PAGE_BYTES })
     }
 
-    /// Free pages: the first.
+    /// Finds `count` free pages. Returns the first.
     pub(super) fn find(&self, space: &mut Space, count: usize) -> Option<usize> {
         if count < CHUNK_PAGES
             && let Some(first) = self.find_small(space, count)
@@ -233,7 +233,7 @@ impl Pager {
         }
         self.counts.mapped.fetch_add(pages.count, Ordering::Relaxed);
         self.reached.fetch_max(pages.end().div_ceil(CHUNK_PAGES), Ordering::AcqRel);
-        // Before there is access there is a byte that says so: nobody but the caller knows the address yet.
+        // The byte is set before access is granted: only the caller knows the address yet.
         self.set_access(pages, MAPPED | prot as u8);
         let admitted = if prot == libc::PROT_NONE { Ok(()) } else { self.admit(space, pages) };
         let outcome = admitted.and_then(|()| {
@@ -284,7 +284,7 @@ impl Pager {
             match self.cover(first, chunk - first) {
                 Ok(()) => {}
                 Err(error @ (libc::ENOMEM | libc::EAGAIN)) => return Err(error),
-                // No call of the program's gives such an answer.
+                // No system call of the program may return such an error.
                 Err(error) => self.end_refused("watch the program's memory", error),
             }
             for chunk in first..chunk {
@@ -302,7 +302,7 @@ impl Pager {
         }
     }
 
-    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: nobody faults or evicts there.
+    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: no thread faults or evicts there meanwhile.
     pub(super) fn hold(&self, pages: Pages) {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
@@ -345,7 +345,7 @@ impl Pager {
         }
     }
 
-    /// Unmaps what is mapped of the range; the caller holds the space lock.
+    /// Unmaps the mapped pages of the range; the caller holds the space lock.
     pub(super) fn unmap_held(&self, space: &mut Space, pages: Pages) -> Result<(), Errno> {
         if (pages.first..pages.end()).all(|page| !self.table.is_mapped(page)) {
             return Ok(());

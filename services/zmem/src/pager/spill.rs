@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What fits in memory not even packed: pages go to the spill file.
+//! Spilling: pages that do not fit in memory even packed go to the spill file.
 //!
 //! - **Flow** no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
 //!   help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
-//! - **Order** a page is claimed while it is written; it is dropped after the write is done. Where the disk refused, the page is what it
-//!   was, one line says so, and the disk is asked again a moment later
+//! - **Order** a page is claimed while it is written, and dropped after the write is done. If the disk refuses, the page stays as
+//!   it was, one line says so, and the disk is asked again a moment later
 //! - **Owner** the file is set once, and lives as long as the process
 //! - **Not here** the file ([`crate::spill`]); reading back ([`super::fault`])
 
@@ -26,13 +26,13 @@ use crate::{Error, Result};
 
 /// Pages written at once: a write of a cluster takes hardly longer than one of a page.
 const BATCH: usize = CLUSTER;
-/// Reading one page by itself takes as long as so many faults on stored ones.
+/// Cost of reading one page by itself, in faults on stored pages.
 const READ_COST: i64 = 16;
-/// Most that is remembered of what was weighed, pages.
+/// Limit of the credit in both directions, pages.
 const MOST_CREDIT: i64 = 4096;
 
 impl Pager {
-    /// Where pages go that do not fit. Once.
+    /// Sets the spill file, once.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Pager {
         unsafe { self.spill.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Spills the pages that left longest ago, where that pays; gives how many.
+    /// Spills the pages that left longest ago, if that pays. Returns how many.
     pub(super) fn spill_ahead(&self, seat: &mut Seat) -> usize {
         if self.spill().is_none() || self.credit.load(Ordering::Relaxed) < BATCH as i64 {
             return 0;
@@ -69,8 +69,8 @@ impl Pager {
         spilled
     }
 
-    /// What a fault on a page by itself says of spilling: one that left a moment ago would have stayed if there were more room;
-    /// one that is in the file would better not be.
+    /// Weighs a fault on a single page for or against spilling. A page that left a moment ago would have stayed if there were
+    /// more room; a page in the spill file would better have stayed in memory.
     pub(super) fn weigh(&self, entry: Entry) {
         match entry.tag() {
             Tag::Stored if self.left_soon(entry) => self.add_credit(1),
@@ -84,8 +84,8 @@ impl Pager {
         self.credit.store(sum.clamp(-MOST_CREDIT, MOST_CREDIT), Ordering::Relaxed);
     }
 
-    /// Spills pages that left at least `rounds` ago until `want` bytes came back to the job, or there are no more; with 0, present
-    /// ones too that packing does not help.
+    /// Spills pages that left at least `rounds` ago until `want` bytes came back to the job, or there are no more. With 0, it
+    /// also spills present pages that packing does not help.
     pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize, rounds: u64) -> Evicted {
         let mut evicted = Evicted::default();
         let Some(spill) = self.spill().filter(|spill| spill.is_open()) else { return evicted };
@@ -132,7 +132,7 @@ impl Pager {
         evicted
     }
 
-    /// Writes claimed pages and publishes what they are now.
+    /// Writes claimed pages and publishes their new entries.
     fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
         let mut evicted = Evicted::default();
         let staging = self.engine.staging(seat.index);
@@ -199,7 +199,7 @@ impl Pager {
         evicted
     }
 
-    /// Says why nothing more is spilled, when that changes: the job goes on without, as long as it fits.
+    /// Prints why nothing more is spilled, when the reason changes: the job goes on without spilling, as long as it fits.
     fn say_refused(&self, error: SpillError) {
         let kind = match error {
             SpillError::Device(errno) => errno,

@@ -21,7 +21,7 @@ const MOST_LENGTH: u64 = u64::MAX >> LENGTH_SHIFT;
 const _: () =
     assert!(ARENA_BYTES / PAGE_BYTES <= 1 << (LENGTH_SHIFT - NEXT_SHIFT) && CLUSTER < 1 << NEXT_SHIFT);
 
-/// What a fault knows of its stream.
+/// A fault's stream, and how far it has gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     index: usize,
@@ -51,7 +51,7 @@ impl Streams {
         Run { index: self.next.fetch_add(1, Ordering::Relaxed) % STREAMS, window: 1, length: 0 }
     }
 
-    /// The fault brought `pages` pages in from `page` on.
+    /// Notes that the fault brought `pages` pages in from `page` on.
     pub fn went(&self, run: Run, page: usize, pages: usize) {
         let length = ((run.length + pages) as u64).min(MOST_LENGTH);
         let word = length << LENGTH_SHIFT | ((page + pages) as u64) << NEXT_SHIFT | pages as u64;

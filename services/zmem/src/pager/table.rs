@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the pager knows of each page and chunk of the arena, and how threads wait for a busy one.
+//! Tables of the arena's pages and chunks, and how threads wait for a busy one.
 //!
 //! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes · access: 1 byte per page
 //!   (0 unmapped, else 8 | PROT_*). All in address space that is touched where the arena is used
 //! - **Flow** claim: entry → `Busy` by compare-and-swap, the old one in hand ──work──▶ publish: the new one, waiters woken
-//! - **Order** claims acquire, publications release. Who holds a busy entry never waits for another one, but the calls that
-//!   change mappings, of which one runs at a time
+//! - **Order** claims acquire, publications release. The holder of a busy entry never waits for another entry, except in calls
+//!   that change mappings, of which one runs at a time
 //! - **Owner** `mapped` and the access bytes change under the space lock; the rest under a busy entry or chunk
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -15,26 +15,26 @@ use crate::Result;
 use crate::lock::{futex_wait, futex_wake};
 use crate::mapping::{Mapping, PAGE_BYTES};
 
-/// Bytes of a chunk: what is armed at once.
+/// Bytes of a chunk, which is armed as a whole.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
 /// Pages of a chunk.
 pub(super) const CHUNK_PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
 
 const GATES: usize = 256;
 
-/// How a chunk is handled.
+/// Mode of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Mode {
     /// Nothing is mapped.
     Vacant = 0,
-    /// Pages come and go as the kernel likes; charged in full.
+    /// The kernel brings pages in and out; charged in full.
     Native = 1,
     /// Nothing is present; the first touch is a fault.
     Guarded = 2,
     /// Each page has an entry.
     Armed = 3,
-    /// Somebody changes the mode.
+    /// A thread changes the mode.
     Busy = 4,
 }
 
@@ -43,15 +43,15 @@ const CHUNK_WAITERS: u32 = 1 << 3;
 /// Pins of a native chunk count from here.
 pub(super) const CHUNK_PIN: u32 = 1 << 4;
 
-/// One chunk.
+/// Mode, pins and counts of one chunk.
 #[repr(C)]
 pub(super) struct Chunk {
     word: AtomicU32,
-    /// Pages charged; of an armed chunk.
+    /// Pages of an armed chunk that are charged.
     pub present: AtomicU32,
-    /// Pages mapped.
+    /// Pages of the chunk that are mapped.
     pub mapped: AtomicU32,
-    /// The mode it had before it was made busy by a call that changes mappings.
+    /// The mode before a call that changes mappings made the chunk busy.
     held: AtomicU32,
 }
 
@@ -77,12 +77,12 @@ impl Chunk {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
     }
 
-    /// Notes what the chunk was before this thread made it busy.
+    /// Notes the mode that the chunk had before this thread made it busy.
     pub fn set_held(&self, mode: Mode) {
         self.held.store(mode as u32, Ordering::Relaxed);
     }
 
-    /// What it was then.
+    /// The mode that [`Chunk::set_held`] noted.
     pub fn held(&self) -> Mode {
         mode_of(self.held.load(Ordering::Relaxed))
     }
@@ -207,7 +207,7 @@ impl Table {
         let _ = self.entry(page).fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
     }
 
-    /// What was parked.
+    /// The entry that [`Table::park`] keeps in the page's word.
     pub fn parked(&self, page: usize) -> Entry {
         self.load(page).unparked()
     }

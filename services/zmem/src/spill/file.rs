@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file under the spill: opened without a name, read and written past the page cache, checked to be still ours.
+//! The file of the spill: opened without a name, accessed past the page cache, and checked to be still ours.
 //!
 //! - **Flow** directory ──not in memory──▶ `O_TMPFILE`, or a name that is removed at once ──▶ direct reads and writes; where
 //!   the file system knows none, written through and dropped from the cache
@@ -26,7 +26,7 @@ pub(super) struct File {
     inode: u64,
 }
 
-/// File systems that keep files in memory: what is spilled there is not gone.
+/// File systems that keep files in memory: spilling there frees nothing.
 const IN_MEMORY: [(i64, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 
@@ -39,7 +39,7 @@ pub(super) fn close(fd: i32) {
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
-/// Moves a descriptor to where programs do not expect one.
+/// Moves a descriptor to a number that programs do not use.
 fn high(fd: i32) -> i32 {
     // SAFETY: both calls take numbers only.
     let moved = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 1000) } as i32;
@@ -50,7 +50,7 @@ fn high(fd: i32) -> i32 {
     moved
 }
 
-/// What an error number of a disk means, and what to do about it.
+/// Returns the meaning of a disk's error number, and what to do about it.
 pub(super) fn words(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC => "it is full, free space on it or name another folder",
@@ -62,13 +62,13 @@ pub(super) fn words(errno: i32) -> &'static str {
     }
 }
 
-/// By a clock that never goes back.
+/// Milliseconds of a clock that never goes back.
 pub(super) fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
 }
 
-/// How long a file of this process may be: beyond it a write would end the program by SIGXFSZ.
+/// Longest file that this process may write: beyond it a write would end the program by SIGXFSZ.
 fn longest() -> u64 {
     // SAFETY: all zero is a value of this plain struct, which the call fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
@@ -79,7 +79,7 @@ fn longest() -> u64 {
     if failed { u64::MAX } else { limit.rlim_cur }
 }
 
-/// Opens a directory that can hold a spill file; else says why not.
+/// Opens a directory that can hold a spill file; the error is the reason why it cannot.
 pub(super) fn open_directory(path: &Path) -> Result<i32, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name has a zero byte".to_owned())?;
@@ -115,7 +115,7 @@ pub(super) fn pipe() -> Option<[i32; 2]> {
     (failed == 0).then(|| ends.map(high))
 }
 
-/// Returns true if nobody has the pipe's writing end any more.
+/// Returns true if no process has the pipe's writing end open any more.
 pub(super) fn is_hung_up(pipe: i32) -> bool {
     let mut byte = 0u8;
     // SAFETY: the byte is borrowed for the call.
@@ -237,7 +237,7 @@ impl File {
         Ok(())
     }
 
-    /// Gives the disk's blocks of a range back; a file system that cannot is none the worse.
+    /// Gives the disk's blocks of a range back, if the file system can.
     pub(super) fn punch(self, offset: usize, bytes: usize) {
         if self.check().is_ok() {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -246,7 +246,7 @@ impl File {
         }
     }
 
-    /// What was written through the page cache is written out and leaves it: the cache is the job's memory too.
+    /// Writes out pages that went through the page cache, and drops them there: the cache is the job's memory too.
     fn drop_cached(self, offset: usize, bytes: usize) -> Result<(), SpillError> {
         let whole = libc::SYNC_FILE_RANGE_WAIT_BEFORE
             | libc::SYNC_FILE_RANGE_WRITE
@@ -273,7 +273,7 @@ fn identity(fd: i32) -> Option<(u64, u64)> {
     (failed == 0).then_some((about.st_dev, about.st_ino))
 }
 
-/// `memlift-spill-` and what tells processes and moments apart, in hexadecimal, with a zero byte at the end.
+/// `memlift-spill-` and a number that differs by process and moment, in hexadecimal, with a zero byte at the end.
 fn unique_name() -> [u8; 48] {
     let mut name = [0; 48];
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -4,12 +4,13 @@
 //! - **Flow** pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
 //!   ──[`Spill::read_run`], checked──▶ pages; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
 //! - **Layout** slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
-//! - **Order** a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write.
-//!   Where the disk refused, gaps are tried before it is asked to let the file grow again, and nothing where those failed too
+//! - **Order** a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the
+//!   write. If the disk refuses, gaps are tried before the file is let grow again; if those fail too, nothing is written
+//!   for a moment
 //! - **Owner** the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
 //!   reads its ancestors' files, writes a file of its own, and keeps a pipe open that tells the parent not to use
 //!   freed slots again which the child may read
-//! - **Not here** which pages go; encryption: whoever can read the disk can read the pages
+//! - **Not here** choosing the pages; encryption: whoever can read the disk can read the pages
 //!
 //! Runs in signal handlers: system calls, locks of zmem's own, no allocation.
 
@@ -53,20 +54,20 @@ impl Slot {
     }
 }
 
-/// Why a page was not written or not read.
+/// Reasons why a page was not written or not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpillError {
     /// The file has as many pages as it may have.
     #[error("the spill file holds its {max_bytes} bytes: allow more, or give the job more memory")]
     Full {
-        /// How many it may have.
+        /// Limit of the file, bytes.
         max_bytes: usize,
     },
     /// The disk refused.
     #[error("the spill disk: {} (error {})", file::words(*.0), .0)]
     Device(
-        /// The error number.
+        /// The kernel's error number.
         i32,
     ),
     /// The page that came back is not the one that was written.
@@ -86,10 +87,10 @@ pub enum SpillError {
 
 /// Pages in one direct write.
 const RUN_PAGES: usize = 64;
-/// So long a disk that refused is not asked for the same again, milliseconds.
+/// Time for which a disk that refused is not asked for the same again, milliseconds.
 const REFUSED_MS: u64 = 100;
 
-/// What the lock covers.
+/// State under the lock.
 struct State {
     slots: Slots,
     files: [Option<File>; MAX_GENERATIONS],
@@ -97,11 +98,11 @@ struct State {
     generation: usize,
     /// Pipes whose other ends are held by children that may read freed slots.
     children: [Option<i32>; 64],
-    /// A child could not be given a pipe: freed slots of its time are not used again.
+    /// A child could not be given a pipe: slots that it may read and that are freed later are never used again.
     forever: bool,
     /// The pipe's two ends between [`Spill::before_fork`] and after.
     pipe: Option<[i32; 2]>,
-    /// Why the disk did not let the file grow, and until when that is not asked again.
+    /// The reason why the disk did not let the file grow, and the time until which that is not asked again.
     refused: Option<(SpillError, u64)>,
 }
 
@@ -111,12 +112,12 @@ pub struct Spill {
     max_bytes: usize,
     sums: Mapping,
     state: Lock<State>,
-    /// For pages that do not lie on a page boundary, as direct input and output wants them.
+    /// Page-aligned copy for pages that are not, as direct input and output needs.
     bounce: Lock<Mapping>,
     bounced: AtomicUsize,
     pages: AtomicUsize,
     reached: AtomicUsize,
-    /// Until when nothing is written, milliseconds.
+    /// Time until which nothing is written, milliseconds.
     closed_ms: AtomicU64,
 }
 
@@ -192,13 +193,13 @@ impl Spill {
         Ok(())
     }
 
-    /// Returns true if a write has a chance: the disk did not refuse all of them a moment ago.
+    /// Returns true if a write may succeed: the disk did not refuse all of them a moment ago.
     pub fn is_open(&self) -> bool {
         let until = self.closed_ms.load(Ordering::Relaxed);
         until == 0 || file::now_ms() >= until
     }
 
-    /// Writes the first of `pages` for which there are neighbouring slots; says how many.
+    /// Writes the first of `pages` for which there are neighbouring slots. Returns how many.
     fn write_run(&self, pages: &[(u64, &[u8; PAGE_BYTES])], slots: &mut [Slot]) -> Result<usize, SpillError> {
         let (file, generation, first, count, reached) = {
             let state = &mut *self.state.lock();
@@ -223,7 +224,7 @@ impl Spill {
                 return Err(self.close(error));
             }
             state.refused = Some((error, file::now_ms() + REFUSED_MS));
-            // Nothing was lost yet: there may be gaps, which take no more of the disk.
+            // Nothing is lost yet: there may be gaps, which take no more of the disk.
             return if state.slots.taken() < state.slots.reached() { Ok(0) } else { Err(self.close(error)) };
         }
         self.closed_ms.store(0, Ordering::Relaxed);
@@ -234,7 +235,7 @@ impl Spill {
         Ok(count)
     }
 
-    /// Nothing is written for a moment; gives the reason on.
+    /// Stops all writes for a moment. Returns the error unchanged.
     fn close(&self, error: SpillError) -> SpillError {
         self.closed_ms.store(file::now_ms() + REFUSED_MS, Ordering::Relaxed);
         error
@@ -315,7 +316,7 @@ impl Spill {
         if pages.iter().enumerate().all(right) { Ok(()) } else { Err(SpillError::Corrupt) }
     }
 
-    /// The slot's page is no longer wanted.
+    /// Frees the slot of a page that is no longer wanted.
     pub fn free(&self, slot: Slot) {
         let state = &mut *self.state.lock();
         let (index, own) = (slot.index(), slot.generation() == state.generation);
@@ -403,7 +404,7 @@ impl Spill {
             // Beyond the last one, reading goes on and writing is refused.
             state.generation += 1;
         } else {
-            // Nothing of the ancestors' is wanted; their files are not ours to write.
+            // The child wants none of its ancestors' pages, and must not write their files.
             for file in state.files.iter_mut().filter_map(Option::take) {
                 file::close(file.fd);
             }

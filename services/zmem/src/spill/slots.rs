@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which slots of the spill file are taken.
+//! Bit maps of the spill file's slots.
 //!
 //! - **Layout** three bit maps: taken; old (taken when a child was forked that may read it); waiting (freed since, still taken)
 //! - **Flow** [`Slots::take`] looks for a run from where the last one ended ──▶ [`Slots::give`], or [`Slots::give_later`]
@@ -13,7 +13,7 @@ use crate::mapping::Mapping;
 /// Slots that are punched out of the file together: 1 MiB.
 pub(super) const HOLE_SLOTS: usize = 256;
 
-/// Gaps that are shorter are left where the file may grow.
+/// Shorter gaps are left alone while the file may grow.
 const LEAST_RUN: usize = 16;
 
 /// The bit maps.
@@ -48,12 +48,12 @@ impl Slots {
         self.count
     }
 
-    /// How many are taken, the waiting ones included.
+    /// Number of taken slots, the waiting ones included.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// How many are freed and not yet to be used again.
+    /// Number of slots that are freed and must not be used again yet.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -120,7 +120,7 @@ impl Slots {
         None
     }
 
-    /// Frees a slot; the first slot of a hole, if all of it is free now.
+    /// Frees a slot. Returns the first slot of its hole if all of the hole is free now.
     pub(super) fn give(&mut self, index: usize) -> Option<usize> {
         if !is_set(&self.taken_map, index) {
             return None;
@@ -136,7 +136,7 @@ impl Slots {
         whole.then_some(hole)
     }
 
-    /// Frees slots that were taken and not written: they are the next ones, and the file is as long as it was.
+    /// Frees slots that were taken and not written: they are taken next, and the file is as long as before.
     pub(super) fn give_back(&mut self, first: usize, count: usize, reached: usize) {
         for index in first..first + count {
             self.give(index);
@@ -177,7 +177,7 @@ impl Slots {
         self.cursor = 0;
     }
 
-    /// A child is about to be forked: it may read all that is taken.
+    /// Before a fork: the child may read all slots that are taken.
     pub(super) fn remember(&mut self) {
         for at in 0..self.reached.div_ceil(64) {
             let taken = word(&self.taken_map, at);

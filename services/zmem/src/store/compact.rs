@@ -87,7 +87,7 @@ impl Store {
         (moved, released)
     }
 
-    /// Moves one object to a touched slot of another span; says what that freed.
+    /// Moves one object to a touched slot of another span. Returns the bytes that this freed.
     fn move_object(&self, state: &mut State, class: u8, source: u32, slot: usize) -> Option<usize> {
         let slot_bytes = class::slot_bytes(class);
         let from = source as usize * SPAN_BYTES + slot * slot_bytes;

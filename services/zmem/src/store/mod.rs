@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The store: packed pages of one process, in memory of its own, counted to the page.
 //!
-//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶ bytes
-//!   [`Store::compact`] moves objects out of the emptiest spans; handles stay
+//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶
+//!   bytes. [`Store::compact`] moves objects out of the emptiest spans; handles stay
 //! - **Layout** a slot is the object's handle (4 bytes) and its bytes; spans are 64 KiB; records of spans and handles lie beside
 //! - **Order** the lock covers records, lists and counts; an object is written, read and moved by the holder of its entry
 //! - **Owner** put, get, free and compact may run in signal handlers: with signals blocked, as all that takes locks
-//! - **Not here** what the bytes mean (`kernels::page`); whose turn it is
+//! - **Not here** the meaning of the bytes (`kernels::page`); the choice of pages
 
 mod class;
 mod compact;
@@ -33,26 +33,26 @@ const HEADER_BYTES: usize = 4;
 #[repr(transparent)]
 pub struct Handle(pub NonZeroU32);
 
-/// What the store holds and takes, in bytes.
+/// Objects of the store, and the bytes that they and the store take.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct StoreNumbers {
-    /// Objects.
+    /// Number of objects.
     pub objects: usize,
-    /// Their bytes.
+    /// Bytes of the objects, without the slots' headers.
     pub object_bytes: usize,
-    /// The slots that they lie in.
+    /// Bytes of the slots that they lie in.
     pub slot_bytes: usize,
-    /// Pages of data that were touched.
+    /// Bytes of data pages that were touched.
     pub data_bytes: usize,
-    /// Pages of handles and records that were touched.
+    /// Bytes of the pages of handles and records that were touched.
     pub table_bytes: usize,
 }
 
-/// What the lock covers.
+/// State under the lock.
 struct State {
     classes: [Class; CLASSES],
     unused: Unused,
-    /// Spans that nobody has, linked by `next`.
+    /// First of the spans without a class, linked by `next`.
     free_spans: u32,
     /// How many spans were ever used.
     reached: u32,
@@ -71,7 +71,7 @@ struct Class {
     live: u32,
 }
 
-/// Packed pages.
+/// Packed pages of one process.
 pub struct Store {
     data: Mapping,
     records: Mapping,
@@ -201,8 +201,7 @@ impl Store {
         NonZeroU32::new(handle).map(Handle)
     }
 
-    /// Shows the object to `f`, which must not use the store; an empty slice if there is none. Waits while the object
-    /// moves.
+    /// Passes the object to `f`, which must not use the store; an empty slice if there is none. Waits while the object moves.
     pub fn get<R>(&self, handle: Handle, f: impl FnOnce(&[u8]) -> R) -> R {
         let Some(place) = self.table.hold(handle.0.get()) else { return f(&[]) };
         let held = Held { table: &self.table, handle: handle.0.get(), place };
@@ -217,7 +216,7 @@ impl Store {
         result
     }
 
-    /// Forgets the object; gives the bytes of memory given back by that. The handle may be given out again.
+    /// Forgets the object. Returns the bytes of memory that this gave back. The handle may be given out again.
     pub fn free(&self, handle: Handle) -> usize {
         let handle = handle.0.get();
         let Some(place) = self.table.hold(handle) else { return 0 };
@@ -251,7 +250,7 @@ impl Store {
             * PAGE_BYTES
     }
 
-    /// What it holds.
+    /// Returns the store's sizes, as of now.
     pub fn numbers(&self) -> StoreNumbers {
         let state = self.state.lock();
         StoreNumbers {
@@ -313,7 +312,7 @@ impl Store {
         lists.into_iter().take(usize::from(FULL)).rev().find(|index| *index != NONE)
     }
 
-    /// A span that nobody has, for the class.
+    /// Takes a free span for the class.
     fn new_span(&self, state: &mut State, class: u8) -> Option<u32> {
         let index = if state.free_spans == NONE { state.reached } else { state.free_spans };
         let span = self.span(index)?;

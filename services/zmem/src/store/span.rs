@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A span's record: which of its slots are taken and which of its pages have been touched.
+//! A span's record: its taken slots and its touched pages.
 //!
-//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per page
+//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per
+//!   page
 //! - **Order** a page's bit is set before the page is written, and cleared after it was given back
 //! - **Not here** the lists, the data
 
@@ -14,7 +15,7 @@ pub(super) const PAGES: usize = class::SPAN_BYTES / PAGE_BYTES;
 /// No span, in links.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The record of one span. All zero is a span that nobody has.
+/// The record of one span. All zero is a free span.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Span {
@@ -28,7 +29,7 @@ pub(super) struct Span {
     /// One bit per page that is touched.
     pub(super) touched: u16,
     pub(super) class: u8,
-    /// Which list it is in; see [`Span::fullness`].
+    /// The list that the span is in; see [`Span::fullness`].
     pub(super) list: u8,
     pub(super) in_use: bool,
     pub(super) padding: [u8; 17],

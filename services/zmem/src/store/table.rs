@@ -24,7 +24,7 @@ pub(super) struct Place {
     pub(super) bytes: usize,
 }
 
-/// The entries.
+/// Entries of all handles.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: Mapping,
@@ -95,7 +95,7 @@ impl Table {
         }
     }
 
-    /// Waits until nobody holds the object, and holds it. None if there is no such object.
+    /// Waits until no thread holds the object, and holds it. `None` if there is no such object.
     pub(super) fn hold(&self, handle: u32) -> Option<Place> {
         let entry = self.entry(handle)?;
         for round in 0u32.. {
@@ -111,7 +111,7 @@ impl Table {
         None
     }
 
-    /// Holds the object unless somebody else does.
+    /// Holds the object unless another thread does.
     pub(super) fn try_hold(&self, handle: u32) -> Option<Place> {
         Self::try_hold_entry(self.entry(handle)?).ok().flatten()
     }

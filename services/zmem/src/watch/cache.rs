@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Page cache of a job whose cgroup has no limit: where the budget leaves no room for it, it is dropped.
+//! Page cache of a job whose cgroup has no limit: dropped when the budget leaves no room for it.
 //!
-//! - **Flow** the cgroup holds more than the total less the reserve ─▶ at nearly every look what was read of open files since the last
-//!   one; in rounds all files that the job's processes have open, or had at an earlier look ─▶ the kernel is told that
-//!   they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where this user may and
-//!   nothing can be swapped ─▶ after a round the watcher asks what is left and says so ([`Cache::left`]): it will not go, and counts
-//!   like other memory ([`Cache::stays`])
-//! - **Owner** below a limit of the cgroup's the kernel drops cache by itself, before it kills. A fifth of a core at most for what is
-//!   being read, a twentieth for rounds, more where one takes longer than a millisecond.
+//! - **Flow** the cgroup holds more than the total less the reserve ─▶ at nearly every look, drop what was read of open files
+//!   since the last one; in rounds, drop all files that the job's processes have open, or had at an earlier look (the kernel is
+//!   told that they will not be needed); on cgroup v2, ask it to reclaim what is still too much, where this user may and nothing
+//!   can be swapped ─▶ after a round the watcher measures what is left and calls [`Cache::left`]: it will not go, and counts like
+//!   other memory ([`Cache::stays`])
+//! - **Owner** below a limit of the cgroup the kernel drops cache by itself, before it kills. Dropping takes at most a fifth of a
+//!   core for files being read and a twentieth for rounds, more where one takes longer than a millisecond.
 //!   Pages that a program maps, or has not written back yet, stay; with them the whole of a large folio of which a page is
 //!   mapped. Where the group's own cache is too small to matter nothing is dropped: the files' pages are others' then, and would
 //!   come back at the group's cost, up to a read-ahead for each page
@@ -34,39 +34,40 @@ const PAUSE: Duration = Duration::from_millis(4);
 const MOST_PAUSE: Duration = Duration::from_millis(20);
 /// A round takes at most this part of the time: 1/20.
 const SHARE: u32 = 20;
-/// The same for what is being read: 1/5.
+/// The same for files that are being read: 1/5.
 const READ_SHARE: u32 = 5;
 
-/// Bytes of a file that are dropped at once at first: others may have read all of it long before.
+/// Bytes of a file that are dropped at once in the first round: others may have read all of it long before.
 const PIECE_BYTES: u64 = 32 << 20;
-/// What is dropped at first before the place where a process reads, and every time after it.
+/// Bytes dropped behind the place where a process reads, more if it was further back at the last drop; and the bytes dropped
+/// ahead of that place.
 const BEHIND_BYTES: u64 = 16 << 20;
 const AHEAD_BYTES: u64 = 8 << 20;
 
-/// Cache of a group that is not worth a round, bytes.
+/// Bytes of a group's cache that are not worth a round.
 const LITTLE: i64 = 1 << 20;
-/// Cache that stays is counted up to this part of the total: 1/4. Files that are closed before a look sees them would fill all of it, and nobody
-/// is killed for them.
+/// Cache that stays is counted up to this part of the total: 1/4. Files that are closed before a look sees them could fill all of
+/// it, and no process is killed for them.
 const MOST_STAYS: i64 = 4;
 
 /// A file whose pages may lie in the cache.
 #[derive(Debug)]
 struct Known {
     path: PathBuf,
-    /// How far it was dropped piece by piece; in later rounds all of it is, of which little came since.
+    /// Bytes that were dropped piece by piece; later rounds drop the whole file, of which little came since.
     dropped: u64,
-    /// How far it was dropped behind whoever reads it.
+    /// Bytes up to which it was dropped behind its reader.
     read: u64,
 }
 
 /// The files whose pages may lie in the cache.
 #[derive(Debug)]
 pub(super) struct Cache {
-    /// By device and inode.
+    /// The files by device and inode.
     files: HashMap<(u64, u64), Known>,
     next: Instant,
     next_read: Instant,
-    /// What the last two rounds left, bytes.
+    /// Bytes of cache that the last two rounds left.
     left: [i64; 2],
 }
 
@@ -76,18 +77,19 @@ impl Cache {
         Cache { files: HashMap::new(), next: now, next_read: now, left: [0; 2] }
     }
 
-    /// A round left so much cache.
+    /// Notes the bytes of cache that a round left.
     pub fn left(&mut self, bytes: i64) {
         self.left = [bytes, self.left[0]];
     }
 
-    /// Of `cached` bytes: what two rounds in a row left, up to a part of `total`.
+    /// Returns the part of `cached` bytes that two rounds in a row left, up to a part of `total`.
     pub fn stays(&self, cached: i64, total: i64) -> i64 {
         self.left[0].min(self.left[1]).min(cached).min(total / MOST_STAYS).max(0)
     }
 
     /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `most`, and `cached` of them are
-    /// cache; from three quarters of it on it learns their names. Whether this was a round that dropped files as a whole.
+    /// cache. From three quarters of `most` on it learns the files' names. Returns true if this was a round that dropped whole
+    /// files.
     pub fn bound(&mut self, group: &MemoryGroup, pids: &[u32], used: i64, cached: i64, most: i64) -> bool {
         let began = Instant::now();
         if used < most / 4 * 3 || cached < LITTLE {
@@ -114,11 +116,11 @@ impl Cache {
             let still =
                 group.usage().is_some_and(|usage| i64::try_from(usage).is_ok_and(|usage| usage > most));
             if group.version == 2 && still && !swaps() {
-                // Refused where it is not this user's, and an error where less was found: both leave things as they are.
+                // Without the right to it this is refused, and finding less is an error: both leave things as they are.
                 let _ = fs::write(group.directory.join("memory.reclaim"), excess.to_string());
             }
         }
-        // Pieces are dropped once: what they take is no round's share.
+        // Each piece is dropped once: its time does not count as a round's.
         self.next =
             Instant::now() + (began.elapsed().saturating_sub(pieces) * SHARE).clamp(PAUSE, MOST_PAUSE);
         used > most && pieces.is_zero()
@@ -170,8 +172,8 @@ impl Cache {
 }
 
 impl Known {
-    /// Drops its next piece, or after the last one all of it; none where it is gone or not to be read. What pieces take is
-    /// added to `pieces`.
+    /// Drops its next piece, or after the last one all of it. `None` if the file is gone or cannot be read. The time for pieces
+    /// is added to `pieces`.
     fn drop_more(&mut self, pieces: &mut Duration) -> Option<()> {
         let length = fs::metadata(&self.path).ok()?.len();
         if self.dropped >= length {
@@ -191,8 +193,8 @@ fn position(pid: u32, descriptor: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("pos:"))?.trim().parse().ok()
 }
 
-/// Tells the kernel that pages of a file will not be needed, `length` bytes from `start` on or all; none where it is gone or not to be
-/// read.
+/// Tells the kernel that pages of a file will not be needed: `length` bytes from `start` on, or all. `None` if the file is gone
+/// or cannot be read.
 fn drop_pages(path: &Path, start: u64, length: Option<NonZero<u64>>) -> Option<()> {
     let quiet = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY).bits() as i32;
     let file: File = OpenOptions::new().read(true).custom_flags(quiet).open(path).ok()?;
@@ -200,7 +202,7 @@ fn drop_pages(path: &Path, start: u64, length: Option<NonZero<u64>>) -> Option<(
     fadvise(&file, start, length, Advice::DontNeed).ok()
 }
 
-/// Returns true if there is a swap device, which reclaim would fill with what is no cache.
+/// Returns true if there is a swap device: reclaim would fill it with memory that is no cache.
 fn swaps() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process's memory as /proc tells it.
+//! Memory of a process, as `/proc` reports it.
 //!
 //! - **Flow** [`size`] from `status` (counters, cheap); [`proportional`] from `smaps_rollup` and [`in_arena`] from `smaps` (the
 //!   kernel walks the page tables: milliseconds per gigabyte)
-//! - **Owner** a process that ended has no size; one that cannot be read neither
+//! - **Owner** a process that ended or cannot be read has no size
 
 use std::fs;
 
@@ -12,17 +12,17 @@ use crate::pager::{ARENA_BASE, ARENA_BYTES};
 /// Resident bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Anonymous memory.
+    /// Bytes of anonymous memory.
     pub anonymous: i64,
-    /// Pages of files.
+    /// Bytes of pages of files.
     pub files: i64,
-    /// Shared memory.
+    /// Bytes of shared memory.
     pub shared: i64,
-    /// Page tables.
+    /// Bytes of page tables.
     pub tables: i64,
 }
 
-/// Of a process, by the kernel's counters.
+/// Resident bytes of a process, by the kernel's counters.
 pub fn size(pid: u32) -> Option<Size> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name| field(&status, name).unwrap_or(0);

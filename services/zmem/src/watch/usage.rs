@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the killer counts, and how much of it the pagers already account for.
+//! Usage of a job: the bytes that the killer counts, and the part that the pagers already account for.
 //!
 //! - **Flow** [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
 //!   resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
-//! - **Order** who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
-//! - **Owner** what the cgroup held before the job is not the job's: the shell around it, caches of the kernel; but the process
-//!   that watches is, and where that was alone in the cgroup everything is. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
-//!   whole is reported beside it
+//! - **Order** the members of the cgroup are read again once a second: a stranger moves the job to resident sizes
+//! - **Owner** memory that the cgroup held before the job is not the job's: the shell around it, caches of the kernel. The
+//!   process that watches is the job's, and where it was alone in the cgroup everything is. Page cache that the kernel drops
+//!   before it kills (clean pages of files) does not count against the job; the whole is reported beside it
 //! - **Not here** reading a process's sizes ([`super::resident`])
 
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use memlift_engine::region::MemoryGroup;
 use super::{Present, resident};
 use crate::block::{Process, Registry};
 
-/// Where usage comes from.
+/// Source of the usage of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The cgroup: it is the job's own.
@@ -26,13 +26,14 @@ pub enum Source {
     Resident,
 }
 
-/// Between two questions who is in the cgroup or who the descendants are.
+/// Time between two readings of the cgroup's members and the descendants.
 const MEMBERS: Duration = Duration::from_millis(1000);
-/// What was there before the job and makes no difference, bytes.
+/// Bytes that may have been there before the job and make no difference.
 const NOTHING: i64 = 1 << 20;
-/// A count of what processes share takes at most this part of the time: 1/20.
+/// Part of the time that counting shared pages may take: 1/20.
 const SHARE: u32 = 20;
-/// A count of a dormant process's pages: 1/1000. An old one is safe, and taken anew where it would matter.
+/// Part of the time that counting a dormant process's pages may take: 1/1000. An old count is safe, and taken anew where it would
+/// matter.
 const DORMANT_SHARE: u32 = 1000;
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(super) struct Usage {
     source: Source,
     /// The cgroup has no limit: the kernel drops none of its cache.
     limitless: bool,
-    /// What the cgroup held before the job, without and with cache, bytes.
+    /// Bytes that the cgroup held before the job, without and with cache.
     before: (i64, u64),
     asked: Instant,
     /// Descendants of the root, as last seen.
@@ -54,7 +55,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// For the descendants of `root`.
+    /// Chooses the source for the descendants of `root`.
     pub fn choose(root: u32) -> Usage {
         let now = Instant::now();
         let mut usage = Usage {
@@ -69,11 +70,12 @@ impl Usage {
             proportional: (now, 0),
         };
         usage.ask();
-        // Where nobody else is, nothing was there before: the cache is what the kernel read ahead of this very program.
+        // If this process is alone in the group, nothing was there before: the cache is what the kernel read ahead of this
+        // program.
         if let Source::Group(group) = &usage.source
             && group.members() != [root]
         {
-            // This process is there for the job: what it takes is the job's.
+            // This process is there for the job: its memory is the job's.
             let own = resident::size(root).map_or(0, |size| size.anonymous + size.tables);
             let (counted, whole) = held(group).unwrap_or_default();
             usage.before = ((counted - own).max(0), whole.saturating_sub(own.max(0) as u64));
@@ -109,7 +111,8 @@ impl Usage {
         self.source = group.map_or(Source::Resident, Source::Group);
     }
 
-    /// What counts against the job, and everything that the killer sees, bytes.
+    /// Returns the bytes that count against the job, and the whole that the killer sees. Both are without what the cgroup held
+    /// before the job.
     pub fn now(&mut self, registry: &Registry, block: usize) -> (i64, u64) {
         if self.asked.elapsed() > MEMBERS {
             self.ask();
@@ -120,7 +123,7 @@ impl Usage {
         if let Source::Group(group) = &self.source
             && let Some((counted, whole)) = held(group)
         {
-            // What was there before may have gone since: the processes' own sizes are the least that it can be.
+            // Memory from before the job may have gone since: usage is at least the processes' own sizes.
             let counted = (counted - self.before.0).max(resident);
             return (counted, whole.saturating_sub(self.before.1).max(counted.max(0) as u64));
         }
@@ -148,7 +151,7 @@ impl Usage {
         (own + files - self.proportional.1).max(0)
     }
 
-    /// What lies in the arenas, stores and tables of the job's processes; `fresh` counts dormant ones again.
+    /// Returns the bytes in arenas, stores and tables of the job's processes; `fresh` counts dormant ones again.
     pub fn present(&mut self, registry: &Registry, block: usize, fresh: bool) -> Present {
         let mut sum = Present::default();
         let count = Instant::now() >= self.count_again || fresh;
@@ -184,8 +187,8 @@ impl Usage {
     }
 }
 
-/// What a cgroup holds without cache that the kernel drops first, and with it, bytes. What is mapped, text above all, is
-/// cache that would be read again at once: it counts.
+/// Returns the bytes of a cgroup without the cache that the kernel drops first, and with it. Mapped files, text above all,
+/// count in both: they would be read again at once.
 fn held(group: &MemoryGroup) -> Option<(i64, u64)> {
     let (usage, stat) = (group.usage()?, group.stat());
     let mapped = stat.field(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);

@@ -13,7 +13,7 @@ use memlift_zmem::pager::{Mechanism, Pager};
 /// Names the test that this process is for.
 const VARIABLE: &str = "MEMLIFT_TEST_CHILD";
 
-/// What is masked beside the machine's own ways: every way in which faults come, pages go and come.
+/// Values of `MEMLIFT_DISABLE`: with the empty one they reach every way in which faults arrive and pages leave and return.
 const MASKS: [&str; 5] =
     ["", "process_madvise,uffd_move", "uffd", "uffd,uffd_kernel", "uffd_wp,process_madvise"];
 
@@ -58,7 +58,7 @@ pub fn in_child_with(name: &str, prepare: impl FnOnce(&mut Command), body: impl 
     assert!(text.contains("1 passed"), "{name} did not run in its own process");
 }
 
-/// As [`in_child`]; gives what the process wrote and how it ended. In that process, runs `body` and gives nothing.
+/// As [`in_child`]. Returns what the process wrote and how it ended; in that process, runs `body` and returns `None`.
 pub fn outcome_of(
     name: &str,
     prepare: impl FnOnce(&mut Command),
