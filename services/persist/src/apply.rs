@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the log has goes to its place: NearPM's applylog.
+//! Applies the log: stores its records to their place in the heap, as NearPM's applylog does.
 //!
 //! - **Flow** published records of all lanes, in the order of their sequence ─▶ stores to the heap in the file ─▶ write-back ─▶
 //!   harden ─▶ lane heads with how far it got ─▶ harden ─▶ room in the lanes
@@ -30,10 +30,10 @@ pub(crate) struct Applier {
     pub positions: Vec<u64>,
     /// The last sequence applied.
     pub applied: u64,
-    /// Which of its two heads each lane writes next.
+    /// By lane: the head that is written next is number `turn % 2`.
     pub turns: Vec<u64>,
     pub counters: Counters,
-    /// What an engine thread brings to its place meanwhile.
+    /// The batch of `apply_behind` that is under way, if there is one.
     pub flight: Option<Flight>,
 }
 
@@ -165,7 +165,7 @@ impl Store {
         Ok(())
     }
 
-    /// What was stored is durable; then the heads say so; then the room is free.
+    /// Makes applied stores durable, then the lane heads that say so, and then gives the lanes' room back.
     pub fn settle(&self, applier: &mut Applier, before: &[u64]) -> Result<()> {
         if let Some(shadow) = &self.shadow {
             shadow.write().store(&self.medium, &mut applier.counters)?;

@@ -110,7 +110,7 @@ impl Store {
         }
     }
 
-    /// What is published without a gap, up to a batch.
+    /// The records that follow the last applied sequence without a gap, [`MEMBERS_MAX`] at most.
     fn next_records(&self, applier: &Applier) -> Next {
         let mut found =
             Next { records: Vec::new(), positions: applier.positions.clone(), applied: applier.applied };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a pool's file is sound, and what is in it: everything is read, nothing is written.
+//! Checks that a pool's file is sound, and lists its content: everything is read, nothing is written.
 //!
 //! - **Flow** headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
 //!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
@@ -53,11 +53,11 @@ pub enum Part {
     Log,
     /// The list of types.
     Catalog,
-    /// What each slab is for.
+    /// The table of slabs: use, type and section of each.
     Directory,
-    /// Which slots are in use.
+    /// The bits that say which slots are in use.
     Bitmap,
-    /// The superblock.
+    /// The superblock, which names the root object.
     Root,
     /// Pointers and what they lead to.
     Objects,
@@ -88,7 +88,7 @@ pub struct Finding {
     pub part: Part,
     /// Bytes from the start of the file.
     pub offset: Option<u64>,
-    /// In words.
+    /// A sentence for the user.
     pub what: String,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Finding {
 /// How much there is of a type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypeUsage {
-    /// Its tag.
+    /// The tag that directory entries name it by.
     pub tag: u32,
     /// Its name; an array's is in brackets.
     pub name: String,
@@ -118,13 +118,13 @@ pub struct TypeUsage {
     pub slabs: u64,
 }
 
-/// What a pool's file holds, and what is wrong with it.
+/// Content of a pool's file, and its faults.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// What a pool in this file promises here.
+    /// The durability that a pool in this file has here.
     pub guarantee: Guarantee,
     /// Headers A and B; None: no good one.
     pub headers: [Option<Header>; 2],
@@ -138,7 +138,7 @@ pub struct Report {
     pub types: Vec<TypeUsage>,
     /// The root object: its place in the heap and its type.
     pub root: Option<(u64, String)>,
-    /// What was found, damage first.
+    /// Faults and notes, damage first.
     pub findings: Vec<Finding>,
 }
 
@@ -153,7 +153,7 @@ impl Report {
         self.findings.iter().all(|one| one.level != Level::Damage)
     }
 
-    /// Damage.
+    /// The findings that are damage.
     pub fn damage(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|one| one.level == Level::Damage)
     }

@@ -37,7 +37,7 @@ fn large(touched: &Touched) -> bool {
 /// Where a commit ended up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Committed {
-    /// Durable.
+    /// Durable already, or nothing was changed.
     Durable,
     /// Durable when the shared lane is up to this position.
     At(u64),
@@ -90,8 +90,8 @@ impl Store {
 
     /// Commits what `writes` holds, with the sections still held. `lane` is the caller's.
     ///
-    /// What happens on every commit is one function: each call stores what it has to restore, the next fence waits for the last
-    /// one's stores, and there are only so many that the core can keep waiting.
+    /// The path of every commit is one function. A call saves registers to memory, the next fence waits for these stores, and the
+    /// core's store buffer is small.
     #[inline]
     pub fn commit(
         &self,

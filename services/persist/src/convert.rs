@@ -28,7 +28,7 @@ use crate::medium::{Counters, Mapped, Medium};
 use crate::open;
 use crate::options::{Domain, Mechanism, Options};
 
-/// What shall be different; None: as it is.
+/// Changes to a pool's configuration; None: as it is.
 #[derive(Clone, Debug, Default)]
 pub struct Conversion {
     /// How transactions are made durable.
@@ -43,7 +43,7 @@ pub struct Conversion {
     pub heap_bytes: Option<u64>,
 }
 
-/// What was made.
+/// Result of a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Converted {
     /// Header of the source.

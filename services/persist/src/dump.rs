@@ -16,7 +16,7 @@ use crate::check::snapshot::Snapshot;
 use crate::check::types::{Kind, Types};
 use crate::error::{Error, Result};
 
-/// What a field or an object holds.
+/// Content of a field or an object.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Value {
@@ -24,29 +24,29 @@ pub enum Value {
     Unsigned(u128),
     /// i8 to i128.
     Signed(i128),
-    /// f32.
+    /// A value of type f32.
     Float(f32),
-    /// f64.
+    /// A value of type f64.
     Double(f64),
     /// A pointer: to what, and where in the heap; 0 is null.
     Pointer {
         /// The type's name.
         name: String,
-        /// Its place.
+        /// Bytes from the start of the heap; 0: null.
         offset: u64,
     },
     /// An array elsewhere.
     Slice {
         /// The elements' type.
         name: String,
-        /// Its place.
+        /// Bytes from the start of the heap to the first element.
         offset: u64,
         /// How many elements.
         elements: u64,
         /// The first ones; none when it leads nowhere.
         first: Vec<Value>,
     },
-    /// Elements.
+    /// An array in the value itself, by element.
     Array(Vec<Value>),
     /// Fields by name.
     Struct(Vec<(String, Value)>),
@@ -61,7 +61,7 @@ pub enum Value {
 pub struct Object {
     /// Its place in the heap.
     pub offset: u64,
-    /// Its section.
+    /// The section that owns it.
     pub section: u16,
     /// Its type's tag.
     pub tag: u32,
@@ -69,11 +69,11 @@ pub struct Object {
     pub name: String,
     /// Bytes of its slot or run. An array may be shorter: its length is where its pointer is.
     pub room: u64,
-    /// What it holds.
+    /// Its content, by the fields that the catalog names.
     pub value: Value,
 }
 
-/// Which objects.
+/// Selects objects; one that names nothing selects all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Of this type; an array's name is in brackets.

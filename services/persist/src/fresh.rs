@@ -32,7 +32,7 @@ impl Fresh {
         hidden.push(name);
         hidden.push(format!(".{}.part", std::process::id()));
         let temporary = target.with_file_name(hidden);
-        // What lies there already is not ours to overwrite, nor to remove when this is dropped.
+        // A file of this name belongs to somebody else: it is neither overwritten nor removed when this is dropped.
         if temporary.symlink_metadata().is_ok() {
             return Err(Error::Exists { path: temporary });
         }

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     pub unflushed: AtomicU64,
 }
 
-/// What the shared lane's lock guards.
+/// State that the shared lane's lock guards.
 #[derive(Debug)]
 pub(crate) struct SharedState {
     pub counters: Counters,
@@ -51,11 +51,11 @@ pub(crate) struct SharedState {
     gathers: bool,
     /// The group that collects.
     group: u64,
-    /// Who joined it.
+    /// Commits that joined this group so far.
     joined: u32,
     /// How many a leader waits for: as many as the last group had.
     wanted: u32,
-    /// Who sleeps, by group, in turns.
+    /// Threads asleep for a group: `group % 2` is the index.
     asleep: [u32; 2],
 }
 

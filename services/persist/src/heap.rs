@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which slabs are nobody's, and how a heap is laid out at the start and when it grows.
+//! The free slabs of a heap, and the layout of a heap at the start and when it grows.
 //!
 //! - **Owner** [`FreeSlabs`] is in memory only: at open it is read off the directory. A slab leaves it when a transaction takes it,
 //!   and comes back when the transaction aborts, or when the freeing is durable
@@ -31,7 +31,7 @@ impl FreeSlabs {
         self.words.resize(slabs.div_ceil(64) as usize, 0);
     }
 
-    /// Slabs known.
+    /// Slabs that there are bits for.
     pub fn slabs(&self) -> u64 {
         self.slabs
     }

@@ -37,7 +37,7 @@ pub(crate) struct Image {
     crowded: Option<u64>,
 }
 
-/// What an image is made of.
+/// The memory behind an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A private mapping of the file's heap.
@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 
 // SAFETY: a range of addresses; who may touch which bytes is settled by the locks of sections.
 unsafe impl Send for Image {}
-// SAFETY: as above.
+// SAFETY: fields are atomics or never change; bytes of the heap are written only by the holder of their section's lock.
 unsafe impl Sync for Image {}
 
 /// Mappings that an image of stripes may take: the kernel lets a process have 65,530 (vm.max_map_count).
@@ -351,7 +351,8 @@ impl Image {
         if offset + 8 > self.len() {
             return 0;
         }
-        // SAFETY: as above.
+        // SAFETY: in bounds (above), 8-byte aligned, and only ever stored to as a whole word while others may read; where an
+        // object's bytes lie instead, what was read is not used.
         let word = unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Acquire);
         if slab >= self.bodies.load(Ordering::Relaxed) {
             return self.word_unless_body(slab, offset);

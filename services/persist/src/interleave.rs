@@ -178,7 +178,7 @@ fn sort(found: Vec<Found<'_>>) -> Result<Vec<Found<'_>>> {
     Ok(places.into_iter().flatten().collect())
 }
 
-/// Whether what the other devices say agrees with device 0, and each file is as long as it must be.
+/// Checks that the headers of the other devices agree with device 0, and that each file is as long as it must be.
 fn agree(found: &[Found<'_>], geometry: Geometry) -> Result<()> {
     let log = &found[0].header;
     for (at, one) in found.iter().enumerate() {

@@ -45,7 +45,7 @@ impl Drop for Mirror {
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Lane<S> {
-    /// Its number.
+    /// The lane's number; 0 is the shared one.
     pub index: u32,
     /// Where it starts in the file.
     pub start: u64,
@@ -55,14 +55,15 @@ pub(crate) struct Lane<S> {
     tail: AtomicU64,
     /// Room before this may be reused.
     head: AtomicU64,
-    /// What its owner keeps from transaction to transaction.
+    /// State that the lane's owner keeps from transaction to transaction.
     pub state: Biased<S>,
     mirror: Mirror,
 }
 
 // SAFETY: the mirror's bytes have one writer, the holder of `state`, and readers only of what `tail` published.
 unsafe impl<S: Send> Send for Lane<S> {}
-// SAFETY: as above.
+// SAFETY: `head` and `tail` are atomics, `state` has its lock. The mirror's free part belongs to the holder of `state`;
+// others read only bytes that `tail` published and `head` has not released.
 unsafe impl<S: Send> Sync for Lane<S> {}
 
 impl<S> Lane<S> {

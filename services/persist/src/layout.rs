@@ -32,7 +32,7 @@ pub const HEADS_START: u64 = 8192;
 pub const LANES_START: u64 = CATALOG_START + CATALOG_BYTES;
 /// Where the catalog of types is.
 pub const CATALOG_START: u64 = 16384;
-/// Its size.
+/// Bytes of the catalog.
 pub const CATALOG_BYTES: u64 = 64 << 10;
 /// Bytes of a slab: all of one type and section.
 pub const SLAB_BYTES: u64 = 16 << 10;
@@ -48,7 +48,7 @@ pub const SUPERBLOCK_SLAB: u64 = DIRECTORY_SLABS;
 pub const SUPERBLOCK_OFFSET: u64 = SUPERBLOCK_SLAB * SLAB_BYTES;
 /// Where the bitmap of zones without a directory starts in the heap.
 pub const BODIES_OFFSET: u64 = SUPERBLOCK_OFFSET + 4096;
-/// Its size.
+/// Bytes of this bitmap.
 pub const BODIES_BYTES: u64 = SLAB_BYTES - 4096;
 /// Zones that it has bits for: the first 6 TiB of a heap.
 pub const BODIES_ZONES: u64 = BODIES_BYTES * 8;
@@ -68,7 +68,7 @@ pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS;
 /// Features without which a program must not write to the pool.
 pub const RO_COMPAT_KNOWN: u32 = 0;
 
-/// What a pool says about itself.
+/// A pool's header: its geometry and features.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The greater one of two headers holds.
@@ -138,7 +138,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// [`Error::NotAPool`], [`Error::Version`] or [`Error::Feature`]; [`Error::Corrupt`] with the field that is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Header, Error> {
         let bytes: &[u8; FIELDS_BYTES] =
             bytes.get(..FIELDS_BYTES).and_then(|b| b.try_into().ok()).ok_or(Error::NotAPool)?;
@@ -178,7 +178,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether the numbers fit together.
+    /// Checks that the numbers fit together.
     fn validate(&self) -> Result<(), Error> {
         let lanes_fit = (1..=LANES_MAX).contains(&self.lanes)
             && (4096..=1 << 32).contains(&self.lane_bytes)
@@ -219,7 +219,7 @@ impl Header {
         self.heap_start + self.heap_bytes * copies
     }
 
-    /// What records of this lane are salted with.
+    /// Salt of the checksums of this lane's records.
     pub fn salt(&self, lane: u32) -> u32 {
         crc32c(&[&self.uuid, &self.epoch.to_le_bytes(), &lane.to_le_bytes()])
     }
@@ -265,7 +265,7 @@ impl LaneHead {
     }
 }
 
-/// What a slab is used for.
+/// A slab's entry in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
@@ -275,7 +275,7 @@ pub struct Entry {
     pub section: u16,
     /// One of the constants below.
     pub state: u8,
-    /// 0.
+    /// Always 0 in the file.
     pub reserved: u8,
     /// Slab: bytes from slot to slot. Run: bytes of an element.
     pub stride: u32,
@@ -284,7 +284,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Nobody's.
+    /// A slab that nobody owns.
     pub const FREE: u8 = 0;
     /// Slots of one type.
     pub const SLOTS: u8 = 1;
@@ -357,7 +357,7 @@ pub struct Superblock {
     pub root_offset: u64,
     /// Its layout hash.
     pub root_layout: u64,
-    /// 0.
+    /// Always 0 in the file.
     pub reserved: [u64; 6],
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
         return Err(Error::Exists { path: path.to_owned() });
     }
     let temporary = temporary(path)?;
-    // What lies there already is somebody else's, and is not removed below.
+    // A file of this name belongs to somebody else: `create_new` fails, and the removal below is not reached.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -280,7 +280,7 @@ fn image(
     Ok(image)
 }
 
-/// Whether a mirror can have all of its pages at once.
+/// Checks that a mirror can have all of its pages at once: no `mirror_bytes` below the heap, and enough free memory.
 fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
     if options.mirror_bytes.is_some_and(|limit| limit < header.heap_bytes) {
         let what =
@@ -382,7 +382,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         }
         _ => odd = Some(slab),
     });
-    // What is followed through a directory's or the superblock's slab would be changed behind everybody's back.
+    // A system slab whose entry is another's would let a pointer write over the directory or the superblock.
     let system = (0..slabs).filter(|slab| is_system(*slab) && !image.is_body(slab / ZONE_SLABS));
     let mut used = system.filter(|slab| !matches!(image.entry(*slab).state, Entry::FREE | Entry::SYSTEM));
     if let Some(slab) = odd.or_else(|| used.next()).or_else(|| run.is_open().then_some(slabs)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a pool is asked to be.
+//! Options of a pool: mechanism, sizes, durability.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub enum Domain {
     /// By write-back of cache lines and a store fence. On an ordinary file that survives the death of the process only;
     /// [`crate::Pool::guarantee`] says so.
     Lines,
-    /// By fdatasync.
+    /// By fdatasync of the file.
     Pages,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can live in a pool: plain bytes with a layout hash.
+//! The types that can live in a pool: plain bytes with a layout hash.
 //!
 //! - **Layout** [`Persist::LAYOUT`] is FNV-1a, 64 bits, over the type's name, its size and, for each field in order, its name,
 //!   offset and own hash. A pointer counts with the name of what it points to and not with its fields, so that types
@@ -54,7 +54,7 @@ pub struct PointerField {
     pub at: u64,
     /// True if it is a [`crate::PSlice`]: a u64 with the number of elements follows.
     pub array: bool,
-    /// What it leads to.
+    /// Describes the type that it points to.
     pub target: fn() -> TypeInfo,
 }
 
@@ -69,9 +69,9 @@ pub struct TypeInfo {
     pub tag: u32,
     /// The tag of an array of it.
     pub array_tag: u32,
-    /// Its size.
+    /// Bytes of a value.
     pub bytes: u64,
-    /// Its alignment.
+    /// Alignment of a value, in bytes.
     pub align: u64,
     /// [`Persist::pointers`].
     pub pointers: fn(u64, &mut dyn FnMut(PointerField)),
@@ -95,7 +95,7 @@ impl TypeInfo {
 /// One field of a struct.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Its name.
+    /// The field's name; a tuple's is its index.
     pub name: &'static str,
     /// Bytes from the start of the struct.
     pub offset: u32,

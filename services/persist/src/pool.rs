@@ -85,7 +85,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// What `work` returns; [`Error::Full`], [`Error::TooLarge`], [`Error::Stopped`] of the commit.
+    /// The error that `work` returns; [`Error::Full`], [`Error::TooLarge`], [`Error::Stopped`] of the commit.
     #[inline]
     pub fn tx<R, E: From<Error>>(&self, work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         tx::run(&self.store, TxOptions::default(), work)
@@ -109,7 +109,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// What `work` returns; [`Error::Stopped`].
+    /// The error that `work` returns; [`Error::Stopped`].
     #[inline]
     pub fn read<R, E: From<Error>>(&self, work: impl FnOnce(&Reader<'_>) -> Result<R, E>) -> Result<R, E> {
         self.store.running()?;
@@ -149,12 +149,12 @@ impl Pool {
         self.store.apply_all()
     }
 
-    /// What acknowledged transactions survive, here.
+    /// The crashes that acknowledged transactions survive on this machine.
     pub fn guarantee(&self) -> Guarantee {
         self.store.medium.guarantee()
     }
 
-    /// What opening it had to recover.
+    /// Result of the recovery when the pool was opened.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }

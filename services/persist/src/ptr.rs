@@ -53,7 +53,7 @@ pub struct PSlice<T> {
 }
 
 impl<T> PSlice<T> {
-    /// No elements.
+    /// An array without elements.
     pub const EMPTY: PSlice<T> = PSlice { offset: 0, elements: 0, target: PhantomData };
 
     /// The array of `elements` that lies `offset` bytes from the start of the heap.

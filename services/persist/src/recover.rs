@@ -28,7 +28,7 @@ use memlift_spec::operand::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
 
-/// What recovery found and did.
+/// Result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Recovered {
     /// Transactions in the log that were not at their place.
@@ -39,10 +39,10 @@ pub struct Recovered {
     pub clean: bool,
 }
 
-/// What is done about damage in the log.
+/// How recovery treats damage in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Loss {
-    /// Recovery refuses.
+    /// Recovery fails with [`Error::LogDamaged`].
     Refuse,
     /// Recovery goes on without the transactions that the damage hits, and those after them.
     Accept,
@@ -96,7 +96,7 @@ pub(crate) fn newer(a: Result<Header>, b: Result<Header>) -> Result<Header> {
     }
 }
 
-/// What a file that is one of several is refused with when it comes alone.
+/// The error for a file of an interleaved pool that is opened alone.
 pub(crate) fn alone(header: &Header) -> Error {
     Error::Argument {
         what: format!(
@@ -110,7 +110,7 @@ fn short(bytes: u64, wanted: u64) -> Error {
     Error::corrupt(format!("the file has {bytes} bytes and should have {wanted}: it was truncated"))
 }
 
-/// Which of a lane's two heads holds, and the turn of the next one.
+/// Reads a lane's two heads: the newer one that is good, and the turn of the next one to write.
 fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
     let mut heads = [None; 2];
     for (turn, head) in heads.iter_mut().enumerate() {

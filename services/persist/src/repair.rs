@@ -36,11 +36,11 @@ use crate::tail;
 /// One thing that was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Where.
+    /// The part of the file that was changed.
     pub part: Part,
     /// Bytes from the start of the file.
     pub offset: u64,
-    /// In words.
+    /// A sentence for the user.
     pub what: String,
 }
 
@@ -50,12 +50,12 @@ impl fmt::Display for Change {
     }
 }
 
-/// What a repair did, and what is left.
+/// Result of a repair: the changes, and the findings that are left.
 #[derive(Clone, Debug)]
 pub struct Repaired {
     /// Every change, in order.
     pub changes: Vec<Change>,
-    /// What `check` says afterwards.
+    /// Report of a check of the repaired copy.
     pub report: Report,
 }
 
@@ -308,8 +308,8 @@ impl Mend {
         self.harden()
     }
 
-    /// Whether a lane's only head is the one that recovery starts from. The one that is torn may have been newer: then the records
-    /// behind this one are of a later round, and good ones lie further on.
+    /// Returns true if a lane's only good head is the one that recovery starts from. The torn head may have been newer: then the
+    /// records behind this one are of a later round, and good ones lie further on.
     fn leads_on(&self, lane: u32, head: &LaneHead) -> Result<bool> {
         if self.header.mechanism == Mechanism::Undo as u8 {
             return Ok(true);

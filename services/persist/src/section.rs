@@ -23,7 +23,7 @@ pub(crate) struct Shelf {
     pub current: Option<(u64, u64)>,
 }
 
-/// What a section's lock guards besides its objects.
+/// State that a section's lock guards besides its objects.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
     shelves: Vec<Shelf>,

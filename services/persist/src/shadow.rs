@@ -54,7 +54,7 @@ pub(crate) struct Shadow {
     start: u64,
     /// Pages of the heap; the table's last word may have bits for more.
     pages: u64,
-    /// Which copy holds, a bit per page: of the last commit, durable or about to be.
+    /// The current copy of each page, a bit each: as of the last commit, which is durable or about to be.
     current: Vec<u64>,
     /// The same as the table in the file has it, or will have it once `stale` is stored.
     table: Vec<u64>,
@@ -94,7 +94,7 @@ impl Shadow {
         words[page as usize / 64] >> (page % 64) & 1
     }
 
-    /// Which copy of a page holds.
+    /// Number of a page's current copy, 0 or 1.
     pub fn copy(&self, page: u64) -> u64 {
         Shadow::bit(&self.current, page)
     }
@@ -152,7 +152,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Whether the copies that a record names hold the lines that it says.
+    /// Returns true if the copies that a record names hold the lines that it names.
     pub fn verifies(&self, medium: &Medium, heap_start: u64, record: &[u8]) -> Result<bool> {
         for (page, copy, lines, checksum) in entries(record)? {
             if page >= self.pages {

@@ -40,7 +40,7 @@ pub(crate) struct Store {
     pub heap_start: u64,
     /// Of each lane, for this epoch.
     pub salts: Vec<u32>,
-    /// Lane 0.
+    /// Lane 0, which commits share.
     pub shared: Shared,
     /// Lanes from 1 on.
     pub lanes: Vec<Lane<Writes>>,

@@ -21,14 +21,14 @@ pub(crate) struct Found {
     pub lane: usize,
 }
 
-/// What damage in the log costs.
+/// The transactions that damage in the log may cost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogDamage {
     /// The first sequence that is lost.
     pub from: u64,
     /// Transactions that may be lost with it.
     pub transactions: u64,
-    /// In words.
+    /// A sentence for the user.
     pub what: String,
 }
 

@@ -69,7 +69,7 @@ impl Store {
         Ok(())
     }
 
-    /// What was stored in place is durable, and then its before-images are not needed any more. Serves commit and abort.
+    /// Makes stores in place durable, and then discards their before-images. Serves commit and abort.
     pub(crate) fn commit_undo(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
         self.running()?;
         self.finish_undo(lane, writes).map_err(|error| self.stop(error))

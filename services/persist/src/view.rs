@@ -83,7 +83,7 @@ pub(crate) fn prefetch<T>(object: &T) {
     let _ = (object, AHEAD_BYTES);
 }
 
-/// What both transactions and readers can do.
+/// Reads that transactions and readers can do.
 pub trait View {
     #[doc(hidden)]
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8>;

@@ -45,13 +45,13 @@ impl<'a> Words<'a> {
         self.bytes.len() / 8
     }
 
-    /// A part.
+    /// The words [from, to).
     #[inline(always)]
     pub fn part(self, from: usize, to: usize) -> Words<'a> {
         Words { bytes: &self.bytes[from * 8..to * 8] }
     }
 
-    /// All bytes.
+    /// The words as bytes.
     #[inline(always)]
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
@@ -84,7 +84,7 @@ impl<'a> Words<'a> {
         unsafe { copy(self.start(), target.as_mut_ptr().cast(), self.len()) }
     }
 
-    /// Which of up to 64 words are not as they were, a bit each.
+    /// The words that are not as they were, a bit each, for up to 64 words.
     #[inline(always)]
     pub fn differing(self, before: &[u64]) -> u64 {
         assert!(self.len() == before.len() && before.len() <= 64);
@@ -152,7 +152,7 @@ unsafe fn pair(source: *const u64) -> __m128i {
     both
 }
 
-/// Which words of a line differ: a bit each.
+/// The words of a line that differ, a bit each.
 ///
 /// # Safety
 ///

@@ -45,7 +45,7 @@ fn forever() -> Options {
     options(Mechanism::Redo, Duration::from_secs(3600), 4096)
 }
 
-/// What the child does, when this process is one.
+/// The child's part, if this process is one.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("MEMLIFT_TEST_ROLE") else { return };
@@ -65,8 +65,8 @@ fn child() {
     for _ in 0..100 {
         last = add(&pool);
     }
-    // Who hardens what comes later began after what was hardened before: once these are through, so is the last one. More
-    // than one of them, because a mechanism may harden several times for one group.
+    // A harden begins after the one before has ended: once later ones are through, `last` is durable. Eight of them, because a
+    // mechanism may harden several times for one group.
     for _ in 0..8 {
         let before = pool.counters().hardens;
         add(&pool);

@@ -53,7 +53,7 @@ fn unpacked(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What today's code makes: closed, and with transactions waiting.
+/// Files of today's code: closed, and with transactions waiting in the log.
 fn made(mechanism: Mechanism) -> [(&'static str, Vec<u8>); 2] {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, copy) = (folder.path().join("a.pool"), folder.path().join("b.pool"));

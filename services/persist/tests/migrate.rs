@@ -69,7 +69,7 @@ impl From<sample::Node> for Stayed {
     }
 }
 
-/// What leads to nodes and is no node.
+/// A type that points to nodes and is no node.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 struct Large {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether each slab's directory entry makes sense, and what a damaged one was.
+//! Checks that each slab's directory entry makes sense, and finds what a damaged one was.
 //!
 //! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
 //!   everything else on its own
@@ -25,7 +25,7 @@ pub(crate) type Words = [u64; 2];
 #[derive(Clone, Debug)]
 pub(crate) struct Odd {
     pub slab: u64,
-    /// What it should be: words by their offset in the heap.
+    /// The words to write instead, by their offset in the heap.
     pub proposed: Vec<(u64, u64)>,
     /// Other things that one flipped bit makes of it: `objects::resolve` chooses.
     pub candidates: Vec<Entry>,
@@ -33,7 +33,7 @@ pub(crate) struct Odd {
 }
 
 impl Odd {
-    /// What an entry should be.
+    /// The two words of an entry, by their offset in the heap.
     pub fn words(slab: u64, entry: Entry) -> Vec<(u64, u64)> {
         let offset = Entry::offset(slab);
         entry.words().into_iter().zip([offset, offset + 8]).map(|(word, at)| (at, word)).collect()
@@ -206,7 +206,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether it can be a slab of slots, and of a type that is known.
+    /// None if the entry cannot be a slab of slots; else true if the catalog knows its type.
     fn slots_form(&self, words: Words) -> Option<bool> {
         let entry = Entry::from_words(words);
         let fits = entry.state == Entry::SLOTS
@@ -229,7 +229,7 @@ impl Judge<'_> {
         self.slots_form(words).is_some()
     }
 
-    /// What one flipped bit makes of an entry.
+    /// The entries that make sense and differ from this one by one bit.
     fn nearest(&self, slab: usize) -> Vec<Entry> {
         let words = self.words[slab];
         let mut found = Vec::new();

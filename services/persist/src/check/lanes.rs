@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What lies in each lane of the log, before anything is replayed.
+//! Reports the records in each lane of the log, before anything is replayed.
 //!
 //! - **Flow** both heads ─▶ records from the newer one on, as long as they are good ─▶ what the first other thing is ─▶ good
 //!   records behind it
@@ -14,7 +14,7 @@ use crate::layout::{HEAD_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::Medium;
 use crate::record::{self, PARTS_WRAP};
 
-/// What comes behind a lane's last good record.
+/// The first thing behind a lane's last good record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tail {
@@ -35,11 +35,11 @@ pub struct LaneReport {
     pub heads: [Option<LaneHead>; 2],
     /// Records that are good, from the head on.
     pub records: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub bytes: u64,
     /// Where they end, in the endless stream of the lane.
     pub end: u64,
-    /// What comes next.
+    /// The first thing behind these records.
     pub tail: Tail,
     /// Good records of this round behind a torn one.
     pub behind: u64,

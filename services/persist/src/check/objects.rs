@@ -56,7 +56,7 @@ pub(crate) struct Dangling {
     pub free: Option<Place>,
 }
 
-/// What the walk met.
+/// Result of the walk: the objects that it met, and the pointers that lead nowhere.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
     pub met: u64,
@@ -292,7 +292,7 @@ impl Walk<'_> {
     }
 
     fn dangle(&mut self, holder: u64, field: &str, target: u64, wanted: &str, free: Option<Place>) {
-        // What is free in a slab whose objects are on their way holds a new place, and must stay free.
+        // A free slot in a slab that a migration moves holds the new place of its object, so it must not become an object again.
         let free = free.filter(|place| !self.heap.types.moving(place.tag));
         self.reach.dangling_count += 1;
         if self.reach.dangling.len() < TOLD || (self.revive && free.is_some()) {

@@ -21,7 +21,7 @@ use crate::persist::Persist;
 use crate::raw::{ForeignRoot, Table, root};
 use crate::view::{View, slice_tag};
 
-/// What is wrong with the structures of a pool.
+/// Damage in memlift's own structures in a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
     /// Places in the heap, and what does not agree there.

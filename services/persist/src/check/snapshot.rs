@@ -25,9 +25,9 @@ use crate::recover::{self, Loss, Recovered};
 pub(crate) struct Snapshot {
     pub medium: Medium,
     pub file_bytes: u64,
-    /// What each of the two headers is, or what is wrong with it.
+    /// The two headers, each as decoded or with its fault.
     pub headers: [Result<Header>; 2],
-    /// What recovery found; or why it cannot be done.
+    /// Result of recovery, or the reason why it failed; None: it was not tried.
     pub recovered: Option<Result<Recovered>>,
     /// Where the heap is, after recovery.
     home: Option<Home>,

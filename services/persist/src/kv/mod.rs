@@ -114,7 +114,7 @@ fn shard_of(key: &[u8], shards: usize) -> usize {
     (hash % shards as u64) as usize
 }
 
-/// What is to become of an entry.
+/// A change to an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It stays as it is.
@@ -123,7 +123,7 @@ pub enum Change {
     Set(Vec<u8>, u64),
     /// Its value stays, its expiry is this.
     Expire(u64),
-    /// It goes.
+    /// The entry is removed.
     Remove,
 }
 
@@ -330,7 +330,7 @@ impl<'p> Kv<'p> {
         self.pool.read(|r| self.trees.iter().map(|tree| tree.len(r)).sum())
     }
 
-    /// Whether there is none.
+    /// Returns true if the store has no entries.
     ///
     /// # Errors
     ///

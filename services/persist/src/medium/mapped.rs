@@ -190,7 +190,7 @@ impl Mapped {
         self.at(heap_start, 0)
     }
 
-    /// The file.
+    /// The pool's open file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -200,7 +200,7 @@ impl Mapped {
         self.private
     }
 
-    /// Its path.
+    /// The file's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::options::Domain;
 use crate::sim::{Memory, Mode};
 
-/// What another thread does before a harden.
+/// Work of another thread, done before a harden.
 type Work = Box<dyn FnOnce() + Send>;
 
 /// See the module's header.

@@ -264,7 +264,7 @@ impl Striped {
         Ok(count)
     }
 
-    /// What this thread appended to the log is durable when this returns Ok; gives fences and syncs.
+    /// Makes durable what this thread appended to the log; returns the number of fences and syncs.
     #[track_caller]
     #[inline]
     pub(super) fn harden_log(&self) -> Result<u64> {

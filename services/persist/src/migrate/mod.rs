@@ -47,10 +47,10 @@ unsafe impl<T: Persist> Persist for Moving<T> {
     }
 }
 
-/// What the catalog calls objects that are on their way.
+/// Name of the types of moving objects, in the catalog.
 pub(crate) const MOVING: &str = "moving";
 
-/// What is being done.
+/// A phase of a migration; phases follow each other in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Phase {
@@ -65,7 +65,7 @@ pub enum Phase {
 /// How far a migration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What is being done.
+    /// The phase that is under way.
     pub phase: Phase,
     /// Slabs of 16 KiB that are done in this phase.
     pub done: u64,
@@ -73,7 +73,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What a migration did, this time.
+/// Result of one call of [`Pool::migrate`], without the work of interrupted earlier calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Migrated {
     /// Objects that were converted where they were.
@@ -90,7 +90,7 @@ pub struct Migrated {
     pub resumed: bool,
 }
 
-/// Which types become which, for [`Pool::migrate`].
+/// Pairs of an old and a new type, for [`Pool::migrate`].
 #[derive(Default)]
 pub struct Migration<'a> {
     steps: Vec<Step>,
@@ -106,7 +106,7 @@ impl fmt::Debug for Migration<'_> {
 }
 
 impl<'a> Migration<'a> {
-    /// Nothing yet.
+    /// A migration that names no types yet.
     pub fn new() -> Migration<'a> {
         Migration::default()
     }
@@ -490,7 +490,7 @@ fn in_pool(store: &Store) -> HashMap<u32, u64> {
     tags
 }
 
-/// What the catalog says of the types.
+/// The types that the catalog lists.
 fn catalog(store: &Store) -> crate::check::types::Types {
     crate::check::types::Types::new(lock(&store.catalog).records())
 }

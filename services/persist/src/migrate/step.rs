@@ -23,7 +23,7 @@ use crate::view::{View, slice_tag};
 /// Elements of arrays that something points to, by their place.
 pub(super) type Arrays = HashMap<u64, u64>;
 
-/// What a step works on.
+/// The pool that a step works on, and its arrays' lengths.
 pub(super) struct Context<'c> {
     pub store: &'c Store,
     pub arrays: &'c Arrays,

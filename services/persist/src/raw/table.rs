@@ -51,7 +51,7 @@ pub struct Table {
     offset: u64,
 }
 
-/// What [`Table::put`] did.
+/// Outcome of [`Table::put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Put {
     /// The key is new.
@@ -60,7 +60,7 @@ pub enum Put {
     Replaced,
 }
 
-/// What points to an entry.
+/// Place of a link to an entry: a bucket, or the entry before in its chain.
 #[derive(Clone, Copy)]
 enum Link {
     Bucket(u64),
@@ -176,7 +176,7 @@ impl Table {
         self.head(view, COUNT)
     }
 
-    /// Whether it has none.
+    /// Returns true if it has no entries.
     ///
     /// # Errors
     ///

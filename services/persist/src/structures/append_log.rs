@@ -173,7 +173,7 @@ impl<T: Persist> AppendLog<T> {
         Ok(())
     }
 
-    /// What is kept from item `number` on, array by array. Items are errors when the file is damaged.
+    /// The items that are kept, from number `number` on, array by array. Items are errors when the file is damaged.
     ///
     /// # Errors
     ///

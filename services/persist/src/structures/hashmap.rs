@@ -220,7 +220,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///

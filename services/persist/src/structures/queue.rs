@@ -139,7 +139,7 @@ impl<T: Persist> Queue<T> {
         view.get(self.root)?.len()
     }
 
-    /// Whether none is.
+    /// Returns true if the queue has no items.
     ///
     /// # Errors
     ///

@@ -182,7 +182,7 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
         Ok((path, at))
     }
 
-    /// What led to the end of the path leads to `node` now.
+    /// Makes the link at the end of `path` lead to `node`.
     fn lead(&self, t: &mut Tx<'_>, path: &Path<K, V>, node: Node<K, V>) -> Result<()> {
         match path.last() {
             Some((above, side)) => set_child(t, above, side, node),

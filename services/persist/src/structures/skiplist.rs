@@ -170,7 +170,7 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///

@@ -44,7 +44,7 @@ impl Drop for Tx<'_> {
     }
 }
 
-/// What a transaction may be told.
+/// Options of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TxOptions<'a> {
     /// When it counts as done.
@@ -72,7 +72,7 @@ pub(crate) fn run<R, E: From<Error>>(
     Ok(value)
 }
 
-/// Whether a transaction may begin; gives the first of the sections that it names.
+/// Checks that a transaction may begin; returns the first of the sections that it names.
 #[inline(always)]
 fn admit(store: &Store, options: &TxOptions<'_>) -> Result<Option<u16>> {
     store.running()?;
@@ -171,7 +171,7 @@ impl<'p> Tx<'p> {
         self.abandon();
     }
 
-    /// What was freed may be used again, when it may.
+    /// Gives freed slots and slabs back. Where the commit is durable only with the shared lane, they wait for that.
     #[inline]
     fn settle(&mut self, committed: Committed) {
         if self.writes.freed.is_empty() && self.writes.slabs_freed.is_empty() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a migration does to slabs inside a transaction, and nobody else does.
+//! Changes of a transaction to slabs that only a migration makes.
 //!
 //! - **Rule** each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type are
 //!   free) are the caller's to mend after the commit

@@ -37,7 +37,7 @@ pub struct Large {
     pub bytes: [u8; 9000],
 }
 
-/// What the list has when nothing is lost.
+/// Keys of the list when nothing is lost.
 pub const KEYS: u64 = 12;
 /// Of them, those that are only in the log.
 pub const WAITING: u64 = 3;

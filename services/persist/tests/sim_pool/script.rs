@@ -74,7 +74,7 @@ impl Step {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// Newest first.
+    /// Values on the list, newest first.
     pub list: Vec<u64>,
     pub large: Option<u64>,
 }
@@ -147,7 +147,7 @@ impl Script {
         Config::new(Device::new("pool", self.mode, 0))
     }
 
-    /// What the steps leave, by how many were done.
+    /// The content after 0, 1, 2, … steps.
     pub fn models(&self) -> Vec<Model> {
         let mut models = vec![Model::default()];
         for (index, step) in self.steps.iter().enumerate() {
@@ -450,7 +450,7 @@ pub fn read(pool: &Pool) -> Result<Model, String> {
     }
 }
 
-/// What the script pushed, and what checks pushed afterwards.
+/// Splits off the values that checks pushed after the script's own.
 fn split(mut model: Model) -> (Model, Vec<u64>) {
     let more = model.list.iter().take_while(|value| **value >= MORE_VALUES).count();
     let more = model.list.drain(..more).collect();

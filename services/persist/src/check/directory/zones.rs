@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the objects of more than a zone and the zones without a directory agree.
+//! Checks that the objects of more than a zone and the zones without a directory agree.
 //!
 //! - **Flow** objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked zones
 //!   that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there

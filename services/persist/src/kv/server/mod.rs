@@ -41,7 +41,7 @@ pub struct ServerOptions {
     pub clients: u64,
     /// Bytes of requests and replies that one thread keeps for its connections; who holds most is closed.
     pub buffer_bytes: usize,
-    /// What a request may be.
+    /// Upper bounds of a request.
     pub limits: Limits,
 }
 
@@ -101,7 +101,7 @@ fn refused(what: &str, error: &io::Error) -> Error {
     Error::Argument { what: format!("the server cannot {what}: {error}") }
 }
 
-/// One connection.
+/// A connection, its unread input and its unsent replies.
 struct Client {
     stream: TcpStream,
     input: Vec<u8>,

@@ -181,7 +181,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///

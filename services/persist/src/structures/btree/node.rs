@@ -25,8 +25,8 @@ pub(super) const KEYS: usize = 32;
 /// An inner node with fewer joins a neighbour or borrows.
 pub(super) const INNER_LOW: usize = 10;
 
-/// Which slots are in use, in the order of their keys: bits 0–3 count them, then a nibble for each slot; those from `count` on
-/// are free.
+/// The order of a leaf's slots by their keys. Bits 0–3 hold the count, then a nibble holds each slot's number; slots from
+/// `count` on are free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Order(u64);
 
@@ -99,7 +99,7 @@ impl Order {
     }
 }
 
-/// A leaf.
+/// A leaf: keys and values in slots, their order in `order`.
 #[derive(Clone, Copy, Persist)]
 #[persist(crate = crate)]
 #[repr(C)]
