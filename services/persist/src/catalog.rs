@@ -5,7 +5,7 @@
 //!   text is lines: `tag layout bytes name`, then `offset bytes type name` for each field. A length of 0 or a wrong CRC
 //!   ends the list
 //! - **Order** append only, durable before the first object of the type is; a record that a crash tore is written again
-//! - **Not here** the pool's promise: a pool with a spoilt catalog works, its tools show bytes
+//! - **Not here** durability: a pool with a damaged catalog works, and its tools show bytes
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

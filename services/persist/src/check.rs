@@ -3,8 +3,8 @@
 //!
 //! - **Flow** headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
 //!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
-//! - **Rule** damage is what memlift never writes. What a program may have meant (an object that nothing points to, a pointer to
-//!   what was freed) is a note
+//! - **Rule** damage is content that memlift never writes. Content that a program may have meant (an object that nothing points
+//!   to, a pointer to a freed one) is a note
 //! - **Not here** changing anything: `repair`
 
 pub(crate) mod directory;
@@ -32,16 +32,16 @@ use objects::Heap;
 use snapshot::Snapshot;
 use types::Types;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// It may be meant so.
+    /// A program may have meant it.
     Note,
-    /// Memlift did not write this.
+    /// Content that memlift never writes.
     Damage,
 }
 
-/// Where it is.
+/// The part of a pool that a finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Part {
@@ -64,7 +64,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// In lower case.
+    /// The part's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Part::File => "file",
@@ -79,12 +79,12 @@ impl Part {
     }
 }
 
-/// One thing that was found.
+/// A fault or a note.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub level: Level,
-    /// Where it is.
+    /// Part of the pool that it is about.
     pub part: Part,
     /// Bytes from the start of the file.
     pub offset: Option<u64>,
@@ -103,7 +103,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How much there is of a type.
+/// Number and bytes of a type's objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypeUsage {
     /// The tag that directory entries name it by.
@@ -169,7 +169,7 @@ pub fn check(files: impl Files) -> Result<Report> {
     examine(&files, true)
 }
 
-/// The same without following pointers: time does not grow with the number of objects but by their slabs' bitmaps.
+/// As [`check()`], without following pointers: the time does not grow with the number of objects, but with their slabs' bitmaps.
 ///
 /// # Errors
 ///
@@ -178,7 +178,7 @@ pub fn summary(files: impl Files) -> Result<Report> {
     examine(&files, false)
 }
 
-/// Findings, so many of each kind.
+/// The findings so far, with an upper bound for each kind.
 #[derive(Default)]
 struct Findings {
     all: Vec<Finding>,

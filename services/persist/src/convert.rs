@@ -56,11 +56,11 @@ pub struct Converted {
     pub copied: u64,
 }
 
-/// Writes the pool in `source` to the new file `target` as `wish` wants it.
+/// Writes the pool in `source` to the new file `target`, changed as `wish` says.
 ///
 /// # Errors
 ///
-/// [`Error::Corrupt`] when the source is damaged (repair it first); [`Error::Argument`] when what is in use does not fit the wish;
+/// [`Error::Corrupt`] when the source is damaged (repair it first); [`Error::Argument`] when what is in use does not fit `wish`;
 /// [`Error::Exists`], [`Error::File`] of the target; those of [`crate::check::check`].
 pub fn convert(source: impl Files, target: impl AsRef<Path>, wish: &Conversion) -> Result<Converted> {
     let mut snapshot = Snapshot::open(&source)?;

@@ -50,9 +50,9 @@ pub enum Value {
     Array(Vec<Value>),
     /// Fields by name.
     Struct(Vec<(String, Value)>),
-    /// Bytes that may be text, or nobody knows.
+    /// Bytes that may be text, or whose meaning is not known.
     Bytes(Vec<u8>),
-    /// More elements or bytes than are shown: so many.
+    /// Elements or bytes that are not shown: their number.
     More(u64),
 }
 

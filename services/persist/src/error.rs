@@ -38,7 +38,7 @@ pub enum Error {
         "the pool has format version {found}, this program knows {known}: use the release that wrote it, or `memlift pool convert`"
     )]
     Version {
-        /// In the file.
+        /// The format version of the file.
         found: u32,
         /// The format version of this program.
         known: u32,
@@ -157,5 +157,5 @@ impl Error {
     }
 }
 
-/// Of this crate.
+/// A result whose error is this crate's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -39,7 +39,7 @@ impl Fresh {
         Ok(Fresh { temporary, target: target.to_owned() })
     }
 
-    /// Where to write meanwhile.
+    /// The temporary path, for writing.
     pub fn path(&self) -> &Path {
         &self.temporary
     }

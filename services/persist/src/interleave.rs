@@ -111,7 +111,7 @@ fn create(paths: &[&Path], options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A file that is locked, and what it says of itself.
+/// A locked file and its header.
 struct Found<'a> {
     path: &'a Path,
     file: File,

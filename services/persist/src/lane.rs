@@ -80,7 +80,7 @@ impl<S> Lane<S> {
         }
     }
 
-    /// Where in the ring a position is; capacities are powers of two.
+    /// Offset of a position in the ring; capacities are powers of two.
     #[inline]
     fn at(&self, position: u64) -> u64 {
         position & (self.capacity - 1)

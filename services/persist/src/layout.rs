@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where things are in a pool file. `docs/formats/pool.md` says the same in words.
 //!
-//! - **Layout** 0        header A, 4 KiB: [`Header`], the rest zero
-//!   4096     header B, the same; the one with a valid CRC and the greater generation holds
-//!   8192     lane heads: for each of 64 lanes two [`LaneHead`], 64 bytes each
-//!   16384    the types whose objects are in the pool, 64 KiB: `catalog`
-//!   81920    lanes, one after the other, [`Header::lane_bytes`] each
-//!   …        from [`Header::heap_start`] on: the heap, in zones
+//! - **Layout** by offset in the file:
+//!   - 0: header A, 4 KiB: [`Header`], the rest zero
+//!   - 4096: header B, the same; the one with a valid CRC and the greater generation holds
+//!   - 8192: lane heads: for each of 64 lanes two [`LaneHead`], 64 bytes each
+//!   - 16384: the types whose objects are in the pool, 64 KiB: `catalog`
+//!   - 81920: lanes, one after the other, [`Header::lane_bytes`] each
+//!   - from [`Header::heap_start`] on: the heap, in zones
 //! - **Heap** a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab 4 of
 //!   zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body of
 //!   an object of more than a zone (`span`)
@@ -22,7 +23,7 @@ pub const MAGIC: [u8; 8] = *b"MLPOOL\0\x01";
 pub const HEADER_BYTES: u64 = 4096;
 /// The format's major version: others are refused.
 pub const MAJOR: u32 = 1;
-/// No position, sequence, generation or epoch comes here in any pool's life; a file that says so is damaged.
+/// Upper bound of positions, sequences, generations and epochs: no pool lives that long, so a file with a greater one is damaged.
 pub const COUNTED_MAX: u64 = 1 << 62;
 /// Most lanes that a pool can have.
 pub const LANES_MAX: u32 = 64;
@@ -50,7 +51,7 @@ pub const SUPERBLOCK_OFFSET: u64 = SUPERBLOCK_SLAB * SLAB_BYTES;
 pub const BODIES_OFFSET: u64 = SUPERBLOCK_OFFSET + 4096;
 /// Bytes of this bitmap.
 pub const BODIES_BYTES: u64 = SLAB_BYTES - 4096;
-/// Zones that it has bits for: the first 6 TiB of a heap.
+/// Zones that this bitmap has bits for: the first 6 TiB of a heap.
 pub const BODIES_ZONES: u64 = BODIES_BYTES * 8;
 /// Most slabs of a run: the superblock has one of the first zone's.
 pub const RUN_SLABS_MAX: u64 = ZONE_SLABS - DIRECTORY_SLABS - 1;
@@ -61,7 +62,7 @@ pub const HEAP_BYTES_MIN: u64 = (SUPERBLOCK_SLAB + 2) * SLAB_BYTES;
 
 /// Feature: the pool has, or had, objects of more than a zone. Without it the bitmap of zones without a directory does not count.
 pub const FEATURE_SPANS: u32 = 1;
-/// Feature: log records say how far their lane was durable. A program that does not know it would take them for torn ones.
+/// Feature: log records say how far their lane was durable. A program that does not know it would take them for torn.
 pub const FEATURE_CLAIMS: u32 = 2;
 /// Features without which a program must not open the pool.
 pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS;
@@ -71,11 +72,11 @@ pub const RO_COMPAT_KNOWN: u32 = 0;
 /// A pool's header: its geometry and features.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The greater one of two headers holds.
+    /// The good header with the greater generation holds.
     pub generation: u64,
     /// Random; a log record of another pool never counts.
     pub uuid: [u8; 16],
-    /// Features that others may ignore, may read over, must know.
+    /// Features that a program may ignore.
     pub compat: u32,
     /// Features without which a program must not write.
     pub ro_compat: u32,
@@ -91,15 +92,15 @@ pub struct Header {
     pub heap_start: u64,
     /// Bytes of the heap.
     pub heap_bytes: u64,
-    /// Sections: things that are locked apart.
+    /// Sections, the parts of the pool that are locked apart.
     pub sections: u32,
     /// Goes up with each recovery: records of an earlier one never count again.
     pub epoch: u64,
     /// True if the pool was closed and its log is empty.
     pub clean: bool,
-    /// This file's place among the files of an interleaved pool, and how many there are.
+    /// This file's index among the files of an interleaved pool.
     pub device: u16,
-    /// Files of the pool.
+    /// Files of the pool; 0 or 1 without interleaving.
     pub devices: u16,
     /// Bytes of the heap that lie in one file before the next file's turn.
     pub stripe_bytes: u64,

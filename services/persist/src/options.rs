@@ -27,7 +27,7 @@ impl Mechanism {
         Mechanism::ALL.into_iter().find(|mechanism| *mechanism as u8 == byte)
     }
 
-    /// In lower case, as the command line has it.
+    /// Its name in lower case, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Redo => "redo",
@@ -56,7 +56,7 @@ pub enum Durability {
 /// Where a store becomes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Domain {
-    /// Found out: MAP_SYNC → lines; memory file systems → lines; anything else → pages.
+    /// Detected: MAP_SYNC → lines; memory file systems → lines; anything else → pages.
     #[default]
     Auto,
     /// By write-back of cache lines and a store fence. On an ordinary file that survives the death of the process only;
@@ -88,14 +88,14 @@ pub struct Options {
     /// How long a `Group` commit waits for company at most, where the group before it had more members than have joined by then.
     pub group_wait: Duration,
     /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread starts
-    /// with the first such transaction and sleeps while there is none. Zero: nobody does, until somebody asks.
+    /// with the first such transaction and sleeps while there is none. Zero: no thread, so it waits for a sync.
     pub buffered_wait: Duration,
-    /// Bytes of log that `Buffered` transactions may have in memory: whoever goes beyond makes them durable himself before his commit
+    /// Bytes of log that `Buffered` transactions may have in memory: a commit that goes beyond makes them durable before it
     /// returns. A quarter of a lane is the most.
     pub buffered_bytes: u64,
     /// Touch every page of image and file when the pool is opened.
     pub prefault: bool,
-    /// No writing. A pool that nobody closed is recovered in this process's memory, and its file stays as it is; one that is
+    /// No writing. A pool that was not closed is recovered in this process's memory, and its file stays as it is; one that is
     /// interleaved over several files is refused then.
     pub read_only: bool,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is

@@ -78,7 +78,7 @@ pub struct TypeInfo {
 }
 
 impl TypeInfo {
-    /// Of a type.
+    /// Describes the type `T`.
     pub fn of<T: Persist>() -> TypeInfo {
         TypeInfo {
             name: T::NAME,

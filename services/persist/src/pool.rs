@@ -190,7 +190,7 @@ impl Pool {
         (free.slabs() * crate::layout::SLAB_BYTES, free.free() * crate::layout::SLAB_BYTES)
     }
 
-    /// Closes it: as dropping it, but the error is seen.
+    /// Closes the pool as a drop does, but returns the error.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl Pool {
         self.store.intact(written)
     }
 
-    /// The insides, for what keeps transactions open across calls (`raw`).
+    /// The store, for handles that keep transactions open across calls (`raw`).
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
@@ -240,7 +240,7 @@ impl Drop for Pool {
     }
 }
 
-/// Looks at objects; nobody changes them meanwhile. See [`Pool::read`].
+/// Reads objects, which nobody changes meanwhile. See [`Pool::read`].
 #[derive(Debug)]
 pub struct Reader<'p> {
     store: &'p Store,

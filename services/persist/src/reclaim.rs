@@ -2,9 +2,10 @@
 //! Slabs without objects go back to the pool, for objects of any type.
 //!
 //! - **Flow** all sections locked ─▶ slabs of slots whose bitmap is empty ─▶ some of them free, in one transaction ─▶ again
-//! - **Why** a slab stays with its type when its last object goes: whoever frees and allocates by turns would write the directory each
-//!   time. So this happens when it is asked for
-//! - **Order** the lists of free slots forget a slab before it is committed: after an abort they know less than they could, never more
+//! - **Why** a slab keeps its type when its last object goes: a program that frees and allocates by turns would otherwise write
+//!   the directory each time. So slabs go back on request only
+//! - **Order** slabs leave the lists of free slots before the commit: after an abort the lists may lack free slots, but never
+//!   have slots that are taken
 //! - **Not here** slabs in the middle of a migration: `migrate`
 
 use crate::error::Result;

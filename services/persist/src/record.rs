@@ -84,7 +84,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A range with what it holds now.
+    /// Appends a range with its current content.
     #[inline(always)]
     pub fn range_of(&mut self, offset: u64, words: Words<'_>) {
         let mut done = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From whatever a crash left to a pool: the log's good records go to their place, in order.
+//! Recovery: makes a pool of what a crash left, by storing the log's good records to their place, in order.
 //!
 //! - **Flow** header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage (`tail`)
 //!   ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
@@ -182,7 +182,7 @@ impl Ring<'_> {
         while position - self.head < self.capacity {
             let round = position + self.capacity - position % self.capacity;
             let Some(header) = self.good(position, salt)? else {
-                // The record that says so may be the bad one; the next transaction says that nothing else was there.
+                // The WRAP record may be the bad one. The next transaction, found behind it, proves that nothing else was there.
                 let goes_on = round - self.head < self.capacity
                     && self.good(round, salt)?.is_some_and(|header| {
                         header.kind != RECORD_UNDO && header.sequence == last.saturating_add(1)
@@ -360,8 +360,8 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
             write_head(medium, lane, &mut applier, head)?;
         }
     }
-    // Heads and header become durable together, in whichever order: with the new epoch, what the old heads lead to is no
-    // record any more, and what they had is in its place.
+    // Heads and header become durable together, in whichever order. With the new epoch the records behind old heads do not count
+    // any more, and their content is in its place.
     header.epoch += 1;
     header.generation += 1;
     header.clean = false;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shadow paging: each page has two copies in the file, and a commit turns pages over.
 //!
-//! - **Layout** page p of the heap lies at heap_start + (2 p + copy) 4096. The table, between lanes and heap, has a bit per page: which
-//!   copy holds. A log record of kind pages says which bits a commit changed
+//! - **Layout** page p of the heap lies at heap_start + (2 p + copy) 4096. The table, between lanes and heap, has a bit per page:
+//!   the number of its current copy. A log record of kind pages says which bits a commit changed
 //! - **Flow** dirty lines of a page, and those by which its other copy is behind, go to that other copy; the record names page,
 //!   copy, lines and their checksum; one harden for all pages and the record. Applying a record sets bits in the table
-//! - **Why** the other copy is behind by what the last commit of this page changed, and no more: so it is brought up to date by two
-//!   commits' lines, not by a page
+//! - **Why** the other copy lacks only what the last commit of this page changed: so a commit writes the lines of two
+//!   commits, not a page
 //! - **Order** a copy is overwritten only when the commit that turned away from it is durable. The last record of the log may be
 //!   durable while its lines are not: recovery compares their checksum and drops the record then
 //! - **Source** NearPM §4.3 (shadowcpy)

@@ -56,7 +56,7 @@ pub(crate) struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// The damage that would lose most, if there is any.
+    /// The damage that would lose most transactions; None: there is none.
     pub fn damage(&self) -> Option<LogDamage> {
         let lanes = (0..self.ends.len()).filter_map(|lane| self.claimed(lane));
         let (from, mut what) = lanes.chain(self.missing()).min_by_key(|(from, _)| *from)?;

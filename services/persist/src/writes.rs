@@ -22,7 +22,7 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    /// Nobody saw what was there before.
+    /// Value of `saved` for a range of a new object, which has no before-image.
     pub const FRESH: u32 = u32::MAX;
 }
 
@@ -66,15 +66,15 @@ pub(crate) struct Writes {
     pub sequence: u64,
 }
 
-/// How far back a range is looked for.
+/// Ranges, from the last one back, that are searched.
 const LOOK_BACK: usize = 8;
 
 impl Writes {
-    /// Ready for the next transaction.
+    /// Clears it for the next transaction.
     pub fn clear(&mut self) {
         self.touched.clear();
         self.saved.clear();
-        // A look is cheaper than a store.
+        // Reading a length is cheaper than storing it.
         fn empty<T>(list: &mut Vec<T>) {
             if !list.is_empty() {
                 list.clear();

@@ -15,7 +15,7 @@ use syn::{
 /// The largest alignment of a pool, in bytes.
 pub const MAX_ALIGN: u64 = 64;
 
-/// A struct that passed.
+/// A struct that can be kept in a pool.
 pub struct Input {
     pub ident: Ident,
     pub generics: Generics,

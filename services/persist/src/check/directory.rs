@@ -3,9 +3,9 @@
 //!
 //! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
 //!   everything else on its own
-//! - **Rule** entries have no checksum; what makes up for it: free is all zeros, the catalog knows each type's size, a run says the
-//!   same in each of its slabs. An entry that makes no sense is what it makes sense as after one flipped bit, if that is
-//!   one thing; else it is free, and what was there is lost
+//! - **Rule** entries have no checksum. Instead: free is all zeros, the catalog knows each type's size, and a run says the same in
+//!   each of its slabs. A senseless entry is restored if exactly one entry that differs by one bit makes sense; else it
+//!   is free, and what was there is lost
 //! - **Not here** what is in the slabs: `objects`
 
 mod zones;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reports the records in each lane of the log, before anything is replayed.
 //!
-//! - **Flow** both heads ─▶ records from the newer one on, as long as they are good ─▶ what the first other thing is ─▶ good
-//!   records behind it
-//! - **Rule** good is what recovery calls good: the same routine says so
+//! - **Flow** both heads ─▶ records from the newer one on, as long as they are good ─▶ the first thing that is no good record ─▶
+//!   good records behind it
+//! - **Rule** a record is good if recovery says so: both call the same routine
 //! - **Not here** replaying: `recover`
 
 use memlift_engine::persist;

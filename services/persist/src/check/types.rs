@@ -2,9 +2,9 @@
 //! The meaning of the catalog's type names: where a type holds numbers, pointers, arrays and other types.
 //!
 //! - **Flow** a field's type as written (`[PPtr<Node>;4]`) ─▶ [`Kind`]; a name is looked up among the catalog's types
-//! - **Rule** the catalog is a file's word: fields that overlap or lie outside their type, types inside themselves and types
-//!   of more than 65536 parts count as plain bytes
-//! - **Not here** values: `dump`; following pointers: `reach`
+//! - **Rule** the catalog is not trusted: fields that overlap or lie outside their type, types inside themselves and types of
+//!   more than 65536 parts count as plain bytes
+//! - **Not here** values: `dump`; following pointers: `objects`
 
 use std::collections::HashMap;
 
@@ -28,12 +28,12 @@ pub(crate) enum Kind {
     Bytes,
 }
 
-/// A type that has, or had, objects here.
+/// A type that has, or had, objects in this pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// As the catalog has it; an array is in brackets.
+    /// The catalog's name; an array's is in brackets.
     pub name: String,
-    /// Of a value, or of an element.
+    /// Bytes of a value, or of an element.
     pub bytes: u64,
     pub layout: u64,
     /// True if it is an array's tag.

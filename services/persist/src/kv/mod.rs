@@ -35,7 +35,7 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Entries taken out by one transaction when a store is emptied or swept.
 const BATCH: usize = 256;
 
-/// Milliseconds since 1970, which expiry is told in.
+/// The current time in milliseconds since 1970, the unit of expiry.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -221,7 +221,7 @@ impl<'p> Kv<'p> {
         Ok(())
     }
 
-    /// A key's value, shown to `look`; None: there is no such entry.
+    /// Calls `look` with a key's value; None: there is no such entry.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl<'p> Kv<'p> {
         })
     }
 
-    /// Looks at an entry (value and expiry) and says what becomes of it, with nobody in between.
+    /// Calls `change` with an entry (value and expiry) and applies the result, in one transaction.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ pub struct Guarantee {
     pub domain: Domain,
     /// The instructions or calls behind it: `write-back of lines + sfence`, `sfence (eADR)` or `fdatasync`.
     pub by: &'static str,
-    /// Why it is so.
+    /// Reason for this guarantee, for the user.
     pub reason: String,
 }
 

@@ -176,11 +176,11 @@ impl Medium {
         each!(self, medium => medium.write_back(offset, bytes));
     }
 
-    /// Everything that this thread appended, or stored and wrote back, is durable when this returns Ok.
+    /// Makes durable what this thread appended, and what it stored and wrote back.
     ///
     /// # Errors
     ///
-    /// The disk's refusal. Nothing since the last success may be relied on, ever.
+    /// The disk's error. Nothing since the last success may be relied on, ever.
     #[track_caller]
     #[inline]
     pub fn harden(&self, counters: &mut Counters) -> Result<()> {
@@ -192,8 +192,8 @@ impl Medium {
         self.harden_one()
     }
 
-    /// Everything that this thread appended to the log is durable when this returns Ok. With several devices, what was stored to
-    /// its place may not be: that takes [`Medium::harden`].
+    /// Makes durable what this thread appended to the log. With several devices, what was stored to its place may not be durable:
+    /// that takes [`Medium::harden`].
     ///
     /// # Errors
     ///

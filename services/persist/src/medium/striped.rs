@@ -27,7 +27,7 @@ pub(crate) const STRIPE_MIN: u64 = 64 << 10;
 /// The largest one.
 pub(crate) const STRIPE_MAX: u64 = 1 << 40;
 
-/// How a heap is dealt out.
+/// How the heap is divided over the files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub heap_start: u64,
@@ -48,7 +48,7 @@ impl Geometry {
         })
     }
 
-    /// Device and place of a byte, and for how many bytes that goes on.
+    /// Device and place of a byte, and the number of bytes that follow there.
     #[inline]
     pub fn place(&self, offset: u64) -> (usize, u64, u64) {
         let Some(heap) = offset.checked_sub(self.heap_start) else {
@@ -59,7 +59,7 @@ impl Geometry {
         ((stripe % self.devices) as usize, local, self.stripe - inside)
     }
 
-    /// Bytes that the file of a device has when the whole has `bytes`.
+    /// Bytes that a device's file has when the pool has `bytes` in all.
     pub fn device_bytes(&self, device: u64, bytes: u64) -> u64 {
         let heap = bytes.saturating_sub(self.heap_start);
         let row = self.stripe * self.devices;
@@ -94,7 +94,7 @@ pub struct Striped {
 }
 
 impl Striped {
-    /// Devices in their order, each of which is as long as `bytes` in all ask for.
+    /// Combines devices, in their order; each file is as long as its part of `bytes`.
     pub fn new(devices: Vec<Medium>, geometry: Geometry, bytes: u64, every: bool) -> Striped {
         let device = |medium| Device {
             medium,
@@ -106,7 +106,7 @@ impl Striped {
         Striped { devices, geometry, length: AtomicU64::new(bytes), every }
     }
 
-    /// How the heap is dealt out.
+    /// How the heap is divided over the files.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -239,7 +239,7 @@ impl Striped {
         Ok(1)
     }
 
-    /// One fence for all devices whose lines are durable: fences do not know devices.
+    /// Fences once for all devices whose lines are durable: a fence is the processor's, not a device's.
     #[track_caller]
     fn fence(&self) -> Result<u64> {
         match self.devices.iter().find(|device| !device.medium.pages()) {
@@ -252,7 +252,7 @@ impl Striped {
         }
     }
 
-    /// Everything that this thread stored, anywhere, is durable when this returns Ok; gives fences and syncs.
+    /// Makes durable what this thread stored, on any device; returns the number of fences and syncs.
     #[track_caller]
     pub(super) fn harden(&self) -> Result<u64> {
         let mut count = self.fence()?;

@@ -31,7 +31,7 @@ use crate::view::root_words;
 use shapes::Shapes;
 use step::{Arrays, Step};
 
-/// An object that is on its way to a new type: in the directory, its slab's type.
+/// An object that a migration moves: the type of its slab in the directory meanwhile.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Moving<T>(T);
@@ -127,7 +127,7 @@ impl<'a> Migration<'a> {
         self
     }
 
-    /// Is told how far it is, after each slab.
+    /// Sets a callback that gets the progress after each slab.
     #[must_use]
     pub fn progress(mut self, told: impl FnMut(Progress) + 'a) -> Self {
         self.progress = Some(Box::new(told));
@@ -398,7 +398,7 @@ impl<'p, 'a> Run<'p, 'a> {
         Ok(arrays)
     }
 
-    /// Where a pointer leads now; None: it stays.
+    /// The new place that a pointer leads to; None: its target stays.
     fn moved(&self, offset: u64, array: bool) -> Option<u64> {
         let home = home_of(self.store, offset)?;
         let steps = &self.migration.steps;

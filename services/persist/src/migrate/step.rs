@@ -149,7 +149,7 @@ fn in_place<New: Migrates>(context: &Context<'_>, home: Home, array: bool, did: 
     Ok(())
 }
 
-/// A slab is on its way: what is not in use leads nowhere.
+/// Prepares a slab for moving: zeros its free slots, which then name no new place.
 fn start<New: Migrates>(store: &Store, home: Home, array: bool) -> Result<()> {
     let (count, first) = home.slots();
     tx(store, |t| {

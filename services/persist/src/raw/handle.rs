@@ -174,12 +174,12 @@ impl OpenTx {
         Looking::Tx(self.tx.as_ref().expect("open until it is committed or dropped"))
     }
 
-    /// The pool, for as long as somebody wants it.
+    /// A share of the pool, which keeps it open.
     pub fn pool(&self) -> PoolRef {
         self.pool.clone()
     }
 
-    /// Everything happens. After an error nothing did.
+    /// Commits the transaction. After an error nothing happened.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ pub struct OpenRead {
 }
 
 impl OpenRead {
-    /// The pool, for as long as somebody wants it.
+    /// A share of the pool, which keeps it open.
     pub fn pool(&self) -> PoolRef {
         self.pool.clone()
     }

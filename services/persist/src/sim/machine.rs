@@ -7,8 +7,8 @@
 //!   surviving prefix may be torn into aligned 8-byte pieces (into none, where the kernel writes a sector
 //!   whole)
 //! - **Order** what survives is applied in the order of the trace; so non-temporal and cached stores to one word, by
-//!   whichever threads, end with the youngest that survived
-//!   a file's cut pages are zero in the cache, and may be so on the disk before the size changed there
+//!   whichever threads, end with the youngest that survived. Pages that a truncation cuts are zero in the cache, and may
+//!   become zero on the disk before the size changes there
 //! - **Not here** which of the images are tried: select.
 //!
 //! Sources: Intel SDM vol. 1 §10.4.6.2 (weakly ordered non-temporal stores) and vol. 2 CLWB, SFENCE; Raad et al.,

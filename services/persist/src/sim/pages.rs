@@ -32,7 +32,7 @@ impl Pages {
         self.len
     }
 
-    /// Of content and length; 128 bits, not secure against an adversary.
+    /// Hash of content and length; 128 bits, not secure against an adversary.
     pub(crate) fn hash(&self) -> u128 {
         self.hash ^ mix(u64::MAX, self.len | 1 << 63)
     }

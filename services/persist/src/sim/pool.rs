@@ -59,7 +59,7 @@ use crate::options::Options;
 use crate::pool::Pool;
 use crate::recover;
 
-/// Of every simulated pool.
+/// The identity of every simulated pool.
 const UUID: [u8; 16] = *b"simulated pool\0\0";
 
 /// Creates a pool in an empty device and opens it. The device gets the size that the options ask for;

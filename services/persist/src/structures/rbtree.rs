@@ -133,8 +133,8 @@ fn set_red<K: Persist, V: Persist>(t: &mut Tx<'_>, node: Node<K, V>, red: bool) 
     Ok(())
 }
 
-/// The child on the other side takes the node's place, the node becomes its child on `side`. Who leads to the node is told
-/// by the caller.
+/// Rotates: the child on the other side takes the node's place, and the node becomes its child on `side`. The caller changes the
+/// link to the node.
 fn rotate<K: Persist, V: Persist>(t: &mut Tx<'_>, node: Node<K, V>, side: usize) -> Result<Node<K, V>> {
     let riser = child(t, node, 1 - side)?;
     let between = child(t, riser, side)?;

@@ -68,7 +68,7 @@ pub enum Then {
     Close,
 }
 
-/// Why a command was not done.
+/// Reason why a command was not done.
 enum Refused {
     Text(&'static str),
     Arguments,

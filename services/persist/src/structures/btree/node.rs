@@ -236,7 +236,7 @@ impl<K: Key> BTreeInner<K> {
     }
 }
 
-/// A node has changed since the way through it was found: it lies on that way twice.
+/// The error for a path that meets one node twice, which changed under it: the file is damaged.
 #[cold]
 fn twice() -> Error {
     damaged("an inner node of a B+tree is its own child")
