@@ -8,7 +8,7 @@
 //! - **Rule** a lane's room is given back only after the head that says so is durable: recovery starts at that head. Every
 //!   head carries the sequence up to which everything is applied, so that one lane's old record never comes after
 //!   another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
-//! - **Owner** one applier at a time, whoever needs room or is asked to
+//! - **Owner** one applier at a time: the caller that needs room, or that was asked to apply
 //! - **Not here** the same by an engine thread: `apply_behind`
 
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ use crate::record::{self, PARTS_WRAP};
 use crate::store::{Store, lock};
 use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
 
-/// How far each lane is applied.
+/// State of the applier: how far each lane is applied.
 #[derive(Debug, Default)]
 pub(crate) struct Applier {
     /// By lane, the shared one first.
@@ -88,7 +88,7 @@ impl Store {
         self.settle(applier, &before).map_err(|error| self.stop(error))
     }
 
-    /// Applies everything that has a sequence by now, waiting for those who are between theirs and their fence.
+    /// Applies everything that has a sequence by now; waits for commits between taking their sequence and their fence.
     pub fn apply_all(&self) -> Result<()> {
         let wanted = self.sequence.load(Ordering::Acquire);
         loop {

@@ -10,7 +10,7 @@
 //! - **Rule** room is found before a sequence is taken: a sequence that was given out is published, so the applier meets no gap
 //!   that stays
 //! - **Source** NearPM §4 (the log is engine-managed memory, it may persist late)
-//! - **Not here** who hardens the shared lane, and for whom: `group` · copying to its place: `apply`
+//! - **Not here** the leader that hardens the shared lane: `group` · copying to its place: `apply`
 
 use std::sync::atomic::Ordering;
 

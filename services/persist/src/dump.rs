@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The objects of a pool, decoded by what the catalog says of their types.
 //!
-//! - **Flow** snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, who may stop
-//! - **Rule** nothing of the file is believed: a type that does not fit its slot is shown as bytes
+//! - **Flow** snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, which may stop it
+//! - **Rule** the file is not trusted: a type that does not fit its slot is shown as bytes
 //! - **Not here** text for people and JSON: [`Value`] has the first, the command line makes the second
 
 use std::fmt;
@@ -28,14 +28,14 @@ pub enum Value {
     Float(f32),
     /// A value of type f64.
     Double(f64),
-    /// A pointer: to what, and where in the heap; 0 is null.
+    /// A pointer; its type's name and its value.
     Pointer {
         /// The type's name.
         name: String,
         /// Bytes from the start of the heap; 0: null.
         offset: u64,
     },
-    /// An array elsewhere.
+    /// An array in an object of its own.
     Slice {
         /// The elements' type.
         name: String,

@@ -18,7 +18,7 @@ pub enum Error {
         /// The system's own error.
         source: io::Error,
     },
-    /// Somebody else has the pool open.
+    /// The pool is open already, in this or another process.
     #[error("{} is open in another process: a pool has one owner at a time; close it there first", .path.display())]
     InUse {
         /// The pool's file.

@@ -43,7 +43,7 @@ pub(crate) struct SharedState {
     pub appended: u64,
     /// Records before this are durable.
     pub durable: u64,
-    /// Records before this are durable, or somebody is making them so.
+    /// Records before this are durable, or a leader is making them so.
     closed: u64,
     /// True while a leader makes records durable, or waits for company.
     led: bool,
@@ -114,7 +114,7 @@ impl Shared {
         state
     }
 
-    /// Wakes those who sleep, and only if there are any: each call is a system call.
+    /// Wakes the threads that sleep, and only if there are any: each call is a system call.
     fn wake_all(&self, turns: impl IntoIterator<Item = u64>, asleep: [u32; 2]) {
         for turn in turns {
             if asleep[(turn % 2) as usize] > 0 {

@@ -4,7 +4,7 @@
 //! - **Kinds** Mirror: a private mapping of the file's heap. A page that was never written is the file's page cache; changes
 //!   reach the file only through the log. In place: the medium's shared mapping itself (undo). Filled: memory that is read in
 //!   when the pool is opened (shadow, whose pages do not lie in order, and the simulator)
-//! - **Owner** bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
+//! - **Owner** the holder of a section's lock owns the section's bytes; the directory's words are read by all, with atomic loads
 //! - **Order** growth maps behind the end and then publishes the new length with Release
 //! - **Layout** of a pool over several files: a mapping per stripe, side by side, so as many as [`MAPPINGS_MAX`] at most
 //! - **Not here** when a mirror's pages may be dropped again: `trim`
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
     Filled,
 }
 
-// SAFETY: a range of addresses; who may touch which bytes is settled by the locks of sections.
+// SAFETY: the mapping is not bound to a thread; the locks of sections settle which thread may touch which bytes.
 unsafe impl Send for Image {}
 // SAFETY: fields are atomics or never change; bytes of the heap are written only by the holder of their section's lock.
 unsafe impl Sync for Image {}
@@ -207,7 +207,7 @@ impl Image {
     }
 
     fn map_memory(&self, from: u64, to: u64) -> Result<()> {
-        // SAFETY: as in `map_file`.
+        // SAFETY: [from, to) lies in this image's reservation; nothing refers to it yet.
         unsafe {
             rustix::mm::mmap_anonymous(
                 self.base.add(usize::try_from(from).expect(NEVER)).cast(),

@@ -34,7 +34,7 @@ use crate::span::Covered;
 use crate::store::{Parts, Store};
 use memlift_engine::persist::Biased;
 
-/// Bytes to which heaps are aligned in the file, when they are not small.
+/// Alignment of heaps in the file, in bytes, unless they are small.
 const ALIGN: u64 = 2 << 20;
 
 pub(crate) fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
@@ -162,7 +162,7 @@ pub(crate) fn link(temporary: &Path, path: &Path) -> Result<()> {
     File::open(parent).and_then(|folder| folder.sync_all()).map_err(file_error("sync the folder of", path))
 }
 
-/// A name beside `path` that nobody looks at.
+/// A hidden name beside `path`, for a file in the making.
 pub(crate) fn temporary(path: &Path) -> Result<PathBuf> {
     let name = path
         .file_name()
@@ -293,7 +293,7 @@ fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
     })
 }
 
-/// An object of many slabs, as far as the directory was read: its slabs follow each other and are nobody else's.
+/// An object of many slabs, as far as the directory was read: its slabs follow each other and belong to it alone.
 #[derive(Clone, Copy, Default, Debug)]
 struct Run {
     first: Entry,

@@ -219,7 +219,7 @@ impl Pool {
         &self.store
     }
 
-    /// A pool whose buffered transactions wait until somebody asks for them.
+    /// A pool without a flusher: buffered transactions wait until a call makes them durable.
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
         Pool { store: Arc::new(store), recovered }
     }

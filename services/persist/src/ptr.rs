@@ -2,8 +2,8 @@
 //! Pointers that survive: offsets into the heap, typed.
 //!
 //! - **Layout** [`PPtr`]: u64, bytes from the start of the heap; 0 is null. [`PSlice`]: u64 offset, u64 elements
-//! - **Rule** a pointer is a claim. Whoever follows it ([`crate::Tx`], [`crate::Reader`]) checks type, bounds and section first,
-//!   so a stale or forged one gives an error and never undefined behaviour
+//! - **Rule** a pointer is a claim. Code that follows it ([`crate::Tx`], [`crate::Reader`]) checks type, bounds and section
+//!   first, so a stale or forged one gives an error and never undefined behaviour
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -70,7 +70,7 @@ pub(crate) fn marked(header: &Header, mut word: impl FnMut(u64) -> Result<u64>) 
     Ok(found)
 }
 
-/// The objects of more than a zone, as far as the directory was read in order: what they cover is nobody else's.
+/// The objects of more than a zone, as far as the directory was read in order; each zone that one covers belongs to it alone.
 #[derive(Debug)]
 pub(crate) struct Covered {
     spans: bool,

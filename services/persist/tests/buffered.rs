@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Buffered transactions and what of them is there after a kill: everything that had its time, and all but so many bytes.
+//! The buffered transactions that are there after a kill: all whose time was over, and all but the last `buffered_bytes`.
 //!
 //! - **Method** this very program is the child: with a role in its environment it works on a pool until it is killed
 //! - **Not here** crashes of the machine: the simulator's tests

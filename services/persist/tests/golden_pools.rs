@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The format's promise: pools of earlier releases open, and what is written today is laid out as then.
+//! Compatibility of the format: pools of earlier releases open, and today's pools are laid out in the same way.
 //!
 //! - **Layout** `golden/FORMAT-MECHANISM-STATE.txt`, FORMAT being `v1` for version 1 without features, and `f` with the bits of those that
 //!   a new pool has: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of

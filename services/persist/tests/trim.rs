@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The mirror's memory is given back: what was written is the file's page cache again, with the same bytes.
+//! Trimming a mirror: its pages become the file's page cache again, with the same bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks that each slab's directory entry makes sense, and finds what a damaged one was.
 //!
-//! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
-//!   everything else on its own
-//! - **Rule** entries have no checksum. Instead: free is all zeros, the catalog knows each type's size, and a run says the same in
-//!   each of its slabs. A senseless entry is restored if exactly one entry that differs by one bit makes sense; else it
+//! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶
+//!   slabs that name their run, but whose run lacks its first slab ─▶ everything else on its own
+//! - **Rule** entries have no checksum. Instead: free is all zeros, the catalog knows each type's size, and a run says the same
+//!   in each of its slabs. A senseless entry is restored if exactly one entry that differs by one bit makes sense; else it
 //!   is free, and what was there is lost
 //! - **Not here** what is in the slabs: `objects`
 

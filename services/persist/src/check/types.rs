@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use crate::catalog::TypeRecord;
 use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX};
 
-/// How bytes are to be read.
+/// The way to read a type's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A number of the language, by name; 1 to 16 bytes.
@@ -89,7 +89,7 @@ impl Types {
         self.0.is_empty()
     }
 
-    /// Types that may hold pointers that nobody sees, in the order of their names.
+    /// Names of types that may hold pointers which the catalog does not show, in order.
     pub fn opaque(&self) -> Vec<&str> {
         let hides = |known: &&Known| known.kind.opaque() && known.name != "array" && known.name != "[array]";
         let mut names: Vec<&str> = self.0.values().filter(hides).map(|known| &*known.name).collect();

@@ -4,7 +4,7 @@
 //! - **Flow** key ─▶ hash ─▶ shard: a B+tree in a section of its own ─▶ entry: expiry and the value's array. Walks go through all
 //!   shards and merge them
 //! - **Layout** the pool's root is a [`KvRoot`]: one tree for each section of the pool, 64 at most
-//! - **Rule** an entry that is past its time is not seen by anybody. Who writes its key, or [`Kv::expire_some`], takes it out
+//! - **Rule** an expired entry is never seen. A write to its key, or [`Kv::expire_some`], removes it
 //! - **Owner** a call locks the shards of its keys and no others; several keys of one call change together or not at all
 //! - **Not here** the protocol: `server`
 
@@ -463,7 +463,7 @@ impl<'p> Kv<'p> {
             gone += self.on(&[shard as u16], |t| {
                 let mut gone = 0;
                 for key in keys {
-                    // Looked at again: somebody may have written it meanwhile.
+                    // Read again: another thread may have written it since.
                     if self.trees[shard].get(t, key)?.is_some_and(&out) {
                         self.take(t, shard, key)?;
                         gone += 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds out which crashes a file's stores survive, and says so honestly.
+//! Finds out which crashes a file's stores survive, and names the reason.
 //!
 //! - **Order** MAP_SYNC maps → the file is on persistent memory: lines, and no write-back where every region's
 //!   persistence_domain is `cpu_cache` (eADR). A memory file system (tmpfs, ramfs) → lines, which survive the process.

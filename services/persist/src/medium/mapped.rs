@@ -171,7 +171,7 @@ impl Mapped {
     ///
     /// # Panics
     ///
-    /// When it is not in the file: that is a fault of this crate, and a panic is better than somebody else's memory.
+    /// When the range is not in the file: that is a fault of this crate, and a panic is better than an access to foreign memory.
     #[inline(always)]
     fn at(&self, offset: u64, bytes: u64) -> *mut u8 {
         let end = offset.checked_add(bytes).expect("in the file");
@@ -221,7 +221,7 @@ impl Mapped {
     pub(super) fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         if self.private {
             let source = self.at(offset, target.len() as u64);
-            // SAFETY: the range is mapped (`at`), and a snapshot has one owner, who is here.
+            // SAFETY: the range is mapped (`at`), and nobody stores to a snapshot while its one owner, the caller, reads.
             unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
             return Ok(());
         }

@@ -7,8 +7,8 @@
 //! - **Order** [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises every
 //!   device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
 //!   devices have what it says (delayed synchronisation). Headers: all others are durable before device 0's
-//! - **Rule** a device is marked pending after a store and taken off before its sync, under the device's lock: whoever finds it clean
-//!   knows that his stores are durable. A device whose sync has failed never counts as clean again
+//! - **Rule** a device is marked pending after a store, and unmarked before its sync, under the device's lock. A thread that
+//!   finds it unmarked knows that its stores are durable. A device whose sync has failed never counts as clean again
 //! - **Source** NearPM §5 (PPO invariants 3 and 4 over several devices)
 //! - **Not here** which file is which device, and whether they belong together: `interleave`
 
@@ -218,7 +218,7 @@ impl Striped {
         store(0)
     }
 
-    /// Synchronises one file, unless somebody has done so since the caller's last store; gives how often: 0 or 1.
+    /// Syncs one file, unless that was done since the caller's last store; returns the number of syncs, 0 or 1.
     #[track_caller]
     fn sync(&self, at: usize, anyway: bool) -> Result<u64> {
         let device = &self.devices[at];

@@ -5,7 +5,7 @@
 //!   moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
 //! - **Rule** in place when a new value takes a slot as long as the old one's and a slab of them fits a transaction; else new objects,
 //!   and the old slot keeps the new place until all pointers are changed
-//! - **Rule** what a crash leaves says how far it got, so doing it again goes on: a slab is of the old type (nothing done), of
+//! - **Rule** a slab's type says how far the migration got, so a call after a crash goes on: of the old type (nothing done), of
 //!   [`Moving`] (slots in use are yet to be moved; in free ones the first word is the new place, or 0), or of the new type
 //! - **Order** a phase begins when the one before is over; transactions are buffered, and what is recovered is a prefix of them.
 //!   The root has neither layout meanwhile, so that no program takes a half-done pool for a whole one
@@ -119,8 +119,7 @@ impl<'a> Migration<'a> {
         self
     }
 
-    /// There are objects of `T`, which stays as it is, and its pointers are to be looked at. Types that a named one leads to need not be
-    /// named.
+    /// Names `T`, which stays as it is and whose pointers are followed. Types that a named one leads to need not be named.
     #[must_use]
     pub fn holds<T: Persist>(mut self) -> Self {
         self.named.push(TypeInfo::of::<T>());

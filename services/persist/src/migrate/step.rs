@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One old type and what becomes of it: a slab or a run at a time.
+//! Converts objects of one old type into the new one, a slab or a run at a time.
 //!
 //! - **Flow** stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its free
 //!   slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
@@ -165,7 +165,7 @@ fn start<New: Migrates>(store: &Store, home: Home, array: bool) -> Result<()> {
     Ok(())
 }
 
-/// Moves what is in use of a slab that is on its way.
+/// Moves the objects of a slab that is moving, some per transaction.
 fn some<New: Migrates>(context: &Context<'_>, home: Home, array: bool, did: &mut Migrated) -> Result<()> {
     let store = context.store;
     let first = home.slots().1;

@@ -121,8 +121,8 @@ impl Handle {
         pool.as_ref().filter(|pool| pool.ours()).map(work)
     }
 
-    /// Closes it, after the calls that are under way. False: somebody still has a share ([`PoolRef`], [`OpenTx`]); then all is
-    /// durable, and the file is released with the last of them.
+    /// Closes it, after the calls that are under way. False: a share is left ([`PoolRef`], [`OpenTx`], [`OpenRead`]); then all is
+    /// durable, and the file is released with the last share.
     ///
     /// # Errors
     ///

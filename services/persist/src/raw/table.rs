@@ -42,10 +42,10 @@ const KEY: u64 = 40;
 const FIRST_BUCKETS: u64 = 8;
 /// A segment is one object, and an object has an upper bound.
 const BUCKETS_MAX: u64 = 1 << 23;
-/// No honest chain is nearly as long.
+/// Upper bound of a chain: with seeded hashes, none gets nearly as long.
 const CHAIN_MAX: u32 = 1 << 16;
 
-/// Where a table is. A claim, as every pointer.
+/// A table, named by its place. The place is a claim, as every pointer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table {
     offset: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A crash that a check did not survive: told so that a person can act on it, and so that it can be run again.
+//! A crash that a check did not survive: described for a person, and as text for a rerun.
 //!
 //! - **Layout** a replay is text: `f2/b12{3:1,4:0.ff}/end*{0:0}`: the second fdatasync fails; a crash before event 12
 //!   that left nothing but the first write of slot 3 and some pieces of slot 4's first; recovery crashed at

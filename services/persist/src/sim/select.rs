@@ -4,7 +4,7 @@
 //! - **Flow** few enough, or recovery reads little ─▶ every one that recovery can tell apart ([`Branches`]);
 //!   else ─▶ a structured set, then seeded samples; images equal in all that recovery read are skipped
 //!   ([`Known`])
-//! - **Not here** building an image, and running the check on it.
+//! - **Not here** building an image, and running the check on it: `explore`
 use std::collections::HashSet;
 
 use super::machine::{Key, Kind, Machine, Pick, Slot};

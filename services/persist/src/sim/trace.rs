@@ -2,7 +2,7 @@
 //! The trace of a run: what it did to its devices, event by event, with thread and call site.
 //!
 //! - **Layout** events in the order in which they became visible; the bytes that they wrote lie in one arena beside
-//! - **Not here** what of it survives a crash: that is the machine's.
+//! - **Not here** the part that survives a crash: `machine`
 use std::fmt;
 use std::panic::Location;
 

@@ -34,7 +34,7 @@ pub enum Mode {
     File,
 }
 
-/// A device of a [`World`]: what it is called in findings, how it loses data, what it holds at first (durably).
+/// A device of a [`World`]: its name in findings, its mode, and its first content, which is durable.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) name: String,

@@ -6,8 +6,8 @@
 //! - **Rule** safe code only: everything is written through `Tx`, so an abort or a crash in the middle leaves no trace. What is
 //!   read may come from a damaged file: walks are bounded, indices checked, the answer is an error
 //! - **Cost** nodes are lent by parts, and only words that changed are logged: layouts are such that an insert changes few
-//! - **Owner** a structure allocates in the section in which it was created; who works on it holds that section. Values that own
-//!   other objects are their user's to free
+//! - **Owner** a structure allocates in the section in which it was created; a transaction that uses it holds that section.
+//!   Values that own other objects are their user's to free
 mod append_log;
 mod btree;
 mod hashmap;

@@ -2,7 +2,7 @@
 //! A small pool with one of everything: numbers, text, pointers, arrays, an object of its own slab, a freed slot, and a log
 //! with transactions in it.
 //!
-//! - **Layout** the golden files hold what [`build`] made: a change here needs new ones, and they are a promise
+//! - **Layout** the golden files hold what [`build`] made: a change here needs new files, and old ones must still open
 
 use std::path::Path;
 

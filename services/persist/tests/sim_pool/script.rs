@@ -262,7 +262,7 @@ impl Script {
         self.go_on(world, pool, done + maybe)
     }
 
-    /// A recovered pool is as good as another.
+    /// Checks that a recovered pool works as any other.
     fn go_on(&self, world: &World, pool: Pool, nth: u64) -> Result<(), String> {
         let wrong = |error: Error| format!("after recovery: {error}");
         let (memory, acks) = (world.memory(0), Acks::of(world));
@@ -315,7 +315,7 @@ fn leave_under_way(pool: Pool) {
     wait.recv().expect("changed");
 }
 
-/// After the disk's refusal nothing is tried again, and nothing works.
+/// Checks that after the disk's error nothing is tried again, and nothing works.
 fn stopped(world: &World, pool: Option<Pool>) {
     let Some(pool) = pool else { return };
     let syncs = world.counters().fdatasyncs;

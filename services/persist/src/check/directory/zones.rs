@@ -43,14 +43,14 @@ impl Judge<'_> {
         possible.then_some(entry)
     }
 
-    /// Zones behind the first of such an object that nobody has marked, or somebody else has.
+    /// Zones behind the first of such an object that are not marked, or belong to another one.
     pub(super) fn unmarked(&self, slab: usize, entry: Entry) -> Vec<u64> {
         let zone = slab as u64 / ZONE_SLABS;
         let behind = (zone + 1)..=zone + body_zones(entry.run.into());
         behind.filter(|one| !self.idle.contains(one)).collect()
     }
 
-    /// An object has its slabs: nothing else is looked for there.
+    /// Gives an object its slabs, so that nothing else is looked for there.
     pub(super) fn cover(&mut self, slab: usize, entry: Entry) {
         let zone = slab as u64 / ZONE_SLABS;
         let last = zone + body_zones(entry.run.into());

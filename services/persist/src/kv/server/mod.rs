@@ -4,7 +4,7 @@
 //! - **Flow** threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `command`) ─▶
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
-//!   requests of a round run buffered and share one fence or fdatasync, whoever sent them
+//!   requests of a round, of all connections, run buffered and share one fence or fdatasync
 //! - **Rule** a client that does not read its replies is not read from; one that sends nonsense is told so and closed; one too many
 //!   is told so and closed. Nothing that a client sends ends the server
 //! - **Not here** passwords and encryption: listen on trusted networks only
@@ -217,7 +217,7 @@ impl Worker<'_, '_> {
             }
             if swept.elapsed() >= TICK {
                 swept = Instant::now();
-                // Entries that are past their time are seen by nobody: taking them out may wait for room.
+                // Expired entries are never seen. Removing them may wait for room.
                 if let Err(error @ Error::Stopped { .. }) = self.kv.expire_some(SWEEP) {
                     break Err(error);
                 }
@@ -233,7 +233,7 @@ impl Worker<'_, '_> {
         outcome
     }
 
-    /// Waits for something to do and does it.
+    /// Waits for events and handles them.
     fn round(&mut self) -> Result<()> {
         let mut ready = Vec::with_capacity(self.clients.len() + 1);
         ready.push(PollFd::new(self.listener, PollFlags::IN));
