@@ -3,8 +3,8 @@
 //!
 //! - **Flow** a lane is half full ─▶ the next records in order become a batch of LOG_APPLY on the engine's queue ─▶ commits go on
 //!   …… a later commit finds the batch done, or a caller that needs room or wants everything applied waits ─▶ [`Store::settle`]
-//! - **Order** one batch at a time, each of its members behind a fence: records are stored in the order of their sequences, and none
-//!   after one that failed. The batch fences before its completion; heads are written after it
+//! - **Order** one batch at a time, each of its members behind a fence: records are stored in the order of their sequences, and
+//!   none after one that failed. The batch fences before its completion; heads are written after it
 //! - **Rule** code that stores to the heap in the file without the log, or drops the mirror's pages, first applies everything,
 //!   and so waits for the batch: nobody else touches what it writes. Its records stay in their lanes until `settle` gives
 //!   the room back

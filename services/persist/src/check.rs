@@ -130,7 +130,8 @@ pub struct Report {
     pub headers: [Option<Header>; 2],
     /// Each lane of the log.
     pub lanes: Vec<LaneReport>,
-    /// Transactions in the log that the next open brings to their place (or takes back, where the mechanism is undo), and their bytes.
+    /// Transactions in the log that the next open brings to their place (or takes back, where the mechanism is undo), and their
+    /// bytes.
     pub waiting: (u64, u64),
     /// Slabs of the heap, and how many of them are nobody's.
     pub slabs: (u64, u64),
@@ -159,12 +160,13 @@ impl Report {
     }
 }
 
-/// Looks at everything in a pool that nobody has open.
+/// Checks everything in a pool that is not open anywhere.
 ///
 /// # Errors
 ///
-/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]; for an interleaved pool also those of
-/// [`crate::Pool::open_interleaved`], when its files do not belong together. Damage is no error: the report says it.
+/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]; for an interleaved
+/// pool also those of [`crate::Pool::open_interleaved`], when its files do not belong together. Damage is no error: the report
+/// says it.
 pub fn check(files: impl Files) -> Result<Report> {
     examine(&files, true)
 }

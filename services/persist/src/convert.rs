@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool with another mechanism, log, number of sections or size of heap: a new file with the same heap.
 //!
-//! - **Flow** snapshot with its log replayed ─▶ new file under a temporary name ─▶ catalog, used slabs and their directory copied,
-//!   offsets unchanged ─▶ durable ─▶ linked to its name
+//! - **Flow** snapshot with its log replayed ─▶ new file under a temporary name ─▶ catalog, used slabs and their directory
+//!   copied, offsets unchanged ─▶ durable ─▶ linked to its name
 //! - **Rule** the target has one file, also when the source is interleaved over several
 //! - **Rule** the source is not written to; a crash leaves a whole target or none
 //! - **Not here** older versions of the format: there are none, version 1 is the first. A pool of another version is refused

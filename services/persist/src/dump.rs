@@ -76,9 +76,9 @@ pub struct Object {
 /// Selects objects; one that names nothing selects all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Of this type; an array's name is in brackets.
+    /// Only objects of this type; an array's name is in brackets.
     pub name: Option<String>,
-    /// Only the one that holds this byte of the heap.
+    /// Only the object that holds this byte of the heap.
     pub offset: Option<u64>,
 }
 

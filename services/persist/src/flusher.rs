@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A thread that makes buffered transactions durable, and sleeps until there is one.
 //!
-//! - **Flow** a buffered commit arms it ─▶ it waits [`crate::Options::buffered_wait`] ─▶ disarms itself ─▶ `Store::sync` ─▶ sleeps
-//! - **Order** it disarms itself before it syncs, and a commit appends before it looks whether it is armed; both take the lock of what is
-//!   appended in between. So a commit that finds it armed is in that sync, and one that comes too late arms it again
+//! - **Flow** a buffered commit arms it ─▶ it waits [`crate::Options::buffered_wait`] ─▶ disarms itself ─▶ `Store::sync` ─▶
+//!   sleeps
+//! - **Order** it disarms itself before it syncs, and a commit appends before it checks that it is armed. Both take the lock of
+//!   the appended position in between. So a commit that finds it armed is in that sync, and a later one arms it again
 //! - **Rule** no thread before the first buffered commit, and no wake-up while there is none. An error stops the pool, whose next
 //!   caller hears of it
-//! - **Owner** the thread holds the store while it syncs only; closing stops and joins it first. In a forked child there is no thread
+//! - **Owner** the thread holds the store while it syncs only; closing stops and joins it first. In a forked child there is no
+//!   thread
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file that appears under its name whole, or not at all.
 //!
-//! - **Flow** a hidden temporary name beside the target ─▶ its maker fills it ─▶ [`Fresh::publish`]: durable, linked, folder durable
+//! - **Flow** a hidden temporary name beside the target ─▶ its maker fills it ─▶ [`Fresh::publish`]: durable, linked, folder
+//!   durable
 //! - **Owner** the temporary goes when this is dropped, whichever way
 //! - **Not here** new pools: `open::create` does the same for itself
 

@@ -398,7 +398,7 @@ impl Image {
         unsafe { std::slice::from_raw_parts(self.at(offset), bytes as usize) }
     }
 
-    /// The same, word by word; both multiples of 8.
+    /// As [`Image::bytes`], word by word; both are multiples of 8.
     #[inline(always)]
     pub fn words(&self, offset: u64, bytes: u64) -> Words<'_> {
         Words::new(self.bytes(offset, bytes))

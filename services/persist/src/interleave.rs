@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Creating and opening pools whose heap is interleaved over several files.
 //!
-//! - **Flow** open: each file locked ─▶ its header read ─▶ the headers say which file is which device, and whether all are there and of
-//!   one pool and one time ─▶ mapped ─▶ `medium::Striped` ─▶ recovered as any pool
-//! - **Order** a header is written to all devices and made durable before device 0 gets it. So what device 0 says of generation g,
-//!   another one says of g, or of g + 1 when a crash came between; anything else is a file of another time
+//! - **Flow** open: each file locked ─▶ its header read ─▶ the headers say which file is which device, and whether all are there
+//!   and of one pool and one time ─▶ mapped ─▶ `medium::Striped` ─▶ recovered as any pool
+//! - **Order** a header is written to all devices and made durable before device 0 gets it. So what device 0 says of generation
+//!   g, another one says of g, or of g + 1 when a crash came between; anything else is a file of another time
 //! - **Rule** files get their names from the last device to the first: without device 0 there is no pool
 //! - **Not here** which byte lies where: `medium::striped`
 

@@ -6,7 +6,8 @@
 //! - **Flow** build in the mirror ─▶ `tail` published ─▶ applier reads the mirror ─▶ `head` (may be reused)
 //! - **Why** the mirror is in cache; reading the log back would fetch from memory what was just stored past the caches
 //! - **Owner** [tail, head + capacity) of mirror and file belong to the holder of `state`; [head, tail) to the applier, to read
-//! - **Order** `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable elsewhere
+//! - **Order** `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable
+//!   elsewhere
 
 use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};

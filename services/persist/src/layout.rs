@@ -8,9 +8,9 @@
 //!   - 16384: the types whose objects are in the pool, 64 KiB: `catalog`
 //!   - 81920: lanes, one after the other, [`Header::lane_bytes`] each
 //!   - from [`Header::heap_start`] on: the heap, in zones
-//! - **Heap** a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab 4 of
-//!   zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body of
-//!   an object of more than a zone (`span`)
+//! - **Heap** a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab
+//!   4 of zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body
+//!   of an object of more than a zone (`span`)
 //! - **Slab** a bitmap of its slots (1 = in use), padded to 64 bytes, then the slots; all of one type and one section
 //! - **Order** little endian; checksums are CRC-32C over everything but themselves
 //! - **Not here** log records: `docs/formats/log.md`, `memlift_spec`

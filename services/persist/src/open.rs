@@ -5,8 +5,8 @@
 //!   crash leaves a whole pool or none
 //! - **Open** lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
 //!   slots in. No object is touched, so the time does not grow with the data
-//! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as the
-//!   next writer will find it, and the file stays as it is
+//! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as
+//!   the next writer will find it, and the file stays as it is
 //! - **Owner** one opener at a time; the lock goes with the descriptor, also when the process dies
 
 use std::fs::{File, OpenOptions};

@@ -47,9 +47,9 @@ pub enum Durability {
     /// It is durable when the call returns, and shares its fence with others that commit at the same time; waits up to
     /// [`Options::group_wait`] for them.
     Group,
-    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`] or `Sync` commit, and without one
-    /// [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more than
-    /// [`Options::buffered_bytes`] of log.
+    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`] or `Sync` commit, and without
+    /// one [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more
+    /// than [`Options::buffered_bytes`] of log.
     Buffered,
 }
 
@@ -87,8 +87,8 @@ pub struct Options {
     pub domain: Domain,
     /// How long a `Group` commit waits for company at most, where the group before it had more members than have joined by then.
     pub group_wait: Duration,
-    /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread starts
-    /// with the first such transaction and sleeps while there is none. Zero: no thread, so it waits for a sync.
+    /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread
+    /// starts with the first such transaction and sleeps while there is none. Zero: no thread, so it waits for a sync.
     pub buffered_wait: Duration,
     /// Bytes of log that `Buffered` transactions may have in memory: a commit that goes beyond makes them durable before it
     /// returns. A quarter of a lane is the most.

@@ -6,7 +6,8 @@
 //!   may point to each other
 //! - **Rule** every pattern of bits is a value, there is no padding, nothing is dropped and nothing is borrowed: a file can
 //!   say anything, and reading it must stay defined
-//! - **Flow** [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to another
+//! - **Flow** [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to
+//!   another
 //! - **Not here** moving old objects to a new layout: `migrate`
 
 /// A type whose values can live in a pool. Derive it.

@@ -174,7 +174,7 @@ impl Pool {
         self.store.counters()
     }
 
-    /// The same of the applier.
+    /// As [`Pool::counters`], for the applier.
     pub fn applier_counters(&self) -> Counters {
         lock(&self.store.applier).counters
     }
@@ -224,7 +224,7 @@ impl Pool {
         Pool { store: Arc::new(store), recovered }
     }
 
-    /// A pool that makes them durable by itself.
+    /// A pool with a flusher, which makes buffered transactions durable.
     pub(crate) fn of_files(parts: (Store, Recovered)) -> Pool {
         let pool = Pool::from_parts(parts);
         pool.store.flusher.bind(&pool.store);

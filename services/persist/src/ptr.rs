@@ -37,8 +37,8 @@ impl<T> PPtr<T> {
         self.offset == 0
     }
 
-    /// The same pointer, to what its target becomes: for `From` between two layouts. [`crate::Pool::migrate`] turns its place into the
-    /// new one when the target has moved.
+    /// The same pointer, to what its target becomes: for `From` between two layouts. [`crate::Pool::migrate`] turns its place
+    /// into the new one when the target has moved.
     pub const fn migrated<N: Migrates<From = T>>(self) -> PPtr<N> {
         PPtr::from_offset(self.offset)
     }

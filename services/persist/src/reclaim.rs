@@ -19,8 +19,8 @@ use crate::tx::{self, TxOptions};
 const SOME: usize = 32;
 
 impl Pool {
-    /// Gives slabs (16 KiB) that have no objects any more back to the pool, for objects of other types and sections; gives how many.
-    /// Waits for all sections, so not from within a transaction. It reads a word or some of every slab.
+    /// Returns slabs (16 KiB) without objects to the pool, for objects of other types and sections; returns their number.
+    /// Waits for all sections, so not from within a transaction. It reads one word or a few of every slab.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ fn is_empty(store: &Store, slab: u64, entry: Entry) -> bool {
     (0..first / 8).all(|word| store.image.word(slab * SLAB_BYTES + word * 8) == 0)
 }
 
-/// Gives back some of those from a slab on; gives where to go on, and how many.
+/// Returns some slabs to the pool, from a slab on; returns where to go on, and how many it was.
 fn some(store: &Store, from: u64) -> Result<(u64, u64)> {
     tx::run(store, TxOptions::default(), |t| {
         let slabs = store.image.len() / SLAB_BYTES;

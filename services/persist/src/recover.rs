@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Recovery: makes a pool of what a crash left, by storing the log's good records to their place, in order.
 //!
-//! - **Flow** header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage (`tail`)
-//!   ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
+//! - **Flow** header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage
+//!   (`tail`) ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
 //!   harden
 //! - **Order** a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
 //!   never acknowledged either, and nothing that is there depends on it (`commit`)
-//! - **Rule** damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it begins;
-//!   undo puts back all that is left
+//! - **Rule** damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it
+//!   begins; undo puts back all that is left
 //! - **Rule** idempotent: until the heads or the epoch are durable, the same records are stored again, in the same order. The
 //!   epoch salts every checksum: what lies behind a torn record now is never good again
 //! - **Owner** nobody else has the pool yet. Every number in the file is hostile until it was checked here

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes a damaged pool one that opens, on a copy, and says what it changed.
 //!
-//! - **Flow** copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to and
-//!   not in use ─▶ durable ─▶ named; then `check` says what is left
+//! - **Flow** copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to
+//!   and not in use ─▶ durable ─▶ named; then `check` says what is left
 //! - **Rule** damage in the log that costs transactions is refused, unless the caller accepts the loss
-//! - **Rule** the newer good header goes to both places; records that recovery does not take are not taken here either; an entry that
-//!   makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
+//! - **Rule** the newer good header goes to both places; records that recovery does not take are not taken here either; an entry
+//!   that makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
 //!   and no object is changed. Every change is in the list
 //! - **Not here** a pool without one good header: there is nothing to go by
 
@@ -59,8 +59,8 @@ pub struct Repaired {
     pub report: Report,
 }
 
-/// Repairs a copy of `source`, which becomes the new file `target`; of an interleaved pool, the copies of the other files become `target.1`,
-/// `target.2`, …
+/// Repairs a copy of `source`, which becomes the new file `target`. Of an interleaved pool, the copies of the other files become
+/// `target.1`, `target.2`, …
 ///
 /// # Errors
 ///

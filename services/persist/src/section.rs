@@ -80,9 +80,9 @@ impl Section {
 /// pieces than they were stored in wait for the fence before (see `Words`).
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
-    /// Of a pool with one section, that one.
+    /// The only section, in a pool with one.
     one: Option<WriteGuard<'a, Section>>,
-    /// Else by number, ascending.
+    /// The held sections by number, ascending, in a pool with several.
     many: Vec<(u16, WriteGuard<'a, Section>)>,
 }
 

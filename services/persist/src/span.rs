@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of more than a zone: redo and undo pools.
 //!
-//! - **Layout** the object starts with slab 4 of a zone, behind the directory; what does not fit there lies in the zones that follow,
-//!   and those have no directory: the object's bytes are where it would be. Slab 4's entry ([`Entry::SPAN`]) names type,
-//!   section and how many slabs; the zone's other entries are zero. A bit per zone without a directory is in the
-//!   superblock's slab ([`BODIES_OFFSET`])
+//! - **Layout** the object starts with slab 4 of a zone, behind the directory; what does not fit there lies in the zones that
+//!   follow, and those have no directory: the object's bytes are where it would be. Slab 4's entry ([`Entry::SPAN`]) names type,
+//!   section and how many slabs; the zone's other entries are zero. A bit per zone without a directory is in the superblock's
+//!   slab ([`BODIES_OFFSET`])
 //! - **Rule** the bits of zones and the entry of an object change separately. A zone loses its directory when it is empty, and
 //!   its bit is durable before a byte of an object is stored there. A zone without a directory that no entry covers is idle: for
 //!   the next such object, or, with a new directory, for slabs. So a transaction logs one entry only, and an abort or a crash

@@ -7,8 +7,8 @@
 //! - **Order** where all transactions follow each other (one section, or commits by pages), lanes vouch for each other as well.
 //!   Sequences are dense, and a record of an own lane, or a good one of the shared lane, was written after everything of the own
 //!   lanes that precedes it was durable. So a missing sequence below the last good one is damage
-//! - **Version** records without a claim are of pools that an earlier release wrote. There, a good record behind a bad one counts as
-//!   damage: nothing that was acknowledged is dropped in silence
+//! - **Version** records without a claim are of pools that an earlier release wrote. There, a good record behind a bad one counts
+//!   as damage: nothing that was acknowledged is dropped in silence
 //! - **Not here** reading the lanes: `recover`
 
 use crate::layout::Header;
@@ -32,8 +32,8 @@ pub(crate) struct LogDamage {
     pub what: String,
 }
 
-/// Returns true if transactions follow each other, so that a later one's record says that all earlier ones are durable: with one section,
-/// and where commits are by pages. Undo gives no dense sequences.
+/// Returns true if transactions follow each other, so that a later one's record says that all earlier ones are durable: with one
+/// section, and where commits are by pages. Undo gives no dense sequences.
 pub(crate) fn one_order(header: &Header) -> bool {
     match Mechanism::from_byte(header.mechanism) {
         Some(Mechanism::Checkpoint | Mechanism::Shadow) => true,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many threads commit in company: all of it is there, harden is shared, and when the log can no longer be written, nobody sleeps on.
+//! Many threads commit in company: all commits are there, hardens are shared, and when the log cannot be written, nobody sleeps
+//! on.
 //!
 //! - **Not here** crashes: the simulator's tests
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Structures against those of the standard library, under each mechanism: random operations, in transactions of several, some of which abort, with the
-//! pool closed and opened in between.
+//! Compares structures with those of the standard library, under each mechanism: random operations, several per transaction,
+//! with aborts, and with the pool closed and opened in between.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};

@@ -54,8 +54,8 @@ struct Judge<'a> {
     odd: Vec<Odd>,
 }
 
-/// The directory with every odd entry replaced by its proposal, and the odd ones. `marked` are the zones that have none. A slab in
-/// an object of more than a zone has [`SPAN_REST`].
+/// The directory with every odd entry replaced by its proposal, and the odd ones. `marked` are the zones that have none. A slab
+/// in an object of more than a zone has [`SPAN_REST`].
 pub(crate) fn judge(
     words: &[Words],
     marked: &BTreeSet<u64>,

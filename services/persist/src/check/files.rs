@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the files that a tool works on: those that are named, or one and the others of its pool.
 //!
-//! - **Flow** one path ─▶ its header ─▶ a pool of one file, or of several ─▶ the others: files in the same folder with the header of the same
-//!   pool, one for each device
+//! - **Flow** one path ─▶ its header ─▶ a pool of one file, or of several ─▶ the others: files in the same folder with the header
+//!   of the same pool, one for each device
 //! - **Rule** two files that claim one device are never chosen between: the caller names all
 //! - **Not here** whether the files agree: `interleave`
 

@@ -57,7 +57,7 @@ impl Snapshot {
         Snapshot::look_all(locked, &paths)
     }
 
-    /// The same of files that the caller has locked.
+    /// As [`Snapshot::open`], for files that the caller has locked.
     pub fn look_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
         if let [path] = paths {
             return Snapshot::look(files.remove(0), path);
@@ -73,7 +73,7 @@ impl Snapshot {
         Ok(Snapshot { medium, file_bytes, headers, recovered: None, home: None })
     }
 
-    /// The same of a file that the caller has locked.
+    /// As [`Snapshot::open`], for a file that the caller has locked.
     pub fn look(file: File, path: &Path) -> Result<Snapshot> {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(Error::NotAPool);

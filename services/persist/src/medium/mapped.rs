@@ -132,8 +132,8 @@ impl Mapped {
         }
     }
 
-    /// Returns true if the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: a mapping at a fixed one that
-    /// fails may leave a hole in the reservation, which another thread's mapping would take.
+    /// Returns true if the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: at a fixed address, a
+    /// failure may leave a hole in the reservation, which another thread's mapping would take.
     fn maps_sync(&self) -> bool {
         // SAFETY: a fresh mapping overlaps nothing.
         let tried = unsafe {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several files as one: the heap is interleaved over them, everything below the heap lies in the first.
 //!
-//! - **Layout** offsets are virtual: those of a pool in one file. Below heap_start: device 0, at the same offset. Heap byte h: device
-//!   (h / stripe) mod devices, at heap_start + h / (stripe · devices) · stripe + h mod stripe. Each file starts with the
+//! - **Layout** offsets are virtual: those of a pool in one file. Below heap_start: device 0, at the same offset. Heap byte h:
+//!   device (h / stripe) mod devices, at heap_start + h / (stripe · devices) · stripe + h mod stripe. Each file starts with the
 //!   pool's header, with its own device index; between header and heap_start files from 1 on have a hole
-//! - **Order** [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises every
-//!   device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
+//! - **Order** [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises
+//!   every device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
 //!   devices have what it says (delayed synchronisation). Headers: all others are durable before device 0's
 //! - **Rule** a device is marked pending after a store, and unmarked before its sync, under the device's lock. A thread that
 //!   finds it unmarked knows that its stores are durable. A device whose sync has failed never counts as clean again
@@ -36,7 +36,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Of a pool's header.
+    /// The geometry that a pool's header describes.
     pub fn of(header: &Header) -> Result<Geometry> {
         if !stripe_fits(header.stripe_bytes) {
             return Err(Error::corrupt(format!("a stripe of {} bytes", header.stripe_bytes)));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of an older layout become those of a new one, in place or by moving, in small transactions.
 //!
-//! - **Flow** convert: slab by slab, every object of an old type becomes its new one (`step`) ─▶ link: every pointer to something that
-//!   moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
-//! - **Rule** in place when a new value takes a slot as long as the old one's and a slab of them fits a transaction; else new objects,
-//!   and the old slot keeps the new place until all pointers are changed
+//! - **Flow** convert: slab by slab, every object of an old type becomes its new one (`step`) ─▶ link: every pointer to something
+//!   that moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
+//! - **Rule** objects stay in place if a new value takes a slot as long as the old one's and a slab of them fits a transaction.
+//!   Others become new objects, and the old slot keeps the new place until all pointers are changed
 //! - **Rule** a slab's type says how far the migration got, so a call after a crash goes on: of the old type (nothing done), of
 //!   [`Moving`] (slots in use are yet to be moved; in free ones the first word is the new place, or 0), or of the new type
 //! - **Order** a phase begins when the one before is over; transactions are buffered, and what is recovered is a prefix of them.
@@ -224,15 +224,17 @@ fn home_of(store: &Store, offset: u64) -> Option<Home> {
 }
 
 impl Pool {
-    /// Turns every object and array of an old type into one of the new type that `#[persist(from = Old)]` names, the root included. Without
-    /// objects of an old type it does nothing and looks at the directory only, so programs call it whenever they open a pool.
+    /// Turns every object and array of an old type into one of the new type that `#[persist(from = Old)]` names, the root
+    /// included. Without objects of an old type it does nothing and looks at the directory only, so programs call it whenever
+    /// they open a pool.
     ///
-    /// Where a new value takes a slot as long as the old one's (and a slab of them fits a transaction), objects stay where they are.
-    /// Others are made anew, all pointers to them changed, and the old ones freed at the end, so both need room for a while. For
-    /// that all types that hold pointers have to be known: those that are named, and what these lead to. Offsets
-    /// that are kept as plain numbers are not seen.
+    /// Where a new value takes a slot as long as the old one's (and a slab of them fits a transaction), objects stay where they
+    /// are. Others are made anew, all pointers to them changed, and the old ones freed at the end, so both need room for a while.
+    /// For that all types that hold pointers have to be known: those that are named, and what these lead to. Offsets that are
+    /// kept as plain numbers are not seen.
     ///
-    /// After a crash, or an error, the same call goes on where it was; until it has, [`View::root`](crate::View::root) refuses both layouts.
+    /// After a crash, or an error, the same call goes on where it was; until it has, [`View::root`](crate::View::root) refuses
+    /// both layouts.
     ///
     /// ```
     /// use memlift_persist::{Migration, Options, PPtr, Persist, Pool, View};

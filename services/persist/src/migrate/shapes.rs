@@ -20,7 +20,7 @@ pub(super) struct At {
 
 #[derive(Debug)]
 struct Shape {
-    /// Of a value, or of an array's element.
+    /// Bytes of a value, or of an array's element.
     bytes: u64,
     array: bool,
     pointers: Vec<PointerField>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Converts objects of one old type into the new one, a slab or a run at a time.
 //!
-//! - **Flow** stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its free
-//!   slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
+//! - **Flow** stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its
+//!   free slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
 //!   run is moved in one transaction
 //! - **Rule** `From` gets values that were stored, and nothing else: elements behind an array's end are not converted
 //! - **Not here** pointers: `migrate`

@@ -2,7 +2,8 @@
 //! Pools, transactions and read locks that outlive the call that made them.
 //!
 //! - **Owner** every [`PoolRef`] keeps the pool open; the last one closes it. [`Handle::close`] waits for calls under way
-//! - **Order** an [`OpenTx`] ends on the thread that began it (it is not `Send`: locks are the thread's). Dropped, it never happened
+//! - **Order** an [`OpenTx`] ends on the thread that began it (it is not `Send`: locks are the thread's). Dropped, it never
+//!   happened
 //! - **Rule** after a fork the child has a copy of the mapping and of the locks, but the file is the parent's: in the child
 //!   nothing is written, and what it drops is forgotten
 
@@ -156,7 +157,7 @@ pub struct OpenTx {
 }
 
 impl OpenTx {
-    /// Works on it. Nothing that `work` is lent outlives the call.
+    /// Lends it to `work`. Nothing that `work` gets outlives the call.
     ///
     /// # Panics
     ///
@@ -165,7 +166,7 @@ impl OpenTx {
         work(self.tx.as_mut().expect("open until it is committed or dropped"))
     }
 
-    /// Looks at it.
+    /// Lends it for reading.
     ///
     /// # Panics
     ///

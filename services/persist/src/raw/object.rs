@@ -176,8 +176,8 @@ impl Tx<'_> {
         Ok(self.alloc_bytes(all, &pieces)?.offset())
     }
 
-    /// As [`Tx::alloc_raw`] with `bytes` bytes, those behind `parts` zero, and lends the payload to be filled: it is new, so nothing of
-    /// it has to be kept or compared.
+    /// As [`Tx::alloc_raw`] with `bytes` bytes, those behind `parts` zero, and lends the payload to be filled: it is new, so
+    /// nothing of it has to be kept or compared.
     ///
     /// # Errors
     ///

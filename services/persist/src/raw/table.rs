@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map from bytes to bytes that remembers the order of insertion, and whose transactions stay small however large it is.
 //!
-//! - **Layout** head: count, version, first, last, seed, buckets, 2 reserved, 48 segments, u64 each. A segment is an array of u64:
-//!   segment 0 has buckets 0–7, segment k has buckets 2^(k+2) to 2^(k+3) − 1. An entry: chain, previous, next, hash
-//!   (u64 each), key bytes, value bytes (u32 each), key, value
+//! - **Layout** head: count, version, first, last, seed, buckets, 2 reserved, 48 segments, u64 each. A segment is an array of
+//!   u64: segment 0 has buckets 0–7, segment k has buckets 2^(k+2) to 2^(k+3) − 1. An entry: chain, previous, next, hash (u64
+//!   each), key bytes, value bytes (u32 each), key, value
 //! - **Order** linear hashing (Litwin 1980): when there are more entries than buckets, one bucket is split, so that no insertion
 //!   moves more than one chain. The hash is seeded per table: nobody can choose keys that fall into one bucket
 //! - **Rule** links are claims: each is followed as an object of its type, and walks are bounded, so that a spoilt file gives an

@@ -38,7 +38,7 @@ pub trait Key: Persist {
     /// As [`Tx::alloc_in`].
     fn duplicate(&self, t: &mut Tx<'_>, section: u16) -> Result<Self>;
 
-    /// Gives back what it keeps elsewhere.
+    /// Frees what it keeps elsewhere.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A red-black tree: a sorted map with an object per entry.
 //!
-//! - **Layout** [`RbTreeRoot`] ─▶ nodes: left, right, colour, key, value. No way up: a path remembers it while a change is under way
+//! - **Layout** [`RbTreeRoot`] ─▶ nodes: left, right, colour, key, value. No way up: a path remembers it while a change is under
+//!   way
 //! - **Why** without parents a rotation changes four words; with them, seven. All words before the key are lent as one part
 //! - **Source** Guibas and Sedgewick 1978; cases as in Cormen et al., chapter 13
 //! - **Not here** moving nodes: an entry with two children takes over key and value of its successor, whose node goes

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Changes of a transaction to slabs that only a migration makes.
 //!
-//! - **Rule** each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type are
-//!   free) are the caller's to mend after the commit
+//! - **Rule** each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type
+//!   are free) are the caller's to mend after the commit
 //! - **Not here** which steps, in which order: `migrate`
 
 use super::Tx;

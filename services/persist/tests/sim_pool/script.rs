@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scripts of transactions on a small pool, the model of what they leave, and the check of what a crash left.
 //!
-//! - **Flow** [`Script::run`] does the steps and acknowledges each ─▶ crash ─▶ [`Script::check`]: open, compare with the model after
-//!   some step that the acknowledged ones allow, note which, push once more as another thread, close, open, fill up
+//! - **Flow** [`Script::run`] does the steps and acknowledges each ─▶ crash ─▶ [`Script::check`]: open, compare with the model
+//!   after some step that the acknowledged ones allow, note which, push once more as another thread, close, open, fill up
 //! - **Rule** what was found once is found again when the recovery, or the push after it, is crashed in: no transaction comes or
 //!   goes later
 

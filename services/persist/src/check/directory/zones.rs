@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks that the objects of more than a zone and the zones without a directory agree.
 //!
-//! - **Flow** objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked zones
-//!   that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there
-//! - **Rule** an idle zone may hold anything, so it is taken as a directory only if every entry in it makes sense and there is one.
-//!   What lies in a zone without a directory is claimed: nothing else is looked for there
+//! - **Flow** objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked
+//!   zones that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there
+//! - **Rule** an idle zone may hold anything, so it is taken as a directory only if every entry in it makes sense and there is
+//!   one. What lies in a zone without a directory is claimed: nothing else is looked for there
 //! - **Not here** zones with a directory: the parent
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,8 @@
 //! Runs the server's commands.
 //!
 //! - **Flow** arguments ─▶ [`run`] ─▶ calls of the store ─▶ reply appended
-//! - **Rule** a command that fails has changed nothing; its reply says why. One that nobody knows is an error and not a disconnect
+//! - **Rule** a command that fails has changed nothing; its reply says why. One that nobody knows is an error and not a
+//!   disconnect
 //! - **Owner** [`Cursors`] remembers where walks are: a client's cursor is a number, a walk's place is a key
 
 use std::collections::VecDeque;

@@ -5,8 +5,8 @@
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
 //!   requests of a round, of all connections, run buffered and share one fence or fdatasync
-//! - **Rule** a client that does not read its replies is not read from; one that sends nonsense is told so and closed; one too many
-//!   is told so and closed. Nothing that a client sends ends the server
+//! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond the limit,
+//!   gets an error and is closed. Nothing that a client sends ends the server
 //! - **Not here** passwords and encryption: listen on trusted networks only
 
 use std::io::{self, ErrorKind, Read, Write};

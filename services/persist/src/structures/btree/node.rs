@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nodes of a B+tree.
 //!
-//! - **Layout** leaf: [`Order`], pointer to the next leaf, 14 keys, 14 values, in slots that stay where they are. With u64 keys the
-//!   head is 128 bytes. Inner: count, 33 children, 32 keys, sorted
+//! - **Layout** leaf: [`Order`], pointer to the next leaf, 14 keys, 14 values, in slots that stay where they are. With u64 keys
+//!   the head is 128 bytes. Inner: count, 33 children, 32 keys, sorted
 //! - **Why** an insert into a leaf changes one slot and the order's word, not half of the node; the log has just that. Inner
 //!   nodes change once in several inserts and are read always, so they are sorted
 //! - **Source** the permutation word is Masstree's (Mao, Kohler, Morris 2012, §4.6.2)
