@@ -11,7 +11,7 @@ pub enum Error {
     /// A call of the operating system failed.
     #[error("{action} {}: {source}", .path.display())]
     File {
-        /// The attempted call, as a verb.
+        /// The attempted action, as a verb phrase.
         action: &'static str,
         /// On which file.
         path: PathBuf,
@@ -88,14 +88,14 @@ pub enum Error {
         /// Size of the heap.
         heap_bytes: u64,
     },
-    /// A transaction wrote more than a lane of the log holds.
+    /// A transaction wrote more than the log takes: half a lane with redo, a quarter with checkpoints, a lane with undo.
     #[error(
         "the transaction wrote {bytes} bytes, more than a lane of the log takes ({lane_bytes}): split it, or create the pool with larger `Options::lane_bytes`"
     )]
     TooLarge {
         /// Bytes of its record.
         bytes: u64,
-        /// Bytes of a lane.
+        /// Bytes of a lane; with checkpoints, half of that.
         lane_bytes: u64,
     },
     /// A pointer that does not point to an object of its type, or not any more.

@@ -100,7 +100,7 @@ pub struct Header {
     pub clean: bool,
     /// This file's index among the files of an interleaved pool.
     pub device: u16,
-    /// Files of the pool; 0 or 1 without interleaving.
+    /// Files of the pool; 1 without interleaving.
     pub devices: u16,
     /// Bytes of the heap that lie in one file before the next file's turn.
     pub stripe_bytes: u64,
