@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a transaction costs when the log goes to its place on its own thread, and when an engine thread does it: the same
+//! Measures the cost of a transaction when the committing thread applies the log, and when an engine thread does: the same
 //! transactions, in turns, until the log has wrapped many times. `cargo run --release --example applier [FOLDER]`.
 
 use std::time::{Duration, Instant};

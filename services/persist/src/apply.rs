@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the log has goes to its place: NearPM's applylog.
+//! Applies the log: stores its records to their place in the heap, as NearPM's applylog does.
 //!
 //! - **Flow** published records of all lanes, in the order of their sequence ─▶ stores to the heap in the file ─▶ write-back ─▶
 //!   harden ─▶ lane heads with how far it got ─▶ harden ─▶ room in the lanes
@@ -8,7 +8,7 @@
 //! - **Rule** a lane's room is given back only after the head that says so is durable: recovery starts at that head. Every
 //!   head carries the sequence up to which everything is applied, so that one lane's old record never comes after
 //!   another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
-//! - **Owner** one applier at a time, whoever needs room or is asked to
+//! - **Owner** one applier at a time: the caller that needs room, or that was asked to apply
 //! - **Not here** the same by an engine thread: `apply_behind`
 
 use std::sync::atomic::Ordering;
@@ -23,17 +23,17 @@ use crate::record::{self, PARTS_WRAP};
 use crate::store::{Store, lock};
 use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
 
-/// How far each lane is applied.
+/// State of the applier: how far each lane is applied.
 #[derive(Debug, Default)]
 pub(crate) struct Applier {
     /// By lane, the shared one first.
     pub positions: Vec<u64>,
     /// The last sequence applied.
     pub applied: u64,
-    /// Which of its two heads each lane writes next.
+    /// By lane: the head that is written next is number `turn % 2`.
     pub turns: Vec<u64>,
     pub counters: Counters,
-    /// What an engine thread brings to its place meanwhile.
+    /// The batch of `apply_behind` that is under way, if there is one.
     pub flight: Option<Flight>,
 }
 
@@ -88,7 +88,7 @@ impl Store {
         self.settle(applier, &before).map_err(|error| self.stop(error))
     }
 
-    /// Applies everything that has a sequence by now, waiting for those who are between theirs and their fence.
+    /// Applies everything that has a sequence by now; waits for commits between taking their sequence and their fence.
     pub fn apply_all(&self) -> Result<()> {
         let wanted = self.sequence.load(Ordering::Acquire);
         loop {
@@ -165,7 +165,7 @@ impl Store {
         Ok(())
     }
 
-    /// What was stored is durable; then the heads say so; then the room is free.
+    /// Makes applied stores durable, then the lane heads that say so, and then gives the lanes' room back.
     pub fn settle(&self, applier: &mut Applier, before: &[u64]) -> Result<()> {
         if let Some(shadow) = &self.shadow {
             shadow.write().store(&self.medium, &mut applier.counters)?;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log goes to its place on an engine thread while commits go on: [`crate::Options::apply_behind`], redo and checkpoint.
+//! Applies the log on an engine thread while commits go on: [`crate::Options::apply_behind`], redo and checkpoint.
 //!
 //! - **Flow** a lane is half full ─▶ the next records in order become a batch of LOG_APPLY on the engine's queue ─▶ commits go on
-//!   …… a later commit finds it done, or whoever needs room or wants everything applied waits ─▶ [`Store::settle`]
-//! - **Order** one batch at a time, each of its members behind a fence: records are stored in the order of their sequences, and none
-//!   after one that failed. The batch fences before its completion; heads are written after it
-//! - **Rule** whoever stores to the heap in the file past the log, or takes the mirror's pages away, has applied everything
-//!   before, and so waited for the batch: nobody else touches what it writes. Its records stay in their lanes, for room
-//!   is given back by `settle`
+//!   …… a later commit finds the batch done, or a caller that needs room or wants everything applied waits ─▶ [`Store::settle`]
+//! - **Order** one batch at a time, each of its members behind a fence: records are stored in the order of their sequences, and
+//!   none after one that failed. The batch fences before its completion; heads are written after it
+//! - **Rule** code that stores to the heap in the file without the log, or drops the mirror's pages, first applies everything,
+//!   and so waits for the batch: nobody else touches what it writes. Its records stay in their lanes until `settle` gives
+//!   the room back
 //! - **Owner** the applier, under its lock. A store that is dropped waits for the batch before the mapping goes
-//! - **Pressure** a queue that is full is no reason to wait: the records are applied here and now, as without this option
-//! - **Not here** files without one mapping (interleaved, simulated): their batch is put off and stored when it is waited for, which is
-//!   one of the times at which an engine thread may do it, so the simulator tries these orders as well
+//! - **Pressure** when the queue is full, the records are applied by the caller at once, as without this option
+//! - **Not here** files without one mapping (interleaved, simulated): their batch is put off and stored when it is waited for. An
+//!   engine thread may finish as late as that, so the simulator tries these orders as well
 
 use std::sync::TryLockError;
 
@@ -25,7 +25,7 @@ use crate::lane::Lane;
 use crate::options::Mechanism;
 use crate::store::{Store, lock};
 
-/// Records of one batch: what a lane of a megabyte has when it is half full is some thousand small ones.
+/// Most records of one batch. A lane of a megabyte that is half full has some thousand small ones.
 const MEMBERS_MAX: usize = 256;
 
 /// A batch under way.
@@ -54,7 +54,7 @@ struct Next {
 }
 
 impl Store {
-    /// Brings the log to its place behind the commits, if it is due: called when a lane is half full.
+    /// Applies the log behind the commits, if no batch is under way; called when a lane is half full.
     #[cold]
     pub(crate) fn apply_behind(&self) -> Result<()> {
         let mut applier = match self.applier.try_lock() {
@@ -110,7 +110,7 @@ impl Store {
         }
     }
 
-    /// What is published without a gap, up to a batch.
+    /// The records that follow the last applied sequence without a gap, [`MEMBERS_MAX`] at most.
     fn next_records(&self, applier: &Applier) -> Next {
         let mut found =
             Next { records: Vec::new(), positions: applier.positions.clone(), applied: applier.applied };

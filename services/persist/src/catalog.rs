@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which types have objects in a pool: names and fields for tools, and a guard against two types with one tag.
+//! The types that have objects in a pool: names and fields for tools, and a guard against two types with one tag.
 //!
 //! - **Layout** records, one after the other, each: u32 bytes of the text · u32 CRC-32C of the text · the text, padded to 8. The
 //!   text is lines: `tag layout bytes name`, then `offset bytes type name` for each field. A length of 0 or a wrong CRC
 //!   ends the list
 //! - **Order** append only, durable before the first object of the type is; a record that a crash tore is written again
-//! - **Not here** the pool's promise: a pool with a spoilt catalog works, its tools show bytes
+//! - **Not here** durability: a pool with a damaged catalog works, and its tools show bytes
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,13 +18,13 @@ use crate::persist::{Field, Persist};
 /// A type as the file describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypeRecord {
-    /// Its tag.
+    /// The tag that directory entries name it by.
     pub tag: u32,
     /// Its layout hash.
     pub layout: u64,
     /// Bytes of a value.
     pub bytes: u64,
-    /// Its name.
+    /// Its name; an array's is in brackets.
     pub name: String,
     /// Fields: offset, bytes, type, name.
     pub fields: Vec<(u32, u32, String, String)>,
@@ -100,7 +100,7 @@ impl Catalog {
         self.end
     }
 
-    /// What it holds.
+    /// The types, in the order of their records.
     pub fn records(&self) -> &[TypeRecord] {
         &self.records
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether a pool's file is sound, and what is in it: everything is read, nothing is written.
+//! Checks that a pool's file is sound, and lists its content: everything is read, nothing is written.
 //!
 //! - **Flow** headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
 //!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
-//! - **Rule** damage is what memlift never writes. What a program may have meant (an object that nothing points to, a pointer to
-//!   what was freed) is a note
+//! - **Rule** damage is content that memlift never writes. Content that a program may have meant (an object that nothing points
+//!   to, a pointer to a freed one) is a note
 //! - **Not here** changing anything: `repair`
 
 pub(crate) mod directory;
@@ -32,16 +32,16 @@ use objects::Heap;
 use snapshot::Snapshot;
 use types::Types;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// It may be meant so.
+    /// A program may have meant it.
     Note,
-    /// Memlift did not write this.
+    /// Content that memlift never writes.
     Damage,
 }
 
-/// Where it is.
+/// The part of a pool that a finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Part {
@@ -53,18 +53,18 @@ pub enum Part {
     Log,
     /// The list of types.
     Catalog,
-    /// What each slab is for.
+    /// The table of slabs: use, type and section of each.
     Directory,
-    /// Which slots are in use.
+    /// The bits that say which slots are in use.
     Bitmap,
-    /// The superblock.
+    /// The superblock, which names the root object.
     Root,
     /// Pointers and what they lead to.
     Objects,
 }
 
 impl Part {
-    /// In lower case.
+    /// The part's name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Part::File => "file",
@@ -79,16 +79,16 @@ impl Part {
     }
 }
 
-/// One thing that was found.
+/// A fault or a note.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub level: Level,
-    /// Where it is.
+    /// Part of the pool that it is about.
     pub part: Part,
     /// Bytes from the start of the file.
     pub offset: Option<u64>,
-    /// In words.
+    /// A sentence for the user.
     pub what: String,
 }
 
@@ -103,10 +103,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How much there is of a type.
+/// Number and bytes of a type's objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TypeUsage {
-    /// Its tag.
+    /// The tag that directory entries name it by.
     pub tag: u32,
     /// Its name; an array's is in brackets.
     pub name: String,
@@ -118,19 +118,20 @@ pub struct TypeUsage {
     pub slabs: u64,
 }
 
-/// What a pool's file holds, and what is wrong with it.
+/// Content of a pool's file, and its faults.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// What a pool in this file promises here.
+    /// The durability that a pool in this file has here.
     pub guarantee: Guarantee,
     /// Headers A and B; None: no good one.
     pub headers: [Option<Header>; 2],
     /// Each lane of the log.
     pub lanes: Vec<LaneReport>,
-    /// Transactions in the log that the next open brings to their place (or takes back, where the mechanism is undo), and their bytes.
+    /// Transactions in the log that the next open brings to their place (or takes back, where the mechanism is undo), and their
+    /// bytes.
     pub waiting: (u64, u64),
     /// Slabs of the heap, and how many of them are nobody's.
     pub slabs: (u64, u64),
@@ -138,7 +139,7 @@ pub struct Report {
     pub types: Vec<TypeUsage>,
     /// The root object: its place in the heap and its type.
     pub root: Option<(u64, String)>,
-    /// What was found, damage first.
+    /// Faults and notes, damage first.
     pub findings: Vec<Finding>,
 }
 
@@ -153,23 +154,24 @@ impl Report {
         self.findings.iter().all(|one| one.level != Level::Damage)
     }
 
-    /// Damage.
+    /// The findings that are damage.
     pub fn damage(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|one| one.level == Level::Damage)
     }
 }
 
-/// Looks at everything in a pool that nobody has open.
+/// Checks everything in a pool that is not open anywhere.
 ///
 /// # Errors
 ///
-/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]; for an interleaved pool also those of
-/// [`crate::Pool::open_interleaved`], when its files do not belong together. Damage is no error: the report says it.
+/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]; for an interleaved
+/// pool also those of [`crate::Pool::open_interleaved`], when its files do not belong together. Damage is no error: the report
+/// says it.
 pub fn check(files: impl Files) -> Result<Report> {
     examine(&files, true)
 }
 
-/// The same without following pointers: time does not grow with the number of objects but by their slabs' bitmaps.
+/// As [`check()`], without following pointers: the time does not grow with the number of objects, but with their slabs' bitmaps.
 ///
 /// # Errors
 ///
@@ -178,7 +180,7 @@ pub fn summary(files: impl Files) -> Result<Report> {
     examine(&files, false)
 }
 
-/// Findings, so many of each kind.
+/// The findings so far, with an upper bound for each kind.
 #[derive(Default)]
 struct Findings {
     all: Vec<Finding>,

@@ -32,16 +32,16 @@ pub(crate) struct Dirty {
     /// Where in `pages` a page is, once there are more than [`FEW`].
     index: HashMap<u64, usize>,
     lines: u64,
-    /// Goes up with each transaction.
+    /// Number of the last transaction that marked lines.
     marked: u64,
     /// Transactions up to this one are in a checkpoint that was appended.
     appended: u64,
-    /// Where that one ends.
+    /// End of that checkpoint in the shared lane.
     position: u64,
 }
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// So many pages are looked through one by one.
+/// Up to this many pages are searched one by one, without `index`.
 const FEW: usize = 16;
 
 impl Dirty {
@@ -267,7 +267,7 @@ impl Store {
         self.append_pages(&mut dirty)
     }
 
-    /// The same for all, by a caller that holds all sections.
+    /// As [`Store::checkpoint`], for everything that is marked and by a caller that holds all sections.
     pub(crate) fn checkpoint_held(&self) -> Result<u64> {
         self.append_pages(&mut self.dirty.write())
     }

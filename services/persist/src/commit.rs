@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Making a transaction durable: one record, one fence.
 //!
-//! - **Flow** redo, lines, Sync: room in the own lane ─▶ record built in the mirror ─▶ sequence ─▶ log ─▶ fence ─▶ published
-//!   group, buffered, and every commit where hardening is a sync: record appended to the shared lane's mirror; the
-//!   first one that waits writes everything that is there and hardens once, for all
-//! - **Order** a Sync commit holds its sections through the fence, so whatever depends on it begins after it is durable. Commits
-//!   of the shared lane let their sections go before; whoever depends on one of them and does not go to the shared lane
-//!   himself flushes it first. So what is recovered is closed under dependency
+//! - **Flow** redo, lines, Sync: room in the own lane ─▶ record built in the mirror ─▶ sequence ─▶ log ─▶ fence ─▶ published.
+//!   Group, Buffered, and every commit where hardening is a sync: record appended to the shared lane's mirror; the
+//!   first commit that waits writes everything that is there and hardens once, for all
+//! - **Order** a Sync commit holds its sections through the fence, so a dependent transaction begins after it is durable. Commits
+//!   of the shared lane release their sections earlier; a dependent transaction that commits to its own lane flushes the
+//!   shared lane first. So what is recovered is closed under dependency
 //! - **Rule** room is found before a sequence is taken: a sequence that was given out is published, so the applier meets no gap
 //!   that stays
 //! - **Source** NearPM §4 (the log is engine-managed memory, it may persist late)
-//! - **Not here** who hardens the shared lane, and for whom: `group` · copying to its place: `apply`
+//! - **Not here** the leader that hardens the shared lane: `group` · copying to its place: `apply`
 
 use std::sync::atomic::Ordering;
 
@@ -37,7 +37,7 @@ fn large(touched: &Touched) -> bool {
 /// Where a commit ended up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Committed {
-    /// Durable.
+    /// Durable already, or nothing was changed.
     Durable,
     /// Durable when the shared lane is up to this position.
     At(u64),
@@ -45,7 +45,7 @@ pub(crate) enum Committed {
     Marked(u64),
 }
 
-/// A commit as `memlift record` gets to know it, from before it began.
+/// A commit in the trace of `memlift record`: its start and its size.
 pub(crate) struct Watched {
     began_ns: u64,
     mechanism: Mechanism,
@@ -54,7 +54,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// None: nobody records.
+    /// Returns None if nobody records, or nothing was written.
     #[inline(always)]
     pub fn begin(store: &Store, writes: &Writes) -> Option<Watched> {
         observe::work_begins().and_then(|began_ns| Watched::look(began_ns, store, writes))
@@ -69,7 +69,7 @@ impl Watched {
         Some(Watched { began_ns, mechanism: store.mechanism, ranges, bytes })
     }
 
-    /// It is durable, or as durable as was asked for.
+    /// Records the end: the commit is as durable as was asked for.
     pub fn end(&self) {
         let work = Work {
             kind: Kind::Commit,
@@ -90,8 +90,8 @@ impl Store {
 
     /// Commits what `writes` holds, with the sections still held. `lane` is the caller's.
     ///
-    /// What happens on every commit is one function: each call stores what it has to restore, the next fence waits for the last
-    /// one's stores, and there are only so many that the core can keep waiting.
+    /// The path of every commit is one function. A call saves registers to memory, the next fence waits for these stores, and the
+    /// core's store buffer is small.
     #[inline]
     pub fn commit(
         &self,
@@ -127,9 +127,9 @@ impl Store {
         }
     }
 
-    /// New objects of many slabs do not go through the log: nobody can see their place before the record that makes them known.
-    /// They are stored there and made durable first. What the log still has for their slabs, from whoever had them before, is
-    /// applied before that: it must not come after.
+    /// Stores new objects of many slabs to their place and makes them durable, before the record that makes them known. Nobody
+    /// can see their place until then, so they need no log. Older records for their slabs are applied first: they must not
+    /// come after.
     fn store_large(&self, writes: &mut Writes) -> Result<()> {
         if self.mechanism != Mechanism::Redo || !writes.touched.iter().any(large) {
             return Ok(());

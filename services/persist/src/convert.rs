@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool with another mechanism, log, number of sections or size of heap: a new file with the same heap.
 //!
-//! - **Flow** snapshot with its log replayed ─▶ new file under a temporary name ─▶ catalog, used slabs and their directory copied,
-//!   offsets unchanged ─▶ durable ─▶ linked to its name
+//! - **Flow** snapshot with its log replayed ─▶ new file under a temporary name ─▶ catalog, used slabs and their directory
+//!   copied, offsets unchanged ─▶ durable ─▶ linked to its name
 //! - **Rule** the target has one file, also when the source is interleaved over several
 //! - **Rule** the source is not written to; a crash leaves a whole target or none
 //! - **Not here** older versions of the format: there are none, version 1 is the first. A pool of another version is refused
@@ -28,7 +28,7 @@ use crate::medium::{Counters, Mapped, Medium};
 use crate::open;
 use crate::options::{Domain, Mechanism, Options};
 
-/// What shall be different; None: as it is.
+/// Changes to a pool's configuration; None: as it is.
 #[derive(Clone, Debug, Default)]
 pub struct Conversion {
     /// How transactions are made durable.
@@ -43,7 +43,7 @@ pub struct Conversion {
     pub heap_bytes: Option<u64>,
 }
 
-/// What was made.
+/// Result of a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Converted {
     /// Header of the source.
@@ -56,11 +56,11 @@ pub struct Converted {
     pub copied: u64,
 }
 
-/// Writes the pool in `source` to the new file `target` as `wish` wants it.
+/// Writes the pool in `source` to the new file `target`, changed as `wish` says.
 ///
 /// # Errors
 ///
-/// [`Error::Corrupt`] when the source is damaged (repair it first); [`Error::Argument`] when what is in use does not fit the wish;
+/// [`Error::Corrupt`] when the source is damaged (repair it first); [`Error::Argument`] when what is in use does not fit `wish`;
 /// [`Error::Exists`], [`Error::File`] of the target; those of [`crate::check::check`].
 pub fn convert(source: impl Files, target: impl AsRef<Path>, wish: &Conversion) -> Result<Converted> {
     let mut snapshot = Snapshot::open(&source)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The objects of a pool, decoded by what the catalog says of their types.
 //!
-//! - **Flow** snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, who may stop
-//! - **Rule** nothing of the file is believed: a type that does not fit its slot is shown as bytes
+//! - **Flow** snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, which may stop it
+//! - **Rule** the file is not trusted: a type that does not fit its slot is shown as bytes
 //! - **Not here** text for people and JSON: [`Value`] has the first, the command line makes the second
 
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::check::snapshot::Snapshot;
 use crate::check::types::{Kind, Types};
 use crate::error::{Error, Result};
 
-/// What a field or an object holds.
+/// Content of a field or an object.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Value {
@@ -24,35 +24,35 @@ pub enum Value {
     Unsigned(u128),
     /// i8 to i128.
     Signed(i128),
-    /// f32.
+    /// A value of type f32.
     Float(f32),
-    /// f64.
+    /// A value of type f64.
     Double(f64),
-    /// A pointer: to what, and where in the heap; 0 is null.
+    /// A pointer; its type's name and its value.
     Pointer {
         /// The type's name.
         name: String,
-        /// Its place.
+        /// Bytes from the start of the heap; 0: null.
         offset: u64,
     },
-    /// An array elsewhere.
+    /// An array in an object of its own.
     Slice {
         /// The elements' type.
         name: String,
-        /// Its place.
+        /// Bytes from the start of the heap to the first element.
         offset: u64,
         /// How many elements.
         elements: u64,
         /// The first ones; none when it leads nowhere.
         first: Vec<Value>,
     },
-    /// Elements.
+    /// An array in the value itself, by element.
     Array(Vec<Value>),
     /// Fields by name.
     Struct(Vec<(String, Value)>),
-    /// Bytes that may be text, or nobody knows.
+    /// Bytes that may be text, or whose meaning is not known.
     Bytes(Vec<u8>),
-    /// More elements or bytes than are shown: so many.
+    /// Elements or bytes that are not shown: their number.
     More(u64),
 }
 
@@ -61,7 +61,7 @@ pub enum Value {
 pub struct Object {
     /// Its place in the heap.
     pub offset: u64,
-    /// Its section.
+    /// The section that owns it.
     pub section: u16,
     /// Its type's tag.
     pub tag: u32,
@@ -69,16 +69,16 @@ pub struct Object {
     pub name: String,
     /// Bytes of its slot or run. An array may be shorter: its length is where its pointer is.
     pub room: u64,
-    /// What it holds.
+    /// Its content, by the fields that the catalog names.
     pub value: Value,
 }
 
-/// Which objects.
+/// Selects objects; one that names nothing selects all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Of this type; an array's name is in brackets.
+    /// Only objects of this type; an array's name is in brackets.
     pub name: Option<String>,
-    /// Only the one that holds this byte of the heap.
+    /// Only the object that holds this byte of the heap.
     pub offset: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong, and what to do about it.
+//! The crate's errors, each with what to do about it.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,23 +11,23 @@ pub enum Error {
     /// A call of the operating system failed.
     #[error("{action} {}: {source}", .path.display())]
     File {
-        /// What was attempted.
+        /// The attempted action, as a verb phrase.
         action: &'static str,
         /// On which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's own error.
         source: io::Error,
     },
-    /// Somebody else has the pool open.
+    /// The pool is open already, in this or another process.
     #[error("{} is open in another process: a pool has one owner at a time; close it there first", .path.display())]
     InUse {
-        /// The pool.
+        /// The pool's file.
         path: PathBuf,
     },
     /// The file exists.
     #[error("{} exists: open it, or remove it first", .path.display())]
     Exists {
-        /// The file.
+        /// The file that is there already.
         path: PathBuf,
     },
     /// Not a pool.
@@ -38,15 +38,15 @@ pub enum Error {
         "the pool has format version {found}, this program knows {known}: use the release that wrote it, or `memlift pool convert`"
     )]
     Version {
-        /// In the file.
+        /// The format version of the file.
         found: u32,
-        /// What this program knows.
+        /// The format version of this program.
         known: u32,
     },
     /// A feature that this program does not know.
     #[error("the pool uses features that this program does not know (bits {bits:#x}): use a newer release")]
     Feature {
-        /// Unknown bits.
+        /// The feature bits that this program does not know.
         bits: u32,
     },
     /// The file was changed by something other than memlift, or a device lost what it had promised.
@@ -54,7 +54,7 @@ pub enum Error {
         "the pool is damaged: {what}. `memlift pool check` says more, `memlift pool repair` works on a copy"
     )]
     Corrupt {
-        /// What does not fit.
+        /// The contradiction that was found.
         what: String,
     },
     /// Damage in the log that is no torn tail: opening would lose what was acknowledged.
@@ -83,43 +83,43 @@ pub enum Error {
         "the pool is full: no room for {bytes} bytes in a heap of {heap_bytes}; raise `Options::max_bytes`, or free something"
     )]
     Full {
-        /// Asked for.
+        /// Bytes that were asked for.
         bytes: u64,
         /// Size of the heap.
         heap_bytes: u64,
     },
-    /// A transaction wrote more than a lane of the log holds.
+    /// A transaction wrote more than the log takes: half a lane with redo, a quarter with checkpoints, a lane with undo.
     #[error(
         "the transaction wrote {bytes} bytes, more than a lane of the log takes ({lane_bytes}): split it, or create the pool with larger `Options::lane_bytes`"
     )]
     TooLarge {
         /// Bytes of its record.
         bytes: u64,
-        /// Bytes of a lane.
+        /// Bytes of a lane; with checkpoints, half of that.
         lane_bytes: u64,
     },
     /// A pointer that does not point to an object of its type, or not any more.
     #[error("no {wanted} at {offset:#x}: the pointer is null, stale, or of another pool")]
     Pointer {
-        /// The type.
+        /// Name of the type that was asked for.
         wanted: &'static str,
-        /// The claim.
+        /// The pointer's value: bytes from the start of the heap.
         offset: u64,
     },
     /// An object of a section that the transaction did not lock.
     #[error("the {wanted} at {offset:#x} belongs to section {section}, which this transaction did not name")]
     Section {
-        /// The type.
+        /// Name of the object's type.
         wanted: &'static str,
-        /// Where.
+        /// Bytes from the start of the heap.
         offset: u64,
-        /// Whose.
+        /// The section that owns the object.
         section: u16,
     },
     /// Two borrows of one object.
     #[error("the two objects are the same one, at {offset:#x}")]
     Same {
-        /// Where.
+        /// Bytes from the start of the heap.
         offset: u64,
     },
     /// The disk refused to make something durable; what it holds is not known.
@@ -127,13 +127,13 @@ pub enum Error {
         "the pool is stopped: the disk failed to make the log durable ({reason}). What was acknowledged is safe; close the pool, look at the disk, open it again to recover"
     )]
     Stopped {
-        /// What the system said.
+        /// The system's error, as text.
         reason: String,
     },
     /// A number or combination that makes no sense.
     #[error("{what}")]
     Argument {
-        /// What is wrong and what would be right.
+        /// The fault, and a value that would be right.
         what: String,
     },
     /// The pool was opened for reading only.
@@ -157,5 +157,5 @@ impl Error {
     }
 }
 
-/// Of this crate.
+/// A result whose error is this crate's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Buffered transactions become durable by themselves: a thread that sleeps until there is one.
+//! A thread that makes buffered transactions durable, and sleeps until there is one.
 //!
-//! - **Flow** a buffered commit arms it ─▶ it waits [`crate::Options::buffered_wait`] ─▶ disarms itself ─▶ `Store::sync` ─▶ sleeps
-//! - **Order** it disarms itself before it syncs, and a commit appends before it looks whether it is armed; both take the lock of what is
-//!   appended in between. So a commit that finds it armed is in that sync, and one that comes too late arms it again
+//! - **Flow** a buffered commit arms it ─▶ it waits [`crate::Options::buffered_wait`] ─▶ disarms itself ─▶ `Store::sync` ─▶
+//!   sleeps
+//! - **Order** it disarms itself before it syncs, and a commit appends before it checks that it is armed. Both take the lock of
+//!   the appended position in between. So a commit that finds it armed is in that sync, and a later one arms it again
 //! - **Rule** no thread before the first buffered commit, and no wake-up while there is none. An error stops the pool, whose next
 //!   caller hears of it
-//! - **Owner** the thread holds the store while it syncs only; closing stops and joins it first. In a forked child there is no thread
+//! - **Owner** the thread holds the store while it syncs only; closing stops and joins it first. In a forked child there is no
+//!   thread
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -18,7 +20,7 @@ use crate::store::{Store, lock};
 /// See the module's header.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    /// Whose; none: nobody flushes by himself (simulated pools).
+    /// The store that it flushes; unset: no thread is started (simulated pools).
     store: OnceLock<Weak<Store>>,
     thread: OnceLock<Option<Running>>,
     armed: AtomicBool,
@@ -44,12 +46,12 @@ struct State {
 }
 
 impl Flusher {
-    /// Says whose it is.
+    /// Sets the store that it flushes.
     pub fn bind(&self, store: &Arc<Store>) {
         let _ = self.store.set(Arc::downgrade(store)); // once
     }
 
-    /// A buffered transaction was appended.
+    /// Arms the thread: a buffered transaction was appended.
     #[inline]
     pub fn arm(&self, wait: Duration) {
         if !self.armed.load(Ordering::Relaxed) && !wait.is_zero() {
@@ -68,7 +70,7 @@ impl Flusher {
         running.signal.changed.notify_one();
     }
 
-    /// Ends the thread. What is buffered is the caller's to flush.
+    /// Ends the thread. Buffered transactions are left to the caller.
     pub fn stop(&self) {
         let Some(Some(running)) = self.thread.get() else { return };
         if running.process != std::process::id() {
@@ -84,7 +86,7 @@ impl Flusher {
     }
 }
 
-/// None when there can be no thread: then buffered transactions wait for the next flush, as with a wait of zero.
+/// Starts the thread. None if the system has none: then buffered transactions wait for the next flush, as with a wait of zero.
 fn start(store: Weak<Store>, wait: Duration) -> Option<Running> {
     let signal = Arc::new(Signal::default());
     let theirs = Arc::clone(&signal);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file that appears under its name whole, or not at all.
 //!
-//! - **Flow** a hidden temporary name beside the target ─▶ its maker fills it ─▶ [`Fresh::publish`]: durable, linked, folder durable
+//! - **Flow** a hidden temporary name beside the target ─▶ its maker fills it ─▶ [`Fresh::publish`]: durable, linked, folder
+//!   durable
 //! - **Owner** the temporary goes when this is dropped, whichever way
 //! - **Not here** new pools: `open::create` does the same for itself
 
@@ -32,14 +33,14 @@ impl Fresh {
         hidden.push(name);
         hidden.push(format!(".{}.part", std::process::id()));
         let temporary = target.with_file_name(hidden);
-        // What lies there already is not ours to overwrite, nor to remove when this is dropped.
+        // A file of this name belongs to somebody else: it is neither overwritten nor removed when this is dropped.
         if temporary.symlink_metadata().is_ok() {
             return Err(Error::Exists { path: temporary });
         }
         Ok(Fresh { temporary, target: target.to_owned() })
     }
 
-    /// Where to write meanwhile.
+    /// The temporary path, for writing.
     pub fn path(&self) -> &Path {
         &self.temporary
     }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One harden for all who wait: the lane that commits share, and who makes it durable.
+//! Group commit: the lane that commits share, and the leader that makes its records durable with one harden.
 //!
-//! - **Flow** a record is appended to the mirror ─▶ who needs it durable joins the group that collects ─▶ the first that finds nobody
-//!   at it leads: closes the group, writes everything that is there, hardens once ─▶ wakes the group, and one of the next
-//!   group, which collected meanwhile
-//! - **Rule** a leader with [`Durability::Group`] waits for company only when the last group had more members than have joined by
-//!   now, and no longer than [`group_wait`](crate::Options::group_wait): who commits alone waits for nobody. Whoever cannot
-//!   wait cuts that short
-//! - **Rule** nobody is woken in vain: a group has a condition of its own, in turns, so that those whose records are not durable yet
-//!   sleep on
+//! - **Flow** a record is appended to the mirror ─▶ a commit that needs it durable joins the group that collects ─▶ the first
+//!   member that finds no leader leads: closes the group, writes all appended records, hardens once ─▶ wakes the group, and
+//!   one member of the next group, which collected meanwhile
+//! - **Rule** a leader with [`Durability::Group`] waits for company only if the last group had more members than have joined by
+//!   now, and no longer than [`group_wait`](crate::Options::group_wait): a lone commit waits for nobody. A member that does
+//!   not wait for company ([`Durability::Sync`]) ends the leader's wait
+//! - **Rule** nobody is woken in vain: two conditions serve the groups in turns, so that members of the next group sleep on
 //! - **Source** group commit as in DeWitt et al. 1984
 //! - **Not here** records: `commit`
 
@@ -28,15 +27,15 @@ use crate::store::{Store, lock};
 pub(crate) struct Shared {
     pub lane: Lane<()>,
     pub state: Mutex<SharedState>,
-    /// A group is durable, or one of it is to lead: by group, in turns.
+    /// Wakes a group that is durable, or one member that is to lead; group `g` sleeps at index `g % 2`.
     done: [Condvar; 2],
-    /// As many have joined as the leader waits for.
+    /// Wakes the leader: as many have joined as it waits for.
     company: Condvar,
     /// Bytes appended and not durable; 0 lets a Sync commit pass without looking.
     pub unflushed: AtomicU64,
 }
 
-/// What the shared lane's lock guards.
+/// State that the shared lane's lock guards.
 #[derive(Debug)]
 pub(crate) struct SharedState {
     pub counters: Counters,
@@ -44,18 +43,18 @@ pub(crate) struct SharedState {
     pub appended: u64,
     /// Records before this are durable.
     pub durable: u64,
-    /// Records before this are durable, or somebody is making them so.
+    /// Records before this are durable, or a leader is making them so.
     closed: u64,
-    /// Somebody makes records durable, or gathers company to do so.
+    /// True while a leader makes records durable, or waits for company.
     led: bool,
     gathers: bool,
-    /// The group that collects.
+    /// Number of the group that collects.
     group: u64,
-    /// Who joined it.
+    /// Commits that joined this group so far.
     joined: u32,
-    /// How many a leader waits for: as many as the last group had.
+    /// Members that a leader waits for: as many as the last group had.
     wanted: u32,
-    /// Who sleeps, by group, in turns.
+    /// Threads asleep for a group: `group % 2` is the index.
     asleep: [u32; 2],
 }
 
@@ -115,7 +114,7 @@ impl Shared {
         state
     }
 
-    /// Wakes those who sleep, and only if there are any: each call is a system call.
+    /// Wakes the threads that sleep, and only if there are any: each call is a system call.
     fn wake_all(&self, turns: impl IntoIterator<Item = u64>, asleep: [u32; 2]) {
         for turn in turns {
             if asleep[(turn % 2) as usize] > 0 {
@@ -131,7 +130,7 @@ impl Store {
         self.flush_in_company(position, Duration::ZERO)
     }
 
-    /// The same; a leader waits so long for company, if it is likely to come.
+    /// As [`Store::flush`]; a leader waits up to `wait` for company, if the last group had more members.
     fn flush_in_company(&self, position: u64, wait: Duration) -> Result<()> {
         let shared = &self.shared;
         let mut state = lock(&shared.state);

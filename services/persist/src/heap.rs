@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which slabs are nobody's, and how a heap is laid out at the start and when it grows.
+//! The free slabs of a heap, and the layout of a heap at the start and when it grows.
 //!
-//! - **Owner** [`FreeSlabs`] is in memory only: at open it is read off the directory. A slab leaves it when a transaction takes it,
-//!   and comes back when the transaction aborts, or when the freeing is durable
-//!   Zones without a directory that are nobody's are a list of their own: they have no slabs (`span`)
+//! - **Owner** [`FreeSlabs`] is in memory only: at open it is read off the directory. A slab leaves it when a transaction takes
+//!   it, and comes back when the transaction aborts, or when the freeing is durable
+//! - **Zones** free zones without a directory are in a list of their own, because they have no slabs (`span`)
 //! - **Layout** see `layout`
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ pub(crate) struct FreeSlabs {
     words: Vec<u64>,
     slabs: u64,
     hint: usize,
-    /// Zones without a directory that are nobody's.
+    /// Free zones without a directory.
     idle: BTreeSet<u64>,
 }
 
@@ -31,7 +31,7 @@ impl FreeSlabs {
         self.words.resize(slabs.div_ceil(64) as usize, 0);
     }
 
-    /// Slabs known.
+    /// Slabs that there are bits for.
     pub fn slabs(&self) -> u64 {
         self.slabs
     }
@@ -47,12 +47,12 @@ impl FreeSlabs {
         ZONE_SLABS.min(self.slabs.saturating_sub(zone * ZONE_SLABS))
     }
 
-    /// A zone without a directory is nobody's.
+    /// Adds a zone without a directory to the free ones.
     pub fn give_idle(&mut self, zone: u64) {
         self.idle.insert(zone);
     }
 
-    /// Takes a zone without a directory that has room for slabs, and how many slabs it has with those of a directory.
+    /// Takes a free zone without a directory that has room for slabs; returns it with its slabs, the directory's included.
     pub fn take_idle(&mut self) -> Option<(u64, u64)> {
         let zone = *self.idle.iter().find(|zone| self.in_zone(**zone) > DIRECTORY_SLABS)?;
         self.idle.remove(&zone);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The heap as transactions see it: one range of addresses that never moves.
 //!
-//! - **Kinds** mirror: a private mapping of the file's heap. What was never written is the file's own page cache; what was
-//!   written is this process's alone until the log has it. in place: the medium's shared mapping itself (undo).
-//!   filled: memory, read when the
-//!   pool is opened (shadow, whose pages do not lie in order, and the simulator)
-//! - **Owner** bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
+//! - **Kinds** Mirror: a private mapping of the file's heap. A page that was never written is the file's page cache; changes
+//!   reach the file only through the log. In place: the medium's shared mapping itself (undo). Filled: memory that is read in
+//!   when the pool is opened (shadow, whose pages do not lie in order, and the simulator)
+//! - **Owner** the holder of a section's lock owns the section's bytes; the directory's words are read by all, with atomic loads
 //! - **Order** growth maps behind the end and then publishes the new length with Release
 //! - **Layout** of a pool over several files: a mapping per stripe, side by side, so as many as [`MAPPINGS_MAX`] at most
 //! - **Not here** when a mirror's pages may be dropped again: `trim`
@@ -33,11 +32,11 @@ pub(crate) struct Image {
     reserved: u64,
     owned: bool,
     filled: bool,
-    /// Stripes that are mapped one by one, when the reservation is what that allows and not what was asked for: their bytes.
+    /// Bytes of a stripe, if its size and [`MAPPINGS_MAX`] limit the reservation; None: the reservation is what was asked for.
     crowded: Option<u64>,
 }
 
-/// What an image is made of.
+/// The memory behind an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A private mapping of the file's heap.
@@ -48,9 +47,9 @@ pub(crate) enum Kind {
     Filled,
 }
 
-// SAFETY: a range of addresses; who may touch which bytes is settled by the locks of sections.
+// SAFETY: the mapping is not bound to a thread; the locks of sections settle which thread may touch which bytes.
 unsafe impl Send for Image {}
-// SAFETY: as above.
+// SAFETY: fields are atomics or never change; bytes of the heap are written only by the holder of their section's lock.
 unsafe impl Sync for Image {}
 
 /// Mappings that an image of stripes may take: the kernel lets a process have 65,530 (vm.max_map_count).
@@ -196,7 +195,7 @@ impl Image {
         Ok(())
     }
 
-    /// Why a pool of stripes cannot have a longer image, if that is so.
+    /// Returns the error for a heap that cannot grow further because its stripes are too small.
     pub fn crowded(&self) -> Option<Error> {
         let stripe = self.crowded?;
         Some(Error::Argument {
@@ -208,7 +207,7 @@ impl Image {
     }
 
     fn map_memory(&self, from: u64, to: u64) -> Result<()> {
-        // SAFETY: as in `map_file`.
+        // SAFETY: [from, to) lies in this image's reservation; nothing refers to it yet.
         unsafe {
             rustix::mm::mmap_anonymous(
                 self.base.add(usize::try_from(from).expect(NEVER)).cast(),
@@ -303,9 +302,8 @@ impl Image {
         word
     }
 
-    /// A word of the directory, or 0 where the zone has none. Zones lose and get their directories while others read: a stale
-    /// pointer leads anywhere. So the word counts only if no zone lost its directory from before it was known to have one until
-    /// after the word was read.
+    /// Reads a word of the directory, or 0 where the zone has none. Zones lose and get their directories while others read, and a
+    /// stale pointer may lead anywhere. So the word counts only if no zone lost its directory between check and read.
     #[cold]
     fn word_unless_body(&self, slab: u64, offset: u64) -> u64 {
         loop {
@@ -338,7 +336,7 @@ impl Image {
         self.bodies.fetch_min(zone * ZONE_SLABS, Ordering::AcqRel);
     }
 
-    /// A zone is about to lose its directory: whoever reads an entry there and does not know it yet reads again.
+    /// Announces that a zone loses its directory: a reader that read an entry there meanwhile reads again.
     pub fn body_changes(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
@@ -351,7 +349,8 @@ impl Image {
         if offset + 8 > self.len() {
             return 0;
         }
-        // SAFETY: as above.
+        // SAFETY: in bounds (above), 8-byte aligned, and only ever stored to as a whole word while others may read; where an
+        // object's bytes lie instead, what was read is not used.
         let word = unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Acquire);
         if slab >= self.bodies.load(Ordering::Relaxed) {
             return self.word_unless_body(slab, offset);
@@ -377,7 +376,7 @@ impl Image {
         Entry::from_words([self.entry_word(slab), self.entry_rest(slab)])
     }
 
-    /// A word that is read without its lock: stored to as a whole only.
+    /// Reads a word without its lock; it is only ever stored to as a whole.
     pub fn word(&self, offset: u64) -> u64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len());
         // SAFETY: in bounds and aligned (above).
@@ -399,7 +398,7 @@ impl Image {
         unsafe { std::slice::from_raw_parts(self.at(offset), bytes as usize) }
     }
 
-    /// The same, word by word; both multiples of 8.
+    /// As [`Image::bytes`], word by word; both are multiples of 8.
     #[inline(always)]
     pub fn words(&self, offset: u64, bytes: u64) -> Words<'_> {
         Words::new(self.bytes(offset, bytes))

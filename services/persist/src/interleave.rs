@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Creating and opening pools whose heap is interleaved over several files.
 //!
-//! - **Flow** open: each file locked ─▶ its header read ─▶ the headers say which file is which device, and whether all are there and of
-//!   one pool and one time ─▶ mapped ─▶ `medium::Striped` ─▶ recovered as any pool
-//! - **Order** a header is written to all devices and made durable before device 0 gets it. So what device 0 says of generation g,
-//!   another one says of g, or of g + 1 when a crash came between; anything else is a file of another time
+//! - **Flow** open: each file locked ─▶ its header read ─▶ the headers say which file is which device, and whether all are there
+//!   and of one pool and one time ─▶ mapped ─▶ `medium::Striped` ─▶ recovered as any pool
+//! - **Order** a header is written to all devices and made durable before device 0 gets it. So what device 0 says of generation
+//!   g, another one says of g, or of g + 1 when a crash came between; anything else is a file of another time
 //! - **Rule** files get their names from the last device to the first: without device 0 there is no pool
 //! - **Not here** which byte lies where: `medium::striped`
 
@@ -111,7 +111,7 @@ fn create(paths: &[&Path], options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A file that is locked, and what it says of itself.
+/// A locked file and its header.
 struct Found<'a> {
     path: &'a Path,
     file: File,
@@ -178,7 +178,7 @@ fn sort(found: Vec<Found<'_>>) -> Result<Vec<Found<'_>>> {
     Ok(places.into_iter().flatten().collect())
 }
 
-/// Whether what the other devices say agrees with device 0, and each file is as long as it must be.
+/// Checks that the headers of the other devices agree with device 0, and that each file is as long as it must be.
 fn agree(found: &[Found<'_>], geometry: Geometry) -> Result<()> {
     let log = &found[0].header;
     for (at, one) in found.iter().enumerate() {

@@ -6,7 +6,8 @@
 //! - **Flow** build in the mirror ─▶ `tail` published ─▶ applier reads the mirror ─▶ `head` (may be reused)
 //! - **Why** the mirror is in cache; reading the log back would fetch from memory what was just stored past the caches
 //! - **Owner** [tail, head + capacity) of mirror and file belong to the holder of `state`; [head, tail) to the applier, to read
-//! - **Order** `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable elsewhere
+//! - **Order** `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable
+//!   elsewhere
 
 use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +46,7 @@ impl Drop for Mirror {
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Lane<S> {
-    /// Its number.
+    /// The lane's number; 0 is the shared one.
     pub index: u32,
     /// Where it starts in the file.
     pub start: u64,
@@ -55,14 +56,15 @@ pub(crate) struct Lane<S> {
     tail: AtomicU64,
     /// Room before this may be reused.
     head: AtomicU64,
-    /// What its owner keeps from transaction to transaction.
+    /// State that the lane's owner keeps from transaction to transaction.
     pub state: Biased<S>,
     mirror: Mirror,
 }
 
 // SAFETY: the mirror's bytes have one writer, the holder of `state`, and readers only of what `tail` published.
 unsafe impl<S: Send> Send for Lane<S> {}
-// SAFETY: as above.
+// SAFETY: `head` and `tail` are atomics, `state` has its lock. The mirror's free part belongs to the holder of `state`;
+// others read only bytes that `tail` published and `head` has not released.
 unsafe impl<S: Send> Sync for Lane<S> {}
 
 impl<S> Lane<S> {
@@ -79,7 +81,7 @@ impl<S> Lane<S> {
         }
     }
 
-    /// Where in the ring a position is; capacities are powers of two.
+    /// Offset of a position in the ring; capacities are powers of two.
     #[inline]
     fn at(&self, position: u64) -> u64 {
         position & (self.capacity - 1)

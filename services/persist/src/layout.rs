@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where things are in a pool file. `docs/formats/pool.md` says the same in words.
 //!
-//! - **Layout** 0        header A, 4 KiB: [`Header`], the rest zero
-//!   4096     header B, the same; the one with a valid CRC and the greater generation holds
-//!   8192     lane heads: for each of 64 lanes two [`LaneHead`], 64 bytes each
-//!   16384    the types whose objects are in the pool, 64 KiB: `catalog`
-//!   81920    lanes, one after the other, [`Header::lane_bytes`] each
-//!   …        from [`Header::heap_start`] on: the heap, in zones
-//! - **Heap** a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab 4 of
-//!   zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body of
-//!   an object of more than a zone (`span`)
+//! - **Layout** by offset in the file:
+//!   - 0: header A, 4 KiB: [`Header`], the rest zero
+//!   - 4096: header B, the same; the one with a valid CRC and the greater generation holds
+//!   - 8192: lane heads: for each of 64 lanes two [`LaneHead`], 64 bytes each
+//!   - 16384: the types whose objects are in the pool, 64 KiB: `catalog`
+//!   - 81920: lanes, one after the other, [`Header::lane_bytes`] each
+//!   - from [`Header::heap_start`] on: the heap, in zones
+//! - **Heap** a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab
+//!   4 of zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body
+//!   of an object of more than a zone (`span`)
 //! - **Slab** a bitmap of its slots (1 = in use), padded to 64 bytes, then the slots; all of one type and one section
 //! - **Order** little endian; checksums are CRC-32C over everything but themselves
 //! - **Not here** log records: `docs/formats/log.md`, `memlift_spec`
@@ -22,7 +23,7 @@ pub const MAGIC: [u8; 8] = *b"MLPOOL\0\x01";
 pub const HEADER_BYTES: u64 = 4096;
 /// The format's major version: others are refused.
 pub const MAJOR: u32 = 1;
-/// No position, sequence, generation or epoch comes here in any pool's life; a file that says so is damaged.
+/// Upper bound of positions, sequences, generations and epochs: no pool lives that long, so a file with a greater one is damaged.
 pub const COUNTED_MAX: u64 = 1 << 62;
 /// Most lanes that a pool can have.
 pub const LANES_MAX: u32 = 64;
@@ -32,7 +33,7 @@ pub const HEADS_START: u64 = 8192;
 pub const LANES_START: u64 = CATALOG_START + CATALOG_BYTES;
 /// Where the catalog of types is.
 pub const CATALOG_START: u64 = 16384;
-/// Its size.
+/// Bytes of the catalog.
 pub const CATALOG_BYTES: u64 = 64 << 10;
 /// Bytes of a slab: all of one type and section.
 pub const SLAB_BYTES: u64 = 16 << 10;
@@ -48,9 +49,9 @@ pub const SUPERBLOCK_SLAB: u64 = DIRECTORY_SLABS;
 pub const SUPERBLOCK_OFFSET: u64 = SUPERBLOCK_SLAB * SLAB_BYTES;
 /// Where the bitmap of zones without a directory starts in the heap.
 pub const BODIES_OFFSET: u64 = SUPERBLOCK_OFFSET + 4096;
-/// Its size.
+/// Bytes of this bitmap.
 pub const BODIES_BYTES: u64 = SLAB_BYTES - 4096;
-/// Zones that it has bits for: the first 6 TiB of a heap.
+/// Zones that this bitmap has bits for: the first 6 TiB of a heap.
 pub const BODIES_ZONES: u64 = BODIES_BYTES * 8;
 /// Most slabs of a run: the superblock has one of the first zone's.
 pub const RUN_SLABS_MAX: u64 = ZONE_SLABS - DIRECTORY_SLABS - 1;
@@ -61,21 +62,21 @@ pub const HEAP_BYTES_MIN: u64 = (SUPERBLOCK_SLAB + 2) * SLAB_BYTES;
 
 /// Feature: the pool has, or had, objects of more than a zone. Without it the bitmap of zones without a directory does not count.
 pub const FEATURE_SPANS: u32 = 1;
-/// Feature: log records say how far their lane was durable. A program that does not know it would take them for torn ones.
+/// Feature: log records say how far their lane was durable. A program that does not know it would take them for torn.
 pub const FEATURE_CLAIMS: u32 = 2;
 /// Features without which a program must not open the pool.
 pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS;
 /// Features without which a program must not write to the pool.
 pub const RO_COMPAT_KNOWN: u32 = 0;
 
-/// What a pool says about itself.
+/// A pool's header: its geometry and features.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The greater one of two headers holds.
+    /// The good header with the greater generation holds.
     pub generation: u64,
     /// Random; a log record of another pool never counts.
     pub uuid: [u8; 16],
-    /// Features that others may ignore, may read over, must know.
+    /// Features that a program may ignore.
     pub compat: u32,
     /// Features without which a program must not write.
     pub ro_compat: u32,
@@ -91,15 +92,15 @@ pub struct Header {
     pub heap_start: u64,
     /// Bytes of the heap.
     pub heap_bytes: u64,
-    /// Sections: things that are locked apart.
+    /// Sections, the parts of the pool that are locked apart.
     pub sections: u32,
     /// Goes up with each recovery: records of an earlier one never count again.
     pub epoch: u64,
     /// True if the pool was closed and its log is empty.
     pub clean: bool,
-    /// This file's place among the files of an interleaved pool, and how many there are.
+    /// This file's index among the files of an interleaved pool.
     pub device: u16,
-    /// Files of the pool.
+    /// Files of the pool; 1 without interleaving.
     pub devices: u16,
     /// Bytes of the heap that lie in one file before the next file's turn.
     pub stripe_bytes: u64,
@@ -138,7 +139,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// [`Error::NotAPool`], [`Error::Version`] or [`Error::Feature`]; [`Error::Corrupt`] with the field that is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Header, Error> {
         let bytes: &[u8; FIELDS_BYTES] =
             bytes.get(..FIELDS_BYTES).and_then(|b| b.try_into().ok()).ok_or(Error::NotAPool)?;
@@ -178,7 +179,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether the numbers fit together.
+    /// Checks that the numbers fit together.
     fn validate(&self) -> Result<(), Error> {
         let lanes_fit = (1..=LANES_MAX).contains(&self.lanes)
             && (4096..=1 << 32).contains(&self.lane_bytes)
@@ -219,7 +220,7 @@ impl Header {
         self.heap_start + self.heap_bytes * copies
     }
 
-    /// What records of this lane are salted with.
+    /// Salt of the checksums of this lane's records.
     pub fn salt(&self, lane: u32) -> u32 {
         crc32c(&[&self.uuid, &self.epoch.to_le_bytes(), &lane.to_le_bytes()])
     }
@@ -265,7 +266,7 @@ impl LaneHead {
     }
 }
 
-/// What a slab is used for.
+/// A slab's entry in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Entry {
@@ -275,7 +276,7 @@ pub struct Entry {
     pub section: u16,
     /// One of the constants below.
     pub state: u8,
-    /// 0.
+    /// Always 0 in the file.
     pub reserved: u8,
     /// Slab: bytes from slot to slot. Run: bytes of an element.
     pub stride: u32,
@@ -284,7 +285,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Nobody's.
+    /// A slab that nobody owns.
     pub const FREE: u8 = 0;
     /// Slots of one type.
     pub const SLOTS: u8 = 1;
@@ -357,7 +358,7 @@ pub struct Superblock {
     pub root_offset: u64,
     /// Its layout hash.
     pub root_layout: u64,
-    /// 0.
+    /// Always 0 in the file.
     pub reserved: [u64; 6],
 }
 

@@ -5,8 +5,8 @@
 //!   crash leaves a whole pool or none
 //! - **Open** lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
 //!   slots in. No object is touched, so the time does not grow with the data
-//! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as the
-//!   next writer will find it, and the file stays as it is
+//! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as
+//!   the next writer will find it, and the file stays as it is
 //! - **Owner** one opener at a time; the lock goes with the descriptor, also when the process dies
 
 use std::fs::{File, OpenOptions};
@@ -34,7 +34,7 @@ use crate::span::Covered;
 use crate::store::{Parts, Store};
 use memlift_engine::persist::Biased;
 
-/// Bytes to which heaps are aligned in the file, when they are not small.
+/// Alignment of heaps in the file, in bytes, unless they are small.
 const ALIGN: u64 = 2 << 20;
 
 pub(crate) fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
@@ -126,7 +126,7 @@ pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
         return Err(Error::Exists { path: path.to_owned() });
     }
     let temporary = temporary(path)?;
-    // What lies there already is somebody else's, and is not removed below.
+    // A file of this name belongs to somebody else: `create_new` fails, and the removal below is not reached.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -162,7 +162,7 @@ pub(crate) fn link(temporary: &Path, path: &Path) -> Result<()> {
     File::open(parent).and_then(|folder| folder.sync_all()).map_err(file_error("sync the folder of", path))
 }
 
-/// A name beside `path` that nobody looks at.
+/// A hidden name beside `path`, for a file in the making.
 pub(crate) fn temporary(path: &Path) -> Result<PathBuf> {
     let name = path
         .file_name()
@@ -280,7 +280,7 @@ fn image(
     Ok(image)
 }
 
-/// Whether a mirror can have all of its pages at once.
+/// Checks that a mirror can have all of its pages at once: no `mirror_bytes` below the heap, and enough free memory.
 fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
     if options.mirror_bytes.is_some_and(|limit| limit < header.heap_bytes) {
         let what =
@@ -293,7 +293,7 @@ fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
     })
 }
 
-/// An object of many slabs, as far as the directory was read: its slabs follow each other and are nobody else's.
+/// An object of many slabs, as far as the directory was read: its slabs follow each other and belong to it alone.
 #[derive(Clone, Copy, Default, Debug)]
 struct Run {
     first: Entry,
@@ -382,7 +382,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         }
         _ => odd = Some(slab),
     });
-    // What is followed through a directory's or the superblock's slab would be changed behind everybody's back.
+    // A system slab whose entry is another's would let a pointer write over the directory or the superblock.
     let system = (0..slabs).filter(|slab| is_system(*slab) && !image.is_body(slab / ZONE_SLABS));
     let mut used = system.filter(|slab| !matches!(image.entry(*slab).state, Entry::FREE | Entry::SYSTEM));
     if let Some(slab) = odd.or_else(|| used.next()).or_else(|| run.is_open().then_some(slabs)) {

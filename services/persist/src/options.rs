@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a pool is asked to be.
+//! Options of a pool: mechanism, sizes, durability.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Mechanism {
         Mechanism::ALL.into_iter().find(|mechanism| *mechanism as u8 == byte)
     }
 
-    /// In lower case, as the command line has it.
+    /// Its name in lower case, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Redo => "redo",
@@ -47,22 +47,22 @@ pub enum Durability {
     /// It is durable when the call returns, and shares its fence with others that commit at the same time; waits up to
     /// [`Options::group_wait`] for them.
     Group,
-    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`] or `Sync` commit, and without one
-    /// [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more than
-    /// [`Options::buffered_bytes`] of log.
+    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`] or `Sync` commit, and without
+    /// one [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more
+    /// than [`Options::buffered_bytes`] of log.
     Buffered,
 }
 
 /// Where a store becomes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Domain {
-    /// Found out: MAP_SYNC → lines; memory file systems → lines; anything else → pages.
+    /// Detected: MAP_SYNC → lines; memory file systems → lines; anything else → pages.
     #[default]
     Auto,
     /// By write-back of cache lines and a store fence. On an ordinary file that survives the death of the process only;
     /// [`crate::Pool::guarantee`] says so.
     Lines,
-    /// By fdatasync.
+    /// By fdatasync of the file.
     Pages,
 }
 
@@ -77,7 +77,8 @@ pub struct Options {
     pub max_bytes: u64,
     /// Lanes of the log: transactions that can be under way at once, plus one that groups share.
     pub lanes: u32,
-    /// Bytes of each lane, rounded up to a power of two; the largest transaction is half of it.
+    /// Bytes of each lane, rounded up to a power of two. A transaction may fill half of it (redo), a quarter (checkpoint) or all
+    /// of it (undo).
     pub lane_bytes: u64,
     /// Sections: parts of the pool that are locked apart.
     pub sections: u32,
@@ -87,15 +88,15 @@ pub struct Options {
     pub domain: Domain,
     /// How long a `Group` commit waits for company at most, where the group before it had more members than have joined by then.
     pub group_wait: Duration,
-    /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread starts
-    /// with the first such transaction and sleeps while there is none. Zero: nobody does, until somebody asks.
+    /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread
+    /// starts with the first such transaction and sleeps while there is none. Zero: no thread, so it waits for a sync.
     pub buffered_wait: Duration,
-    /// Bytes of log that `Buffered` transactions may have in memory: whoever goes beyond makes them durable himself before his commit
+    /// Bytes of log that `Buffered` transactions may have in memory: a commit that goes beyond makes them durable before it
     /// returns. A quarter of a lane is the most.
     pub buffered_bytes: u64,
     /// Touch every page of image and file when the pool is opened.
     pub prefault: bool,
-    /// No writing. A pool that nobody closed is recovered in this process's memory, and its file stays as it is; one that is
+    /// No writing. A pool that was not closed is recovered in this process's memory, and its file stays as it is; one that is
     /// interleaved over several files is refused then.
     pub read_only: bool,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is

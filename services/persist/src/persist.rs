@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can live in a pool: plain bytes with a layout hash.
+//! The types that can live in a pool: plain bytes with a layout hash.
 //!
 //! - **Layout** [`Persist::LAYOUT`] is FNV-1a, 64 bits, over the type's name, its size and, for each field in order, its name,
 //!   offset and own hash. A pointer counts with the name of what it points to and not with its fields, so that types
 //!   may point to each other
 //! - **Rule** every pattern of bits is a value, there is no padding, nothing is dropped and nothing is borrowed: a file can
 //!   say anything, and reading it must stay defined
-//! - **Flow** [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to another
+//! - **Flow** [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to
+//!   another
 //! - **Not here** moving old objects to a new layout: `migrate`
 
 /// A type whose values can live in a pool. Derive it.
@@ -54,7 +55,7 @@ pub struct PointerField {
     pub at: u64,
     /// True if it is a [`crate::PSlice`]: a u64 with the number of elements follows.
     pub array: bool,
-    /// What it leads to.
+    /// Describes the type that it points to.
     pub target: fn() -> TypeInfo,
 }
 
@@ -69,16 +70,16 @@ pub struct TypeInfo {
     pub tag: u32,
     /// The tag of an array of it.
     pub array_tag: u32,
-    /// Its size.
+    /// Bytes of a value.
     pub bytes: u64,
-    /// Its alignment.
+    /// Alignment of a value, in bytes.
     pub align: u64,
     /// [`Persist::pointers`].
     pub pointers: fn(u64, &mut dyn FnMut(PointerField)),
 }
 
 impl TypeInfo {
-    /// Of a type.
+    /// Describes the type `T`.
     pub fn of<T: Persist>() -> TypeInfo {
         TypeInfo {
             name: T::NAME,
@@ -95,7 +96,7 @@ impl TypeInfo {
 /// One field of a struct.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Its name.
+    /// The field's name; a tuple's is its index.
     pub name: &'static str,
     /// Bytes from the start of the struct.
     pub offset: u32,

@@ -85,7 +85,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// What `work` returns; [`Error::Full`], [`Error::TooLarge`], [`Error::Stopped`] of the commit.
+    /// The error that `work` returns; [`Error::Full`], [`Error::TooLarge`], [`Error::Stopped`] of the commit.
     #[inline]
     pub fn tx<R, E: From<Error>>(&self, work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         tx::run(&self.store, TxOptions::default(), work)
@@ -109,7 +109,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// What `work` returns; [`Error::Stopped`].
+    /// The error that `work` returns; [`Error::Stopped`].
     #[inline]
     pub fn read<R, E: From<Error>>(&self, work: impl FnOnce(&Reader<'_>) -> Result<R, E>) -> Result<R, E> {
         self.store.running()?;
@@ -149,12 +149,12 @@ impl Pool {
         self.store.apply_all()
     }
 
-    /// What acknowledged transactions survive, here.
+    /// The crashes that acknowledged transactions survive on this machine.
     pub fn guarantee(&self) -> Guarantee {
         self.store.medium.guarantee()
     }
 
-    /// What opening it had to recover.
+    /// Result of the recovery when the pool was opened.
     pub fn recovered(&self) -> Recovered {
         self.recovered
     }
@@ -174,7 +174,7 @@ impl Pool {
         self.store.counters()
     }
 
-    /// The same of the applier.
+    /// As [`Pool::counters`], for the applier.
     pub fn applier_counters(&self) -> Counters {
         lock(&self.store.applier).counters
     }
@@ -190,7 +190,7 @@ impl Pool {
         (free.slabs() * crate::layout::SLAB_BYTES, free.free() * crate::layout::SLAB_BYTES)
     }
 
-    /// Closes it: as dropping it, but the error is seen.
+    /// Closes the pool as a drop does, but returns the error.
     ///
     /// # Errors
     ///
@@ -214,17 +214,17 @@ impl Pool {
         self.store.intact(written)
     }
 
-    /// The insides, for what keeps transactions open across calls (`raw`).
+    /// The store, for handles that keep transactions open across calls (`raw`).
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A pool whose buffered transactions wait until somebody asks for them.
+    /// A pool without a flusher: buffered transactions wait until a call makes them durable.
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
         Pool { store: Arc::new(store), recovered }
     }
 
-    /// A pool that makes them durable by itself.
+    /// A pool with a flusher, which makes buffered transactions durable.
     pub(crate) fn of_files(parts: (Store, Recovered)) -> Pool {
         let pool = Pool::from_parts(parts);
         pool.store.flusher.bind(&pool.store);
@@ -240,7 +240,7 @@ impl Drop for Pool {
     }
 }
 
-/// Looks at objects; nobody changes them meanwhile. See [`Pool::read`].
+/// Reads objects, which nobody changes meanwhile. See [`Pool::read`].
 #[derive(Debug)]
 pub struct Reader<'p> {
     store: &'p Store,

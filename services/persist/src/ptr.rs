@@ -2,8 +2,8 @@
 //! Pointers that survive: offsets into the heap, typed.
 //!
 //! - **Layout** [`PPtr`]: u64, bytes from the start of the heap; 0 is null. [`PSlice`]: u64 offset, u64 elements
-//! - **Rule** a pointer is a claim. Whoever follows it ([`crate::Tx`], [`crate::Reader`]) checks type, bounds and section first,
-//!   so a stale or forged one gives an error and never undefined behaviour
+//! - **Rule** a pointer is a claim. Code that follows it ([`crate::Tx`], [`crate::Reader`]) checks type, bounds and section
+//!   first, so a stale or forged one gives an error and never undefined behaviour
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -37,8 +37,8 @@ impl<T> PPtr<T> {
         self.offset == 0
     }
 
-    /// The same pointer, to what its target becomes: for `From` between two layouts. [`crate::Pool::migrate`] turns its place into the
-    /// new one when the target has moved.
+    /// The same pointer, to what its target becomes: for `From` between two layouts. [`crate::Pool::migrate`] turns its place
+    /// into the new one when the target has moved.
     pub const fn migrated<N: Migrates<From = T>>(self) -> PPtr<N> {
         PPtr::from_offset(self.offset)
     }
@@ -53,7 +53,7 @@ pub struct PSlice<T> {
 }
 
 impl<T> PSlice<T> {
-    /// No elements.
+    /// An array without elements.
     pub const EMPTY: PSlice<T> = PSlice { offset: 0, elements: 0, target: PhantomData };
 
     /// The array of `elements` that lies `offset` bytes from the start of the heap.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools for languages that have no types at Rust's compile time, and no closures to hold a lock by.
+//! Pools for languages without types at Rust's compile time, and without closures to hold a lock by.
 //!
 //! - **Flow** [`Handle`] (closed at most once, left alone in a forked child) ─▶ [`OpenTx`], [`OpenRead`]: a transaction, a read
 //!   lock, held from call to call ─▶ objects ([`crate::Tx::alloc_raw`], [`read_raw`], …) and ordered maps ([`Table`])

@@ -2,9 +2,10 @@
 //! Slabs without objects go back to the pool, for objects of any type.
 //!
 //! - **Flow** all sections locked ─▶ slabs of slots whose bitmap is empty ─▶ some of them free, in one transaction ─▶ again
-//! - **Why** a slab stays with its type when its last object goes: whoever frees and allocates by turns would write the directory each
-//!   time. So this happens when it is asked for
-//! - **Order** the lists of free slots forget a slab before it is committed: after an abort they know less than they could, never more
+//! - **Why** a slab keeps its type when its last object goes: a program that frees and allocates by turns would otherwise write
+//!   the directory each time. So slabs go back on request only
+//! - **Order** slabs leave the lists of free slots before the commit: after an abort the lists may lack free slots, but never
+//!   have slots that are taken
 //! - **Not here** slabs in the middle of a migration: `migrate`
 
 use crate::error::Result;
@@ -18,8 +19,8 @@ use crate::tx::{self, TxOptions};
 const SOME: usize = 32;
 
 impl Pool {
-    /// Gives slabs (16 KiB) that have no objects any more back to the pool, for objects of other types and sections; gives how many.
-    /// Waits for all sections, so not from within a transaction. It reads a word or some of every slab.
+    /// Returns slabs (16 KiB) without objects to the pool, for objects of other types and sections; returns their number.
+    /// Waits for all sections, so not from within a transaction. It reads one word or a few of every slab.
     ///
     /// # Errors
     ///
@@ -43,7 +44,7 @@ fn is_empty(store: &Store, slab: u64, entry: Entry) -> bool {
     (0..first / 8).all(|word| store.image.word(slab * SLAB_BYTES + word * 8) == 0)
 }
 
-/// Gives back some of those from a slab on; gives where to go on, and how many.
+/// Returns some slabs to the pool, from a slab on; returns where to go on, and how many it was.
 fn some(store: &Store, from: u64) -> Result<(u64, u64)> {
     tx::run(store, TxOptions::default(), |t| {
         let slabs = store.image.len() / SLAB_BYTES;

@@ -30,14 +30,14 @@ pub(crate) fn bound(ranges: u64, bytes: u64) -> u64 {
 /// A record in the making, in memory of its own.
 #[derive(Debug)]
 pub(crate) struct Builder<'a> {
-    /// Words, little-endian.
+    /// The record's words, little-endian.
     target: &'a mut [[u8; 8]],
     at: usize,
     entries: u32,
     kind: u8,
 }
 
-/// What is left before a record is sealed.
+/// A record whose header is still to be written: the numbers that go there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Built {
     /// Whole record, a multiple of 64.
@@ -84,7 +84,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A range with what it holds now.
+    /// Appends a range with its current content.
     #[inline(always)]
     pub fn range_of(&mut self, offset: u64, words: Words<'_>) {
         let mut done = 0;

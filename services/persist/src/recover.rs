@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From whatever a crash left to a pool: the log's good records go to their place, in order.
+//! Recovery: makes a pool of what a crash left, by storing the log's good records to their place, in order.
 //!
-//! - **Flow** header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage (`tail`)
-//!   ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
+//! - **Flow** header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage
+//!   (`tail`) ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
 //!   harden
 //! - **Order** a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
 //!   never acknowledged either, and nothing that is there depends on it (`commit`)
-//! - **Rule** damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it begins;
-//!   undo puts back all that is left
+//! - **Rule** damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it
+//!   begins; undo puts back all that is left
 //! - **Rule** idempotent: until the heads or the epoch are durable, the same records are stored again, in the same order. The
 //!   epoch salts every checksum: what lies behind a torn record now is never good again
 //! - **Owner** nobody else has the pool yet. Every number in the file is hostile until it was checked here
@@ -28,7 +28,7 @@ use memlift_spec::operand::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
 
-/// What recovery found and did.
+/// Result of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Recovered {
     /// Transactions in the log that were not at their place.
@@ -39,10 +39,10 @@ pub struct Recovered {
     pub clean: bool,
 }
 
-/// What is done about damage in the log.
+/// How recovery treats damage in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Loss {
-    /// Recovery refuses.
+    /// Recovery fails with [`Error::LogDamaged`].
     Refuse,
     /// Recovery goes on without the transactions that the damage hits, and those after them.
     Accept,
@@ -96,7 +96,7 @@ pub(crate) fn newer(a: Result<Header>, b: Result<Header>) -> Result<Header> {
     }
 }
 
-/// What a file that is one of several is refused with when it comes alone.
+/// The error for a file of an interleaved pool that is opened alone.
 pub(crate) fn alone(header: &Header) -> Error {
     Error::Argument {
         what: format!(
@@ -110,7 +110,7 @@ fn short(bytes: u64, wanted: u64) -> Error {
     Error::corrupt(format!("the file has {bytes} bytes and should have {wanted}: it was truncated"))
 }
 
-/// Which of a lane's two heads holds, and the turn of the next one.
+/// Reads a lane's two heads: the newer one that is good, and the turn of the next one to write.
 fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
     let mut heads = [None; 2];
     for (turn, head) in heads.iter_mut().enumerate() {
@@ -182,7 +182,7 @@ impl Ring<'_> {
         while position - self.head < self.capacity {
             let round = position + self.capacity - position % self.capacity;
             let Some(header) = self.good(position, salt)? else {
-                // The record that says so may be the bad one; the next transaction says that nothing else was there.
+                // The WRAP record may be the bad one. The next transaction, found behind it, proves that nothing else was there.
                 let goes_on = round - self.head < self.capacity
                     && self.good(round, salt)?.is_some_and(|header| {
                         header.kind != RECORD_UNDO && header.sequence == last.saturating_add(1)
@@ -360,8 +360,8 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
             write_head(medium, lane, &mut applier, head)?;
         }
     }
-    // Heads and header become durable together, in whichever order: with the new epoch, what the old heads lead to is no
-    // record any more, and what they had is in its place.
+    // Heads and header become durable together, in whichever order. With the new epoch the records behind old heads do not count
+    // any more, and their content is in its place.
     header.epoch += 1;
     header.generation += 1;
     header.clean = false;

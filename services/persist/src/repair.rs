@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes a damaged pool one that opens, on a copy, and says what it changed.
 //!
-//! - **Flow** copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to and
-//!   not in use ─▶ durable ─▶ named; then `check` says what is left
+//! - **Flow** copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to
+//!   and not in use ─▶ durable ─▶ named; then `check` says what is left
 //! - **Rule** damage in the log that costs transactions is refused, unless the caller accepts the loss
-//! - **Rule** the newer good header goes to both places; records that recovery does not take are not taken here either; an entry that
-//!   makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
+//! - **Rule** the newer good header goes to both places; records that recovery does not take are not taken here either; an entry
+//!   that makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
 //!   and no object is changed. Every change is in the list
 //! - **Not here** a pool without one good header: there is nothing to go by
 
@@ -36,11 +36,11 @@ use crate::tail;
 /// One thing that was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Where.
+    /// The part of the file that was changed.
     pub part: Part,
     /// Bytes from the start of the file.
     pub offset: u64,
-    /// In words.
+    /// A sentence for the user.
     pub what: String,
 }
 
@@ -50,17 +50,17 @@ impl fmt::Display for Change {
     }
 }
 
-/// What a repair did, and what is left.
+/// Result of a repair: the changes, and the findings that are left.
 #[derive(Clone, Debug)]
 pub struct Repaired {
     /// Every change, in order.
     pub changes: Vec<Change>,
-    /// What `check` says afterwards.
+    /// Report of a check of the repaired copy.
     pub report: Report,
 }
 
-/// Repairs a copy of `source`, which becomes the new file `target`; of an interleaved pool, the copies of the other files become `target.1`,
-/// `target.2`, …
+/// Repairs a copy of `source`, which becomes the new file `target`. Of an interleaved pool, the copies of the other files become
+/// `target.1`, `target.2`, …
 ///
 /// # Errors
 ///
@@ -308,8 +308,8 @@ impl Mend {
         self.harden()
     }
 
-    /// Whether a lane's only head is the one that recovery starts from. The one that is torn may have been newer: then the records
-    /// behind this one are of a later round, and good ones lie further on.
+    /// Returns true if a lane's only good head is the one that recovery starts from. The torn head may have been newer: then the
+    /// records behind this one are of a later round, and good ones lie further on.
     fn leads_on(&self, lane: u32, head: &LaneHead) -> Result<bool> {
         if self.header.mechanism == Mechanism::Undo as u8 {
             return Ok(true);

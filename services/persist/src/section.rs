@@ -17,13 +17,13 @@ pub(crate) struct Shelf {
     pub stride: u32,
     /// Slots that were freed, and whose freeing is durable.
     pub ready: Vec<u64>,
-    /// Slabs with slots that nobody has looked at yet.
+    /// Slabs with slots whose bits were not read yet.
     pub slabs: Vec<u64>,
     /// The slab that is being used up, and the next slot to look at.
     pub current: Option<(u64, u64)>,
 }
 
-/// What a section's lock guards besides its objects.
+/// State that a section's lock guards besides its objects.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
     shelves: Vec<Shelf>,
@@ -35,7 +35,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// The shelf of a type; made when it is not there.
+    /// The shelf of a type; it is made if there is none.
     pub fn shelf(&mut self, tag: u32, stride: u32) -> &mut Shelf {
         let at = self.shelves.iter().position(|shelf| shelf.tag == tag && shelf.stride == stride);
         let at = at.unwrap_or_else(|| {
@@ -80,9 +80,9 @@ impl Section {
 /// pieces than they were stored in wait for the fence before (see `Words`).
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
-    /// Of a pool with one section, that one.
+    /// The only section, in a pool with one.
     one: Option<WriteGuard<'a, Section>>,
-    /// Else by number, ascending.
+    /// The held sections by number, ascending, in a pool with several.
     many: Vec<(u16, WriteGuard<'a, Section>)>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Held<'a> {
         self.one.is_some() || self.many.binary_search_by_key(&section, |(number, _)| *number).is_ok()
     }
 
-    /// A held section.
+    /// The section `at`, if it is held.
     #[inline]
     pub fn get(&mut self, section: u16) -> Option<&mut Section> {
         if let Some(one) = &mut self.one {
@@ -116,7 +116,7 @@ impl<'a> Held<'a> {
         Some(&mut self.many[at].1)
     }
 
-    /// The first one: where objects go unless told otherwise.
+    /// The first section that is held: new objects go there by default.
     #[inline]
     pub fn first(&self) -> u16 {
         self.many.first().map_or(0, |(number, _)| *number)

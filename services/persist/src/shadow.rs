@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Shadow paging: each page has two copies in the file, and a commit turns pages over.
 //!
-//! - **Layout** page p of the heap lies at heap_start + (2 p + copy) 4096. The table, between lanes and heap, has a bit per page: which
-//!   copy holds. A log record of kind pages says which bits a commit changed
+//! - **Layout** page p of the heap lies at heap_start + (2 p + copy) 4096. The table, between lanes and heap, has a bit per page:
+//!   the number of its current copy. A log record of kind pages says which bits a commit changed
 //! - **Flow** dirty lines of a page, and those by which its other copy is behind, go to that other copy; the record names page,
 //!   copy, lines and their checksum; one harden for all pages and the record. Applying a record sets bits in the table
-//! - **Why** the other copy is behind by what the last commit of this page changed, and no more: so it is brought up to date by two
-//!   commits' lines, not by a page
+//! - **Why** the other copy lacks only what the last commit of this page changed: so a commit writes the lines of two
+//!   commits, not a page
 //! - **Order** a copy is overwritten only when the commit that turned away from it is durable. The last record of the log may be
 //!   durable while its lines are not: recovery compares their checksum and drops the record then
 //! - **Source** NearPM §4.3 (shadowcpy)
@@ -54,7 +54,7 @@ pub(crate) struct Shadow {
     start: u64,
     /// Pages of the heap; the table's last word may have bits for more.
     pages: u64,
-    /// Which copy holds, a bit per page: of the last commit, durable or about to be.
+    /// The current copy of each page, a bit each: as of the last commit, which is durable or about to be.
     current: Vec<u64>,
     /// The same as the table in the file has it, or will have it once `stale` is stored.
     table: Vec<u64>,
@@ -94,7 +94,7 @@ impl Shadow {
         words[page as usize / 64] >> (page % 64) & 1
     }
 
-    /// Which copy of a page holds.
+    /// Number of a page's current copy, 0 or 1.
     pub fn copy(&self, page: u64) -> u64 {
         Shadow::bit(&self.current, page)
     }
@@ -152,7 +152,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Whether the copies that a record names hold the lines that it says.
+    /// Returns true if the copies that a record names hold the lines that it names.
     pub fn verifies(&self, medium: &Medium, heap_start: u64, record: &[u8]) -> Result<bool> {
         for (page, copy, lines, checksum) in entries(record)? {
             if page >= self.pages {

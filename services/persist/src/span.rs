@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of more than a zone: redo and undo pools.
 //!
-//! - **Layout** the object starts with slab 4 of a zone, behind the directory; what does not fit there lies in the zones that follow,
-//!   and those have no directory: the object's bytes are where it would be. Slab 4's entry ([`Entry::SPAN`]) names type,
-//!   section and how many slabs; the zone's other entries are zero. A bit per zone without a directory is in the
-//!   superblock's slab ([`BODIES_OFFSET`])
-//! - **Rule** bits and entries are apart. A zone loses its directory when nothing is in it, and with the bit durable before a byte
-//!   is stored there; until an entry covers it, and after that is gone, it is idle: for the next such object, or, made a
-//!   directory again, for slabs. So a transaction has to log the one entry, and an abort or a crash leaves idle zones
-//! - **Order** losing it: log applied (it may have words of the old directory) ─▶ the feature in both headers, once ─▶ bits stored,
-//!   hardened. Getting it back: log applied ─▶ zeros stored, hardened ─▶ bits stored, hardened. A word of bits is stored
-//!   as one, so it is as it was or as it shall be
-//! - **Owner** whoever took the zones out of `free_slabs`; words of bits are changed under `bodies`
+//! - **Layout** the object starts with slab 4 of a zone, behind the directory; what does not fit there lies in the zones that
+//!   follow, and those have no directory: the object's bytes are where it would be. Slab 4's entry ([`Entry::SPAN`]) names type,
+//!   section and how many slabs; the zone's other entries are zero. A bit per zone without a directory is in the superblock's
+//!   slab ([`BODIES_OFFSET`])
+//! - **Rule** the bits of zones and the entry of an object change separately. A zone loses its directory when it is empty, and
+//!   its bit is durable before a byte of an object is stored there. A zone without a directory that no entry covers is idle: for
+//!   the next such object, or, with a new directory, for slabs. So a transaction logs one entry only, and an abort or a crash
+//!   leaves idle zones
+//! - **Order** to lose a directory: log applied (it may have words of the old directory) ─▶ the feature in both headers, once ─▶
+//!   bits stored, hardened. To get it back: log applied ─▶ zeros stored, hardened ─▶ bits stored, hardened. A word of bits is
+//!   stored as one, so a crash leaves it old or new
+//! - **Owner** the thread that took the zones out of `free_slabs`; words of bits are changed under `bodies`
 //! - **Not here** finding room for slabs and runs: `heap`
 
 use std::collections::BTreeSet;
@@ -69,7 +70,7 @@ pub(crate) fn marked(header: &Header, mut word: impl FnMut(u64) -> Result<u64>) 
     Ok(found)
 }
 
-/// The objects of more than a zone, as far as the directory was read in order: what they cover is nobody else's.
+/// The objects of more than a zone, as far as the directory was read in order; each zone that one covers belongs to it alone.
 #[derive(Debug)]
 pub(crate) struct Covered {
     spans: bool,
@@ -121,9 +122,9 @@ pub(crate) fn start_of(
 pub(crate) struct Zones {
     /// Its first slab.
     pub first: u64,
-    /// Its first zone has no directory.
+    /// Its first zone, if that has no directory yet.
     pub restore: Option<u64>,
-    /// Its other zones that have one.
+    /// Its other zones, those that still have a directory.
     pub lose: Vec<u64>,
 }
 
@@ -157,7 +158,7 @@ impl Store {
                 None => self.grow_to(end * SLAB_BYTES, slabs * SLAB_BYTES)?,
             }
         };
-        // Half-way nobody knows what the file has: the next open does.
+        // After a failure in the middle, what the file has is not known until the next open.
         self.prepare(&zones).map_err(|error| self.stop(error))?;
         Ok(zones.first)
     }

@@ -32,28 +32,28 @@ use memlift_engine::persist::Biased;
 pub(crate) struct Store {
     pub medium: Medium,
     pub image: Image,
-    /// Pages of the image that are this process's own; None: as many as may be.
+    /// Private pages of the mirror; None: their number has no limit.
     pub private: Option<PrivatePages>,
     pub mechanism: Mechanism,
     pub options: Options,
     pub header: Mutex<Header>,
     pub heap_start: u64,
-    /// Of each lane, for this epoch.
+    /// Salt of each lane's checksums, for this epoch.
     pub salts: Vec<u32>,
-    /// Lane 0.
+    /// Lane 0, which commits share.
     pub shared: Shared,
     /// Lanes from 1 on.
     pub lanes: Vec<Lane<Writes>>,
     pub sections: Vec<Biased<Section>>,
     /// Checkpoint and shadow: what changed since the last one.
     pub dirty: Biased<Dirty>,
-    /// Shadow: which copy of each page holds.
+    /// Shadow: the current copy of each page.
     pub shadow: Option<Biased<Shadow>>,
     /// The last sequence that was given out.
     pub sequence: AtomicU64,
     pub applier: Mutex<Applier>,
     pub free_slabs: Mutex<FreeSlabs>,
-    /// Held by who changes which zones have a directory.
+    /// Lock for changing which zones have a directory.
     pub bodies: Mutex<()>,
     pub catalog: Mutex<Catalog>,
     /// Makes buffered transactions durable in time.
@@ -62,7 +62,7 @@ pub(crate) struct Store {
     reason: OnceLock<String>,
 }
 
-/// Locks; a panic elsewhere does not make what is guarded worse: every holder leaves it whole.
+/// Locks, also after a panic elsewhere: every holder leaves the guarded value whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -131,7 +131,7 @@ impl Store {
         })
     }
 
-    /// Refuses when the disk has failed.
+    /// Returns [`Error::Stopped`] if the disk has failed.
     #[inline]
     pub fn running(&self) -> Result<()> {
         if self.stopped.load(Ordering::Acquire) {

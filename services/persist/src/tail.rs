@@ -7,8 +7,8 @@
 //! - **Order** where all transactions follow each other (one section, or commits by pages), lanes vouch for each other as well.
 //!   Sequences are dense, and a record of an own lane, or a good one of the shared lane, was written after everything of the own
 //!   lanes that precedes it was durable. So a missing sequence below the last good one is damage
-//! - **Version** records without a claim are of pools that an earlier release wrote. There, a good record behind a bad one counts as
-//!   damage: nothing that was acknowledged is dropped in silence
+//! - **Version** records without a claim are of pools that an earlier release wrote. There, a good record behind a bad one counts
+//!   as damage: nothing that was acknowledged is dropped in silence
 //! - **Not here** reading the lanes: `recover`
 
 use crate::layout::Header;
@@ -21,19 +21,19 @@ pub(crate) struct Found {
     pub lane: usize,
 }
 
-/// What damage in the log costs.
+/// The transactions that damage in the log may cost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LogDamage {
     /// The first sequence that is lost.
     pub from: u64,
     /// Transactions that may be lost with it.
     pub transactions: u64,
-    /// In words.
+    /// A sentence for the user.
     pub what: String,
 }
 
-/// Returns true if transactions follow each other, so that a later one's record says that all earlier ones are durable: with one section,
-/// and where commits are by pages. Undo gives no dense sequences.
+/// Returns true if transactions follow each other, so that a later one's record says that all earlier ones are durable: with one
+/// section, and where commits are by pages. Undo gives no dense sequences.
 pub(crate) fn one_order(header: &Header) -> bool {
     match Mechanism::from_byte(header.mechanism) {
         Some(Mechanism::Checkpoint | Mechanism::Shadow) => true,
@@ -56,7 +56,7 @@ pub(crate) struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// The damage that would lose most, if there is any.
+    /// The damage that would lose most transactions; None: there is none.
     pub fn damage(&self) -> Option<LogDamage> {
         let lanes = (0..self.ends.len()).filter_map(|lane| self.claimed(lane));
         let (from, mut what) = lanes.chain(self.missing()).min_by_key(|(from, _)| *from)?;

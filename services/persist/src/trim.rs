@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A mirror that does not grow beyond a limit: pages whose changes are in the file go back to the file's page cache.
+//! Limits a mirror's memory: pages whose changes are in the file go back to the file's page cache.
 //!
-//! - **Flow** commit and abort mark the pages that a transaction wrote ─▶ more than [`crate::Options::mirror_bytes`]: due ─▶ the end of
-//!   a commit, where no lock is held ─▶ log made durable and applied ─▶ all sections locked for writing ─▶ what came
-//!   meanwhile as well ─▶ private pages dropped, marks cleared
-//! - **Rule** under those locks nothing private differs from the file, so nobody can tell a dropped page from one that stays
-//! - **Order** an automatic trim never waits for a section without end: a transaction that this very thread keeps open may hold it.
-//!   It tries a while, and again when an eighth of the limit was written since
+//! - **Flow** commit and abort mark the pages that a transaction wrote ─▶ more than [`crate::Options::mirror_bytes`] are marked:
+//!   a trim is due ─▶ at the end of a commit, with no lock held: log made durable and applied ─▶ all sections locked for
+//!   writing ─▶ later records applied as well ─▶ private pages dropped, marks cleared
+//! - **Rule** under those locks nothing private differs from the file, so a dropped page reads the same as before
+//! - **Order** an automatic trim never waits for a section without end: this thread itself may keep a transaction open that holds
+//!   it. It tries a while, and again when an eighth of the limit was written since
 //! - **Not here** pools without a mirror (undo, shadow, the simulator's): trimming does nothing there
 
 use std::sync::OnceLock;
@@ -28,7 +28,7 @@ const WORDS: usize = 512;
 const BLOCK_PAGES: u64 = WORDS as u64 * 64;
 /// The least limit, in pages.
 const LEAST_PAGES: u64 = 256;
-/// How often an automatic trim looks whether a section is free, yielding in between.
+/// Tries of an automatic trim to lock a section, yielding in between.
 const PATIENCE: u32 = 200;
 
 type Block = [AtomicU64; WORDS];
@@ -87,7 +87,7 @@ impl PrivatePages {
         self.due.store(false, Ordering::Relaxed);
     }
 
-    /// It did not work out: again when an eighth more was written.
+    /// Puts a trim off that did not get all sections: it is due again when an eighth of the limit more was written.
     fn postpone(&self) {
         self.next.store(self.count.load(Ordering::Relaxed) + self.limit / 8, Ordering::Relaxed);
     }

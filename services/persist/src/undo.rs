@@ -6,8 +6,8 @@
 //! - **Fences** one for each batch of ranges that was announced (`Tx::declare` announces many), and two at commit
 //! - **Rule** no store in place before the harden that follows its before-image. On a page-cache file that harden is a sync,
 //!   because the kernel may write a dirty page whenever it likes
-//! - **Order** recovery puts before-images back, the latest record first. Transactions that were under way in different lanes held
-//!   different sections, so their order does not matter
+//! - **Order** recovery puts before-images back, the latest record first. Transactions that were under way in different lanes
+//!   held different sections, so their order does not matter
 //! - **Why** for pools that shall not be mirrored in memory
 //! - **Source** NearPM §4.1; NVML's undo log is the same with a fence per range
 
@@ -69,7 +69,7 @@ impl Store {
         Ok(())
     }
 
-    /// What was stored in place is durable, and then its before-images are not needed any more. Serves commit and abort.
+    /// Makes stores in place durable, and then discards their before-images. Serves commit and abort.
     pub(crate) fn commit_undo(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
         self.running()?;
         self.finish_undo(lane, writes).map_err(|error| self.stop(error))

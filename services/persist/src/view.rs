@@ -67,10 +67,10 @@ fn other_section(wanted: &'static str, offset: u64, section: u16) -> Error {
     Error::Section { wanted, offset, section }
 }
 
-/// Bytes of a node that are worth asking for before they are needed: as many lines as may be on their way at once.
+/// Bytes of a node that are prefetched: as many lines as may be on their way at once.
 const AHEAD_BYTES: usize = 1024;
 
-/// Asks for the lines of an object, so that they come at the same time and not one after the other.
+/// Prefetches the lines of an object, so that they come at the same time and not one after the other.
 #[inline(always)]
 pub(crate) fn prefetch<T>(object: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -83,7 +83,7 @@ pub(crate) fn prefetch<T>(object: &T) {
     let _ = (object, AHEAD_BYTES);
 }
 
-/// What both transactions and readers can do.
+/// Reads that transactions and readers can do.
 pub trait View {
     #[doc(hidden)]
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8>;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes of the image that somebody may have stored a moment ago, read so that nobody waits for it.
+//! Words of the image that may have been stored just now, read without waiting for these stores.
 //!
-//! - **Why** a load that spans several stores waits until they have reached the cache, and behind a fence that is a hundred
-//!   nanoseconds and more; a load of one word is served from the store itself. So everything is loaded by words
-//! - **Why** of stores only a hundred or so can wait behind a fence: then the core stands still. So what is stored from here is
-//!   stored in pairs of words, which take one place, and compared in registers
+//! - **Why** a load that spans several stores waits until they have reached the cache; behind a fence that takes a hundred
+//!   nanoseconds and more. A load of one word is forwarded from the store itself. So everything is loaded by words
+//! - **Why** a store buffer holds a hundred stores or so behind a fence; when it is full, the core stands still. So words are
+//!   stored in pairs, which take one place in it, and are compared in registers
 //! - **Flow** [`Words::save`] before a range is lent ─▶ [`Words::differing`] at commit ─▶ [`Words::store`] into the record
 
 #[cfg(target_arch = "x86_64")]
@@ -45,13 +45,13 @@ impl<'a> Words<'a> {
         self.bytes.len() / 8
     }
 
-    /// A part.
+    /// The words [from, to).
     #[inline(always)]
     pub fn part(self, from: usize, to: usize) -> Words<'a> {
         Words { bytes: &self.bytes[from * 8..to * 8] }
     }
 
-    /// All bytes.
+    /// The words as bytes.
     #[inline(always)]
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
@@ -84,7 +84,7 @@ impl<'a> Words<'a> {
         unsafe { copy(self.start(), target.as_mut_ptr().cast(), self.len()) }
     }
 
-    /// Which of up to 64 words are not as they were, a bit each.
+    /// The words that are not as they were, a bit each, for up to 64 words.
     #[inline(always)]
     pub fn differing(self, before: &[u64]) -> u64 {
         assert!(self.len() == before.len() && before.len() <= 64);
@@ -116,7 +116,8 @@ fn make_room(list: &mut Vec<u64>, words: usize) {
 #[inline(always)]
 unsafe fn copy(source: *const u64, target: *mut u64, words: usize) {
     let mut at = 0;
-    // SAFETY: in bounds, as the caller promises. Volatile, so that the compiler does not make one load of several.
+    // SAFETY: `source` and `target` have `words` words each and `at` stays below that. Volatile, so that the compiler does not
+    // make one load of several.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         while words - at >= 2 {
@@ -139,7 +140,8 @@ unsafe fn copy(source: *const u64, target: *mut u64, words: usize) {
 #[inline(always)]
 unsafe fn pair(source: *const u64) -> __m128i {
     let both: __m128i;
-    // SAFETY: two loads that the caller vouches for; no flags, no stack. In assembly because the compiler would make one of them.
+    // SAFETY: two loads of the words at `source`, both readable as the caller vouches; no flags, no stack. In assembly, because
+    // the compiler would make one load of them.
     unsafe {
         core::arch::asm!(
             "movq {both}, qword ptr [{source}]",
@@ -152,7 +154,7 @@ unsafe fn pair(source: *const u64) -> __m128i {
     both
 }
 
-/// Which words of a line differ: a bit each.
+/// The words of a line that differ, a bit each.
 ///
 /// # Safety
 ///
@@ -160,7 +162,7 @@ unsafe fn pair(source: *const u64) -> __m128i {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn line_differs(now: *const u64, before: *const u64) -> u64 {
-    // SAFETY: in bounds, as the caller promises.
+    // SAFETY: both sides have a line of eight words, as the caller vouches, and `at` goes to 6 in pairs.
     let same = unsafe {
         let same = |at: usize| _mm_cmpeq_epi32(pair(now.add(at)), _mm_loadu_si128(before.add(at).cast()));
         let halves = [_mm_packs_epi32(same(0), same(2)), _mm_packs_epi32(same(4), same(6))];
@@ -181,7 +183,7 @@ unsafe fn line_differs(now: *const u64, before: *const u64) -> u64 {
 #[inline(always)]
 unsafe fn line_differs(now: *const u64, before: *const u64) -> u64 {
     (0..LINE).fold(0, |all, at| {
-        // SAFETY: in bounds, as the caller promises.
+        // SAFETY: both sides have `LINE` words, as the caller vouches, and `at` is less.
         let (now, before) = unsafe { (now.add(at).read_volatile(), before.add(at).read()) };
         all | u64::from(u64::from_le(now) != before) << at
     })

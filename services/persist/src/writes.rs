@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a transaction did so far: ranges it may have changed, how they were before, what it took and gave back.
+//! The changes of a transaction so far: ranges it may have changed, their before-images, what it took and gave back.
 //!
 //! - **Flow** [`Writes::touch`] before a range is lent for writing ─▶ commit reads the ranges, abort puts the before-images back
 //! - **Rule** a range that is touched again is found among the last ones and not saved twice; if it is missed, it is logged
@@ -22,7 +22,7 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    /// Nobody saw what was there before.
+    /// Value of `saved` for a range of a new object, which has no before-image.
     pub const FRESH: u32 = u32::MAX;
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Writes {
     declared: Vec<(u64, u32)>,
     /// Directory entries as they were.
     pub entries: Vec<(u64, Entry)>,
-    /// Slots taken.
+    /// Slots that the transaction took.
     pub taken: Vec<Freed>,
     /// Slots given back.
     pub freed: Vec<Freed>,
@@ -52,7 +52,7 @@ pub(crate) struct Writes {
     pub slabs_taken: Vec<(u64, u64)>,
     /// Slabs given back.
     pub slabs_freed: Vec<(u64, u64)>,
-    /// What the lane asked of the medium.
+    /// Requests of this lane's transactions to the medium since the pool was opened.
     pub counters: Counters,
     /// Undo: where this transaction's log records start; None before the first.
     pub undo_from: Option<u64>,
@@ -66,15 +66,15 @@ pub(crate) struct Writes {
     pub sequence: u64,
 }
 
-/// How far back a range is looked for.
+/// Ranges, from the last one back, that are searched.
 const LOOK_BACK: usize = 8;
 
 impl Writes {
-    /// Ready for the next transaction.
+    /// Clears it for the next transaction.
     pub fn clear(&mut self) {
         self.touched.clear();
         self.saved.clear();
-        // A look is cheaper than a store.
+        // Reading a length is cheaper than storing it.
         fn empty<T>(list: &mut Vec<T>) {
             if !list.is_empty() {
                 list.clear();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Buffered transactions and what of them is there after a kill: everything that had its time, and all but so many bytes.
+//! The buffered transactions that are there after a kill: all whose time was over, and all but the last `buffered_bytes`.
 //!
 //! - **Method** this very program is the child: with a role in its environment it works on a pool until it is killed
 //! - **Not here** crashes of the machine: the simulator's tests
@@ -45,7 +45,7 @@ fn forever() -> Options {
     options(Mechanism::Redo, Duration::from_secs(3600), 4096)
 }
 
-/// What the child does, when this process is one.
+/// The child's part, if this process is one.
 #[test]
 fn child() {
     let Ok(role) = std::env::var("MEMLIFT_TEST_ROLE") else { return };
@@ -65,8 +65,8 @@ fn child() {
     for _ in 0..100 {
         last = add(&pool);
     }
-    // Who hardens what comes later began after what was hardened before: once these are through, so is the last one. More
-    // than one of them, because a mechanism may harden several times for one group.
+    // A harden begins after the one before has ended: once later ones are through, `last` is durable. Eight of them, because a
+    // mechanism may harden several times for one group.
     for _ in 0..8 {
         let before = pool.counters().hardens;
         add(&pool);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files that something spoilt: a pool opens with what was acknowledged, or says clearly why not; no tool panics over one.
 //!
-//! - **Method** the sample pool, closed or with its log full, is changed in one place; then opened, read, written, checked, repaired
-//! - **Rule** what has a checksum or is said twice is intact or refused. A log record that is spoilt is refused when a later one claims
-//!   it (`log_damage`); the last one counts as never written: what is left is a prefix. Objects have no checksum (docs/formats/pool.md): there, nothing is promised but an orderly answer
+//! - **Method** the sample pool, closed or with its log full, is changed in one place; then opened, read, written, checked,
+//!   repaired
+//! - **Rule** content that has a checksum or is said twice is intact or refused. A damaged log record is refused when a later one
+//!   claims it (`log_damage`); the last one counts as never written, so a prefix is left. Objects have no checksum
+//!   (docs/formats/pool.md): with damage there an answer may be wrong, but no call panics
 //! - **Not here** a crash in the middle: the simulator's tests
 
 #[path = "golden/sample.rs"]

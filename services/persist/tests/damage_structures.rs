@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Damage in what memlift itself keeps: tables of Python and C, the store of `serve`. `check` sees it, `repair` mends what can be made
-//! anew from what is intact.
+//! Damage in what memlift itself keeps: tables of Python and C, the store of `serve`. `check` sees it, `repair` mends what can be
+//! made anew from what is intact.
 //!
 //! - **Method** a small pool of each is closed; one bit is flipped, in bitmaps and links in turn
 //! - **Not here** values, which have no checksum

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools over several files: one sync per commit, all files in step before the log forgets, and files that do not belong together.
+//! Pools over several files: one sync per commit, all files in step before the log forgets, and files that do not belong
+//! together.
 
 use std::path::PathBuf;
 

@@ -64,7 +64,7 @@ fn files(folder: &Path, name: &str) -> Vec<PathBuf> {
     (0..2).map(|at| folder.join(format!("{name}{at}"))).collect()
 }
 
-/// Between two truncations of the log, the second file may be anything from its last sync on: also what it was then.
+/// Between two truncations of the log the second file may be as old as its last sync.
 #[test]
 fn a_file_that_is_as_old_as_its_last_sync_catches_up_from_the_log() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -97,7 +97,7 @@ fn a_file_that_is_as_old_as_its_last_sync_catches_up_from_the_log() {
     assert!(first != last, "{first} {last}");
 }
 
-/// Headers are written to all files, so that an old one among new ones is known for what it is.
+/// Headers are written to all files, so that an old file among new ones is recognised.
 #[test]
 fn a_file_of_an_earlier_time_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What each primitive costs, exactly: hardens (a fence or a sync each), bytes of the log, lines written back.
+//! The exact cost of each primitive: hardens (a fence or a sync each), bytes of the log, lines written back.
 
 use memlift_persist::{
     Counters, Domain, Durability, Error, Mechanism, Options, PPtr, Persist, Pool, TxOptions, View,
@@ -33,7 +33,7 @@ fn pool(mechanism: Mechanism, domain: Domain) -> (tempfile::TempDir, Pool, Vec<P
     (folder, pool, nodes)
 }
 
-/// What commits and the applier are charged for `work`.
+/// The cost of `work` for commits, and for the applier.
 fn cost(pool: &Pool, work: impl FnOnce()) -> (Counters, Counters) {
     let (before, applier) = (pool.counters(), pool.applier_counters());
     work();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The format's promise: pools of earlier releases open, and what is written today is laid out as then.
+//! Compatibility of the format: pools of earlier releases open, and today's pools are laid out in the same way.
 //!
-//! - **Layout** `golden/FORMAT-MECHANISM-STATE.txt`, FORMAT being `v1` for version 1 without features, and `f` with the bits of those that
-//!   a new pool has: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of
-//!   zeros are left out. `waiting` has transactions in its log and one under way, `clean` was closed
-//! - **Write** `MEMLIFT_GOLDEN=write cargo test -p memlift-persist --test golden_pools`, for a new mechanism or version only: what is
-//!   there is a promise
+//! - **Layout** `golden/FORMAT-MECHANISM-STATE.txt`, FORMAT being `v1` for version 1 without features, and `f` with the bits of
+//!   those that a new pool has: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of zeros are left
+//!   out. `waiting` has transactions in its log and one under way, `clean` was closed
+//! - **Write** `MEMLIFT_GOLDEN=write cargo test -p memlift-persist --test golden_pools`, for a new mechanism or version only:
+//!   what is there is a promise
 //! - **Not here** the id of a pool, random, and checksums that depend on it: they are left out of the comparison
 
 #[path = "golden/sample.rs"]
@@ -53,7 +53,7 @@ fn unpacked(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What today's code makes: closed, and with transactions waiting.
+/// Files of today's code: closed, and with transactions waiting in the log.
 fn made(mechanism: Mechanism) -> [(&'static str, Vec<u8>); 2] {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, copy) = (folder.path().join("a.pool"), folder.path().join("b.pool"));
@@ -76,8 +76,8 @@ fn without_id(mut bytes: Vec<u8>, lanes_end: usize) -> Vec<u8> {
     bytes
 }
 
-/// The golden files: mechanism, state, path. Names end in what was special then: `shared`, when commits of pages went to the shared
-/// lane.
+/// The golden files: mechanism, state, path. Names end in what was special then: `shared`, when commits of pages went to the
+/// shared lane.
 fn kept() -> Vec<(Mechanism, String, PathBuf)> {
     let folder = file(Mechanism::Redo, "clean").parent().expect("a folder").to_owned();
     let mut all = Vec::new();

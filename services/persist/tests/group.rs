@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many threads commit in company: all of it is there, harden is shared, and when the log can no longer be written, nobody sleeps on.
+//! Many threads commit in company: all commits are there, hardens are shared, and when the log cannot be written, nobody sleeps
+//! on.
 //!
 //! - **Not here** crashes: the simulator's tests
 
@@ -46,7 +47,7 @@ fn threads_in_company_lose_nothing_and_share_their_hardens() {
             let pool = &pool;
             scope.spawn(move || {
                 for turn in 0..100 {
-                    // Most wait for company; some cannot wait, or do not care.
+                    // Most wait for company; some do not.
                     let durability = match (thread + turn) % 25 {
                         0 => Durability::Sync,
                         1 => Durability::Buffered,
@@ -73,7 +74,7 @@ fn break_file(path: &Path) {
         .map(|entry| entry.file_name().to_string_lossy().parse::<i32>().expect("a number"));
     let mut broken = 0;
     for number in file {
-        // SAFETY: dup2 has no memory; the number stays the pool's, who closes it.
+        // SAFETY: dup2 touches no memory; the descriptor's number stays the pool's, which closes it.
         assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&pipe), number) }, number);
         broken += 1;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Damage in the log is told from a torn tail: the one is refused and named, the other is left out.
+//! Damage in the log is told from a torn tail: damage is refused and named, a torn tail is left out.
 //!
-//! - **Method** a pool is copied while its log is full; then one bit of a record is flipped, or the sectors of a group that was never
-//!   synced are mixed with what was there before
-//! - **Rule** every record but the last is claimed by a later one, so its damage is refused. Sectors of an unsynced group may be torn in
-//!   any order: the pool opens with a prefix
+//! - **Method** a pool is copied while its log is full; then one bit of a record is flipped, or the sectors of a group that was
+//!   never synced are mixed with what was there before
+//! - **Rule** every record but the last is claimed by a later one, so its damage is refused. Sectors of an unsynced group may be
+//!   torn in any order: the pool opens with a prefix
 //! - **Not here** all images of a power cut: the simulator's tests
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Transactions of more ranges than a record's header counts: committed, recovered, brought to their place by each way there is.
+//! Transactions of more ranges than a record's header counts: committed, recovered, and applied in each way.
 
 use memlift_persist::{Domain, Durability, Error, Mechanism, Options, PPtr, Pool, Result, TxOptions, View};
 

@@ -69,7 +69,7 @@ impl From<sample::Node> for Stayed {
     }
 }
 
-/// What leads to nodes and is no node.
+/// A type that points to nodes and is no node.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 struct Large {
@@ -175,7 +175,7 @@ fn golden_pools_stay_in_place_where_the_slot_is_as_long() {
         memlift_persist::convert::convert(&path, &wide, &wish).expect("converted");
         let mut pool = Pool::open(&wide, &options()).expect("opened");
         let before = pool.read(|r| Ok::<_, Error>(r.root::<sample::Node>()?.expect("a root").offset()));
-        // Nothing moves, so nobody has to say that there are Large objects.
+        // Nothing moves, so Large need not be named.
         let did = pool.migrate(Migration::new().to::<Stayed>()).expect("migrated");
         assert_eq!((did.in_place, did.moved, did.pointers), (sample::KEYS, 0, 0), "{mechanism:?}");
         let mut keys = Vec::new();

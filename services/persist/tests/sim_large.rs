@@ -29,7 +29,7 @@ fn options(mechanism: Mechanism) -> Options {
     }
 }
 
-/// What the pool holds after each step.
+/// The pool's content after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Empty,
@@ -37,7 +37,7 @@ enum State {
     Large(u64, u64),
 }
 
-/// What the object is filled with: where a directory would be, it reads as runs that make no sense.
+/// The word that fills the object. Read as a directory entry, it is a run that makes no sense.
 const FILL: u64 = 0x0002_0000_0000_0064;
 
 const STEPS: [State; 5] =

@@ -158,7 +158,7 @@ fn an_undo_log_with_a_flag_survives_crashes_in_its_recovery() {
     assert_eq!(report.sampled_points, 0, "{report}");
 }
 
-/// What recovery resets matters only to the next transfer: the check goes on with one, and is crashed in that too.
+/// The fields that recovery resets matter only to the next transfer. So the check makes one, and is crashed in that too.
 #[test]
 fn none_of_its_write_backs_and_fences_can_be_left_out() {
     let check = |world: &World, acked: &[u64], _: &[u64]| {

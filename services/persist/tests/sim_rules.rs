@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The images that the simulator calls legal, against a machine that is simply run.
+//! Compares the images that the simulator allows with those of a machine that is simply run.
 //!
 //! - **Flow** a small random program ─▶ (a) the simulator's images at each of its crash points; (b) every state that
 //!   caches, write-combining buffers and a page cache can reach when they let go of what they hold at any

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Structures against those of the standard library, under each mechanism: random operations, in transactions of several, some of which abort, with the
-//! pool closed and opened in between.
+//! Compares structures with those of the standard library, under each mechanism: random operations, several per transaction,
+//! with aborts, and with the pool closed and opened in between.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -253,7 +253,7 @@ fn run<M: Map>(mechanism: Mechanism, acts: &[Act]) {
     }
 }
 
-/// What was put in and taken out again leaves nothing behind, however often.
+/// Checks that entries that were put in and taken out again leave nothing behind, however often.
 fn leaves_nothing<M: Map>(mechanism: Mechanism, rounds: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let pool = Pool::create(folder.path().join("map.pool"), &options_of(mechanism)).expect("created");
@@ -518,7 +518,7 @@ struct All {
     log: PPtr<memlift_persist::structures::AppendLogRoot<u64>>,
 }
 
-/// What a count or a number is when it is as wrong as it can be.
+/// Extreme values of a damaged count or number: near `u64::MAX`, one bit, or 0 to 3.
 fn extreme() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(u64::MAX),

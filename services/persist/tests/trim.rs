@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The mirror's memory is given back: what was written is the file's page cache again, with the same bytes.
+//! Trimming a mirror: its pages become the file's page cache again, with the same bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ fn the_mirror_stays_below_its_limit_and_nothing_changes() {
 const MIB: u64 = 1 << 20;
 const DATA: u64 = 512 * MIB;
 const MIRROR: u64 = 32 * MIB;
-/// What the child may have in all: program, mirror, and the page cache of its file.
+/// Limit of the child's memory in all: program, mirror, and the page cache of its file.
 const LIMIT: u64 = 192 * MIB;
 
 /// A memory cgroup (v1 or v2) of our own, where the system lets us make one.

@@ -128,7 +128,7 @@ fn layout(input: &Input) -> TokenStream {
     }
 }
 
-/// What is checked without waiting for a use: possible where there are no parameters.
+/// Assertions that the compiler checks at the definition, without a use. Only for types without parameters.
 fn at_definition(input: &Input) -> TokenStream {
     let Input { ident, krate, name, .. } = input;
     let differs = input.from.as_ref().map(|from| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What may be kept in a pool, read off the tokens: a struct of fixed layout that borrows nothing.
+//! The structs that may be kept in a pool, read off the tokens: of fixed layout, and borrowing nothing.
 //!
 //! - **Flow** `DeriveInput` ─▶ parameters, `repr`, options, fields ─▶ [`Input`], or every fault in words that say what to do
 //! - **Rule** what tokens cannot show (types of fields, gaps) is left to the assertions that `expand` writes
@@ -15,7 +15,7 @@ use syn::{
 /// The largest alignment of a pool, in bytes.
 pub const MAX_ALIGN: u64 = 64;
 
-/// A struct that passed.
+/// A struct that can be kept in a pool.
 pub struct Input {
     pub ident: Ident,
     pub generics: Generics,

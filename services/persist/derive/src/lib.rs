@@ -2,7 +2,7 @@
 //! `#[derive(Persist)]`: a struct as plain bytes with a layout hash, proven by the compiler of the crate that uses it.
 //!
 //! - **Flow** tokens ─▶ [`input`] (what may be kept, in words) ─▶ [`expand`] (the impl and its assertions)
-//! - **Rule** the generated code says nothing that it does not check: fields are `Persist` by their bound, without padding by an
+//! - **Rule** the generated code claims only what it checks: fields are `Persist` by their bound, without padding by an
 //!   assertion at each field, aligned to at most 64 bytes by another
 //! - **Not here** the trait and the hash: `memlift_persist::persist`
 #![deny(unsafe_code)]

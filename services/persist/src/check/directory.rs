@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether each slab's directory entry makes sense, and what a damaged one was.
+//! Checks that each slab's directory entry makes sense, and finds what a damaged one was.
 //!
-//! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
-//!   everything else on its own
-//! - **Rule** entries have no checksum; what makes up for it: free is all zeros, the catalog knows each type's size, a run says the
-//!   same in each of its slabs. An entry that makes no sense is what it makes sense as after one flipped bit, if that is
-//!   one thing; else it is free, and what was there is lost
+//! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶
+//!   slabs that name their run, but whose run lacks its first slab ─▶ everything else on its own
+//! - **Rule** entries have no checksum. Instead: free is all zeros, the catalog knows each type's size, and a run says the same
+//!   in each of its slabs. A senseless entry is restored if exactly one entry that differs by one bit makes sense; else it
+//!   is free, and what was there is lost
 //! - **Not here** what is in the slabs: `objects`
 
 mod zones;
@@ -25,7 +25,7 @@ pub(crate) type Words = [u64; 2];
 #[derive(Clone, Debug)]
 pub(crate) struct Odd {
     pub slab: u64,
-    /// What it should be: words by their offset in the heap.
+    /// The words to write instead, by their offset in the heap.
     pub proposed: Vec<(u64, u64)>,
     /// Other things that one flipped bit makes of it: `objects::resolve` chooses.
     pub candidates: Vec<Entry>,
@@ -33,7 +33,7 @@ pub(crate) struct Odd {
 }
 
 impl Odd {
-    /// What an entry should be.
+    /// The two words of an entry, by their offset in the heap.
     pub fn words(slab: u64, entry: Entry) -> Vec<(u64, u64)> {
         let offset = Entry::offset(slab);
         entry.words().into_iter().zip([offset, offset + 8]).map(|(word, at)| (at, word)).collect()
@@ -54,8 +54,8 @@ struct Judge<'a> {
     odd: Vec<Odd>,
 }
 
-/// The directory with every odd entry replaced by its proposal, and the odd ones. `marked` are the zones that have none. A slab in
-/// an object of more than a zone has [`SPAN_REST`].
+/// The directory with every odd entry replaced by its proposal, and the odd ones. `marked` are the zones that have none. A slab
+/// in an object of more than a zone has [`SPAN_REST`].
 pub(crate) fn judge(
     words: &[Words],
     marked: &BTreeSet<u64>,
@@ -206,7 +206,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether it can be a slab of slots, and of a type that is known.
+    /// None if the entry cannot be a slab of slots; else true if the catalog knows its type.
     fn slots_form(&self, words: Words) -> Option<bool> {
         let entry = Entry::from_words(words);
         let fits = entry.state == Entry::SLOTS
@@ -229,7 +229,7 @@ impl Judge<'_> {
         self.slots_form(words).is_some()
     }
 
-    /// What one flipped bit makes of an entry.
+    /// The entries that make sense and differ from this one by one bit.
     fn nearest(&self, slab: usize) -> Vec<Entry> {
         let words = self.words[slab];
         let mut found = Vec::new();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which files a tool works on: those that are named, or one and what belongs to it.
+//! Finds the files that a tool works on: those that are named, or one and the others of its pool.
 //!
-//! - **Flow** one path ─▶ its header ─▶ a pool of one file, or of several ─▶ the others: files in the same folder with the header of the same
-//!   pool, one for each device
+//! - **Flow** one path ─▶ its header ─▶ a pool of one file, or of several ─▶ the others: files in the same folder with the header
+//!   of the same pool, one for each device
 //! - **Rule** two files that claim one device are never chosen between: the caller names all
 //! - **Not here** whether the files agree: `interleave`
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::interleave::header_of;
 
-/// What the tools take: a path, or all paths of an interleaved pool in whatever order.
+/// An argument of the tools: one path, or all paths of an interleaved pool in any order.
 pub trait Files {
     /// The paths as they were named.
     fn paths(&self) -> Vec<PathBuf>;
@@ -60,7 +60,7 @@ pub(crate) fn family(named: &impl Files) -> Result<Vec<PathBuf>> {
     let [only] = &named[..] else {
         return Ok(named);
     };
-    // What is wrong with a file is said by who opens it.
+    // A file without a good header is passed on: the code that opens it reports the fault.
     let Some(header) = File::open(only).ok().and_then(|file| header_of(&file, only).ok()) else {
         return Ok(named);
     };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where in the file a byte of the heap lies.
 //!
-//! - **Layout** everywhere but with shadow paging: heap_start + offset. There: page p has two copies at heap_start + (2 p + copy) 4096,
-//!   and a table between lanes and heap has a bit for each page that says which one holds
+//! - **Layout** everywhere but with shadow paging: heap_start + offset. There: page p has two copies at heap_start + (2 p + copy)
+//!   4096, and a table between lanes and heap has a bit for each page that says which one holds
 //! - **Rule** the table is the one of a file whose log was replayed
 //! - **Not here** turning pages over: `shadow`
 

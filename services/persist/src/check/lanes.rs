@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What lies in each lane of the log, before anything is replayed.
+//! Reports the records in each lane of the log, before anything is replayed.
 //!
-//! - **Flow** both heads ─▶ records from the newer one on, as long as they are good ─▶ what the first other thing is ─▶ good
-//!   records behind it
-//! - **Rule** good is what recovery calls good: the same routine says so
+//! - **Flow** both heads ─▶ records from the newer one on, as long as they are good ─▶ the first thing that is no good record ─▶
+//!   good records behind it
+//! - **Rule** a record is good if recovery says so: both call the same routine
 //! - **Not here** replaying: `recover`
 
 use memlift_engine::persist;
@@ -14,7 +14,7 @@ use crate::layout::{HEAD_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::Medium;
 use crate::record::{self, PARTS_WRAP};
 
-/// What comes behind a lane's last good record.
+/// The first thing behind a lane's last good record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tail {
@@ -35,11 +35,11 @@ pub struct LaneReport {
     pub heads: [Option<LaneHead>; 2],
     /// Records that are good, from the head on.
     pub records: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub bytes: u64,
     /// Where they end, in the endless stream of the lane.
     pub end: u64,
-    /// What comes next.
+    /// The first thing behind these records.
     pub tail: Tail,
     /// Good records of this round behind a torn one.
     pub behind: u64,
@@ -110,7 +110,7 @@ pub(crate) fn later_epoch(medium: &Medium, header: &Header) -> Result<Option<u64
     Ok(None)
 }
 
-/// Looks at a lane.
+/// Reads a lane and reports its records.
 pub(crate) fn look(medium: &Medium, header: &Header, lane: u32) -> Result<LaneReport> {
     let heads = heads(medium, lane)?;
     let head = heads.iter().flatten().max_by_key(|head| head.position).copied().unwrap_or_default();

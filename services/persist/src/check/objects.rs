@@ -2,8 +2,8 @@
 //! The objects of a heap: which are in use, what they point to, and which nothing points to.
 //!
 //! - **Flow** bitmaps of all slabs ─▶ from the root along every pointer that the catalog names ─▶ what was not met
-//! - **Rule** an object is walked once, so circles end; a pointer that the catalog does not name is not seen, so what nothing
-//!   points to may still be somebody's
+//! - **Rule** an object is walked once, so circles end. A pointer that the catalog does not name is not seen, so an object
+//!   without pointers to it may still be in use
 //! - **Owner** a bit per slot is kept in memory, and another for those that were met
 //! - **Not here** what it means: `check` reports, `repair` repairs
 
@@ -56,7 +56,7 @@ pub(crate) struct Dangling {
     pub free: Option<Place>,
 }
 
-/// What the walk met.
+/// Result of the walk: the objects that it met, and the pointers that lead nowhere.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
     pub met: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Reach {
     marks: Vec<Option<Box<[u64]>>>,
 }
 
-/// How many dangling pointers are told one by one.
+/// Most dangling pointers that are listed one by one.
 const TOLD: usize = 1000;
 
 impl<'a> Heap<'a> {
@@ -219,7 +219,7 @@ impl<'a> Heap<'a> {
     }
 }
 
-/// Where several entries are possible, takes the one with which the fewest pointers lead nowhere and the fewest objects are nobody's.
+/// Where several entries are possible, takes the one with the fewest pointers that lead nowhere and unreachable objects.
 pub(crate) fn resolve(
     snapshot: &Snapshot,
     directory: &mut [Entry],
@@ -253,7 +253,7 @@ pub(crate) fn resolve(
     Ok(())
 }
 
-/// How many entries are tried out: each costs a few walks.
+/// Most entries that are tried out: each costs a few walks.
 const RESOLVED: usize = 8;
 
 struct Walk<'h> {
@@ -292,7 +292,7 @@ impl Walk<'_> {
     }
 
     fn dangle(&mut self, holder: u64, field: &str, target: u64, wanted: &str, free: Option<Place>) {
-        // What is free in a slab whose objects are on their way holds a new place, and must stay free.
+        // A free slot in a slab that a migration moves holds the new place of its object, so it must not become an object again.
         let free = free.filter(|place| !self.heap.types.moving(place.tag));
         self.reach.dangling_count += 1;
         if self.reach.dangling.len() < TOLD || (self.revive && free.is_some()) {

@@ -4,7 +4,7 @@
 //!
 //! - **Flow** a [`View`] of the file that notes each object it hands out ─▶ the structure's own walk over it ─▶ links that do
 //!   not agree, objects that are led to and free, objects in use that nothing leads to
-//! - **Rule** all links here are memlift's: what does not agree is damage, and no program's mistake
+//! - **Rule** only memlift writes these links: those that do not agree are damage, and no program's mistake
 //! - **Owner** the view borrows the snapshot: its mapping outlives what is handed out
 //! - **Not here** pointers that the catalog shows: `objects`; values: they have no checksum
 
@@ -21,7 +21,7 @@ use crate::persist::Persist;
 use crate::raw::{ForeignRoot, Table, root};
 use crate::view::{View, slice_tag};
 
-/// What is wrong with the structures of a pool.
+/// Damage in memlift's own structures in a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
     /// Places in the heap, and what does not agree there.

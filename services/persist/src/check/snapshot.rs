@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pool's file, looked at and not touched: headers, lanes, and the heap as recovery would leave it.
+//! A pool's file, read without a change: headers, lanes, and the heap as recovery would leave it.
 //!
 //! - **Flow** open for reading ─▶ shared lock (an owner is refused) ─▶ private mapping ─▶ headers ─▶ lanes as they lie ─▶
 //!   recovery into the private mapping ─▶ heap
 //! - **Rule** recovery is the pool's own (`recover`), so what is shown is what the next open gives
-//! - **Owner** stores of that recovery are this process's alone; pages that it does not touch stay the file's
+//! - **Owner** stores of that recovery are private to this process; pages that it does not touch stay the file's
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ use crate::recover::{self, Loss, Recovered};
 pub(crate) struct Snapshot {
     pub medium: Medium,
     pub file_bytes: u64,
-    /// What each of the two headers is, or what is wrong with it.
+    /// The two headers, each as decoded or with its fault.
     pub headers: [Result<Header>; 2],
-    /// What recovery found; or why it cannot be done.
+    /// Result of recovery, or the reason why it failed; None: it was not tried.
     pub recovered: Option<Result<Recovered>>,
     /// Where the heap is, after recovery.
     home: Option<Home>,
@@ -50,14 +50,14 @@ pub(crate) fn lock_file(path: &Path, write: bool) -> Result<File> {
 }
 
 impl Snapshot {
-    /// Looks at a pool. One that is damaged is no error, a file that is no pool is.
+    /// Reads a pool. A damaged pool is no error; a file that is no pool is one.
     pub fn open(files: &impl Files) -> Result<Snapshot> {
         let paths = family(files)?;
         let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>()?;
         Snapshot::look_all(locked, &paths)
     }
 
-    /// The same of files that the caller has locked.
+    /// As [`Snapshot::open`], for files that the caller has locked.
     pub fn look_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
         if let [path] = paths {
             return Snapshot::look(files.remove(0), path);
@@ -73,7 +73,7 @@ impl Snapshot {
         Ok(Snapshot { medium, file_bytes, headers, recovered: None, home: None })
     }
 
-    /// The same of a file that the caller has locked.
+    /// As [`Snapshot::open`], for a file that the caller has locked.
     pub fn look(file: File, path: &Path) -> Result<Snapshot> {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(Error::NotAPool);
@@ -120,7 +120,7 @@ impl Snapshot {
         self.header().is_some_and(|header| self.file_bytes >= header.file_bytes())
     }
 
-    /// Replays the log, for this process's eyes. Without a good header or with bytes missing, there is nothing to do.
+    /// Replays the log into the private mapping. Without a good header, or with bytes missing, it does nothing.
     pub fn recover(&mut self) -> Result<()> {
         if let Some(header) = self.header().filter(|_| self.whole()) {
             self.recovered =

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the catalog's type names mean: where a type holds numbers, pointers, arrays and other types.
+//! The meaning of the catalog's type names: where a type holds numbers, pointers, arrays and other types.
 //!
 //! - **Flow** a field's type as written (`[PPtr<Node>;4]`) ─▶ [`Kind`]; a name is looked up among the catalog's types
-//! - **Rule** the catalog is a file's word: fields that overlap or lie outside their type, types inside themselves and types
-//!   of more than 65536 parts count as plain bytes
-//! - **Not here** values: `dump`; following pointers: `reach`
+//! - **Rule** the catalog is not trusted: fields that overlap or lie outside their type, types inside themselves and types of
+//!   more than 65536 parts count as plain bytes
+//! - **Not here** values: `dump`; following pointers: `objects`
 
 use std::collections::HashMap;
 
 use crate::catalog::TypeRecord;
 use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX};
 
-/// How bytes are to be read.
+/// The way to read a type's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A number of the language, by name; 1 to 16 bytes.
@@ -24,16 +24,16 @@ pub(crate) enum Kind {
     Array { element: Box<Kind>, bytes: u32, count: u32 },
     /// Fields: offset, bytes, name, kind.
     Struct { name: String, fields: Vec<(u32, u32, String, Kind)> },
-    /// Nobody knows.
+    /// Bytes of unknown meaning.
     Bytes,
 }
 
-/// A type that has, or had, objects here.
+/// A type that has, or had, objects in this pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    /// As the catalog has it; an array is in brackets.
+    /// The catalog's name; an array's is in brackets.
     pub name: String,
-    /// Of a value, or of an element.
+    /// Bytes of a value, or of an element.
     pub bytes: u64,
     pub layout: u64,
     /// True if it is an array's tag.
@@ -89,7 +89,7 @@ impl Types {
         self.0.is_empty()
     }
 
-    /// Types that may hold pointers that nobody sees, in the order of their names.
+    /// Names of types that may hold pointers which the catalog does not show, in order.
     pub fn opaque(&self) -> Vec<&str> {
         let hides = |known: &&Known| known.kind.opaque() && known.name != "array" && known.name != "[array]";
         let mut names: Vec<&str> = self.0.values().filter(hides).map(|known| &*known.name).collect();
@@ -113,7 +113,7 @@ impl Types {
         self.get(tag).map_or_else(|| format!("type {tag:08x}"), |known| known.name.clone())
     }
 
-    /// Whether slots of this stride can be the type's; None: the type is not known.
+    /// Returns Some(true) if slots of this stride fit the type; None: the type is not known.
     pub fn stride_fits(&self, tag: u32, stride: u64) -> Option<bool> {
         let known = self.get(tag)?;
         Some(if known.slice {
@@ -123,7 +123,7 @@ impl Types {
         })
     }
 
-    /// What does not fit between a directory entry and what the catalog says of its type; a type that it lacks fits.
+    /// Says how a directory entry contradicts the catalog's record of its type. None: it does not, or the catalog lacks the type.
     pub fn misfit(&self, entry: Entry) -> Option<String> {
         let fits = match entry.state {
             Entry::SLOTS => self.stride_fits(entry.tag, entry.stride.into()),
@@ -138,7 +138,7 @@ impl Types {
         Some(format!("{has} for {}, whose size is {} in the list of types", known.name, known.bytes))
     }
 
-    /// Whether a run of slabs can be the type's.
+    /// Returns Some(true) if a run of `run` slabs fits the type; None: the type is not known.
     pub fn run_fits(&self, tag: u32, stride: u32, run: u32) -> Option<bool> {
         let known = self.get(tag)?;
         let fits = known.slice || known.bytes.div_ceil(SLAB_BYTES) == u64::from(run);
@@ -182,7 +182,7 @@ fn base(written: &str) -> &str {
     plain.rsplit("::").next().unwrap_or(plain)
 }
 
-/// What stands between the brackets of `Name<…>`.
+/// The text between the brackets of `Name<…>`.
 fn parameter(written: &str) -> &str {
     written.split_once('<').and_then(|(_, rest)| rest.strip_suffix('>')).unwrap_or("")
 }

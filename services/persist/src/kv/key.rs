@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Keys of any length in nodes of a fixed one.
 //!
-//! - **Layout** the first 8 bytes as a big-endian number, padded with zeros; the others as an array of their own. A key of 8 bytes or
-//!   less has no array, and its length where the array's place would be
+//! - **Layout** the first 8 bytes as a big-endian number, padded with zeros; the others as an array of their own. A key of 8
+//!   bytes or less has no array, and its length where the array's place would be
 //! - **Why** most comparisons are settled by the number, without leaving the node
-//! - **Rule** the order is that of the bytes. Where the numbers are the same, a key of 8 bytes or less is a prefix of the longer one
+//! - **Rule** the order is that of the bytes. Where the numbers are the same, a key of 8 bytes or less is a prefix of the longer
+//!   one
 
 use std::cmp::Ordering;
 

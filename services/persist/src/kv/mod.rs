@@ -4,7 +4,7 @@
 //! - **Flow** key ─▶ hash ─▶ shard: a B+tree in a section of its own ─▶ entry: expiry and the value's array. Walks go through all
 //!   shards and merge them
 //! - **Layout** the pool's root is a [`KvRoot`]: one tree for each section of the pool, 64 at most
-//! - **Rule** an entry that is past its time is not seen by anybody. Who writes its key, or [`Kv::expire_some`], takes it out
+//! - **Rule** an expired entry is never seen. A write to its key, or [`Kv::expire_some`], removes it
 //! - **Owner** a call locks the shards of its keys and no others; several keys of one call change together or not at all
 //! - **Not here** the protocol: `server`
 
@@ -35,7 +35,7 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Entries taken out by one transaction when a store is emptied or swept.
 const BATCH: usize = 256;
 
-/// Milliseconds since 1970, which expiry is told in.
+/// The current time in milliseconds since 1970, the unit of expiry.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -114,7 +114,7 @@ fn shard_of(key: &[u8], shards: usize) -> usize {
     (hash % shards as u64) as usize
 }
 
-/// What is to become of an entry.
+/// A change to an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It stays as it is.
@@ -123,7 +123,7 @@ pub enum Change {
     Set(Vec<u8>, u64),
     /// Its value stays, its expiry is this.
     Expire(u64),
-    /// It goes.
+    /// The entry is removed.
     Remove,
 }
 
@@ -221,7 +221,7 @@ impl<'p> Kv<'p> {
         Ok(())
     }
 
-    /// A key's value, shown to `look`; None: there is no such entry.
+    /// Calls `look` with a key's value; None: there is no such entry.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl<'p> Kv<'p> {
         })
     }
 
-    /// Looks at an entry (value and expiry) and says what becomes of it, with nobody in between.
+    /// Calls `change` with an entry (value and expiry) and applies the result, in one transaction.
     ///
     /// # Errors
     ///
@@ -330,7 +330,7 @@ impl<'p> Kv<'p> {
         self.pool.read(|r| self.trees.iter().map(|tree| tree.len(r)).sum())
     }
 
-    /// Whether there is none.
+    /// Returns true if the store has no entries.
     ///
     /// # Errors
     ///
@@ -463,7 +463,7 @@ impl<'p> Kv<'p> {
             gone += self.on(&[shard as u16], |t| {
                 let mut gone = 0;
                 for key in keys {
-                    // Looked at again: somebody may have written it meanwhile.
+                    // Read again: another thread may have written it since.
                     if self.trees[shard].get(t, key)?.is_some_and(&out) {
                         self.take(t, shard, key)?;
                         gone += 1;

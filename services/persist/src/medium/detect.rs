@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a file's stores survive, found out and said honestly.
+//! Finds out which crashes a file's stores survive, and names the reason.
 //!
 //! - **Order** MAP_SYNC maps → the file is on persistent memory: lines, and no write-back where every region's
 //!   persistence_domain is `cpu_cache` (eADR). A memory file system (tmpfs, ramfs) → lines, which survive the process.
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::options::Domain;
 
-/// What acknowledged transactions survive.
+/// The crashes that acknowledged transactions survive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Survives {
@@ -23,16 +23,16 @@ pub enum Survives {
     PowerFailure,
 }
 
-/// What a pool promises on this file.
+/// The durability that a pool has on this file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Guarantee {
-    /// What is survived.
+    /// The worst crash that acknowledged transactions survive.
     pub survives: Survives,
     /// Where stores become durable: `Lines` or `Pages`.
     pub domain: Domain,
-    /// What is done for it: `clwb + sfence`, `sfence (eADR)`, `fdatasync`.
+    /// The instructions or calls behind it: `write-back of lines + sfence`, `sfence (eADR)` or `fdatasync`.
     pub by: &'static str,
-    /// Why it is so.
+    /// Reason for this guarantee, for the user.
     pub reason: String,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Guarantee {
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// What a file offers; `sync_maps` says whether MAP_SYNC worked.
+/// The guarantee that a file offers; `sync_maps` is true if MAP_SYNC worked.
 pub(super) fn detect(file: impl AsFd, wanted: Domain, sync_maps: bool) -> Guarantee {
     let in_memory =
         rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC));

@@ -34,24 +34,24 @@ pub struct Mapped {
     reserved: u64,
     length: AtomicU64,
     growing: Mutex<()>,
-    /// A sync has failed. The kernel reports that to one caller of fdatasync only: whoever syncs at the same time, or after,
-    /// would hear that all is well.
+    /// True once a sync has failed. The kernel reports a failure to one caller of fdatasync only: another that syncs at the
+    /// same time, or later, gets success.
     failed: Mutex<bool>,
     guarantee: Guarantee,
     sync_maps: bool,
     pages: bool,
     flush: bool,
     writable: bool,
-    /// Stores stay in this process: the file is only looked at.
+    /// Stores stay in this process: the file is only read.
     private: bool,
     /// The process that unlocks the file when this is dropped.
     owner: Option<u32>,
 }
 
-// SAFETY: the mapping is this medium's until it is dropped; who stores where is settled above, by lanes, locks and the
-// applier, each of which owns the ranges it stores to.
+// SAFETY: the mapping lives as long as this medium, on whichever thread. Lanes, locks and the applier each own the ranges that
+// they store to.
 unsafe impl Send for Mapped {}
-// SAFETY: as above; shared access to different ranges is what a mapping is for.
+// SAFETY: the fields are locked, atomic or fixed; each range has one writer, which holds its lane, section or lock.
 unsafe impl Sync for Mapped {}
 
 const NEVER: &str = "page-sized numbers fit";
@@ -115,13 +115,13 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// The file is locked, and nobody else uses the descriptor: it is unlocked when the medium is dropped by this process.
+    /// Sets this process as the lock's owner: it unlocks the file when the medium is dropped, and a forked child does not.
     pub fn owned(mut self) -> Mapped {
         self.owner = Some(std::process::id());
         self
     }
 
-    /// Maps `file` so that it can be recovered for looking at: what is stored is seen through this medium only, and the
+    /// Maps `file` privately, for recovery without a change to it: what is stored is seen through this medium only, and the
     /// file, which may be open for reading only, stays as it is.
     pub fn snapshot(file: File, path: &Path) -> Result<Mapped> {
         let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
@@ -132,8 +132,8 @@ impl Mapped {
         }
     }
 
-    /// Returns true if the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: a mapping at a fixed one that
-    /// fails may leave a hole in the reservation, which another thread's mapping would take.
+    /// Returns true if the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: at a fixed address, a
+    /// failure may leave a hole in the reservation, which another thread's mapping would take.
     fn maps_sync(&self) -> bool {
         // SAFETY: a fresh mapping overlaps nothing.
         let tried = unsafe {
@@ -171,7 +171,7 @@ impl Mapped {
     ///
     /// # Panics
     ///
-    /// When it is not in the file: that is a fault of this crate, and a panic is better than somebody else's memory.
+    /// When the range is not in the file: that is a fault of this crate, and a panic is better than an access to foreign memory.
     #[inline(always)]
     fn at(&self, offset: u64, bytes: u64) -> *mut u8 {
         let end = offset.checked_add(bytes).expect("in the file");
@@ -190,7 +190,7 @@ impl Mapped {
         self.at(heap_start, 0)
     }
 
-    /// The file.
+    /// The pool's open file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -200,7 +200,7 @@ impl Mapped {
         self.private
     }
 
-    /// Its path.
+    /// The file's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -221,7 +221,7 @@ impl Mapped {
     pub(super) fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         if self.private {
             let source = self.at(offset, target.len() as u64);
-            // SAFETY: the range is mapped (`at`), and a snapshot has one owner, who is here.
+            // SAFETY: the range is mapped (`at`), and nobody stores to a snapshot while its one owner, the caller, reads.
             unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
             return Ok(());
         }
@@ -282,7 +282,7 @@ impl Mapped {
         self.sync()
     }
 
-    /// One at a time, and none after one that failed.
+    /// Syncs the file, one caller at a time, and never again after a failure.
     #[cold]
     fn sync(&self) -> Result<()> {
         let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -313,7 +313,7 @@ impl Mapped {
             }
             Err(errno) => return Err(self.failed("grow")(errno.into())),
         }
-        // A fence does not take the length along, not even on persistent memory.
+        // A fence does not make the length durable, not even on persistent memory.
         self.sync()?;
         self.map(length / 4096 * 4096, bytes).map_err(|e| self.failed("map")(e.into()))?;
         self.length.store(bytes, Ordering::Release);

@@ -27,7 +27,7 @@ pub(crate) use mapped::Mapped;
 pub(crate) use simulated::Simulated;
 pub(crate) use striped::{DEVICES_MAX, Geometry, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
 
-/// What was asked of a medium so far; exact, on any machine.
+/// Requests to a medium so far; exact, on any machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Store fences or fdatasyncs: one per harden.
@@ -54,7 +54,7 @@ impl AddAssign for Counters {
 pub(crate) enum Medium {
     /// A file of the system.
     Mapped(Mapped),
-    /// The simulator's.
+    /// A device of the simulator.
     #[cfg(feature = "sim")]
     Simulated(Simulated),
     /// Several of them.
@@ -84,7 +84,7 @@ impl Medium {
         each!(self, medium => medium.len())
     }
 
-    /// Reads bytes.
+    /// Fills `target` with the bytes from `offset` on.
     pub fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         each!(self, medium => medium.read(offset, target))
     }
@@ -176,11 +176,11 @@ impl Medium {
         each!(self, medium => medium.write_back(offset, bytes));
     }
 
-    /// Everything that this thread appended, or stored and wrote back, is durable when this returns Ok.
+    /// Makes durable what this thread appended, and what it stored and wrote back.
     ///
     /// # Errors
     ///
-    /// The disk's refusal. Nothing since the last success may be relied on, ever.
+    /// The disk's error. Nothing since the last success may be relied on, ever.
     #[track_caller]
     #[inline]
     pub fn harden(&self, counters: &mut Counters) -> Result<()> {
@@ -192,8 +192,8 @@ impl Medium {
         self.harden_one()
     }
 
-    /// Everything that this thread appended to the log is durable when this returns Ok. With several devices, what was stored to
-    /// its place may not be: that takes [`Medium::harden`].
+    /// Makes durable what this thread appended to the log. With several devices, what was stored to its place may not be durable:
+    /// that takes [`Medium::harden`].
     ///
     /// # Errors
     ///
@@ -274,7 +274,7 @@ impl Medium {
         each!(self, medium => medium.grow(bytes))
     }
 
-    /// What survives what.
+    /// The crashes that acknowledged transactions survive on this medium.
     pub fn guarantee(&self) -> Guarantee {
         each!(self, medium => medium.guarantee())
     }

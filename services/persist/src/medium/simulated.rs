@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file of the simulator: the same calls as of a real one, on a device that crashes.
 //!
-//! - **Flow** lines: append is a non-temporal store, harden a fence. Pages: append is pwrite, harden is fdatasync. Both: store is a
-//!   store (through the mapping), read a load
+//! - **Flow** lines: append is a non-temporal store, harden a fence. Pages: append is pwrite, harden is fdatasync. Both: store is
+//!   a store (through the mapping), read a load
 //! - **Order** what each call makes durable is the device's (`sim`); calls are recorded as those of the pool's own code
 //! - **Owner** a pool that was stopped half-way may be interleaved: see [`Simulated::interleave`]
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::options::Domain;
 use crate::sim::{Memory, Mode};
 
-/// What another thread does before a harden.
+/// Work of another thread, done before a harden.
 type Work = Box<dyn FnOnce() + Send>;
 
 /// See the module's header.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several files as one: the heap is interleaved over them, everything below the heap lies in the first.
 //!
-//! - **Layout** offsets are virtual: those of a pool in one file. Below heap_start: device 0, at the same offset. Heap byte h: device
-//!   (h / stripe) mod devices, at heap_start + h / (stripe · devices) · stripe + h mod stripe. Each file starts with the
+//! - **Layout** offsets are virtual: those of a pool in one file. Below heap_start: device 0, at the same offset. Heap byte h:
+//!   device (h / stripe) mod devices, at heap_start + h / (stripe · devices) · stripe + h mod stripe. Each file starts with the
 //!   pool's header, with its own device index; between header and heap_start files from 1 on have a hole
-//! - **Order** [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises every
-//!   device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
+//! - **Order** [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises
+//!   every device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
 //!   devices have what it says (delayed synchronisation). Headers: all others are durable before device 0's
-//! - **Rule** a device is marked pending after a store and taken off before its sync, under the device's lock: whoever finds it clean
-//!   knows that his stores are durable. A device whose sync has failed never counts as clean again
+//! - **Rule** a device is marked pending after a store, and unmarked before its sync, under the device's lock. A thread that
+//!   finds it unmarked knows that its stores are durable. A device whose sync has failed never counts as clean again
 //! - **Source** NearPM §5 (PPO invariants 3 and 4 over several devices)
 //! - **Not here** which file is which device, and whether they belong together: `interleave`
 
@@ -27,7 +27,7 @@ pub(crate) const STRIPE_MIN: u64 = 64 << 10;
 /// The largest one.
 pub(crate) const STRIPE_MAX: u64 = 1 << 40;
 
-/// How a heap is dealt out.
+/// How the heap is divided over the files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub heap_start: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Of a pool's header.
+    /// The geometry that a pool's header describes.
     pub fn of(header: &Header) -> Result<Geometry> {
         if !stripe_fits(header.stripe_bytes) {
             return Err(Error::corrupt(format!("a stripe of {} bytes", header.stripe_bytes)));
@@ -48,7 +48,7 @@ impl Geometry {
         })
     }
 
-    /// Device and place of a byte, and for how many bytes that goes on.
+    /// Device and place of a byte, and the number of bytes that follow there.
     #[inline]
     pub fn place(&self, offset: u64) -> (usize, u64, u64) {
         let Some(heap) = offset.checked_sub(self.heap_start) else {
@@ -59,7 +59,7 @@ impl Geometry {
         ((stripe % self.devices) as usize, local, self.stripe - inside)
     }
 
-    /// Bytes that the file of a device has when the whole has `bytes`.
+    /// Bytes that a device's file has when the pool has `bytes` in all.
     pub fn device_bytes(&self, device: u64, bytes: u64) -> u64 {
         let heap = bytes.saturating_sub(self.heap_start);
         let row = self.stripe * self.devices;
@@ -94,7 +94,7 @@ pub struct Striped {
 }
 
 impl Striped {
-    /// Devices in their order, each of which is as long as `bytes` in all ask for.
+    /// Combines devices, in their order; each file is as long as its part of `bytes`.
     pub fn new(devices: Vec<Medium>, geometry: Geometry, bytes: u64, every: bool) -> Striped {
         let device = |medium| Device {
             medium,
@@ -106,7 +106,7 @@ impl Striped {
         Striped { devices, geometry, length: AtomicU64::new(bytes), every }
     }
 
-    /// How the heap is dealt out.
+    /// How the heap is divided over the files.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -218,7 +218,7 @@ impl Striped {
         store(0)
     }
 
-    /// Synchronises one file, unless somebody has done so since the caller's last store; gives how often: 0 or 1.
+    /// Syncs one file, unless that was done since the caller's last store; returns the number of syncs, 0 or 1.
     #[track_caller]
     fn sync(&self, at: usize, anyway: bool) -> Result<u64> {
         let device = &self.devices[at];
@@ -239,7 +239,7 @@ impl Striped {
         Ok(1)
     }
 
-    /// One fence for all devices whose lines are durable: fences do not know devices.
+    /// Fences once for all devices whose lines are durable: a fence is the processor's, not a device's.
     #[track_caller]
     fn fence(&self) -> Result<u64> {
         match self.devices.iter().find(|device| !device.medium.pages()) {
@@ -252,7 +252,7 @@ impl Striped {
         }
     }
 
-    /// Everything that this thread stored, anywhere, is durable when this returns Ok; gives fences and syncs.
+    /// Makes durable what this thread stored, on any device; returns the number of fences and syncs.
     #[track_caller]
     pub(super) fn harden(&self) -> Result<u64> {
         let mut count = self.fence()?;
@@ -264,7 +264,7 @@ impl Striped {
         Ok(count)
     }
 
-    /// What this thread appended to the log is durable when this returns Ok; gives fences and syncs.
+    /// Makes durable what this thread appended to the log; returns the number of fences and syncs.
     #[track_caller]
     #[inline]
     pub(super) fn harden_log(&self) -> Result<u64> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of an older layout become those of a new one, in place or by moving, in small transactions.
 //!
-//! - **Flow** convert: slab by slab, every object of an old type becomes its new one (`step`) ─▶ link: every pointer to something that
-//!   moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
-//! - **Rule** in place when a new value takes a slot as long as the old one's and a slab of them fits a transaction; else new objects,
-//!   and the old slot keeps the new place until all pointers are changed
-//! - **Rule** what a crash leaves says how far it got, so doing it again goes on: a slab is of the old type (nothing done), of
+//! - **Flow** convert: slab by slab, every object of an old type becomes its new one (`step`) ─▶ link: every pointer to something
+//!   that moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
+//! - **Rule** objects stay in place if a new value takes a slot as long as the old one's and a slab of them fits a transaction.
+//!   Others become new objects, and the old slot keeps the new place until all pointers are changed
+//! - **Rule** a slab's type says how far the migration got, so a call after a crash goes on: of the old type (nothing done), of
 //!   [`Moving`] (slots in use are yet to be moved; in free ones the first word is the new place, or 0), or of the new type
 //! - **Order** a phase begins when the one before is over; transactions are buffered, and what is recovered is a prefix of them.
 //!   The root has neither layout meanwhile, so that no program takes a half-done pool for a whole one
@@ -31,7 +31,7 @@ use crate::view::root_words;
 use shapes::Shapes;
 use step::{Arrays, Step};
 
-/// An object that is on its way to a new type: in the directory, its slab's type.
+/// An object that a migration moves: the type of its slab in the directory meanwhile.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Moving<T>(T);
@@ -47,10 +47,10 @@ unsafe impl<T: Persist> Persist for Moving<T> {
     }
 }
 
-/// What the catalog calls objects that are on their way.
+/// Name of the types of moving objects, in the catalog.
 pub(crate) const MOVING: &str = "moving";
 
-/// What is being done.
+/// A phase of a migration; phases follow each other in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Phase {
@@ -65,7 +65,7 @@ pub enum Phase {
 /// How far a migration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What is being done.
+    /// The phase that is under way.
     pub phase: Phase,
     /// Slabs of 16 KiB that are done in this phase.
     pub done: u64,
@@ -73,7 +73,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What a migration did, this time.
+/// Result of one call of [`Pool::migrate`], without the work of interrupted earlier calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Migrated {
     /// Objects that were converted where they were.
@@ -90,7 +90,7 @@ pub struct Migrated {
     pub resumed: bool,
 }
 
-/// Which types become which, for [`Pool::migrate`].
+/// Pairs of an old and a new type, for [`Pool::migrate`].
 #[derive(Default)]
 pub struct Migration<'a> {
     steps: Vec<Step>,
@@ -106,7 +106,7 @@ impl fmt::Debug for Migration<'_> {
 }
 
 impl<'a> Migration<'a> {
-    /// Nothing yet.
+    /// A migration that names no types yet.
     pub fn new() -> Migration<'a> {
         Migration::default()
     }
@@ -119,15 +119,14 @@ impl<'a> Migration<'a> {
         self
     }
 
-    /// There are objects of `T`, which stays as it is, and its pointers are to be looked at. Types that a named one leads to need not be
-    /// named.
+    /// Names `T`, which stays as it is and whose pointers are followed. Types that a named one leads to need not be named.
     #[must_use]
     pub fn holds<T: Persist>(mut self) -> Self {
         self.named.push(TypeInfo::of::<T>());
         self
     }
 
-    /// Is told how far it is, after each slab.
+    /// Sets a callback that gets the progress after each slab.
     #[must_use]
     pub fn progress(mut self, told: impl FnMut(Progress) + 'a) -> Self {
         self.progress = Some(Box::new(told));
@@ -225,15 +224,17 @@ fn home_of(store: &Store, offset: u64) -> Option<Home> {
 }
 
 impl Pool {
-    /// Turns every object and array of an old type into one of the new type that `#[persist(from = Old)]` names, the root included. Without
-    /// objects of an old type it does nothing and looks at the directory only, so programs call it whenever they open a pool.
+    /// Turns every object and array of an old type into one of the new type that `#[persist(from = Old)]` names, the root
+    /// included. Without objects of an old type it does nothing and looks at the directory only, so programs call it whenever
+    /// they open a pool.
     ///
-    /// Where a new value takes a slot as long as the old one's (and a slab of them fits a transaction), objects stay where they are.
-    /// Others are made anew, all pointers to them changed, and the old ones freed at the end, so both need room for a while. For
-    /// that all types that hold pointers have to be known: those that are named, and what these lead to. Offsets
-    /// that are kept as plain numbers are not seen.
+    /// Where a new value takes a slot as long as the old one's (and a slab of them fits a transaction), objects stay where they
+    /// are. Others are made anew, all pointers to them changed, and the old ones freed at the end, so both need room for a while.
+    /// For that all types that hold pointers have to be known: those that are named, and what these lead to. Offsets that are
+    /// kept as plain numbers are not seen.
     ///
-    /// After a crash, or an error, the same call goes on where it was; until it has, [`View::root`](crate::View::root) refuses both layouts.
+    /// After a crash, or an error, the same call goes on where it was; until it has, [`View::root`](crate::View::root) refuses
+    /// both layouts.
     ///
     /// ```
     /// use memlift_persist::{Migration, Options, PPtr, Persist, Pool, View};
@@ -398,7 +399,7 @@ impl<'p, 'a> Run<'p, 'a> {
         Ok(arrays)
     }
 
-    /// Where a pointer leads now; None: it stays.
+    /// The new place that a pointer leads to; None: its target stays.
     fn moved(&self, offset: u64, array: bool) -> Option<u64> {
         let home = home_of(self.store, offset)?;
         let steps = &self.migration.steps;
@@ -490,7 +491,7 @@ fn in_pool(store: &Store) -> HashMap<u32, u64> {
     tags
 }
 
-/// What the catalog says of the types.
+/// The types that the catalog lists.
 fn catalog(store: &Store) -> crate::check::types::Types {
     crate::check::types::Types::new(lock(&store.catalog).records())
 }

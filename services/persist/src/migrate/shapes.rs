@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which types hold pointers, and where: those that a migration names, and every type that these lead to.
+//! Finds the types that hold pointers, and where: those that a migration names, and every type that these lead to.
 //!
 //! - **Flow** named types ─▶ the targets of their pointers, and of theirs … ─▶ by tag: bytes and places of pointers
 //! - **Rule** a type that is not among them may have objects only if the catalog shows that there is no pointer in it
@@ -20,7 +20,7 @@ pub(super) struct At {
 
 #[derive(Debug)]
 struct Shape {
-    /// Of a value, or of an array's element.
+    /// Bytes of a value, or of an array's element.
     bytes: u64,
     array: bool,
     pointers: Vec<PointerField>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One old type and what becomes of it: a slab or a run at a time.
+//! Converts objects of one old type into the new one, a slab or a run at a time.
 //!
-//! - **Flow** stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its free
-//!   slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
+//! - **Flow** stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its
+//!   free slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
 //!   run is moved in one transaction
 //! - **Rule** `From` gets values that were stored, and nothing else: elements behind an array's end are not converted
 //! - **Not here** pointers: `migrate`
@@ -23,7 +23,7 @@ use crate::view::{View, slice_tag};
 /// Elements of arrays that something points to, by their place.
 pub(super) type Arrays = HashMap<u64, u64>;
 
-/// What a step works on.
+/// The pool that a step works on, and its arrays' lengths.
 pub(super) struct Context<'c> {
     pub store: &'c Store,
     pub arrays: &'c Arrays,
@@ -149,7 +149,7 @@ fn in_place<New: Migrates>(context: &Context<'_>, home: Home, array: bool, did: 
     Ok(())
 }
 
-/// A slab is on its way: what is not in use leads nowhere.
+/// Prepares a slab for moving: zeros its free slots, which then name no new place.
 fn start<New: Migrates>(store: &Store, home: Home, array: bool) -> Result<()> {
     let (count, first) = home.slots();
     tx(store, |t| {
@@ -165,7 +165,7 @@ fn start<New: Migrates>(store: &Store, home: Home, array: bool) -> Result<()> {
     Ok(())
 }
 
-/// Moves what is in use of a slab that is on its way.
+/// Moves the objects of a slab that is moving, some per transaction.
 fn some<New: Migrates>(context: &Context<'_>, home: Home, array: bool, did: &mut Migrated) -> Result<()> {
     let store = context.store;
     let first = home.slots().1;

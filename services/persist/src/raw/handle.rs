@@ -2,7 +2,8 @@
 //! Pools, transactions and read locks that outlive the call that made them.
 //!
 //! - **Owner** every [`PoolRef`] keeps the pool open; the last one closes it. [`Handle::close`] waits for calls under way
-//! - **Order** an [`OpenTx`] ends on the thread that began it (it is not `Send`: locks are the thread's). Dropped, it never happened
+//! - **Order** an [`OpenTx`] ends on the thread that began it (it is not `Send`: locks are the thread's). Dropped, it never
+//!   happened
 //! - **Rule** after a fork the child has a copy of the mapping and of the locks, but the file is the parent's: in the child
 //!   nothing is written, and what it drops is forgotten
 
@@ -121,8 +122,8 @@ impl Handle {
         pool.as_ref().filter(|pool| pool.ours()).map(work)
     }
 
-    /// Closes it, after the calls that are under way. False: somebody still has a share ([`PoolRef`], [`OpenTx`]); then all is
-    /// durable, and the file is released with the last of them.
+    /// Closes it, after the calls that are under way. False: a share is left ([`PoolRef`], [`OpenTx`], [`OpenRead`]); then all is
+    /// durable, and the file is released with the last share.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ pub struct OpenTx {
 }
 
 impl OpenTx {
-    /// Works on it. Nothing that `work` is lent outlives the call.
+    /// Lends it to `work`. Nothing that `work` gets outlives the call.
     ///
     /// # Panics
     ///
@@ -165,7 +166,7 @@ impl OpenTx {
         work(self.tx.as_mut().expect("open until it is committed or dropped"))
     }
 
-    /// Looks at it.
+    /// Lends it for reading.
     ///
     /// # Panics
     ///
@@ -174,12 +175,12 @@ impl OpenTx {
         Looking::Tx(self.tx.as_ref().expect("open until it is committed or dropped"))
     }
 
-    /// The pool, for as long as somebody wants it.
+    /// A share of the pool, which keeps it open.
     pub fn pool(&self) -> PoolRef {
         self.pool.clone()
     }
 
-    /// Everything happens. After an error nothing did.
+    /// Commits the transaction. After an error nothing happened.
     ///
     /// # Errors
     ///
@@ -222,7 +223,7 @@ pub struct OpenRead {
 }
 
 impl OpenRead {
-    /// The pool, for as long as somebody wants it.
+    /// A share of the pool, which keeps it open.
     pub fn pool(&self) -> PoolRef {
         self.pool.clone()
     }

@@ -21,7 +21,7 @@ const WANTED: &str = "object of this type";
 /// A field, for tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForeignField {
-    /// Its name.
+    /// The field's name.
     pub name: String,
     /// Bytes from the start of the payload.
     pub offset: u64,
@@ -32,7 +32,7 @@ pub struct ForeignField {
 /// A type as another language describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForeignType {
-    /// Its name.
+    /// The type's name.
     pub name: String,
     /// Bytes of one object; 0: each has its own length.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub struct ForeignType {
 }
 
 impl ForeignType {
-    /// What stands in front of each object: FNV-1a over name, size and fields, never 0.
+    /// The hash that stands in front of each object: FNV-1a over name, size and fields, never 0.
     pub fn layout(&self) -> u64 {
         let mut hash =
             hash_u64(hash_bytes(hash_bytes(HASH_START, b"foreign "), self.name.as_bytes()), self.bytes);
@@ -51,7 +51,7 @@ impl ForeignType {
         hash.max(1)
     }
 
-    /// Whether the description makes sense.
+    /// Checks that the description makes sense.
     ///
     /// # Errors
     ///
@@ -82,13 +82,13 @@ pub struct ForeignRoot {
     pub names: u64,
     /// The table of objects that are freed as soon as nobody looks at them, or 0.
     pub limbo: u64,
-    /// What C calls the root object, or 0.
+    /// The root object that a C program set, or 0.
     pub object: u64,
-    /// Its type.
+    /// The `id` of its type in C, or 0.
     pub object_type: u64,
     /// The table of types, or 0.
     pub types: u64,
-    /// Zero.
+    /// Always 0 in the file.
     pub reserved: [u64; 3],
 }
 
@@ -176,8 +176,8 @@ impl Tx<'_> {
         Ok(self.alloc_bytes(all, &pieces)?.offset())
     }
 
-    /// As [`Tx::alloc_raw`] with `bytes` bytes, those behind `parts` zero, and lends the payload to be filled: it is new, so nothing of
-    /// it has to be kept or compared.
+    /// As [`Tx::alloc_raw`] with `bytes` bytes, those behind `parts` zero, and lends the payload to be filled: it is new, so
+    /// nothing of it has to be kept or compared.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map from bytes to bytes that remembers the order of insertion, and whose transactions stay small however large it is.
 //!
-//! - **Layout** head: count, version, first, last, seed, buckets, 2 reserved, 48 segments, u64 each. A segment is an array of u64:
-//!   segment 0 has buckets 0–7, segment k has buckets 2^(k+2) to 2^(k+3) − 1. An entry: chain, previous, next, hash
-//!   (u64 each), key bytes, value bytes (u32 each), key, value
+//! - **Layout** head: count, version, first, last, seed, buckets, 2 reserved, 48 segments, u64 each. A segment is an array of
+//!   u64: segment 0 has buckets 0–7, segment k has buckets 2^(k+2) to 2^(k+3) − 1. An entry: chain, previous, next, hash (u64
+//!   each), key bytes, value bytes (u32 each), key, value
 //! - **Order** linear hashing (Litwin 1980): when there are more entries than buckets, one bucket is split, so that no insertion
 //!   moves more than one chain. The hash is seeded per table: nobody can choose keys that fall into one bucket
 //! - **Rule** links are claims: each is followed as an object of its type, and walks are bounded, so that a spoilt file gives an
@@ -42,16 +42,16 @@ const KEY: u64 = 40;
 const FIRST_BUCKETS: u64 = 8;
 /// A segment is one object, and an object has an upper bound.
 const BUCKETS_MAX: u64 = 1 << 23;
-/// No honest chain is nearly as long.
+/// Upper bound of a chain: with seeded hashes, none gets nearly as long.
 const CHAIN_MAX: u32 = 1 << 16;
 
-/// Where a table is. A claim, as every pointer.
+/// A table, named by its place. The place is a claim, as every pointer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Table {
     offset: u64,
 }
 
-/// What [`Table::put`] did.
+/// Outcome of [`Table::put`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Put {
     /// The key is new.
@@ -60,7 +60,7 @@ pub enum Put {
     Replaced,
 }
 
-/// What points to an entry.
+/// Place of a link to an entry: a bucket, or the entry before in its chain.
 #[derive(Clone, Copy)]
 enum Link {
     Bucket(u64),
@@ -176,7 +176,7 @@ impl Table {
         self.head(view, COUNT)
     }
 
-    /// Whether it has none.
+    /// Returns true if it has no entries.
     ///
     /// # Errors
     ///

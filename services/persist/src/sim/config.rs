@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an exploration is told: the devices, how many images it may try, which faults and mutations it applies.
+//! Configuration of an exploration: the devices, how many images it may try, which faults and mutations it applies.
 use super::finding::Replay;
 use super::machine::Tear;
 use super::trace::Site;
 use super::world::Device;
 
-/// Which calls of fdatasync fail in the workload.
+/// Selects the calls of fdatasync in the workload that fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Faults {
-    /// None.
+    /// No call fails.
     #[default]
     None,
     /// The `n`-th, from 1, over all devices.
@@ -57,7 +57,7 @@ impl Config {
         self
     }
 
-    /// What the random samples are drawn from.
+    /// Sets the seed of the random samples.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -82,8 +82,8 @@ impl Config {
         self
     }
 
-    /// Whether images are skipped that differ only in bytes that recovery did not read. Off for a check that
-    /// does not depend on the image alone.
+    /// If true, skips images that differ only in bytes that recovery did not read. Set it to false for a check that does not
+    /// depend on the image alone.
     pub fn prune(mut self, prune: bool) -> Self {
         self.prune = prune;
         self
@@ -95,7 +95,7 @@ impl Config {
         self
     }
 
-    /// Which fdatasyncs fail.
+    /// Selects the fdatasyncs that fail.
     pub fn faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self

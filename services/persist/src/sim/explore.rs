@@ -22,14 +22,14 @@ use super::select::{Branches, Known, Point, Random};
 use super::trace::{Action, Call, Site};
 use super::world::{Acks, Counters, Mode, Recording, World};
 
-/// What an exploration did and found.
+/// Result of an exploration.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The first image that the check did not accept.
     pub finding: Option<Finding>,
     /// Events of the workload.
     pub events: u64,
-    /// What the workload cost.
+    /// Calls and bytes of the workload.
     pub counters: Counters,
     /// Crash points of the workload.
     pub crash_points: u64,
@@ -45,7 +45,7 @@ pub struct Report {
     pub duplicates: u64,
     /// Images skipped because an image equal in all that recovery read had been tried.
     pub pruned: u64,
-    /// What the workload did for nothing, or acknowledged before it was durable.
+    /// Work that the workload did for nothing, and steps that it acknowledged before they were durable.
     pub lints: Vec<Lint>,
     /// Sites of write-backs, fences and syncs, of recoveries too where those are crashed in.
     pub sites: BTreeSet<Site>,
@@ -87,7 +87,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a check is given: the machine after the crash, on which it recovers; the acknowledged steps, in the order of
+/// A check, with its arguments: the machine after the crash, on which it recovers; the acknowledged steps, in the order of
 /// acknowledgement; the steps in flight, in the order of beginning.
 pub(crate) type Check<'c> = dyn Fn(&World, &[u64], &[u64]) -> Result<(), String> + 'c;
 
@@ -384,7 +384,7 @@ impl Here<'_> {
     }
 }
 
-/// What was tried at a crash point.
+/// The images that were tried at a crash point, and what recovery read of them.
 #[derive(Default)]
 struct Tried {
     known: Known,

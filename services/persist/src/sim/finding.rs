@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A crash that a check did not survive: told so that a person can act on it, and so that it can be run again.
+//! A crash that a check did not survive: described for a person, and as text for a rerun.
 //!
 //! - **Layout** a replay is text: `f2/b12{3:1,4:0.ff}/end*{0:0}`: the second fdatasync fails; a crash before event 12
 //!   that left nothing but the first write of slot 3 and some pieces of slot 4's first; recovery crashed at
@@ -36,7 +36,7 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Crash {
     pub(crate) place: Place,
-    /// What slots hold that are not named: all or nothing.
+    /// True if slots that `picks` does not name keep all of their writes, false if they keep none.
     all: bool,
     picks: Vec<(usize, Pick)>,
 }
@@ -154,7 +154,7 @@ fn parse_crash(text: &str) -> Option<Crash> {
 /// The first image that a check did not accept. Its text says what was lost and where that was written.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What the check said.
+    /// The check's error, or its panic's message.
     pub reason: String,
     /// The steps that were acknowledged, in that order.
     pub acked: Vec<u64>,
@@ -162,7 +162,7 @@ pub struct Finding {
     pub in_flight: Vec<u64>,
     /// The exploration's seed.
     pub seed: u64,
-    /// The image.
+    /// Names the image that failed.
     pub replay: Replay,
     /// The crash in the workload, then the crash in its recovery, and so on: told in words.
     pub crashes: Vec<String>,
@@ -247,7 +247,7 @@ fn told(recording: &Recording, event: &Event) -> String {
 /// First byte and end.
 type Extent = (u64, u64);
 
-/// What of an event's bytes survived, and what not; a size counts as the byte at its end.
+/// The bytes of an event that survived, and those that did not; a size counts as the byte at its end.
 fn survival(point: &Point, picks: &[Pick], event: u32) -> (Vec<Extent>, Vec<Extent>) {
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
     for ((_, slot), pick) in point.slots.iter().zip(picks) {

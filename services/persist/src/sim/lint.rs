@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a run does for nothing, and what it acknowledged too early: found in the trace, without a crash.
+//! Finds work that a run did for nothing and steps that it acknowledged too early: in the trace, without a crash.
 //!
 //! - **Flow** each event of the workload, before it takes effect ─▶ findings, summed by kind and call site
 //!
@@ -11,7 +11,7 @@ use super::machine::{Key, Kind, Machine, cells, line};
 use super::trace::{Action, Site};
 use super::world::Mode;
 
-/// What is wrong at a site, though not by itself a loss.
+/// A fault at a site that is not by itself a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LintKind {
@@ -27,9 +27,9 @@ pub enum LintKind {
 /// A finding at a call site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lint {
-    /// What.
+    /// The kind of fault.
     pub kind: LintKind,
-    /// Where.
+    /// The call's place in the source.
     pub site: Site,
     /// How often: writes, lines or calls.
     pub count: u64,

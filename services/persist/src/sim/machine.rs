@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a crash may leave: which writes are certain, which are not yet, and which of those can be lost apart.
+//! The states that a crash may leave: certain writes, uncertain ones, and those that can be lost apart from each other.
 //!
 //! - **Flow** the trace, event by event ─▶ pending writes in slots ─▶ a fence or sync makes the front of slots certain
 //! - **Layout** a slot is what survives as one prefix: the cached stores of a line; a thread's non-temporal stores to a
@@ -7,8 +7,8 @@
 //!   surviving prefix may be torn into aligned 8-byte pieces (into none, where the kernel writes a sector
 //!   whole)
 //! - **Order** what survives is applied in the order of the trace; so non-temporal and cached stores to one word, by
-//!   whichever threads, end with the youngest that survived
-//!   a file's cut pages are zero in the cache, and may be so on the disk before the size changed there
+//!   whichever threads, end with the youngest that survived. Pages that a truncation cuts are zero in the cache, and may
+//!   become zero on the disk before the size changes there
 //! - **Not here** which of the images are tried: select.
 //!
 //! Sources: Intel SDM vol. 1 §10.4.6.2 (weakly ordered non-temporal stores) and vol. 2 CLWB, SFENCE; Raad et al.,
@@ -77,7 +77,7 @@ pub(crate) struct Write {
     data: usize,
     /// Survives whole or not at all.
     whole: bool,
-    /// A size.
+    /// True if it sets the size of a file.
     size: bool,
 }
 
@@ -103,7 +103,7 @@ impl Write {
     }
 }
 
-/// What survives of a slot: its first `writes` writes, and of the next one the pieces in `torn`.
+/// The part of a slot that survives: its first `writes` writes, and of the next one the pieces in `torn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Pick {
     pub(crate) writes: u32,
@@ -338,7 +338,7 @@ impl<'t> Machine<'t> {
                 }
             }
         }
-        // What is pinned is in the base already, but under a write that was older and is certain only now.
+        // Pinned writes are in the base already. They are applied again over an older write that is certain only now.
         certain.append(&mut self.pinned);
         certain.sort_by_key(|(device, write)| (*device, write.event, !write.size));
         let mut pinned: Vec<(u32, Write)> = Vec::new();
@@ -384,7 +384,7 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// What nothing but a crash changes: the bytes that are certain and the slots that are not.
+    /// The slots with pending writes: the part of the state that only a crash decides.
     pub(crate) fn uncertain(&self) -> Vec<(Key, &Slot)> {
         self.slots.iter().filter(|(_, slot)| !slot.pending.is_empty()).map(|(k, s)| (*k, s)).collect()
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The calls on a device: what a structure under test does instead of storing, fencing, writing and syncing.
+//! The calls on a device: a structure under test uses them instead of storing, fencing, writing and syncing.
 //!
 //! - **Flow** check the bounds ─▶ change what loads see ─▶ count ─▶ record
 //! - **Order** each call is one event, under the machine's lock
-//! - **Not here** what a call makes durable: that is the machine's.
+//! - **Not here** the durability of a call: `machine`
 use std::io;
 use std::panic::Location;
 use std::sync::MutexGuard;

@@ -6,8 +6,8 @@
 //!   at the end ─▶ for each image that the rules of the [`Mode`] allow, a check recovers and judges ─▶
 //!   recovery is crashed in as well ─▶ a [`Report`], with the first [`Finding`] in words
 //! - **Order** the rules: `machine`; the selection among images that are too many: `select`
-//! - **Not here** the pool, which is one user of this among others ([`pool`] puts it on a [`Memory`]). No hardware, no unsafe code, no second process:
-//!   bugs of the program are found, not those of a disk or a processor.
+//! - **Not here** the pool: [`pool`] puts it on a [`Memory`], as one user among others. There is no hardware, no unsafe code and
+//!   no second process: bugs of the program are found, not those of a disk or a processor
 //!
 //! It works for any structure that does its writing through [`Memory`]:
 //!

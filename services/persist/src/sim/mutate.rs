@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the tests would notice: every write-back, fence and sync is left out once.
+//! Checks that the tests notice a missing call: every write-back, fence and sync is left out once.
 //!
 //! - **Flow** explore as it is ─▶ the sites that issued one ─▶ explore without each ─▶ those that nobody missed
 use std::fmt;

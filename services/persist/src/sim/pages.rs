@@ -4,7 +4,7 @@
 //! - **Layout** chunks of 64 pages of 4 KiB, each behind an `Arc`; an absent page is zero
 //! - **Order** the hash is kept up with every write: the exclusive or, over all words that are not zero, of a mix of
 //!   the word's place and value, so that equal contents have equal hashes however they came about
-//! - **Not here** which bytes are durable: that is the machine's.
+//! - **Not here** the bytes that are durable: `machine`
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -32,7 +32,7 @@ impl Pages {
         self.len
     }
 
-    /// Of content and length; 128 bits, not secure against an adversary.
+    /// Hash of content and length; 128 bits, not secure against an adversary.
     pub(crate) fn hash(&self) -> u128 {
         self.hash ^ mix(u64::MAX, self.len | 1 << 63)
     }

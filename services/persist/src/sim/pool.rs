@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools in the simulator: what a user's test crashes.
+//! Pools in the simulator, for crash tests of programs that use a pool.
 //!
 //! - **Flow** [`create`] on a [`Memory`], or [`open`] one that a crash left ─▶ a [`Pool`] like any other. Reopening is
 //!   recovery, so a check opens the pool and looks at it
@@ -59,7 +59,7 @@ use crate::options::Options;
 use crate::pool::Pool;
 use crate::recover;
 
-/// Of every simulated pool.
+/// The identity of every simulated pool.
 const UUID: [u8; 16] = *b"simulated pool\0\0";
 
 /// Creates a pool in an empty device and opens it. The device gets the size that the options ask for;

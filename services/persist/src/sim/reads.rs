@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which bytes a recovery looked at, in order: images that differ only elsewhere need not be tried.
+//! The bytes that a recovery read, in order: images that differ only elsewhere need not be tried.
 //!
 //! - **Order** extents in the order of first reading, so that a decision tree can branch where recovery branches
 //!

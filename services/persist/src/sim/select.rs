@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which of a crash point's images are tried.
+//! Selects the images of a crash point that are tried.
 //!
 //! - **Flow** few enough, or recovery reads little ─▶ every one that recovery can tell apart ([`Branches`]);
 //!   else ─▶ a structured set, then seeded samples; images equal in all that recovery read are skipped
 //!   ([`Known`])
-//! - **Not here** building an image, and running the check on it.
+//! - **Not here** building an image, and running the check on it: `explore`
 use std::collections::HashSet;
 
 use super::machine::{Key, Kind, Machine, Pick, Slot};
 use super::pages::scramble;
 use super::reads::{Reads, SIZE};
 
-/// What a crash at a point of the trace leaves open.
+/// A crash point: the machine as it stands there, and the slots that a crash may cut.
 pub(crate) struct Point<'m> {
     pub(crate) machine: &'m Machine<'m>,
     pub(crate) slots: Vec<(Key, &'m Slot)>,

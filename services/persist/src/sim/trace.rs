@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a run did to its devices, event by event, with thread and call site.
+//! The trace of a run: what it did to its devices, event by event, with thread and call site.
 //!
 //! - **Layout** events in the order in which they became visible; the bytes that they wrote lie in one arena beside
-//! - **Not here** what of it survives a crash: that is the machine's.
+//! - **Not here** the part that survives a crash: `machine`
 use std::fmt;
 use std::panic::Location;
 
-/// What kind of call an [`Event`] came from.
+/// Kind of the call that an [`Event`] came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Call {
@@ -56,7 +56,7 @@ pub struct Site {
     pub line: u32,
     /// Column, from 1.
     pub column: u32,
-    /// What is called there.
+    /// Kind of the call there.
     pub call: Call,
 }
 
@@ -72,70 +72,70 @@ impl fmt::Display for Site {
     }
 }
 
-/// What an event did. Devices are numbered as they were configured; offsets and lengths are in bytes.
+/// Effect of an event. Devices are numbered as they were configured; offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
     /// Bytes were stored through the cache.
     Store {
-        /// The device.
+        /// The device's number.
         device: u32,
-        /// First byte.
+        /// The first byte's offset.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// Bytes were stored past the cache.
     NtStore {
-        /// The device.
+        /// The device's number.
         device: u32,
-        /// First byte.
+        /// The first byte's offset.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// The lines that hold these bytes were written back.
     WriteBack {
-        /// The device.
+        /// The device's number.
         device: u32,
-        /// First byte.
+        /// The first byte's offset.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// The thread fenced, over all devices.
     Fence,
     /// Bytes were written through the file.
     Pwrite {
-        /// The device.
+        /// The device's number.
         device: u32,
-        /// First byte.
+        /// The first byte's offset.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
     /// The file's data was synced.
     Fdatasync {
-        /// The device.
+        /// The device's number.
         device: u32,
         /// True if it succeeded; if not, what was dirty is lost or not, and no longer dirty.
         succeeded: bool,
     },
     /// The file's size changed.
     SetLen {
-        /// The device.
+        /// The device's number.
         device: u32,
         /// The new size.
         len: u64,
     },
     /// A step began.
     Begin {
-        /// The step.
+        /// The step's number.
         step: u64,
     },
     /// A step was acknowledged.
     Done {
-        /// The step.
+        /// The step's number.
         step: u64,
     },
     /// Everything so far was declared durable.
@@ -151,7 +151,7 @@ pub struct Event {
     pub thread: Thread,
     /// Where in the source.
     pub site: Site,
-    /// What was done.
+    /// Effect of the call.
     pub action: Action,
 }
 

@@ -34,7 +34,7 @@ pub enum Mode {
     File,
 }
 
-/// A device of a [`World`]: what it is called in findings, how it loses data, what it holds at first (durably).
+/// A device of a [`World`]: its name in findings, its mode, and its first content, which is durable.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) name: String,
@@ -62,8 +62,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// What a run cost: so that a test can say "exactly one fence". A call that was dropped as a mutation is not
-/// counted.
+/// Cost of a run, so that a test can say "exactly one fence". A call that was dropped as a mutation is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Calls of [`Memory::store`].
@@ -93,7 +92,7 @@ pub struct Counters {
 impl std::ops::Sub for Counters {
     type Output = Counters;
 
-    /// What was spent since `earlier`.
+    /// The cost since `earlier`.
     fn sub(self, earlier: Counters) -> Counters {
         Counters {
             stores: self.stores - earlier.stores,
@@ -198,12 +197,12 @@ impl World {
         Memory::new(self.clone(), index as u32)
     }
 
-    /// What was spent so far.
+    /// The cost of the run so far.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
 
-    /// What was done so far.
+    /// The events of the run so far.
     pub fn events(&self) -> Vec<Event> {
         self.lock().trace.events.clone()
     }
@@ -239,7 +238,7 @@ impl World {
     }
 }
 
-/// What a machine began with, and what was done to it.
+/// The start of a run and its trace: with these, any crash of it can be made.
 pub(crate) struct Recording {
     pub(crate) devices: Vec<Device>,
     pub(crate) trace: Trace,

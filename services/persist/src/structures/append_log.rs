@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A log: things are put at its end and read by number. Of bytes, it is a byte log.
 //!
-//! - **Layout** [`AppendLogRoot`]: numbers of the first item kept and of the next one, first and last chunk; a chunk: next, the number of
-//!   its first item, an array. Arrays double from 1 KiB to 64 KiB
-//! - **Cost** an append logs its items and a number. A new array of 16 KiB or more goes to its place past the log, at the price of a
-//!   second fence in that transaction, once in 64 KiB
+//! - **Layout** [`AppendLogRoot`]: numbers of the first item kept and of the next one, first and last chunk; a chunk: next, the
+//!   number of its first item, an array. Arrays double from 1 KiB to 64 KiB
+//! - **Cost** an append logs its items and a number. A new array of 16 KiB or more goes to its place past the log, at the price
+//!   of a second fence in that transaction, once in 64 KiB
 //! - **Not here** framing of records in a byte log
 
 use std::fmt;
@@ -173,7 +173,7 @@ impl<T: Persist> AppendLog<T> {
         Ok(())
     }
 
-    /// What is kept from item `number` on, array by array. Items are errors when the file is damaged.
+    /// The items that are kept, from number `number` on, array by array. Items are errors when the file is damaged.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hash map that grows by one bucket at a time.
 //!
-//! - **Flow** hash ─▶ bucket ─▶ its segment, by two tables ─▶ chain of nodes. An insert that makes entries more than buckets splits
-//!   one bucket in two; a remove that leaves a quarter joins buckets again, so memory goes back
+//! - **Flow** hash ─▶ bucket ─▶ its segment, by two tables ─▶ chain of nodes. An insert that makes entries more than buckets
+//!   splits one bucket in two; a remove that leaves a quarter joins buckets again, so memory goes back
 //! - **Layout** [`HashMapRoot`] ─▶ 256 directories ─▶ 512 segments each ─▶ 256 buckets each; a node: next, key, value
 //! - **Why** linear hashing: no transaction moves more than one chain. A table that doubles would log all of itself at once
 //! - **Source** W. Litwin, Linear hashing: a new tool for file and table addressing, VLDB 1980
@@ -220,7 +220,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What structures are ordered by.
+//! Keys of ordered structures, and the queries that search for them.
 //!
 //! - **Rule** numbers and other small `Ord` values are their own key and their own query. A key that keeps bytes elsewhere is
 //!   searched by the bytes, makes its stored form when it is put in, and frees it when it goes
@@ -14,7 +14,7 @@ use crate::view::View;
 
 /// A key as it is stored. Every `Persist + Ord` type is one.
 pub trait Key: Persist {
-    /// What one searches by.
+    /// The form of a key that a search takes.
     type Query: ?Sized;
 
     /// How the stored key compares with `query`.
@@ -38,7 +38,7 @@ pub trait Key: Persist {
     /// As [`Tx::alloc_in`].
     fn duplicate(&self, t: &mut Tx<'_>, section: u16) -> Result<Self>;
 
-    /// Gives back what it keeps elsewhere.
+    /// Frees what it keeps elsewhere.
     ///
     /// # Errors
     ///

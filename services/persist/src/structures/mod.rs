@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Structures that live in a pool: maps, a log, a queue.
 //!
-//! - **Shape** a handle is a pointer to a root object: `create(t)` makes one, `pointer()` is what to keep, `open(pointer)` gives the
-//!   handle back. Methods take the transaction, or any [`View`] where they only read
+//! - **Shape** a handle is a pointer to a root object: `create(t)` makes one, `pointer()` is what to keep, `open(pointer)` gives
+//!   the handle back. Methods take the transaction, or any [`View`] where they only read
 //! - **Rule** safe code only: everything is written through `Tx`, so an abort or a crash in the middle leaves no trace. What is
 //!   read may come from a damaged file: walks are bounded, indices checked, the answer is an error
 //! - **Cost** nodes are lent by parts, and only words that changed are logged: layouts are such that an insert changes few
-//! - **Owner** a structure allocates in the section in which it was created; who works on it holds that section. Values that own
-//!   other objects are their user's to free
+//! - **Owner** a structure allocates in the section in which it was created; a transaction that uses it holds that section.
+//!   Values that own other objects are their user's to free
 mod append_log;
 mod btree;
 mod hashmap;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A queue: in at the back, out at the front.
 //!
-//! - **Layout** [`QueueRoot`]: how many ever went in and came out, first and last chunk; a chunk: next, number, 30 places. Item i lies at
-//!   place i mod 30 of its chunk
+//! - **Layout** [`QueueRoot`]: how many ever went in and came out, first and last chunk; a chunk: next, number, 30 places. Item i
+//!   lies at place i mod 30 of its chunk
 //! - **Cost** in: an item and a number; out: a number. A chunk comes and goes once in 30 items
 
 use std::fmt;
@@ -139,7 +139,7 @@ impl<T: Persist> Queue<T> {
         view.get(self.root)?.len()
     }
 
-    /// Whether none is.
+    /// Returns true if the queue has no items.
     ///
     /// # Errors
     ///

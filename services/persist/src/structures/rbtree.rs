@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A red-black tree: a sorted map with an object per entry.
 //!
-//! - **Layout** [`RbTreeRoot`] ─▶ nodes: left, right, colour, key, value. No way up: a path remembers it while a change is under way
+//! - **Layout** [`RbTreeRoot`] ─▶ nodes: left, right, colour, key, value. No way up: a path remembers it while a change is under
+//!   way
 //! - **Why** without parents a rotation changes four words; with them, seven. All words before the key are lent as one part
 //! - **Source** Guibas and Sedgewick 1978; cases as in Cormen et al., chapter 13
 //! - **Not here** moving nodes: an entry with two children takes over key and value of its successor, whose node goes
@@ -133,8 +134,8 @@ fn set_red<K: Persist, V: Persist>(t: &mut Tx<'_>, node: Node<K, V>, red: bool) 
     Ok(())
 }
 
-/// The child on the other side takes the node's place, the node becomes its child on `side`. Who leads to the node is told
-/// by the caller.
+/// Rotates: the child on the other side takes the node's place, and the node becomes its child on `side`. The caller changes the
+/// link to the node.
 fn rotate<K: Persist, V: Persist>(t: &mut Tx<'_>, node: Node<K, V>, side: usize) -> Result<Node<K, V>> {
     let riser = child(t, node, 1 - side)?;
     let between = child(t, riser, side)?;
@@ -182,7 +183,7 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///
@@ -246,7 +247,7 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
         Ok((path, at))
     }
 
-    /// What led to the end of the path leads to `node` now.
+    /// Makes the link at the end of `path` lead to `node`.
     fn lead(&self, t: &mut Tx<'_>, path: &Path<K, V>, node: Node<K, V>) -> Result<()> {
         match path.last() {
             Some((above, side)) => set_child(t, above, side, node),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A skip list: a sorted map without rotations or splits.
 //!
-//! - **Layout** [`SkipListRoot`]: 12 links; a node: its links, key, value. Nodes come in three sizes, of 2, 4 and 12 links, so that
-//!   the many low ones are small. A link is a pointer whose low four bits name the size of what it points to
+//! - **Layout** [`SkipListRoot`]: 12 links; a node: its links, key, value. Nodes come in three sizes, of 2, 4 and 12 links, so
+//!   that the many low ones are small. A link is a pointer whose low four bits name the size of what it points to
 //! - **Draw** each further level one time in four; the draws are numbered and seeded by the root, so a replay gives the same list
 //! - **Source** W. Pugh, Skip lists: a probabilistic alternative to balanced trees, CACM 1990
 
@@ -170,7 +170,7 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///

@@ -246,7 +246,7 @@ impl Tx<'_> {
         self.writes.fresh(offset, bytes as u32);
     }
 
-    /// The same for an array.
+    /// As [`Tx::fill`], for an array.
     pub(super) fn fill_slice<T: Persist>(&mut self, offset: u64, values: &[T]) {
         let bytes = size_of_val(values);
         let whole = bytes.next_multiple_of(8);
@@ -260,7 +260,7 @@ impl Tx<'_> {
         self.fresh(offset, whole);
     }
 
-    /// The same for bytes that come in parts, with zeros behind them.
+    /// As [`Tx::fill`], for bytes that come in parts, with zeros behind them.
     pub(super) fn fill_parts(&mut self, offset: u64, bytes: u64, parts: &[&[u8]]) {
         let whole = bytes.next_multiple_of(8) as usize;
         let filled: usize = parts.iter().map(|part| part.len()).sum();

@@ -86,8 +86,8 @@ impl Tx<'_> {
         Ok(PSlice::from_raw(offset, values.len() as u64))
     }
 
-    /// A new array of `bytes` bytes in the home section: `parts`, one after the other, then zeros. Nothing but its place is
-    /// taken for it.
+    /// A new array of `bytes` bytes in the home section: `parts`, one after the other, then zeros. Apart from the object itself,
+    /// it takes no memory.
     pub(crate) fn alloc_bytes(&mut self, bytes: u64, parts: &[&[u8]]) -> Result<PSlice<u8>> {
         let (section, tag, stride) = (self.home(), slice_tag::<u8>(), slice_stride(bytes));
         let offset = if stride <= STRIDE_MAX {

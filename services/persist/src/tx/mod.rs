@@ -30,7 +30,7 @@ pub struct Tx<'p> {
     lane: &'p Lane<Writes>,
     pub(crate) writes: WriteGuard<'p, Writes>,
     home: u64,
-    /// Nothing is left to do or to undo: 1.
+    /// 1 when nothing is left to do or to undo, else 0.
     over: u64,
 }
 
@@ -44,7 +44,7 @@ impl Drop for Tx<'_> {
     }
 }
 
-/// What a transaction may be told.
+/// Options of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TxOptions<'a> {
     /// When it counts as done.
@@ -72,7 +72,7 @@ pub(crate) fn run<R, E: From<Error>>(
     Ok(value)
 }
 
-/// Whether a transaction may begin; gives the first of the sections that it names.
+/// Checks that a transaction may begin; returns the first of the sections that it names.
 #[inline(always)]
 fn admit(store: &Store, options: &TxOptions<'_>) -> Result<Option<u16>> {
     store.running()?;
@@ -120,18 +120,18 @@ fn claim_other(store: &Store, first: usize) -> (&Lane<Writes>, WriteGuard<'_, Wr
 }
 
 impl<'p> Tx<'p> {
-    /// Locks what is named and starts. Whoever begins ends it, on this thread: by [`Tx::commit`], or by dropping it as if it had not been.
+    /// Locks the sections and starts. The caller ends it on this thread: by [`Tx::commit`], or by a drop, which undoes it.
     pub(crate) fn begin(store: &'p Store, options: TxOptions<'_>) -> Result<Tx<'p>> {
         let home = admit(store, &options)?;
         Ok(Tx::start(store, options.sections, home))
     }
 
-    /// [`Tx::begin`] after [`admit`]: no result to be taken apart, so that it is made where it stays.
+    /// As [`Tx::begin`], after [`admit`]. It cannot fail, so the transaction is built in its final place.
     #[inline(always)]
     fn start(store: &'p Store, sections: Option<&[u16]>, home: Option<u16>) -> Tx<'p> {
         let wanted = if store.by_pages() { None } else { sections };
-        // Nothing from here on panics. Said so, the compiler need not keep the guards in memory for that case and copy them from
-        // there in other pieces than they were stored in, which waits for the fence before (see `Words`).
+        // Nothing from here on panics. `ManuallyDrop` removes the unwind path; otherwise the guards are spilled and reloaded with
+        // another width, which waits for the fence before (see `Words`).
         let held = ManuallyDrop::new(Held::lock(&store.sections, wanted));
         let home = home.unwrap_or_else(|| held.first());
         let (lane, writes) = claim(store);
@@ -141,8 +141,8 @@ impl<'p> Tx<'p> {
         tx
     }
 
-    /// Ends it: everything happened, and is to be finished ([`Store::finish`]) when the sections are let go. After an error
-    /// nothing did.
+    /// Ends it: the transaction happened, and is to be finished ([`Store::finish`]) once the sections are released. After an
+    /// error nothing happened.
     #[inline(always)]
     pub(crate) fn commit(&mut self, durability: Durability) -> Result<Committed> {
         match self.store.commit(self.lane, &mut self.writes, durability) {
@@ -158,20 +158,20 @@ impl<'p> Tx<'p> {
         }
     }
 
-    /// Ends the transaction as if it had not been.
+    /// Ends the transaction and undoes its changes.
     #[cold]
     fn abort(&mut self) {
         self.over = 1;
         self.store.mark_private(&self.writes);
         self.writes.undo(&self.store.image);
         if self.writes.undo_from.is_some() {
-            // Stopped, if this fails: then the log keeps the before-images, and the next open puts them back.
+            // If this fails the pool stops: the log keeps the before-images, and the next open puts them back.
             let _ = self.store.commit_undo(self.lane, &mut self.writes);
         }
         self.abandon();
     }
 
-    /// What was freed may be used again, when it may.
+    /// Gives freed slots and slabs back. Where the commit is durable only with the shared lane, they wait for that.
     #[inline]
     fn settle(&mut self, committed: Committed) {
         if self.writes.freed.is_empty() && self.writes.slabs_freed.is_empty() {

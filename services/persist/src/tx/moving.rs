@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a migration does to slabs inside a transaction, and nobody else does.
+//! Changes of a transaction to slabs that only a migration makes.
 //!
-//! - **Rule** each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type are
-//!   free) are the caller's to mend after the commit
+//! - **Rule** each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type
+//!   are free) are the caller's to mend after the commit
 //! - **Not here** which steps, in which order: `migrate`
 
 use super::Tx;
@@ -12,7 +12,7 @@ use crate::persist::Persist;
 use crate::view::slice_tag;
 
 impl Tx<'_> {
-    /// A slab's objects, or a run, are of another type from now on. Their bytes are not touched.
+    /// Changes the type of a slab's objects, or of a run. Their bytes are not touched.
     pub(crate) fn retag<T: Persist>(&mut self, slab: u64, array: bool) -> Result<()> {
         let tag = if array { slice_tag::<T>() } else { T::TAG };
         self.register::<T>(tag, array)?;
@@ -41,7 +41,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A slot is free; nobody takes it again, because its slab's type is nobody's.
+    /// Marks a slot as free. It is not taken again, because no allocation looks for its slab's type.
     pub(crate) fn vacate(&mut self, slab: u64, slot: u64) -> Result<()> {
         self.flip(slab, slot, false).map(drop)
     }

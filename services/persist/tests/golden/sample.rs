@@ -2,7 +2,7 @@
 //! A small pool with one of everything: numbers, text, pointers, arrays, an object of its own slab, a freed slot, and a log
 //! with transactions in it.
 //!
-//! - **Layout** the golden files hold what [`build`] made: a change here needs new ones, and they are a promise
+//! - **Layout** the golden files hold what [`build`] made: a change here needs new files, and old ones must still open
 
 use std::path::Path;
 
@@ -37,9 +37,9 @@ pub struct Large {
     pub bytes: [u8; 9000],
 }
 
-/// What the list has when nothing is lost.
+/// Keys of the list when nothing is lost.
 pub const KEYS: u64 = 12;
-/// Of them, those that are only in the log.
+/// Keys of these that are only in the log.
 pub const WAITING: u64 = 3;
 
 pub fn options(mechanism: Mechanism) -> Options {
@@ -66,8 +66,8 @@ fn node(pool: &Pool, key: u64) -> Result<()> {
     })
 }
 
-/// Makes the pool at `path`; its last transactions are in the log only, and one was under way when `copy` was made of it. Dropped, the pool is
-/// whole and clean.
+/// Makes the pool at `path`; its last transactions are in the log only, and one was under way when `copy` was made of it. When
+/// it is dropped, the pool is whole and clean.
 pub fn build(path: &Path, mechanism: Mechanism, copy: Option<&Path>) -> Result<Pool> {
     let pool = Pool::create(path, &options(mechanism))?;
     for key in 0..KEYS - WAITING {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is explored: for each mechanism and device, scripts that together need every write-back, fence and sync.
+//! The scripts that are explored: for each mechanism and device, they together need every write-back, fence and sync.
 //!
 //! - **Flow** [`cases`] ─▶ crashes (as they are), faults (with a failing sync each), score (with a call left out each)
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Would these tests notice a missing write-back, fence or sync? Each call in the library that issues one is left out once.
+//! Checks that the tests notice a missing write-back, fence or sync: each call in the library that issues one is left out once.
 //!
 //! - **Flow** the calls that the cases reach ─▶ for each, the cases that reach it, until one of them fails without it
 //! - **Rule** a harden is one call, whether the device makes a fence or a sync of it. Where the device's caches are persistent, a
@@ -39,7 +39,7 @@ fn every_write_back_fence_and_sync_is_missed_when_it_is_left_out() {
         let by = found
             .iter()
             .find(|(site, case)| case.explore(|config| config.drop_site(*site)).finding.is_some())
-            // Two headers torn at once are one image of many: look longer before saying that nobody misses it.
+            // Two torn headers are one image of many: try more images before the call counts as one that is not missed.
             .or_else(|| {
                 found.iter().find(|(site, case)| {
                     case.explore(|config| config.samples(3000).drop_site(*site)).finding.is_some()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scripts of transactions on a small pool, the model of what they leave, and the check of what a crash left.
 //!
-//! - **Flow** [`Script::run`] does the steps and acknowledges each ─▶ crash ─▶ [`Script::check`]: open, compare with the model after
-//!   some step that the acknowledged ones allow, note which, push once more as another thread, close, open, fill up
+//! - **Flow** [`Script::run`] does the steps and acknowledges each ─▶ crash ─▶ [`Script::check`]: open, compare with the model
+//!   after some step that the acknowledged ones allow, note which, push once more as another thread, close, open, fill up
 //! - **Rule** what was found once is found again when the recovery, or the push after it, is crashed in: no transaction comes or
 //!   goes later
 
@@ -74,7 +74,7 @@ impl Step {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// Newest first.
+    /// Values on the list, newest first.
     pub list: Vec<u64>,
     pub large: Option<u64>,
 }
@@ -147,7 +147,7 @@ impl Script {
         Config::new(Device::new("pool", self.mode, 0))
     }
 
-    /// What the steps leave, by how many were done.
+    /// The content after 0, 1, 2, … steps.
     pub fn models(&self) -> Vec<Model> {
         let mut models = vec![Model::default()];
         for (index, step) in self.steps.iter().enumerate() {
@@ -262,7 +262,7 @@ impl Script {
         self.go_on(world, pool, done + maybe)
     }
 
-    /// A recovered pool is as good as another.
+    /// Checks that a recovered pool works as any other.
     fn go_on(&self, world: &World, pool: Pool, nth: u64) -> Result<(), String> {
         let wrong = |error: Error| format!("after recovery: {error}");
         let (memory, acks) = (world.memory(0), Acks::of(world));
@@ -315,7 +315,7 @@ fn leave_under_way(pool: Pool) {
     wait.recv().expect("changed");
 }
 
-/// After the disk's refusal nothing is tried again, and nothing works.
+/// Checks that after the disk's error nothing is tried again, and nothing works.
 fn stopped(world: &World, pool: Option<Pool>) {
     let Some(pool) = pool else { return };
     let syncs = world.counters().fdatasyncs;
@@ -450,7 +450,7 @@ pub fn read(pool: &Pool) -> Result<Model, String> {
     }
 }
 
-/// What the script pushed, and what checks pushed afterwards.
+/// Splits off the values that checks pushed after the script's own.
 fn split(mut model: Model) -> (Model, Vec<u64>) {
     let more = model.list.iter().take_while(|value| **value >= MORE_VALUES).count();
     let more = model.list.drain(..more).collect();

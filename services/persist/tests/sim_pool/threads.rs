@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Two threads, on two sections, one of them stopped before its fence while the other goes on.
 //!
-//! - **Flow** an object per section, of 200 equal words; what is done to them is written down in order, each by its thread ─▶ after
-//!   a crash each object has a value that its acknowledged changes allow, and whoever saw the other's value was
-//!   not kept without it
-//! - **Order** a fence is its thread's: what one thread wrote back, another one's fence does not take along
+//! - **Flow** an object per section, of 200 equal words; the changes to them are listed in order, each with its thread ─▶ after a
+//!   crash each object has a value that its acknowledged changes allow. A change that read the other's value is not kept
+//!   without that value
+//! - **Order** a fence serves its own thread only: it does not complete another thread's write-backs
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const WORDS: usize = 200;
 #[repr(C)]
 struct Side {
     value: u64,
-    /// The other's value when this was last changed by someone who saw both.
+    /// The other's value when this was last changed by a transaction that read both.
     seen: u64,
     /// Changes that were made to both at once.
     both: u64,
@@ -31,16 +31,16 @@ struct Side {
 
 const NEW: Side = Side { value: 0, seen: 0, both: 0, other: PPtr::NULL, copies: [0; WORDS] };
 
-/// One thing that is done. Section 0 is thread 1's, section 1 thread 2's.
+/// One action. Section 0 is thread 1's, section 1 thread 2's.
 #[derive(Clone, Debug)]
 pub enum Do {
-    /// The section's object is changed.
+    /// Changes the section's object.
     Change(u16, Durability),
-    /// Both are, in one transaction.
+    /// Changes both, in one transaction.
     Both(Durability),
-    /// The first is, by someone who sees the second.
+    /// Changes the first, in a transaction that reads the second.
     Look(Durability),
-    /// Thread 1 changes its object, and before the given harden of that, the other does all this.
+    /// Thread 1 changes its object; before the given harden of that, thread 2 does all this.
     While(Durability, u64, Vec<Do>),
     Sync,
     Apply,
@@ -93,7 +93,7 @@ impl Run {
         self.pool.read_in(&[section], |r| Ok::<_, Error>(r.get(side)?.value)).expect("read")
     }
 
-    /// One thing, and whether it was acknowledged as durable is what its step's number says.
+    /// Does one action. Its step's number says if it was acknowledged as durable.
     fn one(&self, what: &Do) -> Result<(), Error> {
         let _thread = as_thread(match what {
             Change(section, _) => u32::from(*section) + 1,

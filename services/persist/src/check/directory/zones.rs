@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether the objects of more than a zone and the zones without a directory agree.
+//! Checks that the objects of more than a zone and the zones without a directory agree.
 //!
-//! - **Flow** objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked zones
-//!   that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there
-//! - **Rule** an idle zone may hold anything, so it is taken as a directory only if every entry in it makes sense and there is one.
-//!   What lies in a zone without a directory is claimed: nothing else is looked for there
+//! - **Flow** objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked
+//!   zones that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there
+//! - **Rule** an idle zone may hold anything, so it is taken as a directory only if every entry in it makes sense and there is
+//!   one. What lies in a zone without a directory is claimed: nothing else is looked for there
 //! - **Not here** zones with a directory: the parent
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,14 +43,14 @@ impl Judge<'_> {
         possible.then_some(entry)
     }
 
-    /// Zones behind the first of such an object that nobody has marked, or somebody else has.
+    /// Zones behind the first of such an object that are not marked, or belong to another one.
     pub(super) fn unmarked(&self, slab: usize, entry: Entry) -> Vec<u64> {
         let zone = slab as u64 / ZONE_SLABS;
         let behind = (zone + 1)..=zone + body_zones(entry.run.into());
         behind.filter(|one| !self.idle.contains(one)).collect()
     }
 
-    /// An object has its slabs: nothing else is looked for there.
+    /// Gives an object its slabs, so that nothing else is looked for there.
     pub(super) fn cover(&mut self, slab: usize, entry: Entry) {
         let zone = slab as u64 / ZONE_SLABS;
         let last = zone + body_zones(entry.run.into());

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the server does for each command.
+//! Runs the server's commands.
 //!
 //! - **Flow** arguments ─▶ [`run`] ─▶ calls of the store ─▶ reply appended
-//! - **Rule** a command that fails has changed nothing; its reply says why. One that nobody knows is an error and not a disconnect
+//! - **Rule** a command that fails has changed nothing; its reply says why. One that nobody knows is an error and not a
+//!   disconnect
 //! - **Owner** [`Cursors`] remembers where walks are: a client's cursor is a number, a walk's place is a key
 
 use std::collections::VecDeque;
@@ -23,11 +24,11 @@ const COUNT_MAX: i64 = 10_000;
 /// Bytes of one reply, at most.
 const REPLY_BYTES: usize = 64 << 20;
 
-/// What connections share.
+/// State that all connections share.
 #[derive(Debug, Default)]
 pub struct Shared {
     cursors: Mutex<Cursors>,
-    /// Connections now.
+    /// Connections that are open.
     pub clients: AtomicU64,
     /// Commands so far.
     pub commands: AtomicU64,
@@ -59,16 +60,16 @@ impl Cursors {
     }
 }
 
-/// Whether the connection goes on.
+/// Says if the connection stays open after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Then {
-    /// It does.
+    /// It serves further commands.
     Continue,
     /// It closes when its replies are out.
     Close,
 }
 
-/// Why a command was not done.
+/// Reason why a command was not done.
 enum Refused {
     Text(&'static str),
     Arguments,

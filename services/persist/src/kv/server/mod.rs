@@ -4,10 +4,10 @@
 //! - **Flow** threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `command`) ─▶
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
-//!   requests of a round run buffered and share one fence or fdatasync, whoever sent them
-//! - **Rule** a client that does not read its replies is not read from; one that sends nonsense is told so and closed; one too many
-//!   is told so and closed. Nothing that a client sends ends the server
-//! - **Not here** passwords and encryption: listen where only friends are
+//!   requests of a round, of all connections, run buffered and share one fence or fdatasync
+//! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond the limit,
+//!   gets an error and is closed. Nothing that a client sends ends the server
+//! - **Not here** passwords and encryption: listen on trusted networks only
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -29,7 +29,7 @@ pub mod protocol;
 use command::{Shared, Then};
 use protocol::{Limits, Request, reply};
 
-/// How a server is to be.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// When a reply to a write leaves: `Sync`: after a commit of its own. `Group`: after one that it shares. `Buffered`: at
@@ -39,9 +39,9 @@ pub struct ServerOptions {
     pub threads: usize,
     /// Connections at one time.
     pub clients: u64,
-    /// Bytes of requests and replies that one thread keeps for its connections; who holds most is closed.
+    /// Bytes of requests and replies that one thread keeps for its connections; beyond it the connection with most is closed.
     pub buffer_bytes: usize,
-    /// What a request may be.
+    /// Upper bounds of a request.
     pub limits: Limits,
 }
 
@@ -101,7 +101,7 @@ fn refused(what: &str, error: &io::Error) -> Error {
     Error::Argument { what: format!("the server cannot {what}: {error}") }
 }
 
-/// One connection.
+/// A connection, its unread input and its unsent replies.
 struct Client {
     stream: TcpStream,
     input: Vec<u8>,
@@ -217,7 +217,7 @@ impl Worker<'_, '_> {
             }
             if swept.elapsed() >= TICK {
                 swept = Instant::now();
-                // Entries that are past their time are seen by nobody: taking them out may wait for room.
+                // Expired entries are never seen. Removing them may wait for room.
                 if let Err(error @ Error::Stopped { .. }) = self.kv.expire_some(SWEEP) {
                     break Err(error);
                 }
@@ -233,7 +233,7 @@ impl Worker<'_, '_> {
         outcome
     }
 
-    /// Waits for something to do and does it.
+    /// Waits for events and handles them.
     fn round(&mut self) -> Result<()> {
         let mut ready = Vec::with_capacity(self.clients.len() + 1);
         ready.push(PollFd::new(self.listener, PollFlags::IN));
@@ -294,7 +294,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Closes who holds most when all together hold too much.
+    /// Closes the connections that hold most, when all together hold too much.
     fn relieve(&mut self) {
         let held = |client: &Client| client.input.len() + client.output.len();
         let total: usize = self.clients.iter().map(held).sum();
@@ -312,7 +312,7 @@ impl Worker<'_, '_> {
             let mut stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Out of descriptors, most likely: it is ready at once again, so wait for somebody to leave.
+                // Probably out of descriptors: the listener is ready again at once, so wait until a connection closes.
                 Err(_) => return std::thread::sleep(TICK / 10),
             };
             if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.options.clients {

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-/// What a request may be at most.
+/// Upper bounds of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes of one argument.
@@ -42,7 +42,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// What is wrong, for the client.
+    /// The fault, as text for the client.
     pub fn read(&mut self, input: &[u8], limits: &Limits) -> Result<bool, String> {
         loop {
             if self.at > limits.request_bytes {
@@ -173,7 +173,7 @@ pub mod reply {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// No value.
+    /// The reply for a missing value.
     pub fn nothing(out: &mut Vec<u8>) {
         out.extend_from_slice(b"$-1\r\n");
     }

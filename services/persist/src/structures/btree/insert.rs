@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Putting entries into a B+tree.
 //!
-//! - **Flow** leaf with room: key, value, order ─▶ full leaf: the upper half moves to a new one, its first key goes to the parent ─▶
-//!   full parent: the same there ─▶ a new top
+//! - **Flow** leaf with room: key, value, order ─▶ full leaf: the upper half moves to a new one, its first key goes to the parent
+//!   ─▶ full parent: the same there ─▶ a new top
 //! - **Why** at the right end a split moves nothing: keys that arrive in order fill their leaves
 //! - **Order** the way up is looked up only when a leaf is full, once in several inserts
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A B+tree: a sorted map.
 //!
-//! - **Flow** descent through inner nodes ─▶ leaf ─▶ slot. Insert: into a free slot, else the leaf is split (`insert`). Remove: frees
-//!   the slot; a leaf that gets low joins its neighbour (`remove`)
+//! - **Flow** descent through inner nodes ─▶ leaf ─▶ slot. Insert: into a free slot, else the leaf is split (`insert`). Remove:
+//!   frees the slot; a leaf that gets low joins its neighbour (`remove`)
 //! - **Layout** [`BTreeRoot`]: the top node and its height; nodes: `node`. An empty tree has no node
 //! - **Cost** an insert logs a key, a value, the leaf's order and the length: 136 bytes with u64 keys and 64-byte values
 //! - **Not here** scans: `range`
@@ -128,7 +128,7 @@ impl<K: Key, V: Persist> BTreeRoot<K, V> {
         Ok(PPtr::from_offset(at))
     }
 
-    /// The same, with the way.
+    /// The leaf, as `leaf` finds it, and the path to it.
     fn path<W: View>(&self, view: &W, query: &K::Query) -> Result<Way<K, V>> {
         let (mut path, mut at) = (Path::new(), self.top);
         for _ in 0..self.levels()? {
@@ -181,7 +181,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
         Ok(view.get(self.root)?.len)
     }
 
-    /// Whether it has none.
+    /// Returns true if the map has no entries.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nodes of a B+tree.
 //!
-//! - **Layout** leaf: [`Order`], pointer to the next leaf, 14 keys, 14 values, in slots that stay where they are. With u64 keys the
-//!   head is 128 bytes. Inner: count, 33 children, 32 keys, sorted
+//! - **Layout** leaf: [`Order`], pointer to the next leaf, 14 keys, 14 values, in slots that stay where they are. With u64 keys
+//!   the head is 128 bytes. Inner: count, 33 children, 32 keys, sorted
 //! - **Why** an insert into a leaf changes one slot and the order's word, not half of the node; the log has just that. Inner
 //!   nodes change once in several inserts and are read always, so they are sorted
 //! - **Source** the permutation word is Masstree's (Mao, Kohler, Morris 2012, §4.6.2)
@@ -25,8 +25,8 @@ pub(super) const KEYS: usize = 32;
 /// An inner node with fewer joins a neighbour or borrows.
 pub(super) const INNER_LOW: usize = 10;
 
-/// Which slots are in use, in the order of their keys: bits 0–3 count them, then a nibble for each slot; those from `count` on
-/// are free.
+/// The order of a leaf's slots by their keys. Bits 0–3 hold the count, then a nibble holds each slot's number; slots from
+/// `count` on are free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Order(u64);
 
@@ -99,7 +99,7 @@ impl Order {
     }
 }
 
-/// A leaf.
+/// A leaf: keys and values in slots, their order in `order`.
 #[derive(Clone, Copy, Persist)]
 #[persist(crate = crate)]
 #[repr(C)]
@@ -236,7 +236,7 @@ impl<K: Key> BTreeInner<K> {
     }
 }
 
-/// A node has changed since the way through it was found: it lies on that way twice.
+/// The error for a path that meets one node twice, which changed under it: the file is damaged.
 #[cold]
 fn twice() -> Error {
     damaged("an inner node of a B+tree is its own child")

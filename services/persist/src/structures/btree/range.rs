@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walking through a B+tree in the order of keys, and against it.
 //!
-//! - **Flow** forwards: down to the first leaf, then along the links. Backwards: down to the last leaf, then back through the path
+//! - **Flow** forwards: down to the first leaf, then along the links. Backwards: down to the last leaf, then back through the
+//!   path
 //! - **Rule** a walk meets no empty leaf and no more entries than the tree has: a damaged file cannot make it go on for ever
 //! - **Not here** changing entries while walking: the view is borrowed
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Taking entries out of a B+tree.
 //!
-//! - **Flow** the slot is freed ─▶ a low leaf joins a neighbour, if they fit together ─▶ their separator leaves the parent ─▶ a low
-//!   inner node joins a neighbour, or borrows from it ─▶ a top with one child goes
+//! - **Flow** the slot is freed ─▶ a low leaf joins a neighbour, if they fit together ─▶ their separator leaves the parent ─▶ a
+//!   low inner node joins a neighbour, or borrows from it ─▶ a top with one child goes
 //! - **Rule** a leaf is never empty, an inner node but the top has `INNER_LOW` keys or more. Leaves that do not fit together stay
 //!   low: the two have enough entries as they are
 
