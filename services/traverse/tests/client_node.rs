@@ -132,7 +132,7 @@ impl Transport for Lossy {
     }
 
     fn flush(&mut self) -> std::result::Result<(), TransportError> {
-        // What was held back leaves after what came later.
+        // Packets that were held back leave after later ones.
         while self.held.len() > 3 || (!self.held.is_empty() && self.one_in(3)) {
             let (to, packet) = self.held.pop_front().expect("just seen");
             self.inner.send(to, &packet)?;
@@ -305,7 +305,7 @@ fn walks_of_collections_end_when_they_are_done_whatever_their_budget() {
         hash.insert(&mut client, key, &[key as u8; 100]).expect("room");
         list.push_back(&mut client, key, &[1; 300]).expect("room");
         ordered.insert(&mut client, key * 7 % 400, &key.to_le_bytes()).expect("room");
-        // What a turn at one node has left, so that the next insert is the other one's.
+        // Uses up what is left of a turn at one node, so that the next insert goes to the other one.
         client.allocate(16).expect("room");
     }
     assert_eq!(hash.scan(&mut client).expect("all of it").len(), 400);

@@ -87,7 +87,7 @@ fn a_node_that_stands_still_is_named_whoever_was_asked() {
                 }
                 other => panic!("{routing:?}, request {index}: {other:?}"),
             }
-            // What does not need it goes on.
+            // Requests that do not need it go on.
             assert_eq!(found(&client.call(walk(&find, list[0], 1)).expect("found")), 71);
         }
     }
@@ -115,7 +115,7 @@ fn a_node_that_died_is_said_to_be_down_and_comes_back_with_its_data() {
             other => panic!("{other:?}"),
         }
     }
-    // What changes something waits until it is known.
+    // A change waits until its outcome is known.
     let again = client.submit(walk(&add, list[0], 5)).expect("sent");
     world.nodes[2] = world.node(2, "never");
     let answer = loop {

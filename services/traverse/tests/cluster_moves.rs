@@ -36,7 +36,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What the clients work on: counters, and a list whose last node's value is a counter too.
+/// Data that the clients work on: counters, and a list whose last node's value is a counter too.
 #[derive(Clone)]
 struct Work {
     counters: Vec<u64>,
@@ -62,7 +62,7 @@ impl Work {
     }
 }
 
-/// What was there before each addition, by address.
+/// Values found before each addition, by address.
 type Seen = BTreeMap<u64, Vec<u64>>;
 
 /// Additions, reads and walks until told to stop.

@@ -212,7 +212,7 @@ fn an_etcd_that_is_away_stops_nothing_but_changes() {
     assert!(Member::join(server.source(), join("c", 3, 1)).is_err());
 
     server.run();
-    // What was deleted while nobody watched is noticed: the node that never came back is down, the one that renews is up.
+    // A deletion that nobody watched is noticed: the node that never came back is down, the one that renews is up.
     until(&client, |map| is(map, "dead", State::Down));
     while a.trouble().is_some() || client.trouble().is_some() {
         std::thread::sleep(Duration::from_millis(50));

@@ -105,7 +105,7 @@ impl Network {
     }
 }
 
-/// What a crash leaves of a node: as if all of it were in a log.
+/// State of a node that a crash leaves, as if all of it were in a log.
 #[derive(Default)]
 struct Memory {
     pages: BTreeMap<u64, [u64; 512]>,
@@ -196,7 +196,7 @@ struct Node {
     back_at: u64,
 }
 
-/// What a crash takes.
+/// State of a node that a crash loses.
 struct Running {
     shared: Arc<Shared>,
     /// The third: until when it goes on by what it knows.
@@ -427,7 +427,7 @@ impl World {
         }
     }
 
-    /// Who keeps the map: questions and answers may be lost.
+    /// Runs the map's keeper: questions and answers may be lost.
     fn keep(&mut self, plans: bool, crashes: bool) {
         if plans && self.random.chance(3) && self.map.moves().len() < 2 {
             let base = self.map.ranges()[self.random.below(self.map.ranges().len() as u64) as usize];
@@ -554,7 +554,7 @@ impl World {
 }
 
 impl Node {
-    /// What a node does with its log when it has joined again: what the map does not give it goes.
+    /// Drops what the map does not give the node, as a node does with its log when it has joined again.
     fn recover(&mut self, map: &Map) {
         let mine: Vec<u64> = self.memory.pages.keys().map(|page| page * 4096).collect();
         for base in mine {

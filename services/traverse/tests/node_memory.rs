@@ -228,7 +228,7 @@ fn a_restarted_node_has_given_out_the_same() {
                 node.compact().expect("made short");
                 map.remove(&mut client, 599).expect("removed");
             }
-            // What rests when the node ends rests again when it starts.
+            // Memory that rests when the node ends rests again when it starts.
             client.read(map.handle().heads, 8).expect("read");
             node.writer().usage()
         });

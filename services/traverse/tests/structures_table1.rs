@@ -299,7 +299,7 @@ fn a_b_tree_is_located_in() {
     }
 }
 
-/// What `layouts.cpp` says of a container: where to start for a key, what else goes into the scratchpad, what std finds.
+/// `layouts.cpp` says of each container where to start for a key, what else goes into the scratchpad, and what std finds.
 #[test]
 fn the_libraries_own_memory_is_walked() {
     let folder = tempfile::tempdir().expect("a folder");

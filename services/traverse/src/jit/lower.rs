@@ -23,9 +23,9 @@ pub(super) const PLAIN: MemFlagsData =
 /// Where the spaces of one step are mapped.
 #[derive(Clone, Copy)]
 pub(super) struct Bases {
-    /// The node.
+    /// Where the node is mapped.
     pub node: Value,
-    /// The scratchpad.
+    /// Where the scratchpad starts.
     pub scratch: Value,
     /// The walk lies `walk_offset` bytes after this.
     pub walk: Value,
@@ -33,7 +33,7 @@ pub(super) struct Bases {
     pub walk_offset: i32,
 }
 
-/// What is defined once per compiled function, however often a body is entered.
+/// Variables defined once per compiled function, however often a body is entered.
 pub(super) struct Body {
     regs: [Variable; REGS],
     fuel: Variable,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a function touches: found, and held against what was declared, before any of it becomes machine code.
+//! Memory that a function touches: found, and held against what was declared, before any of it becomes machine code.
 //!
 //! - **Flow** [`Function`] + [`Limits`] ──[`Reach::of`]──▶ [`Reach`]: the part of the stack in use, and the lines of a node
 //! - **Not here** proofs about registers: an index is clamped to its ends by the code, so that the ends are all that counts here
@@ -17,7 +17,7 @@ const LINE: i64 = 64;
 /// Cranelift numbers instructions with 24 bits in places; a verified program is far below.
 const INSTS: usize = 1 << 16;
 
-/// What a well-formed function touches.
+/// Memory that a well-formed function touches.
 #[derive(Debug)]
 pub(super) struct Reach {
     /// Bytes of the stack in use, from r10.

@@ -29,14 +29,14 @@ pub use retired::GRACE;
 pub use segment::SEGMENTS_MAX;
 use segment::{Segment, Segments};
 
-/// Bytes at both ends of whatever a tenant gets that no allocation lies in: so each node's whole window (at most 256 bytes, from
-/// 256 before it on) lies in its tenant's range.
+/// Bytes at both ends of an extent that no allocation uses. So the whole window of each node (at most 256 bytes, from 256 before
+/// it on) lies in its tenant's range.
 pub const MARGIN_BYTES: u64 = 256;
 
 /// Tenants get whole pages of this size, whatever pages the mapping has.
 const PAGE_BYTES: u64 = 4096;
 
-/// What of its own memory a node may touch.
+/// Memory that a node serves: mapped stretches of addresses, and the ranges of its tenants.
 #[derive(Debug)]
 pub struct Memory {
     segments: Segments,
@@ -104,7 +104,7 @@ impl Memory {
         self.segments.iter().map(|segment| (segment.base, segment.bytes))
     }
 
-    /// How its pages came about.
+    /// Returns the kind of pages behind the first stretch.
     #[must_use]
     pub fn huge(&self) -> memlift_engine::region::Huge {
         self.segments.first().map_or(memlift_engine::region::Huge::None, |segment| segment.region.huge())
@@ -116,7 +116,7 @@ impl Memory {
         self.segments.find(address).is_some()
     }
 
-    /// Returns true if all of these addresses are, in one stretch.
+    /// Returns true if all of these addresses lie in one stretch of this memory.
     #[must_use]
     pub fn holds_all(&self, address: u64, bytes: u64) -> bool {
         self.segments.find(address).is_some_and(|segment| segment.holds(address, bytes))
@@ -128,7 +128,7 @@ impl Memory {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Who has what, now.
+    /// Returns the ranges that each tenant has now.
     #[must_use]
     pub fn ranges(&self) -> Arc<Ranges> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -139,7 +139,7 @@ impl Memory {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Where an address is mapped.
+    /// Returns where an address is mapped.
     ///
     /// # Panics
     ///
@@ -179,7 +179,7 @@ impl Memory {
         }
     }
 
-    /// Zeros. Whole pages go back to the system where it takes them.
+    /// Sets bytes to zero. Whole pages go back to the system where it takes them.
     pub(crate) fn clear(&self, address: u64, bytes: u64) {
         let (from, to) = (address.next_multiple_of(4096), (address + bytes) / 4096 * 4096);
         if from < to && self.segments.find(from).is_some_and(|segment| segment.forget(from, to - from)) {

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is in free pages.
+/// Contents of free pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dirt {
-    /// Zeros.
+    /// All bytes are zero.
     Clean,
-    /// What this tenant left, or zeros.
+    /// Bytes that this tenant left, or zeros.
     Of(u32),
-    /// Anything.
+    /// Bytes of anybody, or unknown ones.
     Mixed,
 }
 
@@ -37,7 +37,7 @@ impl Dirt {
 pub(super) struct Runs(BTreeMap<u64, (u64, Dirt)>);
 
 impl Runs {
-    /// Pages are nobody's from now on.
+    /// Adds pages that nobody has any more.
     pub fn give(&mut self, mut base: u64, mut bytes: u64, mut dirt: Dirt, cuts: &BTreeSet<u64>) {
         if let Some((&before, &(length, old))) = self.0.range(..base).next_back()
             && before + length == base
@@ -81,7 +81,7 @@ impl Runs {
         (address < at + length).then_some((at, length))
     }
 
-    /// No run reaches over this address from now on.
+    /// Splits the run that crosses this address, if one does.
     pub fn cut(&mut self, at: u64) {
         if let Some((base, length)) = self.around(at).filter(|(base, _)| *base < at) {
             let dirt = self.take(base, length);

@@ -13,7 +13,7 @@ use rustix::mm::{Advice, madvise};
 /// Stretches that a node can map in its life: its own, and one for each range that came and was never here before.
 pub const SEGMENTS_MAX: usize = 1024;
 
-/// One stretch.
+/// A stretch of global addresses, and its mapping.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub base: u64,

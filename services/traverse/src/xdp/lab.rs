@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use super::{Pass, Port, Switch, SwitchError};
 
-/// Most hosts.
+/// Most hosts that a lab has.
 pub const HOSTS_MAX: usize = 16;
 
 /// See the module's header.
@@ -52,7 +52,7 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// What is missing here, for people to read
+    /// The missing right or tool, or what `ip` says; for people to read
     pub fn start(name: &str, hosts: &[&str]) -> Result<Lab, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("namespaces and XDP need root".to_owned());

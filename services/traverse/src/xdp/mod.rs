@@ -41,9 +41,9 @@ pub enum SwitchError {
     /// The kernel refused.
     #[error("{what}: {source}. A switch needs root and a kernel with XDP (5.9 or newer)")]
     Kernel {
-        /// During what.
+        /// Step that the kernel refused.
         what: String,
-        /// What it said.
+        /// Error that the kernel returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A map that a switch cannot hold.
@@ -61,7 +61,7 @@ fn kernel<E: std::error::Error + Send + Sync + 'static>(
 /// How a host is reached from the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its address.
+    /// IPv4 address of the host.
     pub ip: Ipv4Addr,
     /// The switch's interface that leads there.
     pub interface: u32,
@@ -78,7 +78,7 @@ impl Port {
     }
 }
 
-/// What passed the switch.
+/// Packets that passed the switch, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets sent to the node that has their address.
@@ -91,7 +91,7 @@ pub struct Counts {
     pub passed: u64,
 }
 
-/// A switch.
+/// A switch that is loaded at its interfaces.
 pub struct Switch {
     config: Array<MapData, [u8; CONFIG_BYTES]>,
     ranges: Array<MapData, [u8; RANGE_BYTES]>,
@@ -194,7 +194,7 @@ impl Switch {
         Ok(())
     }
 
-    /// What passed so far.
+    /// Returns the packets that have passed so far.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ use memlift_traverse::map::{Authority, Coordinator, Map, Order, Peer, Source};
 use memlift_traverse::node::{Cluster, ClusterOptions, Durability, NodeOptions};
 use memlift_traverse::transport::udp::Udp;
 
-/// What each node brings.
+/// Bytes of memory that each node brings.
 pub const MEMORY: u64 = 4 << 20;
 /// The lease of tests in which nodes die.
 pub const SHORT: Duration = Duration::from_millis(1500);

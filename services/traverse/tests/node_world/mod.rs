@@ -197,7 +197,7 @@ impl Client {
         }
     }
 
-    /// What has come for `header`'s request, in its attempt if it is a chunk.
+    /// Returns the answer to `header`'s request, if it has come; chunks of its attempt go into `chunks`.
     pub fn heard(&mut self, header: &Header, chunks: &mut HashMap<u32, Vec<u8>>) -> Option<Heard> {
         let (keys, mut found) = (self.keys.clone(), Vec::new());
         self.transport
