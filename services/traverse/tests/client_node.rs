@@ -317,7 +317,7 @@ fn walks_of_collections_end_when_they_are_done_whatever_their_budget() {
     assert_eq!((sum.count, sum.sum), (400, 399 * 200));
     assert_eq!(hash.get(&mut client, 399).expect("found"), Some(vec![143; 100]));
     assert!(hash.remove(&mut client, 399).expect("found") && client.counts().continued > 50);
-    // A walk of somebody's own has its budget.
+    // A program of the user's own is limited by its budget.
     let scratch = Scratch::new().with(0, u64::MAX).with(24, list.head());
     let own = Walk { program: shipped::STL_FORWARD_LIST.program(), start: list.head(), scratch };
     assert!(matches!(client.walk(&own), Err(ClientError::Budget { .. } | ClientError::Hops { .. })));

@@ -49,7 +49,7 @@ impl Running {
         Client::udp(&[self.at], config).expect("the node answers")
     }
 
-    /// The clock goes on past the grace, and this client hears of it.
+    /// Moves the node's clock past the grace, until this client has heard of it.
     fn pass(&self, client: &mut Client) {
         let clock = client.clock() + GRACE + 2;
         let mut packet = Vec::new();
@@ -77,7 +77,7 @@ impl Drop for Running {
     }
 }
 
-/// Before which request something happens.
+/// Request before which a client stands still.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Swap,
@@ -150,7 +150,7 @@ impl Heap for Paused<'_> {
     }
 }
 
-/// Where a key's node is, and what it holds.
+/// Returns the address of a key's node.
 fn node_of(client: &mut Client, map: &HashMap, key: u64) -> Option<u64> {
     map.scan(client).expect("a walk").into_iter().find(|seen| seen.word == key).map(|seen| seen.address)
 }

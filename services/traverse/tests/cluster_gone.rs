@@ -62,7 +62,7 @@ fn a_node_that_stands_still_is_named_whoever_was_asked() {
         assert_eq!(found(&client.call(walk(&find, list[0], 5)).expect("found")), 75);
         assert_eq!(client.call(walk(&add, list[0], 2)).expect("added").status, Status::Applied);
     }
-    // Nobody says that it is down: whoever keeps the map stands still too.
+    // Nobody says that it is down: the map's keeper stands still too.
     world.coordinator.signal(Signal::STOP);
     world.nodes[2].signal(Signal::STOP);
     let third = [String::from("c"), world.at[2].to_string()];

@@ -110,7 +110,7 @@ fn load(mut client: Client, work: &Work, stop: &AtomicBool, seed: usize) -> Seen
     seen
 }
 
-/// Each addition once, and nothing else.
+/// Checks that each addition was made once, and nothing else was; returns how many there were.
 fn check(world: &World, all: Vec<Seen>) -> usize {
     let mut found: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (address, values) in all.into_iter().flatten() {
@@ -138,7 +138,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// A move under load, with something happening in it; who has the range then.
+/// Moves a range under load, and lets something happen meanwhile; returns the name of the range's owner in the end.
 fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, u64)) -> String {
     let mut world = World::start(nodes, dies, if dies.is_empty() { LONG } else { SHORT });
     let mut client = world.client();

@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// One round of each shard, or none: a shard may be slow, and then goes on by what it knew.
+    /// Runs one round of each shard, or none: a shard may be slow, and then goes on by what it knew.
     fn shards(&mut self) {
         for index in 0..self.nodes.len() {
             for shard in 0..2 {
@@ -573,7 +573,7 @@ impl Node {
     }
 }
 
-/// One iteration of a request. What comes back is not done.
+/// Runs one iteration of a request; returns the request if it is not done.
 fn step(
     view: &mut View,
     memory: &mut Memory,

@@ -26,7 +26,7 @@ pub(super) fn emit(builder: &mut FunctionBuilder, base: Value, offset: i32) {
     }
 }
 
-/// Exchanges the opcodes of all that were kept: where no step says `Next`, Cranelift has removed the code after it.
+/// Turns the loads that were kept into prefetches. Where no step returns `Next`, Cranelift has removed the code after it.
 pub(super) fn patch(code: &mut [u8], traps: &[MachTrap]) -> Result<(), CompileError> {
     for trap in traps.iter().filter(|trap| trap.code == PLACE) {
         patch_one(code, trap.offset as usize).ok_or_else(|| {

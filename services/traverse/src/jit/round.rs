@@ -27,7 +27,7 @@ const LISTED: i32 = offset_of!(Slot, listed) as i32;
 const WALK: i32 = offset_of!(Slot, walk) as i32;
 const NEXT: i32 = WALK + offset_of!(Walk, next) as i32;
 
-/// Of a slot's number, to get its place.
+/// Shift that makes a slot's offset from its number.
 const SLOT_SHIFT: i64 = size_of::<Slot>().trailing_zeros() as i64;
 
 /// Writes the loop into an empty function of three parameters.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies of damaged logs that a node starts with.
+//! Copies a damaged log into one that a node can start with.
 //!
 //! - **Flow** records before the damage as they are ─▶ with `behind` also those behind it that can be carried out without what is lost
 //! - **Promise** without `behind` the copy holds a moment that the node was in. With it, each change that is kept was made, and

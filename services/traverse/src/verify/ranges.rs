@@ -313,7 +313,7 @@ impl Range {
         Range::new(unsigned, signed, Stride::ANY).unwrap_or(Range::ALL)
     }
 
-    /// Of two low halves.
+    /// Returns the values of a 32-bit `a op b`, from the low halves of both.
     fn narrow(op: Alu, a: Range, b: Range) -> Range {
         let ((a0, a1), (b0, b1)) = (a.unsigned, b.unsigned);
         match op {

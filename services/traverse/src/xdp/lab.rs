@@ -48,7 +48,7 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 impl Lab {
-    /// Hosts by name, and a switch without a program.
+    /// Makes a namespace for each host of this name, and one for a switch without a program.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Lab {
             ip(&format!("-n {space} link set e0 address {}", text(mac_of(index))))?;
             ip(&format!("-n {space} address add {}/24 dev e0", ip_of(index)))?;
             ip(&format!("-n {space} link set e0 up"))?;
-            // Nobody asks who has an address: a switch of walks does not answer that.
+            // Neighbours are entered here: a switch of walks does not answer ARP.
             let others = (0..lab.hosts.len()).map(ip_of).chain([*SERVICE.ip()]);
             for other in others.filter(|other| *other != ip_of(index)) {
                 let mac = text([2, 0x77, 0, 0, 1, 1]);
@@ -87,7 +87,7 @@ impl Lab {
         format!("{}-{host}", self.name)
     }
 
-    /// Runs something in a host's namespace, or in that of the `switch`: sockets that it opens stay there.
+    /// Runs a function in the namespace of a host, or of the `switch`: sockets that it opens stay there.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Lab {
         })
     }
 
-    /// How the switch reaches each host, in their order.
+    /// Returns how the switch reaches each host, in their order.
     ///
     /// # Errors
     ///
@@ -124,7 +124,8 @@ impl Lab {
             .collect()
     }
 
-    /// Attaches the switch to all ports, and what lets packets pass at the hosts' ends; both stay as long as they are kept.
+    /// Attaches the switch to all ports, and programs that let packets pass at the hosts' ends. All stay as long as the returned
+    /// values live.
     ///
     /// # Errors
     ///
