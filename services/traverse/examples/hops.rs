@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nanoseconds per hop of a hash-bucket walk: compiled round, round in Rust around the compiled step, and a native loop.
 //!
-//! - **Flow** 2 GiB of nodes in chains of 48, placed at random, huge pages ──▶ W walks in flight, each to the end of its chain ──▶
-//!   the median of the ratio over pairs of runs, in both orders
+//! - **Flow** 2 GiB of nodes in chains of 48, placed at random, huge pages ──▶ W walks in flight, each to the end of its chain
+//!   ──▶ the median of the ratio over pairs of runs, in both orders
 //! - **Layout** a node is key, value, global address of the next; `NODE` bytes apart
 //!
 //! `cargo run --release -p memlift-traverse --example hops [gibibytes] [bytes per node]`

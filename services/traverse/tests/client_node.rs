@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients and nodes in one process, over real transports: the collections against their models, whatever happens to packets.
 //!
-//! - **Flow** node threads ◀── UDP or rings ──▶ client; between them, in some tests, [`Lossy`]: packets vanish, come twice, come late
+//! - **Flow** node threads ◀── UDP or rings ──▶ client; between them, in some tests, [`Lossy`]: packets vanish, come twice, come
+//!   late
 //! - **Not here** how collections work: `structures_collections.rs`; what a node does with bad packets: `node_*.rs`
 
 use std::collections::{BTreeMap, HashMap as StdMap, VecDeque};

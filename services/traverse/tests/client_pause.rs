@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client that stands still in the middle of an operation, for as long as it takes others to use the memory again that it was at.
+//! A client that stands still in the middle of an operation, for as long as it takes others to use the memory again that it was
+//! at.
 //!
-//! - **Flow** [`Paused`] is a client that, between two requests of one operation, lets something happen: others remove what it has
-//!   found, the nodes' clock goes on past the grace, and the memory is used again
+//! - **Flow** [`Paused`] is a client that, between two requests of one operation, lets something happen: others remove what it
+//!   has found, the nodes' clock goes on past the grace, and the memory is used again
 //! - **Order** nothing waits: a packet brings the clock
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ranges that move between real processes while they are read, walked and added to; and each of the processes killed at each step.
+//! Ranges that move between real processes while they are read, walked and added to; and each of the processes killed at each
+//! step.
 //!
-//! - **Flow** this program starts itself as coordinator and nodes (`serve_as_…`), which talk over loopback; clients are threads here. A
-//!   node that is told to dies by SIGKILL as soon as it sees itself at a step
-//! - **Order** each addition's answer is what was there before: over all clients these are 0, 1, 2 … without a gap and without one twice,
-//!   and the sum that is left is their number. What a reader sees never goes back
+//! - **Flow** this program starts itself as coordinator and nodes (`serve_as_…`), which talk over loopback; clients are threads
+//!   here. A node that is told to dies by SIGKILL as soon as it sees itself at a step
+//! - **Order** each addition's answer is what was there before: over all clients these are 0, 1, 2 … without a gap and without
+//!   one twice, and the sum that is left is their number. What a reader sees never goes back
 #![forbid(unsafe_code)]
 
 mod cluster_world;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map in a real etcd: changes at the same time, a node that dies, an etcd that is away for a while.
 //!
-//! - **Needs** `etcd` on the PATH (Debian: etcd-server) or where `tools/etcd` puts it; without it each test says so and is skipped.
-//!   Each test starts one of its own, on ports of its own, with its data in a folder of its own
+//! - **Needs** `etcd` on the PATH (Debian: etcd-server) or where `tools/etcd` puts it; without it each test says so and is
+//!   skipped. Each test starts one of its own, on ports of its own, with its data in a folder of its own
 #![cfg(feature = "etcd")]
 
 use std::net::{SocketAddr, TcpListener};

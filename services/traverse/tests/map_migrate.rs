@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ranges that move while they are walked and written, over a network that loses, doubles and reorders, with nodes that crash.
 //!
-//! - **Flow** three nodes of two shards each, clients that send again until they are answered, a keeper of the map whose answers get
-//!   lost too; all of it in one thread, one seed after the other, so that what fails fails again
-//! - **Order** checked at each answer: a value that was read is none that was overwritten before the read began; checked of all: each
-//!   addition happened exactly once; checked at the end: nobody waits, and the sums are right
+//! - **Flow** three nodes of two shards each, clients that send again until they are answered, a keeper of the map whose answers
+//!   get lost too; all of it in one thread, one seed after the other, so that what fails fails again
+//! - **Order** checked at each answer: a value that was read is none that was overwritten before the read began; checked of all:
+//!   each addition happened exactly once; checked at the end: nobody waits, and the sums are right
 //! - **Not here** sockets and the node's own threads: what is simulated is the network, not the protocol
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The collections against std's, operation by operation; many writers at once; bulk loads.
 //!
-//! - **Flow** random operations ──▶ a collection on an image, and its model ──▶ the same answers; then threads, each with a client's
-//!   view of one image, which takes their requests one at a time in whatever order they come
+//! - **Flow** random operations ──▶ a collection on an image, and its model ──▶ the same answers; then threads, each with a
+//!   client's view of one image, which takes their requests one at a time in whatever order they come
 //! - **Not here** packets and nodes: `client_node.rs`
 
 use std::collections::{BTreeMap, HashMap as StdMap};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Machine code in memory: written while it is not executable, executable when it can no longer be written, freed at the end.
 //!
-//! - **Flow** [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write, then
-//!   set to read-execute) ──▶ two function pointers
+//! - **Flow** [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write,
+//!   then set to read-execute) ──▶ two function pointers
 //! - **Order** settings of the compiler: see [`flags`]
 //! - **Owner** [`Code`] owns the pages; its drop unmaps them
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Steps as machine code: one [`Function`] becomes a step and a round, by Cranelift, without calls, traps or jumps outside.
 //!
-//! - **Flow** [`Function`] ──`reach`──▶ every access is inside what was declared, or there is no code ──`lower`──▶ Cranelift IR of
-//!   the body, once as a function of its own ([`Compiled::step`]), once inside the loop over slots ([`Compiled::round`])
-//!   ──Cranelift──▶ bytes ──`prefetch`──▶ placeholders become prefetches ──`code`──▶ pages that are never writable and
-//!   executable at once
-//! - **Order** node memory changes under the step: a barrier precedes each load of the node, so that Cranelift does not take it from an
-//!   earlier load of the same word (its setting `enable_alias_analysis` is not read by the pass that does so, 0.135); on
+//! - **Flow** [`Function`] ──`reach`──▶ every access is inside what was declared, or there is no code ──`lower`──▶ Cranelift IR
+//!   of the body, once as a function of its own ([`Compiled::step`]), once inside the loop over slots ([`Compiled::round`])
+//!   ──Cranelift──▶ bytes ──`prefetch`──▶ placeholders become prefetches ──`code`──▶ pages that are never writable and executable
+//!   at once
+//! - **Order** node memory changes under the step: a barrier precedes each load of the node, so that Cranelift does not take it
+//!   from an earlier load of the same word (its setting `enable_alias_analysis` is not read by the pass that does so, 0.135); on
 //!   x86-64 the barrier is no instruction, elsewhere a fence
 //! - **Owner** code lives until the last clone of its [`Compiled`] is dropped
 //! - **Not here** what makes a program safe (`verify`): `reach` repeats only what the machine code itself depends on

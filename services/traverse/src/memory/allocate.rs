@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Gives out the memory of a node: pages to tenants, blocks of any size to whoever asks, and takes both back.
 //!
-//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again. Neighbouring
-//!   extents of a tenant are one, up to 64 MiB
-//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ else an extent more ─▶ else whole free pages of any tenants
-//!   that lie in a row come back, and once more. [`Allocator::free`]: joins its neighbours, whatever sizes they were given out in;
-//!   an extent that is free is nobody's. [`Allocator::retire`] does so later (`retired`)
-//! - **Bound** with a memory of 256 times the largest allocation, and sizes drawn uniformly, more than 90 % of it are given out when
-//!   an allocation fails for the first time, also after a hundred times its size was given out and freed (test `churn`)
-//! - **Order** a log says where each block was given, and replays it with [`Allocator::claim`]: no choice made here has to be made again.
-//!   No extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
+//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again.
+//!   Neighbouring extents of a tenant are one, up to 64 MiB
+//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ else an extent more ─▶ else whole free pages of any
+//!   tenants that lie in a row come back, and once more. [`Allocator::free`]: joins its neighbours, whatever sizes they were
+//!   given out in; an extent that is free is nobody's. [`Allocator::retire`] does so later (`retired`)
+//! - **Bound** with a memory of 256 times the largest allocation, and sizes drawn uniformly, more than 90 % of it are given out
+//!   when an allocation fails for the first time, also after a hundred times its size was given out and freed (test `churn`)
+//! - **Order** a log says where each block was given, and replays it with [`Allocator::claim`]: no choice made here has to be
+//!   made again. No extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
 //! - **Owner** the node's writer. What is free is kept here and not in the memory itself, which tenants write
-//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`] when it
-//!   stays. One that comes: [`Allocator::take`]
+//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`]
+//!   when it stays. One that comes: [`Allocator::take`]
 //! - **Not here** exactly once: `node` remembers what it has answered
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -327,8 +327,8 @@ impl Allocator {
             && !self.retired.overlaps(address, bytes)
     }
 
-    /// Takes memory back: all of an allocation, or any part of it at multiples of 16. False: the tenant has none there, or it came
-    /// back before.
+    /// Takes memory back: all of an allocation, or any part of it at multiples of 16. False: the tenant has none there, or it
+    /// came back before.
     pub fn free(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let bytes = rounded(bytes);
         let live = self.is_live(tenant, address, bytes);

@@ -5,8 +5,8 @@
 //!   ─▶ [`Ranges::find`] ─▶ a host address for a whole window
 //! - **Order** only the node's writer stores, eight bytes at a time and atomically, so a reader sees old or new words and never a
 //!   mixture; what a link points to is stored before the link (Release)
-//! - **Owner** [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that went to
-//!   another node the pages go back to the system, and the mapping stays for the day that it returns
+//! - **Owner** [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that
+//!   went to another node the pages go back to the system, and the mapping stays for the day that it returns
 //! - **Not here** what the bytes mean, and the log that outlives the process (`node`)
 
 mod allocate;

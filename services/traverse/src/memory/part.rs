@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! State of an allocator for a stretch of addresses; it travels with a range from node to node, and into a snapshot.
 //!
-//! - **Layout** four lists, each its length u64 and its entries, all u64: extents (base, bytes, tenant) · free blocks (tenant, address, bytes)
-//!   · retired blocks (tenant, address, bytes) · free runs (base, bytes)
+//! - **Layout** four lists, each its length u64 and its entries, all u64: extents (base, bytes, tenant) · free blocks (tenant,
+//!   address, bytes) · retired blocks (tenant, address, bytes) · free runs (base, bytes)
 //! - **Owner** decoding believes nothing: whatever it returns fits together and lies in the stretch that was asked for
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Blocks that were unlinked, and that a walk which began before may still be at.
 //!
-//! - **Order** what is retired was unlinked: no new walk comes to it. It is free when the node's clock is more than [`GRACE`] further:
-//!   a request that may have found it before is refused from then on, whenever it comes (`node/clock`)
+//! - **Order** what is retired was unlinked: no new walk comes to it. It is free when the node's clock is more than [`GRACE`]
+//!   further: a request that may have found it before is refused from then on, whenever it comes (`node/clock`)
 //! - **Clock** a block gets the clock of the next `stamp` or `ripe`, which is not less than that at which it was retired; after a
 //!   restart, and in a range that came, the time begins anew
 

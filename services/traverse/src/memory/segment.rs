@@ -2,7 +2,8 @@
 //! Stretches of global addresses and where each is mapped.
 //!
 //! - **Order** stretches are added and never removed, so a reader needs no lock: it sees those that were complete when it looked
-//! - **Owner** a stretch is mapped for as long as the node's memory; its pages may go back to the system before ([`Segment::forget`])
+//! - **Owner** a stretch is mapped for as long as the node's memory; its pages may go back to the system before
+//!   ([`Segment::forget`])
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};

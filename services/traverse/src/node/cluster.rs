@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node of a cluster: its addresses are what the map says, and ranges come and go while it serves.
 //!
-//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶ shards,
-//!   and one thread that runs [`Cluster::turn`]
+//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶
+//!   shards, and one thread that runs [`Cluster::turn`]
 //! - **Order** a node that was killed joins again when the lease of its last start has run out; until then it waits
 //! - **Owner** a [`Cluster`] holds the membership; dropping it makes the node leave
 //! - **Rule** people edit a map file: a range that it takes from a node stays in the node's memory, unreachable, until the node

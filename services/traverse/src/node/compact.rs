@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compaction of the log: a new file takes its place, with a snapshot of memory and the records since.
 //!
-//! - **Flow** under the writer's lock: allocator, outcomes, programs, and how long the log is ─▶ beside the node's work: memory, as it is
-//!   while it is written ─▶ what the old log has got meanwhile, until little is left ─▶ under the lock: the rest; synced, renamed
-//! - **Order** memory is read later than the log's length, and what is logged are the bytes that were stored: replayed over such a copy
-//!   they make it what it was at the end. The new file is whole and synced before it has the log's name; so a crash leaves the old
-//!   log, or the new one
+//! - **Flow** under the writer's lock: allocator, outcomes, programs, and how long the log is ─▶ beside the node's work: memory,
+//!   as it is while it is written ─▶ what the old log has got meanwhile, until little is left ─▶ under the lock: the rest;
+//!   synced, renamed
+//! - **Order** memory is read later than the log's length, and what is logged are the bytes that were stored: replayed over such
+//!   a copy they make it what it was at the end. The new file is whole and synced before it has the log's name; so a crash leaves
+//!   the old log, or the new one
 //! - **Owner** one compaction at a time; none while a range comes or leaves, whose half-made state no snapshot holds
 
 use std::fs::File;

@@ -2,9 +2,11 @@
 //! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for one.
 //!
 //! - **Flow** request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` says how it goes on ─▶ [`Lane::give`]
-//! - **Order** free slots are taken from the first on, and a round ends behind the last one in use; of a scratchpad only what the program or
-//!   its request can have written is cleared, and looked at for the answer: the rest is zero and stays out of the cache
-//! - **Layout** slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same number
+//! - **Order** free slots are taken from the first on, and a round ends behind the last one in use; of a scratchpad only what the
+//!   program or its request can have written is cleared, and looked at for the answer: the rest is zero and stays out of the
+//!   cache
+//! - **Layout** slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same
+//!   number
 //! - **Owner** a shard's thread; slots point into the lane's scratchpads, which never move
 
 use std::collections::VecDeque;

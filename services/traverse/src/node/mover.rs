@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The thread of a node that moves ranges: to other nodes and from them, while the shards serve.
 //!
-//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and answers, by the
-//!   node's own socket ─▶ what the map's keeper is to be asked
+//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and
+//!   answers, by the node's own socket ─▶ what the map's keeper is to be asked
 //! - **Order** the log is written before other nodes hear of what was done. The map's keeper may be asked the same thing twice
 //! - **Owner** one per node; steps that change something take the writer's lock, copying does not
 //! - **Not here** the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)

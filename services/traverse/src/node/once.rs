@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each change exactly once: what is remembered of requests that change memory, until their client has heard.
 //!
-//! - **Sessions** a client's requests belong to a session, whose number grows. One that was quiet for [`QUIET`], or that its client
-//!   has ended and whose room is needed, is forgotten. Numbers up to the greatest forgotten one are refused from then on, unless
-//!   they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a client
-//!   lives, another one with the same number is refused: two processes have drawn, or were given, the same
+//! - **Sessions** a client's requests belong to a session, whose number grows. One that was quiet for [`QUIET`], or that its
+//!   client has ended and whose room is needed, is forgotten. Numbers up to the greatest forgotten one are refused from then on,
+//!   unless they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a
+//!   client lives, another one with the same number is refused: two processes have drawn, or were given, the same
 //!
 //! - **Flow** request ──[`Once::begin`]──▶ run it, or answer what is remembered ─▶ [`Once::decide`], [`Once::settle`]
 //! - **Order** a client's requests before `settled` are forgotten and refused; at most [`WINDOW`] after it are remembered. Of two

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets that leave a shard at the end of its turn: their destinations, sealed.
 //!
-//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the shard
-//!   that has the socket
+//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the
+//!   shard that has the socket
 //! - **Layout** packets one after the other in one buffer, whose room serves the next turn too
 //! - **Not here** which answer a request gets (`walks`, `control`)
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs that a node holds: named by their hash, each its tenant's, verified and compiled when they arrive.
 //!
-//! - **Flow** pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all shards
+//! - **Flow** pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all
+//!   shards
 //! - **Layout** an upload: bytes of the name u8 · name · encoding of the program; a piece says its place in bytes
-//! - **Order** registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the one
-//!   that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
+//! - **Order** registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the
+//!   one that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
 //! - **Owner** the registry, behind a lock that no hop takes: a shard keeps the runners that it uses
 //! - **Not here** what a program may do (`verify`)
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Owners of addresses: a shard asks before it looks into its own memory, and when it finds nothing there.
 //!
-//! - **Order** asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it changed
+//! - **Order** asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it
+//!   changed
 //! - **Not here** where maps come from (`map`)
 
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A shard: one thread that takes packets, walks, and answers.
 //!
-//! - **Flow** [`Shard::turn`]: news of the map ─▶ packets, as many as there is room for ─▶ rounds over the lanes; what stopped goes
-//!   on, ends, or leaves for another node ─▶ log ─▶ answers leave together
-//! - **Order** a hop takes no lock, allocates nothing and looks nothing up, as long as it stays in the lane's region; the slow path
-//!   checks the whole window once against the tenant's ranges and makes them the lane's region
+//! - **Flow** [`Shard::turn`]: news of the map ─▶ packets, as many as there is room for ─▶ rounds over the lanes; what stopped
+//!   goes on, ends, or leaves for another node ─▶ log ─▶ answers leave together
+//! - **Order** a hop takes no lock, allocates nothing and looks nothing up, as long as it stays in the lane's region; the slow
+//!   path checks the whole window once against the tenant's ranges and makes them the lane's region
 //! - **Owner** all of it; what shards share is behind `Core`
 //! - **Not here** requests that are no walks, and walks that change memory once they have ended (`control`)
 

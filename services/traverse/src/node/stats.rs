@@ -2,8 +2,8 @@
 //! Counters of a node. They only grow; two of them may disagree for a moment.
 //!
 //! - **Flow** each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
-//! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for every
-//!   store before it, among them those to rings and scratchpads that miss the cache
+//! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for
+//!   every store before it, among them those to rings and scratchpads that miss the cache
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -3,9 +3,9 @@
 //!
 //! - **Flow** leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
 //!   comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
-//! - **Layout** what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with its length
-//!   u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of requests
-//!   about the range
+//! - **Layout** what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with
+//!   its length u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of
+//!   requests about the range
 //! - **Order** a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
 //! - **Owner** a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
 //! - **Not here** when which step is due (`mover`)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks in flight on a shard: rounds, where each goes on, and how it ends.
 //!
-//! - **Flow** [`Shard::walk`]: rounds of each lane ─▶ what stopped ([`Shard::stopped`]): goes on ([`Shard::go`]), sends a piece of its
-//!   result, starts again, leaves for another node, or ends ([`Shard::end`])
-//! - **Order** the address of a next node is looked up once per range: the window is held against the tenant's ranges, and what is
-//!   found becomes the lane's region, in which rounds translate by themselves
+//! - **Flow** [`Shard::walk`]: rounds of each lane ─▶ what stopped ([`Shard::stopped`]): goes on ([`Shard::go`]), sends a piece
+//!   of its result, starts again, leaves for another node, or ends ([`Shard::end`])
+//! - **Order** the address of a next node is looked up once per range: the window is held against the tenant's ranges, and what
+//!   is found becomes the lane's region, in which rounds translate by themselves
 //! - **Owner** the shard's thread
 //! - **Not here** requests before they have a slot (`shard`), walks that change memory once they have ended (`control`)
 

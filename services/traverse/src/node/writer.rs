@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The writer makes all changes of memory: allocations, writes and applies, each once, each in the log.
 //!
-//! - **Flow** request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may leave
+//! - **Flow** request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may
+//!   leave
 //! - **Order** a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
 //! - **Owner** the writer has allocator, memory of requests and log
 //! - **Not here** walks; which node an address belongs to (`shard` asks before); ranges that come and go (`stretch`)

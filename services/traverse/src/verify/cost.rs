@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Estimated cost of a step on a core, before it has run: PULSE's t_c (§4.1), along the heaviest path and not over all code.
 //!
-//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's neighbours
+//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's
+//!   neighbours
 //! - **Layout** weights are picoseconds at 3 GHz of code whose data is in the cache; who needs better scales by a measurement
 //! - **Order** backward jumps are left out of the heaviest path; what they add at most is in [`Cost::most_ps`]
 //! - **Not here** rejection: a heavy program is a slow one, not a wrong one

@@ -7,8 +7,8 @@
 //!   from r10, and keeps its kind there; a number stored over any part of it makes the slot a number
 //! - **Order** r1 is the node, r2 the scratchpad, r3 the walk, r10 the stack; all else is unset. What is set on one path only is
 //!   unset; what is a number on one path and a pointer on another is neither
-//! - **Not here** offsets: `ranges`. This module's rules make pointers mean something; that accesses stay inside their memory does
-//!   not rest on it
+//! - **Not here** offsets: `ranges`. This module's rules make pointers mean something; that accesses stay inside their memory
+//!   does not rest on it
 
 use super::Rejection;
 use super::cfg::Graph;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A switch with hosts around it on one machine, each in a network namespace behind a veth pair: for tests and measurements.
 //!
-//! - **Layout** host i (from 0) has 10.77.0.(i + 1) and the Ethernet address 02:77:00:00:00:(i + 1); the switch's side of its pair is p0, p1, …
+//! - **Layout** host i (from 0) has 10.77.0.(i + 1) and the Ethernet address 02:77:00:00:00:(i + 1); the switch's side of its
+//!   pair is p0, p1, …
 //! - **Owner** namespaces are named by the process and removed with the [`Lab`], also when something fails
 //! - **Needs** root and `ip` of iproute2; where they are missing [`Lab::start`] says so
 

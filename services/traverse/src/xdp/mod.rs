@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A switch in the kernel: walks to one service address go to the node that has their `cur_ptr`, at the first network card.
 //!
-//! - **Flow** [`Switch::attach`] loads `switch.o` at each interface ─▶ [`Switch::update`] writes a map's ranges, and after each change
-//!   of the map again ─▶ [`Switch::counts`] says what passed
+//! - **Flow** [`Switch::attach`] loads `switch.o` at each interface ─▶ [`Switch::update`] writes a map's ranges, and after each
+//!   change of the map again ─▶ [`Switch::counts`] says what passed
 //! - **Layout** the tables as `switch.c` has them, little-endian; two halves of ranges, and one entry that says which half counts
-//! - **Order** a half is written before it counts. A packet that was routed by the old half goes to a node that is not the owner any
-//!   more, which sends it on or answers so: the switch is a short cut and decides nothing
+//! - **Order** a half is written before it counts. A packet that was routed by the old half goes to a node that is not the owner
+//!   any more, which sends it on or answers so: the switch is a short cut and decides nothing
 //! - **Owner** the programs are there for as long as the [`Switch`]; root (CAP_BPF, CAP_NET_ADMIN) is needed to load them
 //! - **Not here** who answers: nodes answer the client itself, by its address
 //!

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A network that loses, doubles and reorders packets by a seed, nodes that take turns on it, and a client that asks until it hears.
+//! A network that loses, doubles and reorders packets by a seed, nodes that take turns on it, and a client that asks until it
+//! hears.
 //!
 //! - **Order** one thread, so the same seed does the same thing
 #![allow(dead_code, reason = "each test file uses what it needs")]

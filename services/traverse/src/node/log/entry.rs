@@ -2,8 +2,8 @@
 //! A record of the log: a change of the node, and the request that caused it.
 //!
 //! - **Layout** [`Entry::write`] and [`Entry::read`] are each other's inverse; `docs/formats/packet.md` has the bytes
-//! - **Order** change and request are one entry: after a crash either both are there or neither. A change says the bytes that were
-//!   stored, also of an apply, and where memory was given: so an entry may be replayed over a memory that has it already
+//! - **Order** change and request are one entry: after a crash either both are there or neither. A change says the bytes that
+//!   were stored, also of an apply, and where memory was given: so an entry may be replayed over a memory that has it already
 //! - **Not here** how an entry becomes a record of a file (`frame`)
 
 use super::super::once::{Id, Known, Outcome};

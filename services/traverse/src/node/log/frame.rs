@@ -4,8 +4,8 @@
 //! - **Layout** head of 64 bytes: magic, version u32, 0 u32, base u64, bytes u64, salt u64, CRC-32C u32 of these 40 bytes, zeros.
 //!   Records start at multiples of 8: CRC-32C u32 of the 20 bytes behind it, CRC-32C u32 of what follows these 24 bytes, bytes of
 //!   the entry u32, 0 u32, `durable_to` u64, the entry, zeros to a multiple of 8
-//! - **Salt** both sums begin with the file's salt and the record's position. So bytes that a client stored, an older file's blocks and a
-//!   record at another place are no records
+//! - **Salt** both sums begin with the file's salt and the record's position. So bytes that a client stored, an older file's
+//!   blocks and a record at another place are no records
 //! - **Order** `durable_to` is the position up to which the file was known to be on the disk when the record was written
 //! - **Not here** entries (`entry`), writing and syncing (the parent)
 
@@ -140,7 +140,8 @@ impl Head {
         to[start..start + 4].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// Bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of `length` bytes.
+    /// Bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of `length`
+    /// bytes.
     fn frame(&self, frame: &[u8], position: u64, length: u64) -> Option<(usize, u32, u64)> {
         let (bytes, durable_to) = (half(frame, 8) as usize, word(frame, 16));
         // Cheap comparisons first: a search tries each place of a file.

@@ -3,8 +3,8 @@
 //!
 //! - **Flow** change ─▶ [`Log::append`] ─▶ a record ─▶ [`Log::commit`], before its answer leaves. At a start: [`OpenLog`]
 //! - **Layout** `frame` has head and records, `entry` what a record says
-//! - **Order** each record says up to where the file was known to be on the disk when it was written. A bad record before that place is
-//!   damage, and the log is refused; any other is what a crash left of a group that was not synced yet, and is cut off
+//! - **Order** each record says up to where the file was known to be on the disk when it was written. A bad record before that
+//!   place is damage, and the log is refused; any other is what a crash left of a group that was not synced yet, and is cut off
 //! - **Owner** the node's writer; one process at a time (the file is locked)
 //! - **Not here** replication: a disk that is lost takes the data with it; how the log is made short again (`compact`)
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A log as it is found at a node's start.
 //!
-//! - **Flow** [`OpenLog::open`]: lock, head ─▶ [`OpenLog::replay`]: entries in order, then whether the rest is a torn end or damage ─▶
-//!   [`OpenLog::start`]: the torn end is cut off, a first record, synced
+//! - **Flow** [`OpenLog::open`]: lock, head ─▶ [`OpenLog::replay`]: entries in order, then whether the rest is a torn end or
+//!   damage ─▶ [`OpenLog::start`]: the torn end is cut off, a first record, synced
 //! - **Order** nothing of the file changes before [`OpenLog::start`]
 //! - **Damage** a bad record before the `durable_to` of anything behind it; and, where records were written with
-//!   [`Durability::Process`] since this machine's last start, before any whole record: the system's cache keeps the order of writes
+//!   [`Durability::Process`] since this machine's last start, before any whole record: the system's cache keeps the order of
+//!   writes
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
