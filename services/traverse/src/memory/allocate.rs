@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gives out the memory of a node: pages to tenants, blocks of any size to whoever asks, and takes both back.
+//! Gives out the memory of a node, pages to tenants and blocks of any size to their clients, and takes both back.
 //!
 //! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again.
 //!   Neighbouring extents of a tenant are one, up to 64 MiB
@@ -59,7 +59,7 @@ pub struct Allocator {
     memory: Arc<Memory>,
     /// Pages that nobody has.
     runs: Runs,
-    /// Where neither extents nor free runs are joined.
+    /// Addresses at which neither extents nor free runs are joined.
     cuts: BTreeSet<u64>,
     /// Extents: first address → bytes, tenant.
     extents: BTreeMap<u64, (u64, u32)>,
@@ -566,7 +566,7 @@ impl Allocator {
         self.extents.iter().map(|(&base, &(bytes, tenant))| (base, bytes, tenant))
     }
 
-    /// All addresses that it gives out or has given, neighbours joined; those detached are not among them.
+    /// Returns all addresses that it gives out or has given, neighbours joined; those detached are not among them.
     #[must_use]
     pub fn stretches(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, u64)> = self.runs.within(0, u64::MAX).collect();
@@ -588,7 +588,7 @@ impl Allocator {
         self.ranges.find(tenant, address, bytes).is_some_and(|range| range.writable)
     }
 
-    /// How the memory is used.
+    /// Returns how the memory is used.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let (nobodys, largest) = self.runs.bytes();

@@ -49,7 +49,7 @@ impl Blocks {
         Some(bytes)
     }
 
-    /// A place for so many bytes, a multiple of 16, out of the block that fits best.
+    /// Takes a place for `bytes` bytes, a multiple of 16, out of the block that fits best.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let align = align_of(bytes);
         let fits = |&(length, at): &(u64, u64)| {
@@ -103,7 +103,7 @@ impl Blocks {
         (address, bytes)
     }
 
-    /// Blocks of at least so many bytes.
+    /// Returns the blocks of at least `bytes` bytes.
     pub fn of_at_least(&self, bytes: u64) -> Vec<(u64, u64)> {
         self.by_size.range((bytes, 0)..).map(|&(length, at)| (at, length)).collect()
     }

@@ -93,7 +93,7 @@ impl Memory {
         self.segments.first().map_or(0, |segment| segment.base)
     }
 
-    /// How many addresses follow [`Memory::base`].
+    /// Returns how many addresses follow [`Memory::base`] in the same stretch.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.bytes)
@@ -110,7 +110,7 @@ impl Memory {
         self.segments.first().map_or(memlift_engine::region::Huge::None, |segment| segment.region.huge())
     }
 
-    /// Returns true if an address is one of this memory, whoever it belongs to.
+    /// Returns true if an address is mapped here, even if it is another node's by now.
     #[must_use]
     pub fn holds(&self, address: u64) -> bool {
         self.segments.find(address).is_some()
@@ -211,7 +211,7 @@ impl Memory {
         }
     }
 
-    /// If the word is `expected`, it becomes `new`; gives what it was.
+    /// Makes the word `new` if it is `expected`; returns what it was.
     ///
     /// # Panics
     ///
@@ -222,7 +222,7 @@ impl Memory {
         }
     }
 
-    /// Adds to a word, wrapping; gives what it was.
+    /// Adds to a word, wrapping; returns what it was.
     ///
     /// # Panics
     ///

@@ -3,7 +3,7 @@
 //!
 //! - **Layout** four lists, each its length u64 and its entries, all u64: extents (base, bytes, tenant) · free blocks (tenant,
 //!   address, bytes) · retired blocks (tenant, address, bytes) · free runs (base, bytes)
-//! - **Owner** decoding believes nothing: whatever it returns fits together and lies in the stretch that was asked for
+//! - **Owner** decoding trusts nothing: all that it returns fits together and lies in the stretch that was asked for
 
 use std::collections::BTreeMap;
 

@@ -56,7 +56,7 @@ impl Runs {
         self.0.insert(base, (bytes, dirt));
     }
 
-    /// The shortest run of at least so many bytes: first, bytes.
+    /// Returns the shortest run of at least `bytes` bytes: first address, bytes.
     pub fn find(&self, bytes: u64) -> Option<(u64, u64)> {
         let runs = self.0.iter().map(|(&base, &(length, _))| (base, length));
         runs.filter(|(_, length)| *length >= bytes).min_by_key(|(_, length)| *length)
@@ -95,7 +95,7 @@ impl Runs {
         self.0.range(base..end).map(|(&at, &(length, _))| (at, length))
     }
 
-    /// Bytes of all, and of the longest.
+    /// Returns the bytes of all runs, and of the longest.
     pub fn bytes(&self) -> (u64, u64) {
         self.0.values().fold((0, 0), |(all, most), (length, _)| (all + length, most.max(*length)))
     }

@@ -53,7 +53,7 @@ impl Segment {
     }
 }
 
-/// All of them, in the order in which they came.
+/// All stretches, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Segments {
     all: Box<[OnceLock<Segment>]>,
@@ -69,7 +69,7 @@ impl Default for Segments {
 }
 
 impl Segments {
-    /// Adds one; the caller has looked that there is room.
+    /// Adds a stretch; the caller has checked that there is room.
     pub fn push(&self, segment: Segment) {
         let _one = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Ordering::Relaxed);

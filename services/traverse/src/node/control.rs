@@ -239,7 +239,7 @@ impl Shard {
         self.answer_client(&header, peer, &outcome);
     }
 
-    /// Answers at a request's first node, whichever way the walk came back to it.
+    /// Answers at a request's first node, however the walk came back to it.
     fn answer_client(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
         if !header.has(FLAG_FORWARDED) {
             return self.reply(header, peer, outcome);
@@ -266,7 +266,7 @@ impl Shard {
         }
     }
 
-    /// A change was decided: the owner of the address carries it out.
+    /// Has the owner of the address carry out a decided change.
     fn dispatch(&mut self, header: Header, peer: Peer, operands: ApplyOperands, body: &[u8]) {
         // The change's address is not where the walk was: with `WrongNode` the client must not continue the walk from there.
         let outcome = |status| {

@@ -192,7 +192,7 @@ impl Lane {
         unsafe { self.runner.round(&mut self.slots[..self.high], &self.region) }
     }
 
-    /// The same while only one slot is due: it steps until it stops, at most `most` times.
+    /// Runs steps of the only slot that is due until it stops, at most `most` of them; returns how many slots stopped.
     pub(super) fn straight(&mut self, most: usize) -> usize {
         let Some(index) = self.slots.iter().position(|slot| slot.state == RUN) else { return 0 };
         for _ in 0..most {

@@ -56,9 +56,9 @@ use crate::memory::Memory;
 use crate::transport::{Peer, Transport, TransportError};
 use crate::wire::{Keys, Senders};
 
-/// Iterations of one visit unless told otherwise.
+/// Default of the iterations of one visit.
 pub const ITERATIONS_PER_VISIT: u32 = 4096;
-/// Where a node's addresses start unless told otherwise.
+/// Default of a node's first address.
 pub const BASE: u64 = 1 << 32;
 
 /// Why a node cannot start or go on.
@@ -220,7 +220,7 @@ impl Node {
         let log = options.log.as_ref().map(|(path, durability)| (path.as_path(), *durability));
         let (mut writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
         writer.clock.tick();
-        // A node of a cluster hears whose its memory is when it joins.
+        // A node of a cluster learns its cluster's number when it joins.
         if writer.cluster == 0 && bytes > 0 {
             writer.belongs_to(memlift_engine::region::random());
             writer.commit()?;

@@ -25,7 +25,7 @@ use crate::wire::{Header, Kind, TENANT_NODES};
 const WAITING: usize = 4096;
 /// Packets handled between two polls of all migrations.
 const BATCH: usize = 256;
-/// How long the mover sleeps at most while something moves.
+/// Longest sleep of the mover while something moves.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Pause between two questions to the map's keeper, and after one that failed.
 const ASK_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));

@@ -20,15 +20,15 @@ use crate::wire::{ApplyOperands, Header, Status};
 /// Requests of one client that may be unsettled at once.
 pub const WINDOW: u64 = 1024;
 
-/// A session of which nothing was heard for so long is forgotten when others come.
+/// A session that was quiet for this long is forgotten when others come.
 pub const QUIET: Duration = Duration::from_secs(600);
-/// The same when there is no room left: clients begin a new session before theirs is as old as that.
+/// As [`QUIET`] when there is no room left: clients begin a new session before theirs is as old as that.
 const QUIET_WHEN_FULL: Duration = Duration::from_secs(120);
-/// A client number whose session was not heard of for so long may be another process's.
+/// A client number whose session was quiet for this long may be another process's.
 const ALIVE: Duration = Duration::from_secs(60);
 /// Pause between two searches for sessions to forget.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The same while there is no room.
+/// Pause between two such searches while there is no room.
 const FULL_LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Identity of a request.
@@ -348,7 +348,7 @@ impl Once {
         all
     }
 
-    /// How far each client has settled its requests.
+    /// Returns how far each client has settled its requests.
     pub fn watermarks(&self) -> Vec<Id> {
         let id = |(&(tenant, client), of): (&(u32, u64), &Client)| {
             let Client { session, incarnation, settled, .. } = *of;

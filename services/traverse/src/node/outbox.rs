@@ -63,7 +63,7 @@ impl Outbox {
     }
 }
 
-/// Where the answer to a request goes, and with which flags.
+/// Returns where the answer to a request goes, and with which flags.
 pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
     match request.reply.socket() {
         Some(socket) if request.has(FLAG_FORWARDED) => {
@@ -126,7 +126,7 @@ impl Shard {
         }
     }
 
-    /// Answers a request, wherever its answers go.
+    /// Answers a request: its sender, or the socket that a forwarded one names.
     pub(super) fn answer_to(&mut self, request: &Header, peer: Peer, answer: Header, body: &[u8]) {
         let (to, flags) = destination(request, peer);
         let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), ..answer };

@@ -67,7 +67,7 @@ impl Runner {
         &self.program
     }
 
-    /// Its name in packets.
+    /// Returns its name in packets: the first bytes of the program's hash.
     #[must_use]
     pub fn hash(&self) -> Hash {
         self.program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer")
@@ -254,7 +254,7 @@ impl Registry {
     }
 }
 
-/// An upload: name and encoding.
+/// Encodes an upload: name and program.
 #[must_use]
 pub fn upload_of(program: &Program) -> Vec<u8> {
     let mut end = program.name().len().min(255);

@@ -17,7 +17,7 @@ use super::registry::Registry;
 use super::writer::Writer;
 use crate::memory::{Allocator, Memory};
 
-/// Clients whose requests are followed.
+/// Most clients whose requests a repair follows.
 const CLIENTS: usize = 1 << 20;
 
 /// Copies the good records of the log at `path` to a new log at `to`: those before the damage and, with `behind`, those behind

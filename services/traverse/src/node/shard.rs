@@ -46,7 +46,7 @@ const CHUNK_BYTES: (usize, usize) = (1024, 4096);
 const LANES_MAX: usize = 1024;
 /// Longest sleep of a shard; after it the shard checks whether it must stop.
 const SLEEP: Duration = Duration::from_millis(50);
-/// The same while other shards may have packets for it.
+/// Longest sleep of a shard while other shards may have packets for it.
 const SLEEP_BESIDE: Duration = Duration::from_millis(1);
 
 /// See the module's header.

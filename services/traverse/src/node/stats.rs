@@ -52,7 +52,7 @@ counters! {
     Busy "busy",
     /// Walks that ended with a fault or an address that is not theirs.
     Faults "faults",
-    /// Answers for which there was no room, or nobody to take them.
+    /// Packets lost here: there was no room for them, or nobody to take them.
     Lost "lost",
 }
 
@@ -106,7 +106,7 @@ impl Counted {
         self.0[counter as usize]
     }
 
-    /// All of them by name.
+    /// Returns all counters, each with its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.0)
     }

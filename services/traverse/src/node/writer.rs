@@ -320,7 +320,7 @@ impl Writer {
         }
     }
 
-    /// How the memory is used.
+    /// Returns how the memory is used.
     pub fn usage(&mut self) -> Usage {
         if !self.is_full() {
             self.ripen();
@@ -418,7 +418,7 @@ impl Writer {
         &mut self.allocator
     }
 
-    /// Bytes that no tenant has, bytes of the log, clients and requests remembered.
+    /// Returns the bytes that no tenant uses, the bytes of the log, and the clients and requests remembered.
     #[must_use]
     pub fn size(&self) -> (u64, u64, (usize, usize)) {
         (self.allocator.usage().free, self.log.as_ref().map_or(0, Log::bytes), self.once.size())

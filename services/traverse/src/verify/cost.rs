@@ -15,7 +15,7 @@ use crate::ir::{Alu, BlockId, End, Function, Inst};
 pub struct Cost {
     /// t_c: the heaviest path that jumps forward only.
     pub straight_ps: u64,
-    /// The same with all the fuel spent on the heaviest loop; equal to `straight_ps` if there is none.
+    /// As `straight_ps`, with all the fuel spent on the heaviest loop; equal to it if there is none.
     pub most_ps: u64,
 }
 

@@ -283,7 +283,7 @@ fn guard(function: &mut Function, window: Window, reached: &[Access]) -> Result<
     Ok(lines)
 }
 
-/// Proves a function for a scratchpad of so many bytes.
+/// Verifies a function that has a scratchpad of `scratch_bytes` bytes.
 ///
 /// # Errors
 /// The first instruction found that cannot be allowed.

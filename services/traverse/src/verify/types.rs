@@ -19,7 +19,7 @@ use memlift_spec::operand::walk::STACK_BYTES;
 /// Kind of value in a register or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing yet, on some path.
+    /// Nothing yet, on at least one path.
     Unset,
     /// A number, not a pointer.
     Scalar,

@@ -58,7 +58,7 @@ fn kernel<E: std::error::Error + Send + Sync + 'static>(
     move |source| SwitchError::Kernel { what, source: Box::new(source) }
 }
 
-/// How a host is reached from the switch.
+/// Way from the switch to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
     /// IPv4 address of the host.

@@ -47,7 +47,7 @@ pub struct LogReport {
     pub file_bytes: u64,
     /// Good records before the first bad one.
     pub records: u64,
-    /// How it ends.
+    /// End of the file: whole, torn or damaged.
     pub end: LogEnd,
 }
 

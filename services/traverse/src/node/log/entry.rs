@@ -21,7 +21,7 @@ pub enum Change {
     Allocate(u32, u64, u64),
     /// Memory came back: tenant, address, bytes.
     Free(u32, u64, u64),
-    /// Something happened to a stretch of addresses: first one, how many.
+    /// A step was made with a stretch of addresses: step, first address, bytes.
     Stretch(Stretch, u64, u64),
     /// A program was registered: tenant, upload.
     Program(u32, Vec<u8>),

@@ -140,8 +140,8 @@ impl Head {
         to[start..start + 4].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// Bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of `length`
-    /// bytes.
+    /// Returns the bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of
+    /// `length` bytes.
     fn frame(&self, frame: &[u8], position: u64, length: u64) -> Option<(usize, u32, u64)> {
         let (bytes, durable_to) = (half(frame, 8) as usize, word(frame, 16));
         // Cheap comparisons first: a search tries each place of a file.

@@ -28,7 +28,7 @@ pub(super) use frame::is_log;
 pub use open::{OpenLog, Replayed};
 use sync::Sync;
 
-/// How long after the disk was full the next write is tried.
+/// Pause after a write found the disk full; then the next one is tried.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// When a change is on the disk.
@@ -55,7 +55,7 @@ pub enum LogError {
         #[source]
         error: io::Error,
     },
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("{}: another node has this log open: stop it first, or name another file", .0.display())]
     Locked(PathBuf),
     /// Not a log.

@@ -184,7 +184,7 @@ impl OpenLog {
         Ok(Replayed { records, cut_bytes: self.length - found.good_to })
     }
 
-    /// Addresses that the node has and the log does not know of: first, how many.
+    /// Returns the addresses that the node has and the log does not know of: first address, bytes.
     #[must_use]
     pub fn grown(&self) -> Option<(u64, u64)> {
         (self.memory.1 > self.known).then(|| (self.memory.0 + self.known, self.memory.1 - self.known))

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Durability;
 
-/// How often the thread syncs.
+/// Pause between two syncs by the thread.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
