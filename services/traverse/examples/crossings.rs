@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A walk over four nodes, each in a network namespace of its own: sent on by the nodes, by a switch in the kernel, by the client.
+//! A walk over four nodes, each in a network namespace of its own: sent on by the nodes, by a switch in the kernel, by the
+//! client.
 //!
 //!     sudo target/release/examples/crossings      (built with --features xdp)
 //!
-//! - **Flow** namespaces and veth (`xdp::lab`) ─▶ four nodes, a list that goes from one to the next eight times ─▶ walks in each mode
+//! - **Flow** namespaces and veth (`xdp::lab`) ─▶ four nodes, a list that goes from one to the next eight times ─▶ walks in each
+//!   mode
 //! - **Prints** per mode: microseconds per walk (median), and what passed the switch for each walk
 
 use std::net::{SocketAddr, SocketAddrV4};

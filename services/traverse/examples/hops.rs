@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nanoseconds per hop of a hash-bucket walk: compiled round, round in Rust around the compiled step, and a native loop.
 //!
-//! - **Flow** 2 GiB of nodes in chains of 48, placed at random, huge pages ──▶ W walks in flight, each to the end of its chain ──▶
-//!   the median of the ratio over pairs of runs, in both orders
+//! - **Flow** 2 GiB of nodes in chains of 48, placed at random, huge pages ──▶ W walks in flight, each to the end of its chain
+//!   ──▶ the median of the ratio over pairs of runs, in both orders
 //! - **Layout** a node is key, value, global address of the next; `NODE` bytes apart
 //!
 //! `cargo run --release -p memlift-traverse --example hops [gibibytes] [bytes per node]`
@@ -164,7 +164,7 @@ fn native(heap: &Heap, walks: u64, width: usize, seed: u64) -> u64 {
         let mut at = 0;
         while at < cursors.len() {
             let cursor = &mut cursors[at];
-            // SAFETY: a node of the heap.
+            // SAFETY: `host` points at a node of the heap, whose three words are mapped and written.
             let (key, next) = unsafe { (cursor.host.read_volatile(), cursor.host.add(2).read_volatile()) };
             if key != cursor.key && next != 0 {
                 cursor.host = core::ptr::with_exposed_provenance(next.wrapping_add(delta) as usize);
@@ -172,7 +172,7 @@ fn native(heap: &Heap, walks: u64, width: usize, seed: u64) -> u64 {
                 at += 1;
                 continue;
             }
-            // SAFETY: as above.
+            // SAFETY: `host` points at the same node, whose second word is its value.
             sum = sum.wrapping_add(unsafe { cursor.host.add(1).read_volatile() });
             match take(sum) {
                 Some(new) => {
@@ -208,7 +208,7 @@ fn rounds(
         if stopped > 0 {
             for slot in slots.iter_mut().filter(|slot| slot.state == STOPPED) {
                 let words: *mut u64 = slot.scratch.cast();
-                // SAFETY: 128 words of this slot.
+                // SAFETY: `scratch` points at the slot's own 128 words.
                 unsafe {
                     if slot.verdict == 1 {
                         sum = sum.wrapping_add(*words.add(1));
@@ -261,7 +261,8 @@ fn main() {
                 &|| rounds(&heap, walks, width, seed, |slots| unsafe { compiled.round(slots, &region) }),
                 &|| {
                     rounds(&heap, walks, width, seed, |slots| {
-                        // SAFETY: as above, for step and round alike.
+                        // SAFETY: `rounds` fills the slots with nodes of the heap, which `region` describes; `round` calls the
+                        // step with a slot's own node, scratchpad and walk.
                         unsafe {
                             round(slots, &region, compiled.touches(), |node, scratch, walk| {
                                 compiled.step(node, scratch, walk)

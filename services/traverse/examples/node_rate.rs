@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many walks of 48 hops a node answers per second, and how long one takes: over the ring and over UDP, with one client.
 //!
-//! - **Flow** a random cycle of 64-byte nodes over `MEMLIFT_MIB` (1024) ─▶ a shard on a thread of its own ─▶ this thread asks, with
-//!   1, 64 or 128 requests out, for `MEMLIFT_SECONDS` (3) each, and checks every answer; `MEMLIFT_OVER=shm` or `udp`: only that
+//! - **Flow** a random cycle of 64-byte nodes over `MEMLIFT_MIB` (1024) ─▶ a shard on a thread of its own ─▶ this thread asks,
+//!   with 1, 64 or 128 requests out, for `MEMLIFT_SECONDS` (3) each, and checks every answer; `MEMLIFT_OVER=shm` or `udp`: only
+//!   that
 //! - **Not here** rivals: `bench`
 #![forbid(unsafe_code)]
 

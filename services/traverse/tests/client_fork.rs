@@ -14,7 +14,7 @@ use memlift_traverse::node::{Alone, BASE, Node, NodeOptions};
 use memlift_traverse::structures::{HashMap, List, OrderedMap};
 use memlift_traverse::transport::udp::Udp;
 
-/// Runs a piece of work in a forked child; its pid.
+/// Runs a piece of work in a forked child; returns its pid.
 fn child(work: impl FnOnce() -> Result<(), String>) -> i32 {
     // SAFETY: this process has one thread (`harness = false`), so the child may do whatever a process may.
     let pid = unsafe { libc::fork() };

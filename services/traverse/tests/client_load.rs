@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whole collections loaded into a node: sorted, unsorted, from CSV, more than fits; and walks at the client over what was loaded,
-//! interpreted first and as machine code later.
+//! Whole collections loaded into a node: sorted, unsorted, from CSV, more than fits; and walks at the client over what was
+//! loaded, interpreted first and as machine code later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients and nodes in one process, over real transports: the collections against their models, whatever happens to packets.
 //!
-//! - **Flow** node threads ◀── UDP or rings ──▶ client; between them, in some tests, [`Lossy`]: packets vanish, come twice, come late
+//! - **Flow** node threads ◀── UDP or rings ──▶ client; between them, in some tests, [`Lossy`]: packets vanish, come twice, come
+//!   late
 //! - **Not here** how collections work: `structures_collections.rs`; what a node does with bad packets: `node_*.rs`
 
 use std::collections::{BTreeMap, HashMap as StdMap, VecDeque};
@@ -132,7 +133,7 @@ impl Transport for Lossy {
     }
 
     fn flush(&mut self) -> std::result::Result<(), TransportError> {
-        // What was held back leaves after what came later.
+        // Packets that were held back leave after later ones.
         while self.held.len() > 3 || (!self.held.is_empty() && self.one_in(3)) {
             let (to, packet) = self.held.pop_front().expect("just seen");
             self.inner.send(to, &packet)?;
@@ -305,7 +306,7 @@ fn walks_of_collections_end_when_they_are_done_whatever_their_budget() {
         hash.insert(&mut client, key, &[key as u8; 100]).expect("room");
         list.push_back(&mut client, key, &[1; 300]).expect("room");
         ordered.insert(&mut client, key * 7 % 400, &key.to_le_bytes()).expect("room");
-        // What a turn at one node has left, so that the next insert is the other one's.
+        // Uses up what is left of a turn at one node, so that the next insert goes to the other one.
         client.allocate(16).expect("room");
     }
     assert_eq!(hash.scan(&mut client).expect("all of it").len(), 400);
@@ -317,7 +318,7 @@ fn walks_of_collections_end_when_they_are_done_whatever_their_budget() {
     assert_eq!((sum.count, sum.sum), (400, 399 * 200));
     assert_eq!(hash.get(&mut client, 399).expect("found"), Some(vec![143; 100]));
     assert!(hash.remove(&mut client, 399).expect("found") && client.counts().continued > 50);
-    // A walk of somebody's own has its budget.
+    // A program of the user's own is limited by its budget.
     let scratch = Scratch::new().with(0, u64::MAX).with(24, list.head());
     let own = Walk { program: shipped::STL_FORWARD_LIST.program(), start: list.head(), scratch };
     assert!(matches!(client.walk(&own), Err(ClientError::Budget { .. } | ClientError::Hops { .. })));

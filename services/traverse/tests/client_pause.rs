@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client that stands still in the middle of an operation, for as long as it takes others to use the memory again that it was at.
+//! A client that stands still in the middle of an operation, for as long as it takes others to use the memory again that it was
+//! at.
 //!
-//! - **Flow** [`Paused`] is a client that, between two requests of one operation, lets something happen: others remove what it has
-//!   found, the nodes' clock goes on past the grace, and the memory is used again
+//! - **Flow** [`Paused`] is a client that, between two requests of one operation, lets something happen: others remove what it
+//!   has found, the nodes' clock goes on past the grace, and the memory is used again
 //! - **Order** nothing waits: a packet brings the clock
 #![forbid(unsafe_code)]
 
@@ -49,7 +50,7 @@ impl Running {
         Client::udp(&[self.at], config).expect("the node answers")
     }
 
-    /// The clock goes on past the grace, and this client hears of it.
+    /// Moves the node's clock past the grace, until this client has heard of it.
     fn pass(&self, client: &mut Client) {
         let clock = client.clock() + GRACE + 2;
         let mut packet = Vec::new();
@@ -77,7 +78,7 @@ impl Drop for Running {
     }
 }
 
-/// Before which request something happens.
+/// Request before which a client stands still.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Swap,
@@ -150,7 +151,7 @@ impl Heap for Paused<'_> {
     }
 }
 
-/// Where a key's node is, and what it holds.
+/// Returns the address of a key's node.
 fn node_of(client: &mut Client, map: &HashMap, key: u64) -> Option<u64> {
     map.scan(client).expect("a walk").into_iter().find(|seen| seen.word == key).map(|seen| seen.address)
 }

@@ -62,7 +62,7 @@ fn a_node_that_stands_still_is_named_whoever_was_asked() {
         assert_eq!(found(&client.call(walk(&find, list[0], 5)).expect("found")), 75);
         assert_eq!(client.call(walk(&add, list[0], 2)).expect("added").status, Status::Applied);
     }
-    // Nobody says that it is down: whoever keeps the map stands still too.
+    // Nobody says that it is down: the map's keeper stands still too.
     world.coordinator.signal(Signal::STOP);
     world.nodes[2].signal(Signal::STOP);
     let third = [String::from("c"), world.at[2].to_string()];
@@ -87,7 +87,7 @@ fn a_node_that_stands_still_is_named_whoever_was_asked() {
                 }
                 other => panic!("{routing:?}, request {index}: {other:?}"),
             }
-            // What does not need it goes on.
+            // Requests that do not need it go on.
             assert_eq!(found(&client.call(walk(&find, list[0], 1)).expect("found")), 71);
         }
     }
@@ -115,7 +115,7 @@ fn a_node_that_died_is_said_to_be_down_and_comes_back_with_its_data() {
             other => panic!("{other:?}"),
         }
     }
-    // What changes something waits until it is known.
+    // A change waits until its outcome is known.
     let again = client.submit(walk(&add, list[0], 5)).expect("sent");
     world.nodes[2] = world.node(2, "never");
     let answer = loop {

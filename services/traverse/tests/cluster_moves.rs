@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ranges that move between real processes while they are read, walked and added to; and each of the processes killed at each step.
+//! Ranges that move between real processes while they are read, walked and added to; and each of the processes killed at each
+//! step.
 //!
-//! - **Flow** this program starts itself as coordinator and nodes (`serve_as_…`), which talk over loopback; clients are threads here. A
-//!   node that is told to dies by SIGKILL as soon as it sees itself at a step
-//! - **Order** each addition's answer is what was there before: over all clients these are 0, 1, 2 … without a gap and without one twice,
-//!   and the sum that is left is their number. What a reader sees never goes back
+//! - **Flow** this program starts itself as coordinator and nodes (`serve_as_…`), which talk over loopback; clients are threads
+//!   here. A node that is told to dies by SIGKILL as soon as it sees itself at a step
+//! - **Order** each addition's answer is what was there before: over all clients these are 0, 1, 2 … without a gap and without
+//!   one twice, and the sum that is left is their number. What a reader sees never goes back
 #![forbid(unsafe_code)]
 
 mod cluster_world;
@@ -36,7 +37,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What the clients work on: counters, and a list whose last node's value is a counter too.
+/// Data that the clients work on: counters, and a list whose last node's value is a counter too.
 #[derive(Clone)]
 struct Work {
     counters: Vec<u64>,
@@ -62,7 +63,7 @@ impl Work {
     }
 }
 
-/// What was there before each addition, by address.
+/// Values found before each addition, by address.
 type Seen = BTreeMap<u64, Vec<u64>>;
 
 /// Additions, reads and walks until told to stop.
@@ -110,7 +111,7 @@ fn load(mut client: Client, work: &Work, stop: &AtomicBool, seed: usize) -> Seen
     seen
 }
 
-/// Each addition once, and nothing else.
+/// Checks that each addition was made once, and nothing else was; returns how many there were.
 fn check(world: &World, all: Vec<Seen>) -> usize {
     let mut found: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (address, values) in all.into_iter().flatten() {
@@ -138,7 +139,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// A move under load, with something happening in it; who has the range then.
+/// Moves a range under load, and lets something happen meanwhile; returns the name of the range's owner in the end.
 fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, u64)) -> String {
     let mut world = World::start(nodes, dies, if dies.is_empty() { LONG } else { SHORT });
     let mut client = world.client();

@@ -62,7 +62,8 @@ fn hop(program: &Program, random: &mut Random, hops: u64) {
         #[cfg(feature = "jit")]
         if let Some(compiled) = &compiled {
             #[expect(unsafe_code, reason = "compiled code takes addresses")]
-            // SAFETY: as above, and compiled for these limits.
+            // SAFETY: compiled from the same verified function for these limits; `node` is its window, which nobody writes to,
+            // and `jit_scratch` is as long as its scratchpad.
             let verdict = unsafe { compiled.step(cur, jit_scratch.as_mut_ptr(), &mut jit_walk) };
             assert_eq!((verdict, jit_walk), (trusted, trusting_walk), "compiled: {}", program.listing());
             assert_eq!(jit_scratch, trusting, "compiled: {}", program.listing());

@@ -31,7 +31,7 @@ impl Heap {
     }
 }
 
-/// What can be compared of a slot and its scratchpad.
+/// Parts of a slot and its scratchpad that can be compared.
 type Seen = (u32, u32, u64, u64, u32, memlift_traverse::step::Walk, Vec<u64>);
 
 /// Goes on, compiled or not, for `rounds`; returns which slots stopped in each, and what is left.

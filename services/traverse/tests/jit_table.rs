@@ -23,7 +23,7 @@ fn compile(function: &Function) -> Compiled {
     Compiled::new(function, &LIMITS).unwrap_or_else(|error| panic!("{error}: {function:?}"))
 }
 
-/// What a step leaves: verdict, scratchpad, walk.
+/// Results of a step: verdict, scratchpad, walk.
 type Left = (u32, [u64; 8], Walk);
 
 /// Runs both on the same memory, and returns what both leave.

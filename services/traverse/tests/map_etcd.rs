@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map in a real etcd: changes at the same time, a node that dies, an etcd that is away for a while.
 //!
-//! - **Needs** `etcd` on the PATH (Debian: etcd-server) or where `tools/etcd` puts it; without it each test says so and is skipped.
-//!   Each test starts one of its own, on ports of its own, with its data in a folder of its own
+//! - **Needs** `etcd` on the PATH (Debian: etcd-server) or where `tools/etcd` puts it; without it each test says so and is
+//!   skipped. Each test starts one of its own, on ports of its own, with its data in a folder of its own
 #![cfg(feature = "etcd")]
 
 use std::net::{SocketAddr, TcpListener};
@@ -212,7 +212,7 @@ fn an_etcd_that_is_away_stops_nothing_but_changes() {
     assert!(Member::join(server.source(), join("c", 3, 1)).is_err());
 
     server.run();
-    // What was deleted while nobody watched is noticed: the node that never came back is down, the one that renews is up.
+    // A deletion that nobody watched is noticed: the node that never came back is down, the one that renews is up.
     until(&client, |map| is(map, "dead", State::Down));
     while a.trouble().is_some() || client.trouble().is_some() {
         std::thread::sleep(Duration::from_millis(50));

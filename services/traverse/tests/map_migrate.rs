@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ranges that move while they are walked and written, over a network that loses, doubles and reorders, with nodes that crash.
 //!
-//! - **Flow** three nodes of two shards each, clients that send again until they are answered, a keeper of the map whose answers get
-//!   lost too; all of it in one thread, one seed after the other, so that what fails fails again
-//! - **Order** checked at each answer: a value that was read is none that was overwritten before the read began; checked of all: each
-//!   addition happened exactly once; checked at the end: nobody waits, and the sums are right
+//! - **Flow** three nodes of two shards each, clients that send again until they are answered, a keeper of the map whose answers
+//!   get lost too; all of it in one thread, one seed after the other, so that what fails fails again
+//! - **Order** checked at each answer: a value that was read is none that was overwritten before the read began; checked of all:
+//!   each addition happened exactly once; checked at the end: nobody waits, and the sums are right
 //! - **Not here** sockets and the node's own threads: what is simulated is the network, not the protocol
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -105,7 +105,7 @@ impl Network {
     }
 }
 
-/// What a crash leaves of a node: as if all of it were in a log.
+/// State of a node that a crash leaves, as if all of it were in a log.
 #[derive(Default)]
 struct Memory {
     pages: BTreeMap<u64, [u64; 512]>,
@@ -196,7 +196,7 @@ struct Node {
     back_at: u64,
 }
 
-/// What a crash takes.
+/// State of a node that a crash loses.
 struct Running {
     shared: Arc<Shared>,
     /// The third: until when it goes on by what it knows.
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// One round of each shard, or none: a shard may be slow, and then goes on by what it knew.
+    /// Runs one round of each shard, or none: a shard may be slow, and then goes on by what it knew.
     fn shards(&mut self) {
         for index in 0..self.nodes.len() {
             for shard in 0..2 {
@@ -427,7 +427,7 @@ impl World {
         }
     }
 
-    /// Who keeps the map: questions and answers may be lost.
+    /// Runs the map's keeper: questions and answers may be lost.
     fn keep(&mut self, plans: bool, crashes: bool) {
         if plans && self.random.chance(3) && self.map.moves().len() < 2 {
             let base = self.map.ranges()[self.random.below(self.map.ranges().len() as u64) as usize];
@@ -554,7 +554,7 @@ impl World {
 }
 
 impl Node {
-    /// What a node does with its log when it has joined again: what the map does not give it goes.
+    /// Drops what the map does not give the node, as a node does with its log when it has joined again.
     fn recover(&mut self, map: &Map) {
         let mine: Vec<u64> = self.memory.pages.keys().map(|page| page * 4096).collect();
         for base in mine {
@@ -573,7 +573,7 @@ impl Node {
     }
 }
 
-/// One iteration of a request. What comes back is not done.
+/// Runs one iteration of a request; returns the request if it is not done.
 fn step(
     view: &mut View,
     memory: &mut Memory,

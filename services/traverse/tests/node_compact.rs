@@ -85,7 +85,7 @@ fn a_file_beside_the_log_that_is_no_log_stays() {
     let refused = node.compact().expect_err("its place is taken").to_string();
     assert!(refused.contains("log.new"), "{refused}");
     assert_eq!(std::fs::read_to_string(&beside).expect("still there"), "precious");
-    // What a compaction that was killed has left is taken.
+    // The file that a killed compaction has left is used again.
     std::fs::copy(&log, &beside).expect("copied");
     node.compact().expect("made short").expect("done");
     assert!(!beside.exists());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a node refuses, what ends by itself, and what it says then.
+//! Requests that a node refuses, walks that end by themselves, and its answers then.
 #![forbid(unsafe_code)]
 
 mod node_world;

@@ -140,7 +140,7 @@ fn a_node_whose_disk_is_full_reads_and_takes_changes_again_when_there_is_room() 
     child.kill();
 }
 
-/// A log of a map with [`KEYS`] entries, and where the map is.
+/// Makes a log of a map with [`KEYS`] entries; returns the map's handle.
 fn filled(log: &Path, durability: Durability, compacted: bool) -> Handle {
     let name = format!("filled-{}-{compacted}-{durability:?}", std::process::id());
     let (node, _) = Node::open(options(log, durability)).expect("a node");
@@ -161,7 +161,7 @@ fn filled(log: &Path, durability: Durability, compacted: bool) -> Handle {
     })
 }
 
-/// How many of the entries a node that starts with this log has.
+/// Counts the entries that a node has which starts with this log.
 fn entries(log: &Path, handle: Handle) -> Result<usize, NodeError> {
     let name = format!("entries-{}-{}", std::process::id(), log.display().to_string().len());
     let (node, _) = Node::open(options(log, Durability::Process))?;

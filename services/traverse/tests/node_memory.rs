@@ -51,7 +51,7 @@ fn with_node<T>(test: &str, options: NodeOptions, run: impl FnOnce(&Node, &str) 
     })
 }
 
-/// How the memory is used once nothing rests any more; not how the free part is cut up.
+/// Waits until nothing rests any more; returns how the memory is used, without `largest_free`.
 fn rested(node: &Node) -> Usage {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -228,7 +228,7 @@ fn a_restarted_node_has_given_out_the_same() {
                 node.compact().expect("made short");
                 map.remove(&mut client, 599).expect("removed");
             }
-            // What rests when the node ends rests again when it starts.
+            // Memory that rests when the node ends rests again when it starts.
             client.read(map.handle().heads, 8).expect("read");
             node.writer().usage()
         });

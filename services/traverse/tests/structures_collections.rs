@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The collections against std's, operation by operation; many writers at once; bulk loads.
 //!
-//! - **Flow** random operations ──▶ a collection on an image, and its model ──▶ the same answers; then threads, each with a client's
-//!   view of one image, which takes their requests one at a time in whatever order they come
+//! - **Flow** random operations ──▶ a collection on an image, and its model ──▶ the same answers; then threads, each with a
+//!   client's view of one image, which takes their requests one at a time in whatever order they come
 //! - **Not here** packets and nodes: `client_node.rs`
 
 use std::collections::{BTreeMap, HashMap as StdMap};
@@ -326,8 +326,8 @@ fn writers_of_one_ordered_map_lose_nothing_and_readers_see_one_moment() {
             for _ in 0..ROUNDS {
                 let pairs = map.range(&mut heap, 0..=u64::MAX, u64::MAX).expect("an answer");
                 assert!(pairs.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order, each once");
-                // What a thread has finished before the next one it starts is there with it: rounds of one thread have no gap
-                // but the even ones.
+                // If an insert of a thread is seen, the earlier ones of the same thread are too: its rounds have no gap but the
+                // even ones.
                 for thread in 0..THREADS {
                     let rounds: Vec<u64> = pairs
                         .iter()

@@ -18,7 +18,7 @@ fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
 }
 
-/// What clang says of itself and of its headers; `None` where there is none.
+/// Version of clang, and the folder of its headers; `None` where there is none.
 fn clang() -> Option<(String, String)> {
     let said = |argument| {
         let output = Command::new("clang").arg(argument).output().ok()?;

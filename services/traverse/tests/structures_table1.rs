@@ -33,7 +33,7 @@ fn set(image: &mut Image, address: u64, words: &[u64]) {
     image.write(address, &bytes).expect("inside");
 }
 
-/// Even keys, scattered; the value says which.
+/// Pairs with scattered, even keys; a value says which pair it is.
 fn pairs(count: u64) -> BTreeMap<u64, u64> {
     (0..count).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 100_000 * 2, index + 7)).collect()
 }
@@ -66,7 +66,7 @@ fn lists_find_what_std_find_finds() {
     }
 }
 
-/// Where a node keeps what, in words.
+/// Layout of a node, in words.
 #[derive(Clone, Copy)]
 struct Tree {
     shipped: &'static Shipped,
@@ -299,7 +299,7 @@ fn a_b_tree_is_located_in() {
     }
 }
 
-/// What `layouts.cpp` says of a container: where to start for a key, what else goes into the scratchpad, what std finds.
+/// `layouts.cpp` says of each container where to start for a key, what else goes into the scratchpad, and what std finds.
 #[test]
 fn the_libraries_own_memory_is_walked() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -42,7 +42,7 @@ fn tokens(line: &str) -> Result<Vec<Token<'_>>, String> {
     Ok(tokens)
 }
 
-/// Less comments.
+/// Strips a line of comments, and of a symbol in angle brackets at its end.
 fn bare(line: &str) -> &str {
     let end = [";", "#", "//"].iter().filter_map(|mark| line.find(mark)).min();
     let line = line[..end.unwrap_or(line.len())].trim();

@@ -21,18 +21,18 @@ use crate::ir::{Alu, Cmp, Reg, Size, Width};
 pub enum Source {
     /// The value of a register.
     Reg(Reg),
-    /// A constant.
+    /// A constant in the instruction.
     Imm(i32),
 }
 
-/// What an instruction on the order of bytes does.
+/// Change of the order of bytes by an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// To little endian, which on the machines that run walks only cuts off.
     Little,
     /// To big endian.
     Big,
-    /// Reverses.
+    /// Reverses the bytes, whatever their order was.
     Swap,
 }
 
@@ -60,7 +60,7 @@ pub enum Instruction {
     Jump { offset: i32, long: bool },
     /// The same if the comparison holds.
     Branch { cmp: Cmp, width: Width, left: Reg, right: Source, offset: i16 },
-    /// Returns r0.
+    /// Ends the step and returns r0.
     Exit,
 }
 
@@ -85,7 +85,7 @@ impl Instruction {
 /// Instructions in order, with the place of each.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Code {
-    /// In order.
+    /// The instructions in order.
     pub instructions: Vec<Instruction>,
     /// The place of each of them.
     pub places: Vec<u32>,

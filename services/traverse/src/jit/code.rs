@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Machine code in memory: written while it is not executable, executable when it can no longer be written, freed at the end.
 //!
-//! - **Flow** [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write, then
-//!   set to read-execute) ──▶ two function pointers
-//! - **Order** opt_level and what it costs: see [`flags`]
+//! - **Flow** [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write,
+//!   then set to read-execute) ──▶ two function pointers
+//! - **Order** settings of the compiler: see [`flags`]
 //! - **Owner** [`Code`] owns the pages; its drop unmaps them
 
 use super::lower::{Bases, Body};
@@ -27,7 +27,7 @@ pub(super) struct Code {
     pub step: StepFn,
     pub round: RoundFn,
     pub bytes: usize,
-    /// Taken by drop. Nothing else locks it: it is here because a module may not be shared, only sent.
+    /// Taken by drop, and locked by nothing else. The mutex is there because a module may be sent, but not shared.
     module: Mutex<Option<JITModule>>,
 }
 

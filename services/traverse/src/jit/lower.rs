@@ -16,28 +16,29 @@ use cranelift_codegen::ir::{
 };
 use cranelift_frontend::{FunctionBuilder, Variable};
 
-/// Neither aligned nor constant; valid because `reach` and the caller of the step say so.
+/// Flags of accesses that are neither aligned nor constant. They stay inside: `reach` checked them against the declared areas,
+/// and the caller of the step vouches for these.
 pub(super) const PLAIN: MemFlagsData =
     MemFlagsData::new().with_trap_code(None).with_endianness(Endianness::Little);
 
 /// Where the spaces of one step are mapped.
 #[derive(Clone, Copy)]
 pub(super) struct Bases {
-    /// The node.
+    /// Where the node is mapped.
     pub node: Value,
-    /// The scratchpad.
+    /// Where the scratchpad starts.
     pub scratch: Value,
     /// The walk lies `walk_offset` bytes after this.
     pub walk: Value,
-    /// See `walk`.
+    /// Bytes from `walk` to the walk.
     pub walk_offset: i32,
 }
 
-/// What is defined once per compiled function, however often a body is entered.
+/// Variables defined once per compiled function, however often a body is entered.
 pub(super) struct Body {
     regs: [Variable; REGS],
     fuel: Variable,
-    /// Set before the block that the body leaves by is entered: 32 bits.
+    /// The step's verdict, 32 bits; set before the exit block is entered.
     pub verdict: Variable,
     stack: Option<(StackSlot, i32)>,
 }
@@ -106,7 +107,7 @@ struct Writer<'a, 'f> {
 }
 
 impl Writer<'_, '_> {
-    /// The block that leaves with a fault.
+    /// Returns the block that ends the step with a fault.
     fn fault(&mut self, verdict: Verdict) -> clif::Block {
         if let Some(&(_, block)) = self.faults.iter().find(|(of, _)| *of == verdict) {
             return block;
@@ -222,7 +223,7 @@ impl Writer<'_, '_> {
             Space::Walk => (self.bases.walk, self.bases.walk_offset),
             Space::Stack => match self.body.stack {
                 Some((slot, start)) => (self.builder.ins().stack_addr(types::I64, slot, 0), start),
-                // No access to the stack can be reached: only guards that always say no are left.
+                // The stack is not in use: the accesses that are left have guards that always fail.
                 None => (self.bases.scratch, 0),
             },
         };
@@ -330,7 +331,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Where a branch goes: the block itself, or one that pays first.
+    /// Returns the block that a branch goes to: the target or, for a backward jump, a new block that takes the fuel first.
     fn target(&mut self, from: BlockId, to: BlockId) -> clif::Block {
         if Function::is_back_edge(from, to) {
             self.builder.create_block()
@@ -339,7 +340,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Goes to a block; backwards for one unit of fuel.
+    /// Jumps to a block; a backward jump costs a unit of fuel.
     fn edge(&mut self, from: BlockId, to: BlockId) {
         let target = self.blocks[to.0 as usize];
         if !Function::is_back_edge(from, to) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Steps as machine code: one [`Function`] becomes a step and a round, by Cranelift, without calls, traps or jumps outside.
 //!
-//! - **Flow** [`Function`] ──`reach`──▶ every access is inside what was declared, or there is no code ──`lower`──▶ Cranelift IR of
-//!   the body, once as a function of its own ([`Compiled::step`]), once inside the loop over slots ([`Compiled::round`])
-//!   ──Cranelift──▶ bytes ──`prefetch`──▶ placeholders become prefetches ──`code`──▶ pages that are never writable and
-//!   executable at once
-//! - **Order** node memory changes under the step: a barrier precedes each load of the node, so that Cranelift does not take it from an
-//!   earlier load of the same word (its setting `enable_alias_analysis` is not read by the pass that does so, 0.135); on
+//! - **Flow** [`Function`] ──`reach`──▶ every access is inside what was declared, or there is no code ──`lower`──▶ Cranelift IR
+//!   of the body, once as a function of its own ([`Compiled::step`]), once inside the loop over slots ([`Compiled::round`])
+//!   ──Cranelift──▶ bytes ──`prefetch`──▶ placeholders become prefetches ──`code`──▶ pages that are never writable and executable
+//!   at once
+//! - **Order** node memory changes under the step: a barrier precedes each load of the node, so that Cranelift does not take it
+//!   from an earlier load of the same word (its setting `enable_alias_analysis` is not read by the pass that does so, 0.135); on
 //!   x86-64 the barrier is no instruction, elsewhere a fence
 //! - **Owner** code lives until the last clone of its [`Compiled`] is dropped
 //! - **Not here** what makes a program safe (`verify`): `reach` repeats only what the machine code itself depends on
@@ -31,9 +31,9 @@ pub enum CompileError {
     /// The function is not one that the verifier lets through.
     #[error("block {block}: {what}: verify the program first")]
     Malformed {
-        /// Where.
+        /// Number of the block.
         block: u32,
-        /// What is wrong.
+        /// Rule that the block breaks.
         what: &'static str,
     },
     /// Cranelift refused, or produced what is not expected of it.
@@ -46,7 +46,7 @@ pub enum CompileError {
     Unsupported,
 }
 
-/// What a function may touch.
+/// Memory that a function may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// First byte of the window, from `cur_ptr`.
@@ -65,7 +65,7 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles.
+    /// Compiles a function that was verified for these `limits`.
     ///
     /// # Errors
     /// [`CompileError::Malformed`] for a function that the verifier would not let through, or that leaves its `limits`.
@@ -75,7 +75,7 @@ impl Compiled {
         Ok(Compiled { code: Arc::new(code::Code::build(function, &reach)?), touches })
     }
 
-    /// One step. Returns what the program returned, or a fault.
+    /// Runs one step; returns what the program returned, or a fault.
     ///
     /// # Safety
     /// The window around `node` can be read (others may write it meanwhile), `scratch` has the declared bytes, and `walk` is a
@@ -87,7 +87,7 @@ impl Compiled {
         unsafe { (self.code.step)(node, scratch, walk) }
     }
 
-    /// The address of the step.
+    /// Returns the address of the step.
     ///
     /// # Safety
     /// It is called as [`Self::step`] may be, and only while a clone of `self` lives.
@@ -96,14 +96,15 @@ impl Compiled {
         self.code.step
     }
 
-    /// One step for each slot that is [`crate::slot::RUN`]; returns how many of them stopped, for the slow path.
+    /// Runs one step for each slot that is [`crate::slot::RUN`]; returns how many of them stopped, for the slow path.
     ///
     /// # Safety
     /// For each slot that is `RUN`, `host`, `scratch` and `walk` are as [`Self::step`] needs them; `region` maps only addresses
     /// whose window can be read, for as long as slots are stepped with the `host` that it gave them.
     #[inline]
     pub unsafe fn round(&self, slots: &mut [Slot], region: &Region) -> usize {
-        // SAFETY: as in `step`; `slots` and its length describe one array of 128-byte slots.
+        // SAFETY: the code is executable while `self.code` lives, and touches only the areas of slots and `region` that the
+        // caller vouches for; `slots` and its length describe one array of 128-byte slots.
         unsafe { (self.code.round)(slots.as_mut_ptr(), slots.len(), region) }
     }
 

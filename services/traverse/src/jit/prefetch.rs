@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Prefetches, which Cranelift's IR does not have: a load that it must keep marks the place, and becomes one in the bytes.
 //!
-//! - **Flow** [`emit`]: a load of one byte (eight on aarch64) with a trap code of its own, whose result nobody uses ──Cranelift──▶
-//!   the code, with the offset of each such load in its table of traps ──[`patch`]──▶ the same bytes, opcode exchanged
+//! - **Flow** [`emit`]: a load of one byte (eight on aarch64) with a trap code of its own, whose result nobody uses
+//!   ──Cranelift──▶ the code, with the offset of each such load in its table of traps ──[`patch`]──▶ the same bytes, opcode
+//!   exchanged
 //! - **Order** what stands at the offset is decoded first: anything but the load that was asked for is an error, so that no
 //!   placeholder is ever left as a load (it would wait for memory, at an address that nobody has vouched for)
 //!
@@ -26,7 +27,7 @@ pub(super) fn emit(builder: &mut FunctionBuilder, base: Value, offset: i32) {
     }
 }
 
-/// Exchanges the opcodes of all that were kept: where no step says `Next`, Cranelift has removed the code after it.
+/// Turns the loads that were kept into prefetches. Where no step returns `Next`, Cranelift has removed the code after it.
 pub(super) fn patch(code: &mut [u8], traps: &[MachTrap]) -> Result<(), CompileError> {
     for trap in traps.iter().filter(|trap| trap.code == PLACE) {
         patch_one(code, trap.offset as usize).ok_or_else(|| {

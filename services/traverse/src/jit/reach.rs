@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a function touches: found, and held against what was declared, before any of it becomes machine code.
+//! Memory that a function touches: found, and held against what was declared, before any of it becomes machine code.
 //!
 //! - **Flow** [`Function`] + [`Limits`] ──[`Reach::of`]──▶ [`Reach`]: the part of the stack in use, and the lines of a node
 //! - **Not here** proofs about registers: an index is clamped to its ends by the code, so that the ends are all that counts here
@@ -8,16 +8,16 @@ use super::{CompileError, Limits};
 use crate::ir::{Address, End, Function, Inst, Operand, REGS, Reg, Size, Space};
 use core::ops::Range;
 
-/// Bytes below r10.
+/// Bytes of the stack, below r10.
 const STACK_BYTES: i64 = 512;
 /// The program may store to all of the walk before its fuel.
 const WALK_BYTES: i64 = core::mem::offset_of!(crate::step::Walk, fuel) as i64;
-/// Bytes that arrive together.
+/// Bytes of a cache line.
 const LINE: i64 = 64;
 /// Cranelift numbers instructions with 24 bits in places; a verified program is far below.
 const INSTS: usize = 1 << 16;
 
-/// What a well-formed function touches.
+/// Memory that a well-formed function touches.
 #[derive(Debug)]
 pub(super) struct Reach {
     /// Bytes of the stack in use, from r10.
@@ -29,7 +29,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Looks at every instruction.
+    /// Checks every instruction, and notes what it touches.
     pub fn of(function: &Function, limits: &Limits) -> Result<Reach, CompileError> {
         let mut reach = Reach { stack: 0..0, loops: false, window: Vec::new() };
         let blocks = u32::try_from(function.blocks.len()).unwrap_or(u32::MAX);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The round as machine code: a loop over slots with the step inside it, and the next node translated and prefetched.
 //!
-//! - **Flow** `round(slots, count, region)`: region into registers; per slot: not `RUN` → next slot; step; `Next` → count the hop,
-//!   translate, prefetch, next slot; else write the verdict, list the slot and count it as stopped. Returns how many stopped
+//! - **Flow** `round(slots, count, region)`: region into registers; per slot: not `RUN` → next slot; step; `Next` → count the
+//!   hop, translate, prefetch, next slot; else write the verdict, list the slot and count it as stopped. Returns how many stopped
 //! - **Layout** offsets are those of [`Slot`] and [`Region`]
 //! - **Order** the offset into the region is clamped without a branch before it becomes an address
 //! - **Not here** the same contract without a compiler: `crate::round`
@@ -27,7 +27,7 @@ const LISTED: i32 = offset_of!(Slot, listed) as i32;
 const WALK: i32 = offset_of!(Slot, walk) as i32;
 const NEXT: i32 = WALK + offset_of!(Walk, next) as i32;
 
-/// Of a slot's number, to get its place.
+/// Shift that makes a slot's offset from its number.
 const SLOT_SHIFT: i64 = size_of::<Slot>().trailing_zeros() as i64;
 
 /// Writes the loop into an empty function of three parameters.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gives out the memory of a node: pages to tenants, blocks of any size to whoever asks, and takes both back.
+//! Gives out the memory of a node, pages to tenants and blocks of any size to their clients, and takes both back.
 //!
-//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again. Neighbouring
-//!   extents of a tenant are one, up to 64 MiB
-//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ else an extent more ─▶ else whole free pages of any tenants
-//!   that lie in a row come back, and once more. [`Allocator::free`]: joins its neighbours, whatever sizes they were given out in;
-//!   an extent that is free is nobody's. [`Allocator::retire`] does so later (`retired`)
-//! - **Bound** with a memory of 256 times the largest allocation, and sizes drawn uniformly, more than 90 % of it are given out when
-//!   an allocation fails for the first time, also after a hundred times its size was given out and freed (test `churn`)
-//! - **Order** a log says where each block was given, and replays it with [`Allocator::claim`]: no choice made here has to be made again.
-//!   No extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
+//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again.
+//!   Neighbouring extents of a tenant are one, up to 64 MiB
+//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ else an extent more ─▶ else whole free pages of any
+//!   tenants that lie in a row come back, and once more. [`Allocator::free`]: joins its neighbours, whatever sizes they were
+//!   given out in; an extent that is free is nobody's. [`Allocator::retire`] does so later (`retired`)
+//! - **Bound** with a memory of 256 times the largest allocation, and sizes drawn uniformly, more than 90 % of it are given out
+//!   when an allocation fails for the first time, also after a hundred times its size was given out and freed (test `churn`)
+//! - **Order** a log says where each block was given, and replays it with [`Allocator::claim`]: no choice made here has to be
+//!   made again. No extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
 //! - **Owner** the node's writer. What is free is kept here and not in the memory itself, which tenants write
-//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`] when it
-//!   stays. One that comes: [`Allocator::take`]
+//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`]
+//!   when it stays. One that comes: [`Allocator::take`]
 //! - **Not here** exactly once: `node` remembers what it has answered
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,22 +30,22 @@ const EXTENT_BYTES: (u64, u64) = (256 << 10, 64 << 20);
 /// The largest allocation.
 pub const ALLOCATION_BYTES_MAX: u64 = 1 << 40;
 
-/// What one tenant has.
+/// Memory of one tenant.
 #[derive(Debug, Default)]
 struct Heap {
     free: Blocks,
-    /// Of its extents.
+    /// Bytes of the tenant's extents.
     bytes: u64,
 }
 
 /// How a node's memory is used, in bytes. The four parts are all of it, except for ranges that are leaving.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Given out.
+    /// Bytes that tenants have been given and still use.
     pub live: u64,
-    /// Unlinked by their owners, and free again once no walk can be there.
+    /// Bytes unlinked by their owners, and free again once no walk can be there.
     pub retired: u64,
-    /// To be given out.
+    /// Bytes that can be given out.
     pub free: u64,
     /// The empty ends of extents.
     pub waste: u64,
@@ -59,31 +59,31 @@ pub struct Allocator {
     memory: Arc<Memory>,
     /// Pages that nobody has.
     runs: Runs,
-    /// Where neither extents nor free runs are joined.
+    /// Addresses at which neither extents nor free runs are joined.
     cuts: BTreeSet<u64>,
-    /// Extents: first → how many, whose.
+    /// Extents: first address → bytes, tenant.
     extents: BTreeMap<u64, (u64, u32)>,
     heaps: BTreeMap<u32, Heap>,
     retired: Retired,
     ranges: Ranges,
-    /// What was detached: first → how many, and all that is known about it.
+    /// Detached ranges: first address → bytes, and all that is known about the range.
     detached: BTreeMap<u64, (u64, Part)>,
 }
 
-/// Bytes of an extent in which a block of so many bytes fits.
+/// Returns the bytes of an extent that has room for a block of `bytes` bytes.
 fn room_for(bytes: u64) -> u64 {
     (bytes + 64 + 2 * MARGIN_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
 impl Allocator {
-    /// All of a memory.
+    /// Makes an allocator of a whole memory.
     #[must_use]
     pub fn new(memory: Arc<Memory>) -> Allocator {
         let (base, bytes) = (memory.base(), memory.bytes());
         Allocator::over(memory, base, bytes)
     }
 
-    /// So many bytes of a memory, from `base` on.
+    /// Makes an allocator of `bytes` bytes of a memory, from `base` on.
     #[must_use]
     pub fn over(memory: Arc<Memory>, base: u64, bytes: u64) -> Allocator {
         let mut allocator = Allocator::restore(memory, [], &Part::default());
@@ -93,20 +93,20 @@ impl Allocator {
         allocator
     }
 
-    /// Addresses that follow those that it has, in the same mapping, are free from now on.
+    /// Adds free addresses that follow those that it has, in the same mapping.
     pub fn grow(&mut self, base: u64, bytes: u64) {
         self.cuts.remove(&base);
         self.cuts.insert(base + bytes);
         self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
     }
 
-    /// Addresses that are mapped and that nobody had are free from now on.
+    /// Adds free addresses that are mapped and that nobody had.
     pub fn grant(&mut self, base: u64, bytes: u64) {
         self.cuts.extend([base, base + bytes]);
         self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
     }
 
-    /// `bytes` bytes for a tenant, or `None` when there are none left. Blocks of a multiple of 64 bytes start a cache line.
+    /// Gives a tenant `bytes` bytes, or `None` when there are none left. Blocks of a multiple of 64 bytes start a cache line.
     pub fn allocate(&mut self, tenant: u32, bytes: u64) -> Option<u64> {
         if bytes > ALLOCATION_BYTES_MAX {
             return None;
@@ -122,7 +122,7 @@ impl Allocator {
         self.heaps.entry(tenant).or_default().free.take(bytes)
     }
 
-    /// One more extent for a tenant, with room for a block of so many bytes; false: there are no such pages.
+    /// Adds an extent for a tenant, with room for a block of `bytes` bytes; false: there are no such pages.
     fn extend(&mut self, tenant: u32, bytes: u64) -> bool {
         let least = room_for(bytes);
         let has = self.heaps.entry(tenant).or_default().bytes;
@@ -136,8 +136,8 @@ impl Allocator {
         true
     }
 
-    /// Makes `bytes` pages in a row nobody's, if free blocks of any tenants, and free pages between them, are as many: the shortest
-    /// such stretch.
+    /// Takes free blocks of any tenants back, so that they and the free pages between them are a free run of at least `bytes`
+    /// bytes. The shortest such stretch is taken; `None`: there is none.
     fn gather(&mut self, bytes: u64) -> Option<()> {
         let mut pieces: Vec<(u64, u64)> =
             self.runs.within(0, u64::MAX).map(|(at, length)| (at, at + length)).collect();
@@ -171,10 +171,10 @@ impl Allocator {
         Some(())
     }
 
-    /// Free pages become a tenant's.
+    /// Makes free pages an extent of a tenant.
     fn occupy(&mut self, tenant: u32, base: u64, bytes: u64) {
         if self.runs.take(base, bytes).is_foreign_to(tenant) {
-            // Nobody reads what another tenant left there.
+            // The tenant must not read what another tenant left there.
             self.memory.clear(base, bytes);
         }
         self.extents.insert(base, (bytes, tenant));
@@ -186,7 +186,7 @@ impl Allocator {
         self.join(base, EXTENT_BYTES.1);
     }
 
-    /// Makes one of the two extents that meet at an address, if they are one tenant's and together no longer than `most`.
+    /// Joins the two extents that meet at an address, if they are one tenant's and together no longer than `most`.
     fn join(&mut self, at: u64, most: u64) {
         let Some((&left, &(left_bytes, tenant))) = self.extents.range(..at).next_back() else { return };
         let Some(&(right_bytes, other)) = self.extents.get(&at) else { return };
@@ -202,7 +202,7 @@ impl Allocator {
         self.heaps.entry(tenant).or_default().free.give(at - MARGIN_BYTES, 2 * MARGIN_BYTES);
     }
 
-    /// Whole pages of free blocks become nobody's again.
+    /// Takes the whole pages of all free blocks back from their tenants.
     fn trim(&mut self) {
         let tenants: Vec<u32> = self.heaps.keys().copied().collect();
         for tenant in tenants {
@@ -224,7 +224,7 @@ impl Allocator {
         (from < to).then_some((from, to))
     }
 
-    /// The whole pages of a free block become nobody's; what is left of its extent on both sides gets empty ends.
+    /// Takes the whole pages of a free block back from its tenant; the rests of its extent on both sides get empty ends.
     fn release(&mut self, tenant: u32, at: u64, length: u64) {
         let Some((&extent, &(bytes, _))) = self.extents.range(..=at).next_back() else { return };
         let Some((from, to)) = self.pages_of(at, length) else { return };
@@ -254,11 +254,11 @@ impl Allocator {
         self.memory.publish(self.ranges.clone());
     }
 
-    /// A log says that a block was given at this address.
+    /// Gives a tenant the block that a log says was given at this address.
     ///
     /// # Errors
     ///
-    /// It cannot have been: something else is there, or nothing of this node.
+    /// The block cannot have been there: other memory lies there, or nothing of this node.
     pub fn claim(&mut self, tenant: u32, address: u64, bytes: u64) -> Result<(), &'static str> {
         let good =
             address.is_multiple_of(GRAIN_BYTES) && bytes <= ALLOCATION_BYTES_MAX && address >= MARGIN_BYTES;
@@ -327,8 +327,8 @@ impl Allocator {
             && !self.retired.overlaps(address, bytes)
     }
 
-    /// Takes memory back: all of an allocation, or any part of it at multiples of 16. False: the tenant has none there, or it came
-    /// back before.
+    /// Takes memory back: all of an allocation, or any part of it at multiples of 16. False: the tenant has none there, or it
+    /// came back before.
     pub fn free(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let bytes = rounded(bytes);
         let live = self.is_live(tenant, address, bytes);
@@ -358,12 +358,12 @@ impl Allocator {
         live
     }
 
-    /// What was retired so far was retired at this clock, or before.
+    /// Gives this clock to all blocks retired so far: they were retired at it, or before.
     pub fn stamp(&mut self, now: u32) {
         self.retired.stamp(now);
     }
 
-    /// Retired memory that no walk can be at any more is free: tenant, address, bytes of each piece.
+    /// Frees retired memory that no walk can be at any more; returns tenant, address and bytes of each piece.
     pub fn ripe(&mut self, now: u32) -> Vec<(u32, u64, u64)> {
         let ripe = self.retired.ripe(now);
         for &(tenant, address, bytes) in &ripe {
@@ -372,18 +372,18 @@ impl Allocator {
         ripe
     }
 
-    /// How long until as many retired bytes are free; `None`: there are not as many.
+    /// Returns how long it takes until `bytes` retired bytes are free; `None`: fewer are retired.
     #[must_use]
     pub fn wait_for(&self, bytes: u64, now: u32) -> Option<Duration> {
         self.retired.wait_for(rounded(bytes), now)
     }
 
-    /// Retired memory rests for so many seconds of the clock; 0: it does not.
+    /// Sets for how many seconds of the clock retired memory rests; 0: it does not.
     pub fn set_grace(&mut self, grace_s: u32) {
         self.retired.grace_s = grace_s;
     }
 
-    /// A log says that a retired piece is free.
+    /// Frees a retired piece, as a log says; false: it is not retired.
     pub fn unretire(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let retired = self.retired.remove(tenant, address, bytes);
         if retired {
@@ -392,11 +392,11 @@ impl Allocator {
         retired
     }
 
-    /// A range of addresses is to leave: nothing that is given out from now on reaches over its ends.
+    /// Prepares a range of addresses to leave: no allocation from now on crosses its ends.
     ///
     /// # Errors
     ///
-    /// Something does so already; for people to read.
+    /// An allocation crosses an end already; for people to read.
     pub fn cut(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         for at in [base, base + bytes] {
             if let Some((&extent, &(length, tenant))) = self.extents.range(..at).next_back()
@@ -415,7 +415,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Makes two extents of one, if there is room for empty ends around the place.
+    /// Makes two extents of one, if the bytes around the place are free for their empty ends.
     fn split(&mut self, tenant: u32, extent: u64, at: u64) -> bool {
         let (length, _) = self.extents[&extent];
         let free = &mut self.heaps.entry(tenant).or_default().free;
@@ -425,7 +425,7 @@ impl Allocator {
         self.extents.insert(extent, (at - extent, tenant));
         self.extents.insert(at, (extent + length - at, tenant));
         self.cuts.insert(at);
-        // So that the ranges on both sides of the cut are two.
+        // The ranges on the two sides of the cut must not be one.
         self.ranges.remove(tenant, extent, length);
         self.ranges.add(tenant, extent, at - extent, &self.cuts);
         self.ranges.add(tenant, at, extent + length - at, &self.cuts);
@@ -433,8 +433,8 @@ impl Allocator {
         true
     }
 
-    /// Nothing of these addresses is given out or taken back from now on; what was given stays readable and writable. What is known
-    /// about them stays here until [`Allocator::give`] or [`Allocator::attach`].
+    /// Detaches a range: nothing of it is given out or taken back from now on; what was given stays readable and writable. What
+    /// is known about the range stays here until [`Allocator::give`] or [`Allocator::attach`].
     ///
     /// # Errors
     ///
@@ -461,7 +461,7 @@ impl Allocator {
         Ok(&self.detached[&base].1)
     }
 
-    /// All that is known about a stretch whose ends are cuts.
+    /// Returns all that is known about a stretch whose ends are cuts.
     #[must_use]
     pub fn part(&self, base: u64, bytes: u64) -> Part {
         let end = base.saturating_add(bytes);
@@ -480,14 +480,14 @@ impl Allocator {
         }
     }
 
-    /// What was detached stays after all.
+    /// Ends the detachment of a range that stays after all.
     pub fn attach(&mut self, base: u64) {
         if let Some((_, part)) = self.detached.remove(&base) {
             self.adopt(&part);
         }
     }
 
-    /// What was detached is another node's: nobody here may touch it any more. Its pages go back to the system.
+    /// Gives a detached range to another node: nobody here may touch it any more. Its pages go back to the system.
     pub fn give(&mut self, base: u64) {
         let Some((bytes, part)) = self.detached.remove(&base) else { return };
         for &(extent, length, tenant) in &part.extents {
@@ -497,7 +497,7 @@ impl Allocator {
         self.memory.clear(base, bytes);
     }
 
-    /// A range has come, with what its last node knew about it; it is mapped already.
+    /// Takes in a range that has come, with what its last node knew about it; it is mapped already.
     pub fn take(&mut self, base: u64, bytes: u64, part: &Part) {
         self.cuts.extend([base, base + bytes]);
         for &(extent, length, tenant) in &part.extents {
@@ -523,12 +523,12 @@ impl Allocator {
         }
     }
 
-    /// Where extents and free runs end whatever is free beside them.
+    /// Addresses that no extent and no free run crosses.
     pub fn cuts(&self) -> impl Iterator<Item = u64> {
         self.cuts.iter().copied()
     }
 
-    /// One that has given out what the one had that said `cuts`, and `part` of all addresses.
+    /// Makes an allocator like the one that returned these `cuts`, and `part` for all addresses.
     #[must_use]
     pub fn restore(memory: Arc<Memory>, cuts: impl IntoIterator<Item = u64>, part: &Part) -> Allocator {
         let mut allocator = Allocator {
@@ -549,13 +549,13 @@ impl Allocator {
         allocator
     }
 
-    /// What is detached: first address, bytes.
+    /// Detached ranges: first address, bytes of each.
     #[must_use]
     pub fn detached(&self) -> Vec<(u64, u64)> {
         self.detached.iter().map(|(base, (bytes, _))| (*base, *bytes)).collect()
     }
 
-    /// Returns true if something is detached, and waits for how that ends.
+    /// Returns true if a range is detached, and neither attached again nor given away yet.
     #[must_use]
     pub fn waits(&self) -> bool {
         !self.detached.is_empty()
@@ -566,7 +566,7 @@ impl Allocator {
         self.extents.iter().map(|(&base, &(bytes, tenant))| (base, bytes, tenant))
     }
 
-    /// All addresses that it gives out or has given, neighbours joined; those detached are not among them.
+    /// Returns all addresses that it gives out or has given, neighbours joined; those detached are not among them.
     #[must_use]
     pub fn stretches(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, u64)> = self.runs.within(0, u64::MAX).collect();
@@ -588,7 +588,7 @@ impl Allocator {
         self.ranges.find(tenant, address, bytes).is_some_and(|range| range.writable)
     }
 
-    /// How the memory is used.
+    /// Returns how the memory is used.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let (nobodys, largest) = self.runs.bytes();

@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes and addresses are multiples of this.
 pub(super) const GRAIN_BYTES: u64 = 16;
-/// Blocks of a multiple of this start at one: a node of whole cache lines starts one.
+/// Blocks whose size is a multiple of this start at one, so that a node of whole cache lines starts a line.
 const LINE_BYTES: u64 = 64;
 /// Blocks of nearly the right size that are tried before a larger one is cut.
 const NEAR_FITS: usize = 8;
 
-/// Bytes that an allocation of `bytes` takes up; more than there can be, of a number that is no size.
+/// Returns the bytes that an allocation of `bytes` takes up; `u64::MAX` if rounding up overflows.
 pub(super) fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(GRAIN_BYTES).unwrap_or(u64::MAX)
 }
 
-/// What the address of a block of so many bytes is a multiple of.
+/// Returns the alignment of a block of `bytes` bytes.
 pub(super) fn align_of(bytes: u64) -> u64 {
     if bytes.is_multiple_of(LINE_BYTES) { LINE_BYTES } else { GRAIN_BYTES }
 }
@@ -49,7 +49,7 @@ impl Blocks {
         Some(bytes)
     }
 
-    /// A place for so many bytes, a multiple of 16, out of the block that fits best.
+    /// Takes a place for `bytes` bytes, a multiple of 16, out of the block that fits best.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let align = align_of(bytes);
         let fits = |&(length, at): &(u64, u64)| {
@@ -90,7 +90,7 @@ impl Blocks {
         self.by_address.range(..address + bytes).next_back().is_some_and(|(at, length)| at + length > address)
     }
 
-    /// Bytes are free from now on; none of them was. Gives the block that they are part of now.
+    /// Frees bytes, none of which was free. Returns the block that they are part of now.
     pub fn give(&mut self, mut address: u64, mut bytes: u64) -> (u64, u64) {
         if let Some((at, length)) = address.checked_sub(1).and_then(|before| self.around(before)) {
             self.remove(at);
@@ -103,7 +103,7 @@ impl Blocks {
         (address, bytes)
     }
 
-    /// Blocks of at least so many bytes.
+    /// Returns the blocks of at least `bytes` bytes.
     pub fn of_at_least(&self, bytes: u64) -> Vec<(u64, u64)> {
         self.by_size.range((bytes, 0)..).map(|&(length, at)| (at, length)).collect()
     }

@@ -5,8 +5,8 @@
 //!   ─▶ [`Ranges::find`] ─▶ a host address for a whole window
 //! - **Order** only the node's writer stores, eight bytes at a time and atomically, so a reader sees old or new words and never a
 //!   mixture; what a link points to is stored before the link (Release)
-//! - **Owner** [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that went to
-//!   another node the pages go back to the system, and the mapping stays for the day that it returns
+//! - **Owner** [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that
+//!   went to another node the pages go back to the system, and the mapping stays for the day that it returns
 //! - **Not here** what the bytes mean, and the log that outlives the process (`node`)
 
 mod allocate;
@@ -29,14 +29,14 @@ pub use retired::GRACE;
 pub use segment::SEGMENTS_MAX;
 use segment::{Segment, Segments};
 
-/// Bytes at both ends of whatever a tenant gets that no allocation lies in: so each node's whole window (at most 256 bytes, from
-/// 256 before it on) lies in its tenant's range.
+/// Bytes at both ends of an extent that no allocation uses. So the whole window of each node (at most 256 bytes, from 256 before
+/// it on) lies in its tenant's range.
 pub const MARGIN_BYTES: u64 = 256;
 
 /// Tenants get whole pages of this size, whatever pages the mapping has.
 const PAGE_BYTES: u64 = 4096;
 
-/// What of its own memory a node may touch.
+/// Memory that a node serves: mapped stretches of addresses, and the ranges of its tenants.
 #[derive(Debug)]
 pub struct Memory {
     segments: Segments,
@@ -93,7 +93,7 @@ impl Memory {
         self.segments.first().map_or(0, |segment| segment.base)
     }
 
-    /// How many addresses follow [`Memory::base`].
+    /// Returns how many addresses follow [`Memory::base`] in the same stretch.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.bytes)
@@ -104,19 +104,19 @@ impl Memory {
         self.segments.iter().map(|segment| (segment.base, segment.bytes))
     }
 
-    /// How its pages came about.
+    /// Returns the kind of pages behind the first stretch.
     #[must_use]
     pub fn huge(&self) -> memlift_engine::region::Huge {
         self.segments.first().map_or(memlift_engine::region::Huge::None, |segment| segment.region.huge())
     }
 
-    /// Returns true if an address is one of this memory, whoever it belongs to.
+    /// Returns true if an address is mapped here, even if it is another node's by now.
     #[must_use]
     pub fn holds(&self, address: u64) -> bool {
         self.segments.find(address).is_some()
     }
 
-    /// Returns true if all of these addresses are, in one stretch.
+    /// Returns true if all of these addresses lie in one stretch of this memory.
     #[must_use]
     pub fn holds_all(&self, address: u64, bytes: u64) -> bool {
         self.segments.find(address).is_some_and(|segment| segment.holds(address, bytes))
@@ -128,7 +128,7 @@ impl Memory {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Who has what, now.
+    /// Returns the ranges that each tenant has now.
     #[must_use]
     pub fn ranges(&self) -> Arc<Ranges> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -139,7 +139,7 @@ impl Memory {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Where an address is mapped.
+    /// Returns where an address is mapped.
     ///
     /// # Panics
     ///
@@ -179,7 +179,7 @@ impl Memory {
         }
     }
 
-    /// Zeros. Whole pages go back to the system where it takes them.
+    /// Sets bytes to zero. Whole pages go back to the system where it takes them.
     pub(crate) fn clear(&self, address: u64, bytes: u64) {
         let (from, to) = (address.next_multiple_of(4096), (address + bytes) / 4096 * 4096);
         if from < to && self.segments.find(from).is_some_and(|segment| segment.forget(from, to - from)) {
@@ -211,7 +211,7 @@ impl Memory {
         }
     }
 
-    /// If the word is `expected`, it becomes `new`; gives what it was.
+    /// Makes the word `new` if it is `expected`; returns what it was.
     ///
     /// # Panics
     ///
@@ -222,7 +222,7 @@ impl Memory {
         }
     }
 
-    /// Adds to a word, wrapping; gives what it was.
+    /// Adds to a word, wrapping; returns what it was.
     ///
     /// # Panics
     ///

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an allocator knows about a stretch of addresses: what travels with a range from node to node, and into a snapshot.
+//! State of an allocator for a stretch of addresses; it travels with a range from node to node, and into a snapshot.
 //!
-//! - **Layout** four lists, each its length u64 and its entries, all u64: extents (base, bytes, tenant) · free blocks (tenant, address, bytes)
-//!   · retired blocks (tenant, address, bytes) · free runs (base, bytes)
-//! - **Owner** decoding believes nothing: whatever it returns fits together and lies in the stretch that was asked for
+//! - **Layout** four lists, each its length u64 and its entries, all u64: extents (base, bytes, tenant) · free blocks (tenant,
+//!   address, bytes) · retired blocks (tenant, address, bytes) · free runs (base, bytes)
+//! - **Owner** decoding trusts nothing: all that it returns fits together and lies in the stretch that was asked for
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// As bytes.
+    /// Encodes the four lists.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut words = Vec::new();
@@ -39,11 +39,11 @@ impl Part {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// From bytes that may say anything; everything in it lies in `bytes` bytes from `base` on.
+    /// Decodes bytes that may say anything; everything in the result lies in `bytes` bytes from `base` on.
     ///
     /// # Errors
     ///
-    /// What does not fit, for people to read.
+    /// The reason that the lists do not fit together, for people to read.
     pub fn decode(encoded: &[u8], base: u64, bytes: u64) -> Result<Part, &'static str> {
         let mut words = Words(encoded);
         let mut part = Part::default();
@@ -80,7 +80,7 @@ impl Part {
             }
             taken.insert(from, (length, tenant));
         }
-        // In an extent of its tenant, with what stays empty at both ends.
+        // True for a block in an extent of its tenant, apart from the bytes that stay empty at both ends.
         let within = |tenant: u32, from: u64, length: u64| {
             taken.range(..=from).next_back().is_some_and(|(at, (size, owner))| {
                 *owner == Some(tenant)

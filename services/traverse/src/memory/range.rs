@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who may touch which addresses: each tenant's ranges, sorted, so that one comparison with the last hit is mostly enough.
+//! Ranges of addresses that each tenant may touch, sorted, so that one binary search finds the range of an address.
 //!
 //! - **Order** a tenant's neighbouring ranges are one range, except where a cut parts them: there the mapping may end
 //! - **Owner** immutable; the writer publishes a new one for every change
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A tenant's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
-    /// The first.
+    /// First address of the range.
     pub base: u64,
-    /// How many.
+    /// Bytes of the range.
     pub bytes: u64,
     /// True if they may be changed by packets.
     pub writable: bool,

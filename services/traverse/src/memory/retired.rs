@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Blocks that were unlinked, and that a walk which began before may still be at.
 //!
-//! - **Order** what is retired was unlinked: no new walk comes to it. It is free when the node's clock is more than [`GRACE`] further:
-//!   a request that may have found it before is refused from then on, whenever it comes (`node/clock`)
-//! - **Clock** a block has the clock of the next look at what is ripe, which is not less than that at which it was retired; after a
+//! - **Order** what is retired was unlinked: no new walk comes to it. It is free when the node's clock is more than [`GRACE`]
+//!   further: a request that may have found it before is refused from then on, whenever it comes (`node/clock`)
+//! - **Clock** a block gets the clock of the next `stamp` or `ripe`, which is not less than that at which it was retired; after a
 //!   restart, and in a range that came, the time begins anew
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Seconds of the nodes' clock for which what was unlinked is left as it is.
+/// Seconds of the nodes' clock for which unlinked memory is left as it is.
 pub const GRACE: u32 = 30;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Retired {
     pub grace_s: u32,
-    /// First → bytes, tenant, which of the tickets is its.
+    /// First address → bytes, tenant, ticket.
     blocks: BTreeMap<u64, (u64, u32, u64)>,
     /// Clock, address, ticket.
     due: VecDeque<(u32, u64, u64)>,
-    /// Those that have no clock yet.
+    /// Address and ticket of blocks that have no clock yet.
     fresh: Vec<(u64, u64)>,
     next_ticket: u64,
     bytes: u64,
@@ -40,7 +40,7 @@ impl Default for Retired {
 }
 
 impl Retired {
-    /// Until so many bytes are free again, at this clock; `None`: there are not as many.
+    /// Returns how long it takes from `now` on until `bytes` bytes are free again; `None`: fewer are retired.
     pub fn wait_for(&self, bytes: u64, now: u32) -> Option<Duration> {
         let mut left = bytes;
         let fresh = self.fresh.iter().map(|&(address, ticket)| (now, address, ticket));
@@ -62,12 +62,12 @@ impl Retired {
         self.bytes += bytes;
     }
 
-    /// Those that have no clock yet have this one.
+    /// Gives this clock to the blocks that have none yet.
     pub fn stamp(&mut self, now: u32) {
         self.due.extend(self.fresh.drain(..).map(|(address, ticket)| (now, address, ticket)));
     }
 
-    /// Takes out those that no request may be at any more, at this clock: tenant, address, bytes.
+    /// Takes out the blocks that no request may be at any more, at this clock: tenant, address, bytes.
     pub fn ripe(&mut self, now: u32) -> Vec<(u32, u64, u64)> {
         self.stamp(now);
         let mut ripe = Vec::new();
@@ -83,7 +83,7 @@ impl Retired {
         ripe
     }
 
-    /// Takes one out; false: there is none.
+    /// Takes a block out; false: there is no such block.
     pub fn remove(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let there = self.blocks.get(&address).is_some_and(|block| (block.0, block.1) == (bytes, tenant));
         if there {

@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is in free pages.
+/// Contents of free pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dirt {
-    /// Zeros.
+    /// All bytes are zero.
     Clean,
-    /// What this tenant left, or zeros.
+    /// Bytes that this tenant left, or zeros.
     Of(u32),
-    /// Anything.
+    /// Bytes of anybody, or unknown ones.
     Mixed,
 }
 
@@ -37,7 +37,7 @@ impl Dirt {
 pub(super) struct Runs(BTreeMap<u64, (u64, Dirt)>);
 
 impl Runs {
-    /// Pages are nobody's from now on.
+    /// Adds pages that nobody has any more.
     pub fn give(&mut self, mut base: u64, mut bytes: u64, mut dirt: Dirt, cuts: &BTreeSet<u64>) {
         if let Some((&before, &(length, old))) = self.0.range(..base).next_back()
             && before + length == base
@@ -56,7 +56,7 @@ impl Runs {
         self.0.insert(base, (bytes, dirt));
     }
 
-    /// The shortest run of at least so many bytes: first, bytes.
+    /// Returns the shortest run of at least `bytes` bytes: first address, bytes.
     pub fn find(&self, bytes: u64) -> Option<(u64, u64)> {
         let runs = self.0.iter().map(|(&base, &(length, _))| (base, length));
         runs.filter(|(_, length)| *length >= bytes).min_by_key(|(_, length)| *length)
@@ -81,7 +81,7 @@ impl Runs {
         (address < at + length).then_some((at, length))
     }
 
-    /// No run reaches over this address from now on.
+    /// Splits the run that crosses this address, if one does.
     pub fn cut(&mut self, at: u64) {
         if let Some((base, length)) = self.around(at).filter(|(base, _)| *base < at) {
             let dirt = self.take(base, length);
@@ -95,7 +95,7 @@ impl Runs {
         self.0.range(base..end).map(|(&at, &(length, _))| (at, length))
     }
 
-    /// Bytes of all, and of the longest.
+    /// Returns the bytes of all runs, and of the longest.
     pub fn bytes(&self) -> (u64, u64) {
         self.0.values().fold((0, 0), |(all, most), (length, _)| (all + length, most.max(*length)))
     }

@@ -2,7 +2,8 @@
 //! Stretches of global addresses and where each is mapped.
 //!
 //! - **Order** stretches are added and never removed, so a reader needs no lock: it sees those that were complete when it looked
-//! - **Owner** a stretch is mapped for as long as the node's memory; its pages may go back to the system before ([`Segment::forget`])
+//! - **Owner** a stretch is mapped for as long as the node's memory; its pages may go back to the system before
+//!   ([`Segment::forget`])
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -13,7 +14,7 @@ use rustix::mm::{Advice, madvise};
 /// Stretches that a node can map in its life: its own, and one for each range that came and was never here before.
 pub const SEGMENTS_MAX: usize = 1024;
 
-/// One stretch.
+/// A stretch of global addresses, and its mapping.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub base: u64,
@@ -52,7 +53,7 @@ impl Segment {
     }
 }
 
-/// All of them, in the order in which they came.
+/// All stretches, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Segments {
     all: Box<[OnceLock<Segment>]>,
@@ -68,7 +69,7 @@ impl Default for Segments {
 }
 
 impl Segments {
-    /// Adds one; the caller has looked that there is room.
+    /// Adds a stretch; the caller has checked that there is room.
     pub fn push(&self, segment: Segment) {
         let _one = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Ordering::Relaxed);

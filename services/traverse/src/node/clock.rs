@@ -4,9 +4,9 @@
 //! - **Flow** a request begins: it gets the clock ([`Clock::now`]) ─▶ it walks, its client goes on by what it found, with
 //!   `FLAG_SINCE` ─▶ it is answered or changes something, unless the clock is more than [`GRACE`] further ([`Clock::outdated`]).
 //!   A client uses the memory of a node that it unlinked at clock *v* again once it has heard of a clock beyond *v* + [`GRACE`]
-//! - **Order** every packet carries a clock and whoever gets one takes the greater one over ([`Clock::merge`]). So who unlinks a
-//!   node after a request read it has a *v* that is not less than the request's, and the write that uses the memory again brings
-//!   a clock by which that request is outdated. No assumption about time is made: a clock that jumps costs restarts
+//! - **Order** every packet carries a clock, and its receiver takes the greater one over ([`Clock::merge`]). So a client that
+//!   unlinks a node after a request has read it has a *v* that is not less than the request's, and the write that uses the memory
+//!   again brings a clock by which that request is outdated. No assumption about time is made: a clock that jumps costs restarts
 //! - **Layout** seconds since 1970 where nothing has made it greater, so that nodes agree without speaking
 //! - **Not here** the log, by which a restarted node's clock is not less than before (`writer`)
 
@@ -39,7 +39,7 @@ impl Clock {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Takes over what a packet says; false: it cannot be.
+    /// Takes over a packet's clock if it is greater; false: it is too far ahead of the system's time to be believed.
     pub fn merge(&self, seen: u32) -> bool {
         if seen <= self.now() {
             return true;
@@ -51,7 +51,7 @@ impl Clock {
         possible
     }
 
-    /// Returns true if memory that was linked at `since` may have been used again by now. Asked after the memory was read.
+    /// Returns true if memory that was linked at `since` may have been used again by now. Call it after the memory was read.
     #[must_use]
     pub fn outdated(&self, since: u32) -> bool {
         fence(Ordering::Acquire);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node of a cluster: its addresses are what the map says, and ranges come and go while it serves.
 //!
-//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶ shards,
-//!   and one thread that runs [`Cluster::turn`]
+//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶
+//!   shards, and one thread that runs [`Cluster::turn`]
 //! - **Order** a node that was killed joins again when the lease of its last start has run out; until then it waits
-//! - **Owner** who has a [`Cluster`] has the membership: dropped, the node leaves
-//! - **Rule** a file is edited by people: what it takes from a node stays in its memory, unreachable, until the node is started anew
+//! - **Owner** a [`Cluster`] holds the membership; dropping it makes the node leave
+//! - **Rule** people edit a map file: a range that it takes from a node stays in the node's memory, unreachable, until the node
+//!   restarts
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ use crate::map::{Address, Join, Map, MapError, Member, NodeId, Shared, Source, S
 /// How long a node waits for the lease of its last start to run out.
 const WAIT_FOR_LEASE: Duration = Duration::from_secs(60);
 
-/// Why a node is not one of the cluster, or cannot stay it.
+/// Why a node cannot join the cluster, or stay in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
     /// The node itself.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The map.
+    /// The map cannot be read, joined or changed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Its log.
+    /// The node's log cannot be written.
     #[error("the node's log: {0}")]
     Log(#[from] LogError),
     /// The map and what the node has do not fit.
@@ -38,10 +39,10 @@ pub enum ClusterError {
     Unfit(String),
 }
 
-/// What a node of a cluster is.
+/// Settings of a node in a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// All but its addresses: `base` is not used, `bytes` is what it brings.
+    /// Settings of the node itself: `base` is not used, `bytes` is the memory that it brings to the cluster.
     pub node: NodeOptions,
     /// Where the map is.
     pub source: Source,
@@ -51,7 +52,7 @@ pub struct ClusterOptions {
     pub addresses: Vec<Address>,
 }
 
-/// A node, its membership, and what moves.
+/// A node, its membership, and the mover of its ranges.
 #[derive(Debug)]
 pub struct Cluster {
     node: Node,
@@ -64,8 +65,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Replays the log, joins, and has the memory that the map says. `speaker` is the socket at which other nodes reach this one
-    /// ([`crate::transport::udp::Udp::speaker`]); without one no range comes or leaves.
+    /// Replays the log, joins, and maps the memory that the map gives it. `speaker` is the socket at which other nodes reach this
+    /// one ([`crate::transport::udp::Udp::speaker`]); without one no range comes or leaves.
     ///
     /// # Errors
     ///
@@ -104,36 +105,36 @@ impl Cluster {
         Ok((Cluster { node, member, mover, me, by_hand, bytes, epoch }, replayed))
     }
 
-    /// The node.
+    /// Returns the node that serves the ranges.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// What it knows of the map: a shard's router is a view of it.
+    /// Returns the node's copy of the map; a shard's router is a view of it.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         self.member.shared()
     }
 
-    /// Its number.
+    /// Returns the node's number in the map.
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.me
     }
 
-    /// What is wrong with who keeps the map just now, for people to read.
+    /// Returns the current trouble with the map's source, for people to read; `None` if there is none.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.member.trouble().or_else(|| self.mover.trouble().map(str::to_owned))
     }
 
-    /// What moves.
+    /// Returns the mover, which knows the ranges that come and leave.
     pub fn mover(&mut self) -> &mut Mover {
         &mut self.mover
     }
 
-    /// Moves what is to be moved, and follows the map; sleeps at most so long before.
+    /// Runs a turn of the mover, which sleeps at most `at_most`, and follows the map.
     ///
     /// # Errors
     ///
@@ -160,7 +161,7 @@ impl Cluster {
     }
 }
 
-/// A node of this name may still count as up: of a start that was killed a moment ago.
+/// Waits, a minute at most, while a node of this name counts as up: its last start may have been killed a moment ago.
 fn wait_for_lease(source: &Source, join: &Join) -> Result<(), MapError> {
     let until = Instant::now() + WAIT_FOR_LEASE;
     let mut authority = source.connect()?;
@@ -175,8 +176,8 @@ fn wait_for_lease(source: &Source, join: &Join) -> Result<(), MapError> {
 }
 
 impl Writer {
-    /// Makes what the node has what the map gives it. With `all` what the map does not give is dropped; and a range that it gives and
-    /// that is not here, although this node has known a map that gave it, is an error.
+    /// Brings the node's memory in line with the map. With `all`, memory that the map does not give this node is dropped; and a
+    /// range that the map gives it is an error if it is missing here although an earlier map that this node has known gave it.
     pub(super) fn settle_with(
         &mut self,
         map: &Map,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A log made short again: what is in memory, and then only what was logged since, in a new file that takes the old one's place.
+//! Compaction of the log: a new file takes its place, with a snapshot of memory and the records since.
 //!
-//! - **Flow** under the writer's lock: allocator, outcomes, programs, and how long the log is ─▶ beside the node's work: memory, as it is
-//!   while it is written ─▶ what the old log has got meanwhile, until little is left ─▶ under the lock: the rest; synced, renamed
-//! - **Order** memory is read later than the log's length, and what is logged are the bytes that were stored: replayed over such a copy
-//!   they make it what it was at the end. The new file is whole and synced before it has the log's name; so a crash leaves the old
-//!   log, or the new one
+//! - **Flow** under the writer's lock: allocator, outcomes, programs, and how long the log is ─▶ beside the node's work: memory,
+//!   as it is while it is written ─▶ what the old log has got meanwhile, until little is left ─▶ under the lock: the rest;
+//!   synced, renamed
+//! - **Order** memory is read later than the log's length, and what is logged are the bytes that were stored: replayed over such
+//!   a copy they make it what it was at the end. The new file is whole and synced before it has the log's name; so a crash leaves
+//!   the old log, or the new one
 //! - **Owner** one compaction at a time; none while a range comes or leaves, whose half-made state no snapshot holds
 
 use std::fs::File;
@@ -22,23 +23,23 @@ use crate::map::ADDRESS_END;
 
 /// Bytes of memory in one record.
 const PIECE_BYTES: u64 = 64 << 10;
-/// So much of the old log is copied under the writer's lock at most.
+/// A pass over the old log that copies no more than this is the last one without the writer's lock.
 const REST_BYTES: u64 = 256 << 10;
 
-/// Where a compaction is.
+/// Stages of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compacting {
     /// The new file was begun.
     Begun,
-    /// Memory is in it.
+    /// The snapshot of memory is in it.
     Copied,
-    /// So is what was logged meanwhile; it is synced.
+    /// The records logged meanwhile are in it, and it is synced.
     Synced,
     /// It has the log's name.
     Renamed,
 }
 
-/// What a compaction has done.
+/// Sizes of the log before and after a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
     /// Bytes of the log before.
@@ -84,7 +85,7 @@ impl Sink {
         if records.position == end { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Syncs what is there, and says so in a record: damage of what is before is seen from now on.
+    /// Syncs the file, and adds a record that says so: damage before that record is recognized from now on.
     fn seal(&mut self) -> io::Result<()> {
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
@@ -95,17 +96,17 @@ impl Sink {
 }
 
 impl Node {
-    /// Makes the log as short as what is in memory; the node serves meanwhile. `None`: there is no log, it is being made short already,
-    /// or a range comes or leaves just now.
+    /// Makes the log as short as what is in memory; the node serves meanwhile. `None`: there is no log, its disk is full, it is
+    /// being compacted already, or a range comes or leaves just now.
     ///
     /// # Errors
     ///
-    /// [`LogError`]: the old log stays, and is as good as before.
+    /// [`LogError`]: the old log stays, and is as good as before. If only its folder cannot be synced, the new log is in use.
     pub fn compact(&self) -> Result<Option<Compacted>, LogError> {
         self.compact_watched(&mut |_| {})
     }
 
-    /// The same; says where it is.
+    /// As [`Node::compact`]; calls `at` with each stage that is reached.
     ///
     /// # Errors
     ///
@@ -115,7 +116,7 @@ impl Node {
         if let Err(LogError::System { path, .. }) = &done
             && path.extension().is_some_and(|extension| extension == "new")
         {
-            // A disk that is full shall not stay so because of what was not finished.
+            // An unfinished file must not keep a full disk full.
             let _ = std::fs::remove_file(path);
         }
         done
@@ -131,7 +132,7 @@ impl Node {
             return Ok(None);
         }
         let Some(log) = &writer.log else { return Ok(None) };
-        // Of a link, what it leads to is replaced.
+        // If the path is a link, the file that it leads to is replaced.
         let path = log.path.canonicalize().unwrap_or_else(|_| log.path.clone());
         let new = beside(&path);
         let system = |error: io::Error| LogError::System { path: new.clone(), error };
@@ -234,7 +235,7 @@ impl Node {
         Ok(Some(Compacted { before_bytes, after_bytes: bytes }))
     }
 
-    /// Memory as it is, without what is zero at its ends.
+    /// Writes a piece of memory as it is now, without the zeros at its ends.
     fn piece(&self, sink: &mut Sink, address: u64, length: u64) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(length as usize);
         self.core.memory.load(address, length as usize, &mut bytes);
@@ -244,13 +245,13 @@ impl Node {
         sink.put(Change::Write(address + first as u64, bytes[first..=last].to_vec()))
     }
 
-    /// Bytes of the log, and of these what the last snapshot took; 0 and 0 without a log.
+    /// Returns the bytes of the log, and how many of them the last snapshot took; 0 and 0 without a log.
     #[must_use]
     pub fn log_bytes(&self) -> (u64, u64) {
         locked(&self.core.writer).log.as_ref().map_or((0, 0), |log| (log.bytes, log.snapshot_bytes))
     }
 
-    /// Makes the log short when it is longer than `limit_bytes` and twice its last snapshot.
+    /// Compacts the log if it is longer than `limit_bytes` and more than twice its last snapshot.
     ///
     /// # Errors
     ///

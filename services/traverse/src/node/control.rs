@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a shard does besides walking: programs, memory, and the ends of walks that change it.
+//! A shard's work besides walking: programs, memory, and the ends of walks that change it.
 //!
 //! - **Flow** a walk that writes: its first node begins it (`once`) ─▶ it may end at another node, which tells the first one
 //!   ([`Kind::Decided`]) ─▶ the first one remembers the decision ─▶ the owner of the address applies it, once ─▶ the first
@@ -24,13 +24,13 @@ use crate::wire::{
     PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Packet, Status,
 };
 
-/// From this attempt at a request on its client hears to which node it was sent.
+/// From this attempt on, a client is told to which node its request was sent.
 const TOLD_FROM: u32 = 2;
-/// In an outcome `WrongNode`: its address is that of a change, and not where the walk was.
+/// Value of a `WrongNode` outcome whose address is that of a change, and not where the walk was.
 const APPLIES_ELSEWHERE: u64 = u64::MAX;
 
 impl Shard {
-    /// A packet that is no walk.
+    /// Handles a packet that is no walk.
     pub(super) fn control(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
         match header.kind {
@@ -78,7 +78,7 @@ impl Shard {
         self.answer_to(header, peer, answer, &body);
     }
 
-    /// The answer that an outcome is to a request.
+    /// Builds the answer to a request from its outcome.
     fn answer_of<'o>(&self, header: &Header, outcome: &'o Outcome) -> (Header, Cow<'o, [u8]>) {
         let answer = Header {
             value: outcome.value,
@@ -109,7 +109,7 @@ impl Shard {
         (Header { value, flags, ..answer }, Cow::Owned(body))
     }
 
-    /// Says to the client of a request that it asks about again to whom its request was sent.
+    /// Tells a client that repeats a request to which node the request was sent.
     pub(super) fn tell_sent_on(&mut self, header: &Header, peer: Peer, address: u64) {
         if header.attempt < TOLD_FROM {
             return;
@@ -128,7 +128,7 @@ impl Shard {
         self.reply(header, peer, &Outcome { status, value: 0, address: header.address, body });
     }
 
-    /// A walk has ended at this node.
+    /// Ends a walk at this node: answers it or, if it writes, passes its end to its first node.
     pub(super) fn ended(
         &mut self,
         header: Header,
@@ -160,7 +160,8 @@ impl Shard {
         if writer.is_full() {
             let is_known = writer.is_known(header);
             drop(writer);
-            // What is known may not be in the log yet, and what was decided elsewhere must not be refused: its client asks again.
+            // A known request may not be in the log yet, and one that was decided elsewhere must not be refused: their clients
+            // ask again.
             if !is_known && !header.has(FLAG_FORWARDED) {
                 self.refuse(header, peer, Status::LogFull, "");
             }
@@ -194,7 +195,7 @@ impl Shard {
         false
     }
 
-    /// At its first node: a walk that writes has ended, here or elsewhere.
+    /// Ends a walk that writes at its first node, wherever the walk itself has ended.
     fn decided(
         &mut self,
         header: Header,
@@ -220,8 +221,9 @@ impl Shard {
             drop(writer);
             return self.dispatch(header, peer, operands, body);
         }
-        // What ended is remembered, and what its client goes on with as another request: a copy of this one that comes late must not
-        // begin anew. Chunks are not remembered, so with them what goes on may. All else the client mends, and sends again.
+        // A walk that is over is remembered, and so is one that its client continues as another request: a late copy of this
+        // request must not begin anew. Chunks are not remembered, so a walk that sent some may begin anew if it is to be
+        // continued. In all other cases the client mends the cause, and sends the request again.
         let ends = match status {
             Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden | Status::Outdated => true,
             Status::Continue | Status::Hops | Status::Retry => header.pieces == header.piece,
@@ -237,7 +239,7 @@ impl Shard {
         self.answer_client(&header, peer, &outcome);
     }
 
-    /// Answers at a request's first node, whichever way the walk came back to it.
+    /// Answers at a request's first node, however the walk came back to it.
     fn answer_client(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
         if !header.has(FLAG_FORWARDED) {
             return self.reply(header, peer, outcome);
@@ -264,9 +266,9 @@ impl Shard {
         }
     }
 
-    /// A change was decided: the owner of the address carries it out.
+    /// Has the owner of the address carry out a decided change.
     fn dispatch(&mut self, header: Header, peer: Peer, operands: ApplyOperands, body: &[u8]) {
-        // Where the walk was is not where its change belongs: with `WrongNode` it does not go on from there.
+        // The change's address is not where the walk was: with `WrongNode` the client must not continue the walk from there.
         let outcome = |status| {
             let value = if status == Status::WrongNode { APPLIES_ELSEWHERE } else { 0 };
             Outcome { status, value, address: operands.address, body: body.to_vec() }
@@ -311,7 +313,7 @@ impl Shard {
         self.answer_client(&header, peer, &done);
     }
 
-    /// An answer for a client whose packet this node had sent on.
+    /// Hands on an answer for a client whose packet this node had sent on.
     fn relay(&mut self, header: &Header, body: &[u8]) {
         if !header.has(FLAG_RELAY) {
             return self.tally.add(Counter::Foreign, 1);
@@ -371,7 +373,7 @@ impl Shard {
         self.reply(&header, peer, &done);
     }
 
-    /// Memory is wanted, given back or written.
+    /// Carries out an allocation, a release or a write of memory.
     fn change(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
         let wrong = if matches!(header.kind, Kind::Allocate | Kind::Place) {
@@ -399,7 +401,7 @@ impl Shard {
         self.reply(&header, peer, &outcome);
     }
 
-    /// A change of one word, of a client or of a request's first node.
+    /// Changes one word, for a client or for a request's first node.
     fn apply(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
         let Some((operands, body)) = packet.operands() else { return };
@@ -427,7 +429,7 @@ impl Shard {
         self.reply(&header, peer, &outcome);
     }
 
-    /// Bytes of memory as they are.
+    /// Answers with bytes of memory as they are.
     fn read(&mut self, peer: Peer, header: &Header) {
         match self.router.owner(header.epoch, header.address, false) {
             Owner::Local { .. } => {}
@@ -451,7 +453,7 @@ impl Shard {
         let mut outcome =
             Outcome { status: Status::Done, value: header.value, address: header.address, body: Vec::new() };
         self.core.memory.load(header.address, header.value as usize, &mut outcome.body);
-        // Asked after the bytes were read: what uses the memory again brings its clock before it writes.
+        // Checked after the bytes were read: a request that uses the memory again brings its clock before it writes.
         if self.core.clock.outdated(header.clock) {
             return self.refuse(header, peer, Status::Outdated, "");
         }

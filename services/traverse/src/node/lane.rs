@@ -2,9 +2,11 @@
 //! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for one.
 //!
 //! - **Flow** request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` says how it goes on ─▶ [`Lane::give`]
-//! - **Order** free slots are taken from the first on, and a round ends behind the last one in use; of a scratchpad only what the program or
-//!   its request can have written is cleared, and looked at for the answer: the rest is zero and stays out of the cache
-//! - **Layout** slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same number
+//! - **Order** free slots are taken from the first on, and a round ends behind the last one in use; of a scratchpad only what the
+//!   program or its request can have written is cleared, and looked at for the answer: the rest is zero and stays out of the
+//!   cache
+//! - **Layout** slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same
+//!   number
 //! - **Owner** a shard's thread; slots point into the lane's scratchpads, which never move
 
 use std::collections::VecDeque;
@@ -16,16 +18,16 @@ use crate::transport::Peer;
 use crate::verify::FUEL;
 use crate::wire::{Header, used};
 
-/// What a walk is for.
+/// Request that a slot works for.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
     pub header: Header,
     pub peer: Peer,
-    /// The scratchpad as it came.
+    /// Scratchpad as the request brought it.
     pub start: Vec<u8>,
-    /// Where the zeros of the scratchpad begin that neither the request nor the program has written.
+    /// Bytes at the start of the scratchpad that the request or the program can have written; the rest is zero.
     pub dirty: usize,
-    /// What was emitted and not sent yet.
+    /// Bytes that were emitted and not sent yet.
     pub emitted: Vec<u8>,
     /// Number of the next chunk, and bytes emitted on this visit.
     pub chunk: u32,
@@ -110,7 +112,7 @@ impl Lane {
         self.free.len()
     }
 
-    /// A slot for a request, with its scratchpad filled; it is not due yet.
+    /// Takes a slot for a request, and fills its scratchpad; it is not due yet. `None`: no slot is free.
     pub(super) fn take(&mut self, header: &Header, peer: Peer, body: &[u8], given: u32) -> Option<usize> {
         let index = self.free.pop()? as usize;
         while self.contexts.len() <= index {
@@ -143,13 +145,13 @@ impl Lane {
         Some(index)
     }
 
-    /// The scratchpad as it came.
+    /// Fills a slot's scratchpad as its request brought it.
     pub(super) fn refill(&mut self, index: usize) {
         let Lane { contexts, scratch, scratch_lines, scratch_bytes, stored, .. } = self;
         let pad = pad(scratch, *scratch_lines, *scratch_bytes, index);
         let Context { start, dirty, .. } = &mut contexts[index];
         pad[..start.len()].copy_from_slice(start);
-        // Behind what could have been written are zeros already.
+        // Bytes behind those that can have been written are zero already.
         pad[start.len()..(*dirty).max(start.len())].fill(0);
         *dirty = start.len().max(*stored);
     }
@@ -158,14 +160,14 @@ impl Lane {
         pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index)
     }
 
-    /// What a slot is for, and of its scratchpad all but the zeros at its end.
+    /// Returns a slot's context, and its scratchpad without the zeros at its end.
     pub(super) fn used(&mut self, index: usize) -> (&Context, &[u8]) {
         let context = &self.contexts[index];
         let pad = pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index);
         (context, used(&pad[..context.dirty]))
     }
 
-    /// The slot is free again.
+    /// Frees a slot of the lane.
     pub(super) fn give(&mut self, index: usize) {
         self.slots[index].state = FREE;
         self.free.push(index as u32);
@@ -182,7 +184,7 @@ impl Lane {
         }
     }
 
-    /// One step for each slot that is due; how many stopped.
+    /// Runs one step for each slot that is due; returns how many stopped.
     pub(super) fn round(&mut self) -> usize {
         // SAFETY: a slot is RUN only since `shard` translated its `cur` and checked the whole window against the tenant's
         // ranges, or since a round did against `region`, which was made from such a range; node memory stays mapped while the
@@ -190,11 +192,12 @@ impl Lane {
         unsafe { self.runner.round(&mut self.slots[..self.high], &self.region) }
     }
 
-    /// The same while only one slot is due: it steps until it stops, at most `most` times.
+    /// Runs steps of the only slot that is due until it stops, at most `most` of them; returns how many slots stopped.
     pub(super) fn straight(&mut self, most: usize) -> usize {
         let Some(index) = self.slots.iter().position(|slot| slot.state == RUN) else { return 0 };
         for _ in 0..most {
-            // SAFETY: as in `round`.
+            // SAFETY: the slot is RUN, so `shard` or a round checked its whole window against the tenant's ranges, from which
+            // `region` was made too; node memory stays mapped while the shard lives, and the scratchpad is the slot's own.
             if unsafe { self.runner.round(&mut self.slots[index..=index], &self.region) } > 0 {
                 self.slots[0].listed = index as u32;
                 return 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memory node: it keeps data, and walks through it for its clients.
+//! A memory node: it stores data, and runs walks over it for its clients.
 //!
 //! - **Flow** transport ─▶ [`Shard`]: authentication ─▶ a walk: `registry`, workspaces (`lane`), rounds ─▶ answer, or on to the
 //!   next node ([`Router`]); a change: `writer`, once (`once`), logged (`log`) ─▶ answer
@@ -56,45 +56,45 @@ use crate::memory::Memory;
 use crate::transport::{Peer, Transport, TransportError};
 use crate::wire::{Keys, Senders};
 
-/// Iterations of one visit unless told otherwise.
+/// Default of the iterations of one visit.
 pub const ITERATIONS_PER_VISIT: u32 = 4096;
-/// Where a node's addresses start unless told otherwise.
+/// Default of a node's first address.
 pub const BASE: u64 = 1 << 32;
 
 /// Why a node cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Its memory.
+    /// The node's memory cannot be mapped.
     #[error("the node's memory: {0}")]
     Memory(#[from] RegionError),
-    /// Its log.
+    /// The node's log cannot be opened, read or written.
     #[error("the node's log: {0}")]
     Log(#[from] LogError),
-    /// Its log says what cannot have been.
+    /// A record of the log cannot be replayed on this node.
     #[error("{}: {what}: the log does not fit this version or these sizes", path.display())]
     Replay {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// What.
+        /// Reason that the replay failed, for people to read.
         what: String,
     },
-    /// Its way to its clients.
+    /// The transport to the clients failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// Addresses beyond what can be.
+    /// The address range is not in whole pages, ends beyond 2^62, or has only one of `base` and `bytes` zero.
     #[error(
         "memory of {bytes} bytes does not fit behind address {base:#x}: both are multiples of 4096, below 2^62"
     )]
     Addresses {
-        /// First.
+        /// First address of the range.
         base: u64,
-        /// How many.
+        /// Bytes of the range.
         bytes: u64,
     },
 }
 
-/// What a node is.
+/// Settings of a node.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// First global address.
@@ -107,17 +107,17 @@ pub struct NodeOptions {
     pub workspaces: Option<usize>,
     /// Iterations of one visit; then the answer is the state, for the client to send again.
     pub iterations_per_visit: u32,
-    /// Who may talk to it; none: everybody who reaches it.
+    /// Keys by which packets are authenticated; with none, everybody who reaches the node may talk to it.
     pub keys: Keys,
     /// Where changes are logged.
     pub log: Option<(PathBuf, Durability)>,
-    /// Programs of one tenant that are held; of more, those that were asked for longest ago are registered again when they are needed.
+    /// Programs held per tenant. Beyond that the least recently used one is dropped, and its clients register it again.
     pub programs_per_tenant: usize,
-    /// Sessions of clients whose changes are remembered: about 100 bytes each, and what their clients have not settled.
+    /// Client sessions whose changes are remembered: about 100 bytes each, and their unsettled requests.
     pub clients: usize,
     /// Run machine code where that is possible.
     pub compile: bool,
-    /// Seconds for which memory rests that was unlinked; less than [`GRACE`] only where nobody is at it meanwhile.
+    /// Seconds before unlinked memory is free again. Less than [`GRACE`] is safe only if no walk can still read it.
     pub grace_s: u32,
 }
 
@@ -139,33 +139,33 @@ impl Default for NodeOptions {
     }
 }
 
-/// Where a shard takes packets for its peers from the other shards.
+/// Channel by which other shards hand a shard packets for its peers.
 type Inbox = Sender<(Peer, Vec<u8>)>;
 /// Tenant and client → shard and peer.
 type Relays = HashMap<(u32, u64), (usize, Peer)>;
 
-/// What the shards of a node share.
+/// State that the shards of a node share.
 #[derive(Debug)]
 struct Core {
     memory: Arc<Memory>,
     writer: Mutex<Writer>,
     registry: RwLock<Registry>,
     senders: Mutex<Senders>,
-    /// Where clients are whose packets were sent on with this node as the place to answer to: shard and peer.
+    /// Shard and peer of each client whose packets were sent on with this node as the reply address.
     relays: Mutex<Relays>,
     /// Packets for peers of other shards.
     inboxes: Mutex<Vec<Inbox>>,
     /// The first shard that reaches other nodes: the others send by it.
     gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
-    /// Who hears what nodes say about ranges that move, and from where it came.
+    /// Channel to the mover: messages of other nodes about ranges that move, each with its sender's address.
     mover: OnceLock<SyncSender<(SocketAddr, Vec<u8>)>>,
-    /// Ranges that leave just now.
+    /// Progress of the ranges that leave just now.
     progress: Mutex<Vec<Progress>>,
-    /// Held by whoever makes the log short.
+    /// Locked while the log is compacted.
     compacting: Mutex<()>,
     clock: Arc<Clock>,
-    /// Which cluster's memory this is, or which memory of a node without one.
+    /// Number of the cluster that the memory belongs to; without a cluster, a number of the memory itself.
     cluster: AtomicU64,
     /// The log could not be written, because its disk is full.
     log_full: AtomicBool,
@@ -178,13 +178,13 @@ struct Core {
 }
 
 impl Core {
-    /// Measured when it is first asked for, unless it was chosen: by then the node has its memory.
+    /// Returns the workspaces per lane. Unless they were chosen, the first call measures them: by then the node has its memory.
     fn workspaces(&self) -> usize {
         *self.workspaces.get_or_init(|| lane_width(&self.memory))
     }
 }
 
-/// A lock whose holder panicked is taken all the same: what it guards is changed in single steps.
+/// Locks a mutex even if its holder panicked: what it guards is changed in single steps.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -196,7 +196,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Takes the memory and replays the log, if there is one; says what was in it.
+    /// Maps the memory and replays the log, if there is one; says what was in it.
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl Node {
         let log = options.log.as_ref().map(|(path, durability)| (path.as_path(), *durability));
         let (mut writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
         writer.clock.tick();
-        // A node of a cluster hears whose its memory is when it joins.
+        // A node of a cluster learns its cluster's number when it joins.
         if writer.cluster == 0 && bytes > 0 {
             writer.belongs_to(memlift_engine::region::random());
             writer.commit()?;
@@ -253,7 +253,7 @@ impl Node {
         Ok((Node { core: Arc::new(core) }, replayed))
     }
 
-    /// A shard: whoever has it turns it ([`Shard::turn`]) or lets it serve ([`Shard::serve`]).
+    /// Adds a shard. Its thread calls [`Shard::turn`] or [`Shard::serve`].
     #[must_use]
     pub fn shard(&self, transport: Box<dyn Transport>, router: Box<dyn Router>) -> Shard {
         let (sender, inbox) = std::sync::mpsc::channel();
@@ -265,24 +265,25 @@ impl Node {
         Shard::new(self.core.clone(), inboxes.len() - 1, inbox, transport, router)
     }
 
-    /// Its memory.
+    /// Returns the memory that the node serves.
     #[must_use]
     pub fn memory(&self) -> &Arc<Memory> {
         &self.core.memory
     }
 
-    /// The one that changes it, for programs in this process.
+    /// Locks the writer, for programs in this process that change the memory themselves.
     pub fn writer(&self) -> MutexGuard<'_, Writer> {
         locked(&self.core.writer)
     }
 
-    /// Which cluster's memory this is, or which memory of a node without one: packets for another one are refused.
+    /// Returns the number of the cluster that the memory belongs to; without a cluster, the number of the memory itself. Requests
+    /// for another number are refused.
     #[must_use]
     pub fn cluster(&self) -> u64 {
         self.core.cluster.load(Ordering::Relaxed)
     }
 
-    /// It belongs to this cluster from now on.
+    /// Makes the memory this cluster's, and logs that.
     ///
     /// # Errors
     ///
@@ -300,7 +301,7 @@ impl Node {
         self.core.log_full.load(Ordering::Relaxed)
     }
 
-    /// What it has done.
+    /// Returns the counters of all shards.
     #[must_use]
     pub fn stats(&self) -> &Arc<Stats> {
         &self.core.stats
@@ -316,7 +317,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// Why it is not taken.
+    /// The reason that the program was refused, or the error of the log.
     pub fn register(&self, tenant: u32, program: crate::program::Program) -> Result<(), String> {
         let upload = upload_of(&program);
         let mut registry = self.core.registry.write().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +328,7 @@ impl Node {
         writer.commit_now().map_err(|error| error.to_string())
     }
 
-    /// Name, tenant and hash of the programs that it holds.
+    /// Tenant, name and hash of each program that the node holds.
     #[must_use]
     pub fn programs(&self) -> Vec<(u32, String, crate::wire::Hash)> {
         let registry = self.core.registry.read().unwrap_or_else(PoisonError::into_inner);
@@ -338,14 +339,14 @@ impl Node {
     }
 }
 
-/// Workspaces of a lane unless told otherwise: measured, except where the memory stays in the cache; there few in flight answer
-/// sooner.
+/// Returns the default number of workspaces of a lane. It is measured, except for memory below 64 MiB, which stays in the cache:
+/// there few walks in flight answer sooner.
 fn lane_width(memory: &Memory) -> usize {
     if memory.bytes() < 64 << 20 { 8 } else { calibrate(memory) }
 }
 
-/// Chases pointers through the empty memory with more and more chases at once, and takes the fewest that are within a
-/// thirtieth of the best. A hop costs next to nothing but its miss, as in a round.
+/// Chases pointers through the empty memory at growing widths, and returns the least width whose rate is within a thirtieth of
+/// the best. As in a round, nearly all of a hop's cost is its cache miss.
 fn calibrate(memory: &Memory) -> usize {
     const WIDTHS: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
     const HOPS: u64 = 1 << 17;

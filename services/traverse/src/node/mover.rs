@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The thread of a node that moves ranges: to other nodes and from them, while the shards serve.
 //!
-//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and answers, by the
-//!   node's own socket ─▶ what the map's keeper is to be asked
-//! - **Order** the log is written before what was done is said. Questions to who keeps the map may be asked twice
+//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and
+//!   answers, by the node's own socket ─▶ what the map's keeper is to be asked
+//! - **Order** the log is written before other nodes hear of what was done. The map's keeper may be asked the same thing twice
 //! - **Owner** one per node; steps that change something take the writer's lock, copying does not
 //! - **Not here** the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)
 
@@ -21,15 +21,15 @@ use crate::map::migrate::{Arrival, Ask, Host, Message, Migrations, Outcome, Prog
 use crate::map::{MapError, Member, NodeId, Order};
 use crate::wire::{Header, Kind, TENANT_NODES};
 
-/// Packets that wait for the mover; what does not fit is said again.
+/// Packets that may wait for the mover; one that finds no room is dropped, and its sender repeats it.
 const WAITING: usize = 4096;
-/// Packets that are taken between two looks at all migrations.
+/// Packets handled between two polls of all migrations.
 const BATCH: usize = 256;
-/// How long the mover sleeps at most while something moves.
+/// Longest sleep of the mover while something moves.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Between two questions to who keeps the map, and after one that nobody answered.
+/// Pause between two questions to the map's keeper, and after one that failed.
 const ASK_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
-/// Between two looks at how far migrations are.
+/// Pause between two updates of the progress that the shards report.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
 
 /// See the module's header.
@@ -79,30 +79,31 @@ impl Mover {
         self.migrations.is_idle()
     }
 
-    /// What leaves, and how far it is.
+    /// Returns the ranges that leave, each with its progress.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.migrations.progress()
     }
 
-    /// What comes, and how far it is.
+    /// Returns the ranges that come, each with its progress.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.migrations.arrivals()
     }
 
-    /// What ended since the last time.
+    /// Returns the migrations that ended since the last call.
     pub fn outcomes(&mut self) -> Vec<Outcome> {
         self.migrations.outcomes()
     }
 
-    /// Why who keeps the map did not answer the last question, for people to read.
+    /// Returns why the last question to the map's keeper failed, for people to read; `None` if it did not.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// Goes on with everything; sleeps at most so long before, if there is nothing to do.
+    /// Waits for a packet, at most `at_most`, and at most 2 ms while something moves; then handles packets and polls all
+    /// migrations.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Sends what is to be said; what is lost is said again.
+    /// Sends the queued messages; the migrations repeat a message that is lost.
     fn say(&mut self, map: &crate::map::Map) {
         let mut packet = Vec::new();
         for (to, message) in self.out.drain(..) {
@@ -186,7 +187,7 @@ impl Mover {
             Ask::Cancel(id) => Order::Cancel(id),
         };
         let asked = match self.member.order(&order) {
-            // It may have been heard before, or be too late: the newest map says which.
+            // The order may have been carried out before, or come too late: the newest map says which.
             Err(MapError::Refused { .. }) => self.member.refresh().map(drop),
             other => other.map(drop),
         };
@@ -195,7 +196,7 @@ impl Mover {
     }
 }
 
-/// What a migration may do with the node.
+/// Access of migrations to the node.
 struct Hands<'a> {
     core: &'a Core,
     reached: bool,
@@ -209,7 +210,7 @@ impl Hands<'_> {
         locked(&self.core.writer).step(what, base, bytes)
     }
 
-    /// A step that lasts before anything else is said.
+    /// Writes the log, so that the steps so far last before the next message leaves.
     fn commit(&mut self) {
         if let Err(error) = locked(&self.core.writer).commit_now() {
             self.failed.get_or_insert(error);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each change exactly once: what is remembered of requests that change memory, until their client has heard.
 //!
-//! - **Sessions** a client's requests belong to a session, whose number grows. One that was quiet for [`QUIET`], or that its client
-//!   has ended and whose room is needed, is forgotten. Numbers up to the greatest forgotten one are refused from then on, unless
-//!   they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a client
-//!   lives, another one with the same number is refused: two processes have drawn, or were given, the same
+//! - **Sessions** a client's requests belong to a session, whose number grows. One that was quiet for [`QUIET`], or that its
+//!   client has ended and whose room is needed, is forgotten. Numbers up to the greatest forgotten one are refused from then on,
+//!   unless they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a
+//!   client lives, another one with the same number is refused: two processes have drawn, or were given, the same
 //!
 //! - **Flow** request ──[`Once::begin`]──▶ run it, or answer what is remembered ─▶ [`Once::decide`], [`Once::settle`]
 //! - **Order** a client's requests before `settled` are forgotten and refused; at most [`WINDOW`] after it are remembered. Of two
@@ -17,34 +17,34 @@ use std::time::{Duration, Instant};
 
 use crate::wire::{ApplyOperands, Header, Status};
 
-/// Requests of one client that may be unsettled.
+/// Requests of one client that may be unsettled at once.
 pub const WINDOW: u64 = 1024;
 
-/// A session of which nothing was heard for so long is forgotten when others come.
+/// A session that was quiet for this long is forgotten when others come.
 pub const QUIET: Duration = Duration::from_secs(600);
-/// The same when there is no room left: clients begin a new session before theirs is as old as that.
+/// As [`QUIET`] when there is no room left: clients begin a new session before theirs is as old as that.
 const QUIET_WHEN_FULL: Duration = Duration::from_secs(120);
-/// A client number whose session was not heard of for so long may be another process's.
+/// A client number whose session was quiet for this long may be another process's.
 const ALIVE: Duration = Duration::from_secs(60);
-/// Between two looks for sessions to forget.
+/// Pause between two searches for sessions to forget.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The same while there is no room.
+/// Pause between two such searches while there is no room.
 const FULL_LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Which request.
+/// Identity of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Id {
-    /// Of whom.
+    /// Tenant of its client.
     pub tenant: u32,
-    /// Of which client.
+    /// Number of its client.
     pub client: u64,
-    /// Of which of its lives.
+    /// Incarnation of its client; a greater one is a later life.
     pub incarnation: u32,
-    /// Which.
+    /// Number of the request among its client's.
     pub sequence: u64,
-    /// Those before are settled.
+    /// Requests of the client with smaller numbers are settled.
     pub settled: u64,
-    /// Of which session of the client.
+    /// Number of the client's session.
     pub session: u64,
 }
 
@@ -66,39 +66,40 @@ impl Id {
 /// How a request ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The answer's.
+    /// Status of the answer.
     pub status: Status,
-    /// The answer's.
+    /// Value in the answer.
     pub value: u64,
-    /// The answer's.
+    /// Address in the answer.
     pub address: u64,
-    /// The answer's.
+    /// Body of the answer.
     pub body: Vec<u8>,
 }
 
-/// What is known of a request.
+/// State of a request that is remembered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Known {
     /// It runs, in this attempt.
     Running(u32),
-    /// What it changes is decided, by what was read at this clock; whether that has happened, the address's owner knows.
+    /// Its change is decided, by reads that began at this clock. Only the owner of the address knows whether the change has
+    /// happened.
     Decided(ApplyOperands, Vec<u8>, u32),
-    /// It is over; what it says was begun to be read at this clock.
+    /// It is over, with this outcome of reads that began at this clock.
     Settled(Outcome, u32),
 }
 
-/// What to do with a request.
+/// Decision about an attempt at a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// Run it.
+    /// Run this attempt now.
     Run,
-    /// An attempt that is not older runs already.
+    /// Drop this attempt: it runs already, or a later one does.
     Drop,
-    /// Go on with what was decided.
+    /// Go on with the decided change: operands, body, clock.
     Resume(ApplyOperands, Vec<u8>, u32),
-    /// Answer this, which was begun to be read at this clock.
+    /// Answer with this outcome of reads that began at this clock.
     Answer(Outcome, u32),
-    /// It cannot be begun.
+    /// Refuse the request with this status.
     Refuse(Status),
 }
 
@@ -107,7 +108,7 @@ struct Client {
     session: u64,
     incarnation: u32,
     settled: u64,
-    /// Its client has said that it goes.
+    /// True once the client has ended the session.
     ended: bool,
     heard: Instant,
     known: BTreeMap<u64, Known>,
@@ -118,10 +119,10 @@ struct Client {
 pub struct Once {
     clients: HashMap<(u32, u64), Client>,
     most: usize,
-    /// Of each tenant: sessions below were forgotten, unless they are known.
+    /// For each tenant: sessions below this number were forgotten, unless they are in `clients`.
     bounds: BTreeMap<u32, u64>,
     next_look: Instant,
-    /// When all are looked through again for room: not for each one that finds none.
+    /// Time of the next search for room; between two, requests that find none do not search.
     next_full_look: Instant,
 }
 
@@ -130,12 +131,12 @@ pub struct Once {
 enum For {
     /// A packet that may begin something.
     Request,
-    /// What a log or another node has remembered: there is room for it, whoever has to go.
+    /// A record of a log or of another node: room is made for it, even if another session must go.
     Memory,
 }
 
 impl Once {
-    /// For as many clients.
+    /// Makes an empty memory for `most` clients.
     #[must_use]
     pub fn new(most: usize) -> Once {
         Once {
@@ -153,19 +154,19 @@ impl Once {
         }
     }
 
-    /// Sessions of a tenant below this number were forgotten.
+    /// Notes that a tenant's sessions below this number were forgotten.
     pub fn bound(&mut self, tenant: u32, bound: u64) {
         let entry = self.bounds.entry(tenant).or_default();
         *entry = bound.max(*entry);
     }
 
-    /// The number below which a tenant's sessions were forgotten.
+    /// Returns the number below which a tenant's sessions were forgotten.
     #[must_use]
     pub fn bound_of(&self, tenant: u32) -> u64 {
         self.bounds.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// Tenants, and the number below which their sessions were forgotten.
+    /// Returns all tenants, each with the number below which its sessions were forgotten.
     #[must_use]
     pub fn bounds(&self) -> Vec<(u32, u64)> {
         self.bounds.iter().map(|(tenant, bound)| (*tenant, *bound)).collect()
@@ -249,8 +250,8 @@ impl Once {
         Ok(client)
     }
 
-    /// An earlier session of the same client goes. Its number is below the new one's, or its incarnation is, by which its packets
-    /// are known while the new one lives; afterwards the bound holds for both.
+    /// Forgets an earlier session of the same client. Its number or its incarnation is below the new one's, and tells its packets
+    /// apart while the new session lives; afterwards the bound covers both.
     fn forget_client_for(&mut self, key: &(u32, u64), id: &Id) {
         if let Some(gone) = self.clients.remove(key)
             && gone.session > id.session
@@ -259,7 +260,7 @@ impl Once {
         }
     }
 
-    /// A client goes: everything of its session is settled.
+    /// Ends a client's session, and settles its requests below `id.settled`.
     pub fn end(&mut self, id: &Id) {
         if let Some(client) = self.clients.get_mut(&(id.tenant, id.client))
             && (client.incarnation, client.session) == (id.incarnation, id.session)
@@ -271,7 +272,7 @@ impl Once {
         }
     }
 
-    /// What to do with an attempt at a request.
+    /// Decides about an attempt at a request, and notes that it runs.
     pub fn begin(&mut self, id: &Id, attempt: u32) -> Begin {
         let client = match self.client(id, For::Request) {
             Ok(client) => client,
@@ -301,7 +302,7 @@ impl Once {
         })
     }
 
-    /// What is known.
+    /// Returns what is remembered of a request.
     #[must_use]
     pub fn known(&self, id: &Id) -> Option<&Known> {
         let client = self.clients.get(&(id.tenant, id.client))?;
@@ -309,7 +310,7 @@ impl Once {
         same.then(|| client.known.get(&id.sequence)).flatten()
     }
 
-    /// A request that was begun and came to nothing that has to be remembered: another attempt may begin.
+    /// Forgets an attempt that came to nothing that has to be remembered: another attempt may begin.
     pub fn forget(&mut self, id: &Id, attempt: u32) {
         if self.runs(id, attempt)
             && let Some(client) = self.clients.get_mut(&(id.tenant, id.client))
@@ -326,13 +327,13 @@ impl Once {
         })
     }
 
-    /// Requests of a client before `settled` are over.
+    /// Notes that a client's requests below `id.settled` are over.
     pub fn settled(&mut self, id: &Id) {
-        // Stale: more is known already.
+        // If it is refused as stale, more is known already.
         let _ = self.client(id, For::Memory);
     }
 
-    /// What is remembered of requests that are over, or decided here, in order.
+    /// Returns the requests that are over, or decided here, in order.
     pub fn all(&self) -> Vec<(Id, Known)> {
         let mut all = Vec::new();
         for (&(tenant, client), of) in &self.clients {
@@ -347,7 +348,7 @@ impl Once {
         all
     }
 
-    /// How far each client has settled its requests.
+    /// Returns how far each client has settled its requests.
     pub fn watermarks(&self) -> Vec<Id> {
         let id = |(&(tenant, client), of): (&(u32, u64), &Client)| {
             let Client { session, incarnation, settled, .. } = *of;
@@ -438,7 +439,7 @@ mod tests {
                 "client {client}: {again:?}"
             );
         }
-        // What one node has forgotten the next one that gets its ranges, or its log, does not begin either.
+        // Requests that one node has forgotten are not begun by the next node that gets its ranges or its log.
         let mut other = Once::new(4);
         once.bounds().into_iter().for_each(|(tenant, bound)| other.bound(tenant, bound));
         once.watermarks().iter().for_each(|id| other.settled(id));

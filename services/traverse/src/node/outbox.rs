@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What leaves a shard at the end of its turn: to whom, sealed.
+//! Packets that leave a shard at the end of its turn: their destinations, sealed.
 //!
-//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the shard
-//!   that has the socket
+//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the
+//!   shard that has the socket
 //! - **Layout** packets one after the other in one buffer, whose room serves the next turn too
 //! - **Not here** which answer a request gets (`walks`, `control`)
 
@@ -24,7 +24,7 @@ pub(super) struct Outbox {
 }
 
 impl Core {
-    /// A packet as this node's: an answer says which memory, and what the clock is.
+    /// Signs a packet as this node's; an answer also says which memory it is about, and the clock.
     pub(super) fn signed(&self, header: &Header, nonce: u64) -> Header {
         let header = Header { sender: self.identity, nonce, ..*header };
         if !matches!(header.kind, Kind::Answer | Kind::Chunk) {
@@ -41,7 +41,7 @@ impl Outbox {
         let authenticated = !core.keys.is_empty();
         let mac = if authenticated { PACKET_MAC_BYTES } else { 0 };
         if PACKET_HEADER_BYTES + body.len() + mac > most {
-            // What comes back must fit as what was asked did; only a client with a larger frame than ours can get here.
+            // An answer fits as its request did; only a client with a larger frame than ours can get here.
             return false;
         }
         let nonce = if authenticated { core.nonce.fetch_add(1, Ordering::Relaxed) } else { 0 };
@@ -50,20 +50,20 @@ impl Outbox {
         true
     }
 
-    /// Drops what has not left.
+    /// Drops the packets that have not left.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
     }
 
-    /// Another shard has sealed it.
+    /// Adds a packet that another shard has sealed.
     pub(super) fn relay(&mut self, to: Peer, packet: &[u8]) {
         self.bytes.extend_from_slice(packet);
         self.packets.push((to, self.bytes.len()));
     }
 }
 
-/// Where the answer to a request goes, and with which flags.
+/// Returns where the answer to a request goes, and with which flags.
 pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
     match request.reply.socket() {
         Some(socket) if request.has(FLAG_FORWARDED) => {
@@ -74,7 +74,7 @@ pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
 }
 
 impl Shard {
-    /// Sends what the turn has brought.
+    /// Sends the packets of this turn.
     pub(super) fn leave(&mut self) -> Result<(), NodeError> {
         if self.outbox.packets.is_empty() {
             return Ok(());
@@ -84,7 +84,7 @@ impl Shard {
         for (peer, end) in &self.outbox.packets {
             let packet = &self.outbox.bytes[start..*end];
             let gone = match peer {
-                // Apart from sockets, whose addresses are not worth copying here.
+                // A branch apart from sockets, so that no socket's address is copied here.
                 Peer::Ring(ring) => transport.send(Peer::Ring(*ring), packet)?,
                 Peer::Socket(_) => match self.core.gateway.get() {
                     Some(&(gateway, _)) if self.local.is_none() => {
@@ -104,7 +104,7 @@ impl Shard {
         Ok(transport.flush()?)
     }
 
-    /// Where the answer to a packet that is sent on goes, and whether this node relays it.
+    /// Returns where the answer to a packet that is sent on goes, and [`FLAG_RELAY`] if this node relays it.
     pub(super) fn reply_for(&mut self, header: &Header, peer: Peer) -> Option<(Reply, u16)> {
         if header.has(FLAG_FORWARDED) {
             return Some((header.reply, 0));
@@ -126,14 +126,14 @@ impl Shard {
         }
     }
 
-    /// Answers a request, wherever its answers go.
+    /// Answers a request: its sender, or the socket that a forwarded one names.
     pub(super) fn answer_to(&mut self, request: &Header, peer: Peer, answer: Header, body: &[u8]) {
         let (to, flags) = destination(request, peer);
         let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), ..answer };
         self.post(to, answer, body);
     }
 
-    /// A packet leaves at the end of the turn.
+    /// Queues a packet for the end of the turn.
     pub(super) fn post(&mut self, to: Peer, header: Header, body: &[u8]) {
         if !self.outbox.put(&self.core, self.packet_bytes, to, &header, body) {
             self.tally.add(Counter::Lost, 1);

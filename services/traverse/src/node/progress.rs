@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far a range is that leaves a node, asked from outside.
+//! Asks a node how much of a range that leaves it has reached the target.
 //!
 //! - **Flow** a packet of kind map about an address of the range ─▶ its node ─▶ in the answer `piece` of `pieces` are there, and
 //!   `iterations` says what is being done
@@ -11,14 +11,14 @@ use std::time::{Duration, SystemTime};
 use crate::map::migrate::Doing;
 use crate::wire::{Header, Keys, Kind, PACKET_BYTES_MAX};
 
-/// How far a range is that leaves.
+/// Progress of a range that leaves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
     /// Pieces of `migrate::PIECE_BYTES` bytes that the target has as they are now.
     pub settled: u64,
-    /// Of how many.
+    /// Pieces of the whole range.
     pub pieces: u64,
-    /// What is being done.
+    /// Step that the migration is at.
     pub step: Doing,
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs that a node holds: named by their hash, each its tenant's, verified and compiled when they arrive.
 //!
-//! - **Flow** pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all shards
+//! - **Flow** pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all
+//!   shards
 //! - **Layout** an upload: bytes of the name u8 · name · encoding of the program; a piece says its place in bytes
-//! - **Order** registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the one
-//!   that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
+//! - **Order** registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the
+//!   one that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
 //! - **Owner** the registry, behind a lock that no hop takes: a shard keeps the runners that it uses
 //! - **Not here** what a program may do (`verify`)
 
@@ -60,13 +61,13 @@ impl Runner {
         }
     }
 
-    /// The program.
+    /// Returns the program that it runs.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Its name in packets.
+    /// Returns its name in packets: the first bytes of the program's hash.
     #[must_use]
     pub fn hash(&self) -> Hash {
         self.program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer")
@@ -91,7 +92,7 @@ impl Runner {
         &self.touches
     }
 
-    /// One step for each slot that is due; how many stopped.
+    /// Runs one step for each slot that is due; returns how many stopped.
     ///
     /// # Safety
     ///
@@ -100,14 +101,17 @@ impl Runner {
     pub unsafe fn round(&self, slots: &mut [Slot], region: &Region) -> usize {
         #[cfg(feature = "jit")]
         if let Some(compiled) = &self.compiled {
-            // SAFETY: the caller's promise.
+            // SAFETY: the slots that are due, their scratchpads and `region` are as the caller vouches, for the window and the
+            // scratch bytes that `compiled` was made with.
             return unsafe { compiled.round(slots, region) };
         }
         let step = |node: *const u8, scratch: *mut u8, walk: &mut crate::step::Walk| {
-            // SAFETY: the caller's promise; the function is a verified program's, and the node's writer stores atomically.
+            // SAFETY: `node` is where a window of the program is mapped and `scratch` has its scratch bytes, as the caller
+            // vouches for slots and `region`; the function is a verified program's, and the node's writer stores atomically.
             unsafe { interp::step(self.program.function(), node, scratch, walk) }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: each slot that is due has a mapped window and a scratchpad of its own, and `region` maps only addresses whose
+        // window can be read, as the caller vouches; that is all that `step` needs.
         unsafe { crate::round::round(slots, region, &self.touches, step) }
     }
 }
@@ -115,21 +119,21 @@ impl Runner {
 #[derive(Debug)]
 struct Upload {
     bytes: Vec<u8>,
-    /// Which pieces have come.
+    /// For each piece, true once it has come.
     come: Vec<bool>,
 }
 
-/// A program, and when it was asked for last.
+/// A program, and the count of requests for programs when it was asked for last.
 #[derive(Debug)]
 struct Held {
     runner: Arc<Runner>,
     asked: AtomicU64,
 }
 
-/// What became of a piece.
+/// Result of taking a piece of an upload.
 #[derive(Debug)]
 pub enum Piece {
-    /// Others are still missing: so many.
+    /// This many pieces are still missing.
     Missing(u32),
     /// The program is there.
     Complete(Arc<Runner>),
@@ -156,7 +160,7 @@ impl Registry {
         Registry { programs: BTreeMap::new(), asked, uploads: BTreeMap::new(), per_tenant, compile }
     }
 
-    /// A tenant's program.
+    /// Returns a tenant's program, and notes that it was asked for.
     #[must_use]
     pub fn get(&self, tenant: u32, hash: &Hash) -> Option<Arc<Runner>> {
         let held = self.programs.get(&(tenant, *hash))?;
@@ -164,16 +168,16 @@ impl Registry {
         Some(held.runner.clone())
     }
 
-    /// Name and hash of a tenant's programs.
+    /// All programs, each with its tenant.
     pub fn list(&self) -> impl Iterator<Item = (u32, &Arc<Runner>)> {
         self.programs.iter().map(|((tenant, _), held)| (*tenant, &held.runner))
     }
 
-    /// Holds a program.
+    /// Adds a program, or returns the one that is there already.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The program is not taken: a status, and the reason for people to read.
     pub fn insert(&mut self, tenant: u32, program: Program) -> Result<Arc<Runner>, (Status, String)> {
         let hash: Hash = program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer");
         if let Some(runner) = self.get(tenant, &hash) {
@@ -218,7 +222,7 @@ impl Registry {
         }
         let key = (tenant, client, hash);
         if !self.uploads.contains_key(&key) && self.uploads.len() >= UPLOADS_MAX {
-            // Whoever does not finish is forgotten first come, first gone; its client sends all pieces again.
+            // The upload with the least key gives way; if its client goes on, it sends all pieces again.
             self.uploads.pop_first();
         }
         let upload = self
@@ -250,7 +254,7 @@ impl Registry {
     }
 }
 
-/// An upload: name and encoding.
+/// Encodes an upload: name and program.
 #[must_use]
 pub fn upload_of(program: &Program) -> Vec<u8> {
     let mut end = program.name().len().min(255);
@@ -264,7 +268,7 @@ pub fn upload_of(program: &Program) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The upload cannot be decoded, or the program is refused; for people to read.
 pub fn program_of(upload: &[u8]) -> Result<Program, String> {
     let (&bytes, rest) = upload.split_first().ok_or("nothing was uploaded")?;
     let (name, encoding) = rest.split_at_checked(bytes.into()).ok_or("the name is longer than the upload")?;

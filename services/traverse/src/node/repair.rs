@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies of damaged logs that a node starts with.
+//! Copies a damaged log into one that a node can start with.
 //!
-//! - **Flow** records before the damage as they are ─▶ with `behind` also those behind it that can be carried out without what is lost
+//! - **Flow** records before the damage as they are ─▶ with `behind` also those behind it that can be carried out without what is
+//!   lost
 //! - **Promise** without `behind` the copy holds a moment that the node was in. With it, each change that is kept was made, and
 //!   collections whose other changes are lost may be broken
 
@@ -16,10 +17,11 @@ use super::registry::Registry;
 use super::writer::Writer;
 use crate::memory::{Allocator, Memory};
 
-/// Clients whose requests are followed.
+/// Most clients whose requests a repair follows.
 const CLIENTS: usize = 1 << 20;
 
-/// Copies the good records of the log at `path` to a new log at `to`: those before the damage and, with `behind`, those behind it.
+/// Copies the good records of the log at `path` to a new log at `to`: those before the damage and, with `behind`, those behind
+/// it.
 ///
 /// # Errors
 ///

@@ -1,49 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whose an address is: what a shard asks before it looks into its own memory, and when it finds nothing there.
+//! Owners of addresses: a shard asks before it looks into its own memory, and when it finds nothing there.
 //!
-//! - **Order** asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it changed
+//! - **Order** asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it
+//!   changed
 //! - **Not here** where maps come from (`map`)
 
 use std::net::SocketAddr;
 
 use crate::map;
 
-/// Whose an address is.
+/// Owner of an address, as a router answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// This node's, as all from `base` on for `bytes`.
     Local {
-        /// First address.
+        /// First address of the range.
         base: u64,
-        /// How many.
+        /// Bytes of the range.
         bytes: u64,
     },
-    /// That node's.
+    /// Another node, at this socket address.
     Peer(SocketAddr),
     /// It is changing hands, or the packet knows a newer map than this node: try again soon.
     Later,
-    /// Nobody's who can be reached.
+    /// No node that can be reached.
     Unknown,
-    /// It may only be read.
+    /// The address may only be read.
     Denied,
 }
 
-/// What a shard knows of the other nodes.
+/// A shard's view of the other nodes.
 pub trait Router: Send + std::fmt::Debug {
-    /// Takes news; whether there were any. At the start of each turn, when nothing is under way that an earlier answer allowed.
+    /// Takes in news of the map; returns true if there were any. Called at the start of each turn, when nothing is under way that
+    /// an earlier answer allowed.
     fn refresh(&mut self) -> bool {
         false
     }
 
-    /// Before sleeping (true) and after (false).
+    /// Called before the shard sleeps (true) and after (false).
     fn sleeps(&mut self, sleeps: bool) {
         let _ = sleeps;
     }
 
-    /// Of the map.
+    /// Epoch of the map that it knows; 0 without one.
     fn epoch(&self) -> u64;
 
-    /// Whose `address` is, for a packet with `epoch`.
+    /// Returns the owner of `address`, for a packet with `epoch`.
     fn owner(&mut self, epoch: u64, address: u64, write: bool) -> Owner;
 
     /// Returns true if an answer of `owner` holds for its whole range until the next `refresh` with news.
@@ -51,7 +53,7 @@ pub trait Router: Send + std::fmt::Debug {
         true
     }
 
-    /// Bytes at an address were changed.
+    /// Called after bytes at an address were changed.
     fn written(&self, address: u64, bytes: u64) {
         let _ = (address, bytes);
     }
@@ -64,11 +66,11 @@ pub trait Router: Send + std::fmt::Debug {
     /// Returns true if a node of the map sends from there: only those may send on the packets of others.
     fn is_node(&self, socket: SocketAddr) -> bool;
 
-    /// What the map says about an address, as clients read it.
+    /// Returns the map's entry about an address, as clients read it; empty if there is none.
     fn entry(&self, address: u64) -> Vec<u8>;
 }
 
-/// One node, and no others.
+/// Router of a node without a cluster: it owns every address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Alone;
 
@@ -126,7 +128,7 @@ impl Router for map::View {
     }
 
     fn keeps(&self) -> bool {
-        // What keeps only writes, or nothing, does not concern a walk; each change of a rule is news.
+        // A rule that holds only writes, or nothing, does not concern a walk; each change of a rule is news.
         self.rules().iter().all(|rule| rule.hold != map::Hold::Everything)
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A shard: one thread that takes packets, walks, and answers.
 //!
-//! - **Flow** [`Shard::turn`]: news of the map ─▶ packets, as many as there is room for ─▶ rounds over the lanes; what stopped goes
-//!   on, ends, or leaves for another node ─▶ log ─▶ answers leave together
-//! - **Order** a hop takes no lock, allocates nothing and looks nothing up, as long as it stays in the lane's region; the slow path
-//!   checks the whole window once against the tenant's ranges and makes them the lane's region
+//! - **Flow** [`Shard::turn`]: news of the map ─▶ packets, as many as there is room for ─▶ rounds over the lanes; what stopped
+//!   goes on, ends, or leaves for another node ─▶ log ─▶ answers leave together
+//! - **Order** a hop takes no lock, allocates nothing and looks nothing up, as long as it stays in the lane's region; the slow
+//!   path checks the whole window once against the tenant's ranges and makes them the lane's region
 //! - **Owner** all of it; what shards share is behind `Core`
 //! - **Not here** requests that are no walks, and walks that change memory once they have ended (`control`)
 
@@ -29,23 +29,24 @@ use crate::wire::{
 
 /// Rounds of one turn.
 const ROUNDS: usize = 8;
-/// Steps of a walk that is alone between two looks at what it stopped for, and as many such looks between two at the transport.
+/// Steps that a lone walk runs before the shard checks its verdict; also the number of such checks between two polls of the
+/// transport.
 const STRAIGHT: usize = 256;
-/// Turns that packets are left where they are because the program of the last one has no slot free; others must not starve.
+/// Turns for which a packet may wait in the socket for a free slot before other packets are served.
 const PASSES: u32 = 8;
-/// Packets that are taken all the same when it is their turn.
+/// Packets that a turn may take even if the lane of the last program has fewer free slots.
 const AT_LEAST: usize = 8;
-/// Requests that wait for each slot of a lane.
+/// Requests that may wait per slot of a lane.
 const WAITING_PER_SLOT: usize = 4;
 /// Packets of one turn at most.
 const BATCH: usize = 64;
-/// Bytes of a chunk: where packets travel in frames, and where whole ones of ours do.
+/// Bytes of a chunk: if the transport's packets are shorter than `PACKET_BYTES_MAX`, and if not.
 const CHUNK_BYTES: (usize, usize) = (1024, 4096);
 /// Programs in use on one shard.
 const LANES_MAX: usize = 1024;
-/// How long a shard sleeps at most; after that it looks whether it shall stop.
+/// Longest sleep of a shard; after it the shard checks whether it must stop.
 const SLEEP: Duration = Duration::from_millis(50);
-/// The same while other shards may have packets for it.
+/// Longest sleep of a shard while other shards may have packets for it.
 const SLEEP_BESIDE: Duration = Duration::from_millis(1);
 
 /// See the module's header.
@@ -132,7 +133,7 @@ impl Shard {
         Ok(waited?)
     }
 
-    /// Takes what has come, walks a little, answers; whether there was anything to do.
+    /// Takes packets, walks a little, answers; returns true if there was anything to do.
     ///
     /// # Errors
     ///
@@ -163,7 +164,8 @@ impl Shard {
             let is_written = locked(&self.core.writer).commit()?;
             self.core.log_full.store(!is_written, Ordering::Relaxed);
             if self.changed && !is_written {
-                // Answers to what is not in the log must not leave; whoever waits for one of the others asks again.
+                // Answers to changes that are not in the log must not leave. The other answers go with them; their clients ask
+                // again.
                 self.outbox.clear();
             }
             self.changed = false;
@@ -172,7 +174,7 @@ impl Shard {
         Ok(busy)
     }
 
-    /// Where other nodes reach this one.
+    /// Address at which other nodes reach this one.
     pub(super) fn home(&self) -> Option<std::net::SocketAddr> {
         self.local.or_else(|| self.core.gateway.get().map(|&(_, local)| local))
     }
@@ -181,7 +183,7 @@ impl Shard {
         self.lanes.iter_mut().for_each(|lane| lane.region = Region::NONE);
     }
 
-    /// What was found where, before the news, counts no more: also for walks that are due.
+    /// Looks up again where each walk that is due is: places found before the news count no more.
     fn look_again(&mut self) {
         self.forget_regions();
         for index in 0..self.lanes.len() {
@@ -198,7 +200,7 @@ impl Shard {
         }
     }
 
-    /// Requests that wait get the slots that are free.
+    /// Gives free slots to the requests that wait.
     pub(super) fn admit(&mut self, index: usize) {
         while self.lanes[index].room() > 0
             && let Some(next) = self.lanes[index].waiting.pop_front()
@@ -257,7 +259,7 @@ impl Shard {
             (Kind::Walk, _) => self.start(peer, header, packet.body),
             (Kind::Migrate, Peer::Socket(from)) if header.tenant == TENANT_NODES => {
                 let told = self.core.mover.get().map(|mover| mover.try_send((from, packet.body.to_vec())));
-                // Whoever said it says it again.
+                // A message that finds no room is repeated by its sender.
                 self.tally.add(Counter::Lost, u64::from(!matches!(told, Some(Ok(())))));
             }
             _ => self.control(peer, &packet),
@@ -267,7 +269,7 @@ impl Shard {
     /// The header with the clock by which its request is judged; `None`: it was refused.
     fn admitted(&mut self, peer: Peer, header: &Header) -> Option<Header> {
         let clock = &self.core.clock;
-        // Of an answer the clock is that of who gave it: what it says was changed was changed by then.
+        // An answer carries the clock of the node that gave it: the changes that it reports were made by then.
         let answers = matches!(header.kind, Kind::Answer | Kind::Chunk);
         let seen = if answers { u32::try_from(header.session).unwrap_or(u32::MAX) } else { header.clock };
         let possible = clock.merge(seen);
@@ -298,9 +300,9 @@ impl Shard {
         Some(Header { clock: since, ..*header })
     }
 
-    /// A walk has come.
+    /// Starts a walk that has come, or lets it wait for a slot.
     fn start(&mut self, peer: Peer, header: &Header, body: &[u8]) {
-        // Before anything is found wrong with it: an earlier attempt may have come to something, and `ended` answers what was begun.
+        // Before any check of the request: an earlier attempt may have come to something, and `ended` answers what was begun.
         if header.has(FLAG_WRITES) && !header.has(FLAG_FORWARDED) && !self.begin(peer, &visited(header)) {
             return;
         }
@@ -372,7 +374,7 @@ impl Shard {
         Some(self.lanes.len() - 1)
     }
 
-    /// A walk gets its slot.
+    /// Puts a walk into a free slot, and starts it.
     fn enter(&mut self, index: usize, header: &Header, peer: Peer, body: &[u8]) {
         let given = header.iterations.min(self.core.iterations_per_visit);
         let Some(slot) = self.lanes[index].take(header, peer, body, given) else { return };
@@ -381,7 +383,7 @@ impl Shard {
     }
 }
 
-/// A request as it is when it ends: chunks that earlier visits have sent count.
+/// A request's header for its end: chunks that earlier visits have sent count in `pieces`.
 fn visited(header: &Header) -> Header {
     Header { pieces: header.piece, ..*header }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The system's error: the signals cannot be blocked, or the thread cannot be started.
 pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     // SAFETY: a signal set is plain integers, for which zeros are valid; it is filled by the calls that follow.
@@ -34,7 +34,7 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
         // SAFETY: `set` was filled above, and `signal` is ours.
         while unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {}
         flag.store(true, Ordering::Relaxed);
-        // SAFETY: as above; signals that nobody waits for end the process again, once one thread takes them.
+        // SAFETY: `set` is this thread's own copy, filled above. A signal that nobody waits for ends the process again.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
         loop {
             std::thread::park();

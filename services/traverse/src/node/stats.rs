@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a node has counted. Counters only grow; two of them may disagree for a moment.
+//! Counters of a node. They only grow; two of them may disagree for a moment.
 //!
 //! - **Flow** each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
-//! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for every
-//!   store before it, among them those to rings and scratchpads that miss the cache
+//! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for
+//!   every store before it, among them those to rings and scratchpads that miss the cache
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::locked;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
-        /// What is counted.
+        /// Event that a node counts.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub enum Counter { $($(#[doc = $doc])* $name,)* }
@@ -22,9 +22,9 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets taken.
+    /// Packets taken from the transport.
     Received "received",
-    /// Packets sent.
+    /// Packets sent, those that were lost included.
     Sent "sent",
     /// Packets that were none: dropped.
     Malformed "malformed",
@@ -36,7 +36,7 @@ counters! {
     Foreign "foreign",
     /// Walks that ended here.
     Walks "walks",
-    /// Iterations.
+    /// Iterations of all walks.
     Hops "hops",
     /// Times that a walk started again because of a writer.
     Restarts "restarts",
@@ -52,17 +52,17 @@ counters! {
     Busy "busy",
     /// Walks that ended with a fault or an address that is not theirs.
     Faults "faults",
-    /// Answers for which there was no room, or nobody to take them.
+    /// Packets lost here: there was no room for them, or nobody to take them.
     Lost "lost",
 }
 
-/// What one shard has counted.
+/// Counters of one shard.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Tally([AtomicU64; NAMES.len()]);
 
 impl Tally {
-    /// Only by the thread that has the shard.
+    /// Adds to a counter. Only the thread that has the shard calls this.
     #[inline]
     pub(super) fn add(&self, counter: Counter, count: u64) {
         let counter = &self.0[counter as usize];
@@ -74,19 +74,19 @@ impl Tally {
 #[derive(Debug, Default)]
 pub struct Stats(Mutex<Vec<Arc<Tally>>>);
 
-/// What the counters said at one moment.
+/// Values of the counters at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counted([u64; NAMES.len()]);
 
 impl Stats {
-    /// Counters of another shard. They stay when it is gone.
+    /// Adds the counters of another shard. They stay when it is gone.
     pub(super) fn tally(&self) -> Arc<Tally> {
         let tally = Arc::<Tally>::default();
         locked(&self.0).push(Arc::clone(&tally));
         tally
     }
 
-    /// What they say now.
+    /// Sums each counter over all shards, past ones included.
     #[must_use]
     pub fn read(&self) -> Counted {
         let mut counted = Counted([0; NAMES.len()]);
@@ -100,13 +100,13 @@ impl Stats {
 }
 
 impl Counted {
-    /// One of them.
+    /// Returns the value of one counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
     }
 
-    /// All of them by name.
+    /// Returns all counters, each with its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.0)
     }

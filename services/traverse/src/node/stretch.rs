@@ -3,9 +3,9 @@
 //!
 //! - **Flow** leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
 //!   comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
-//! - **Layout** what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with its length
-//!   u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of requests
-//!   about the range
+//! - **Layout** what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with
+//!   its length u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of
+//!   requests about the range
 //! - **Order** a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
 //! - **Owner** a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
 //! - **Not here** when which step is due (`mover`)
@@ -16,7 +16,7 @@ use super::writer::Writer;
 use crate::memory::Part;
 
 impl Writer {
-    /// Makes a step that the log may have said.
+    /// Makes a step, for the node or from its log.
     pub(super) fn stretch(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
         let good = base.is_multiple_of(4096)
             && bytes.is_multiple_of(4096)
@@ -57,7 +57,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Why it cannot be made; nothing has changed then.
+    /// The reason that the step cannot be made; nothing has changed then.
     pub(super) fn step(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
         self.stretch(what, base, bytes)?;
         self.append(Change::Stretch(what, base, bytes));
@@ -70,7 +70,7 @@ impl Writer {
         }
     }
 
-    /// The node has these addresses, which nobody had before.
+    /// Gives the node addresses that nobody had before, and logs it.
     pub(super) fn grant(&mut self, base: u64, bytes: u64, prefault: bool) -> Result<(), String> {
         self.memory.add(base, bytes, prefault)?;
         self.allocator.grant(base, bytes);
@@ -78,7 +78,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The map was of this epoch.
+    /// Notes the epoch of a map, if it is newer.
     pub(super) fn saw(&mut self, epoch: u64) {
         if epoch > self.epoch {
             self.epoch = epoch;
@@ -86,7 +86,8 @@ impl Writer {
         }
     }
 
-    /// All addresses that are this node's, as far as it knows: first, bytes. Those that come or leave just now are among them.
+    /// Returns all addresses that are this node's, as far as it knows: first, bytes. Those that come or leave just now are among
+    /// them.
     #[must_use]
     pub fn stretches(&self) -> Vec<(u64, u64)> {
         let mut all = self.allocator.stretches();
@@ -95,7 +96,7 @@ impl Writer {
         all
     }
 
-    /// What belongs to a range that leaves, besides its bytes. Nothing of it is given out from now on.
+    /// Detaches a range that leaves: nothing of it is given out from now on. Returns what belongs to it besides its bytes.
     pub(super) fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<u8>, String> {
         self.step(Stretch::Detach, base, bytes)?;
         let part = self.allocator.detach(base, bytes)?.encode();
@@ -123,7 +124,7 @@ impl Writer {
         Ok(all)
     }
 
-    /// Bytes of a range that is about to come.
+    /// Stores bytes of a range that is about to come; bytes outside of such a range are dropped.
     pub(super) fn fill(&mut self, address: u64, bytes: &[u8]) {
         let reserved = self.reserved.range(..=address).next_back();
         let inside = reserved.is_some_and(|(base, length)| {
@@ -135,7 +136,7 @@ impl Writer {
         }
     }
 
-    /// A range is here, with what [`Writer::export`] of its last node said.
+    /// Takes in a range whose bytes are here, with what [`Writer::export`] of its last node returned.
     pub(super) fn import(&mut self, base: u64, bytes: u64, all: &[u8]) -> Result<(), String> {
         let broken = || "what came with the range cannot be read".to_owned();
         if self.reserved.get(&base) != Some(&bytes) {
@@ -159,9 +160,9 @@ impl Writer {
             match (&entry.change, &entry.request) {
                 (Change::Settled(id), None) => self.once.settled(id),
                 (Change::Forgotten(tenant, bound), None) => self.once.bound(*tenant, *bound),
-                // Who was refused by the clock of the range's last node is refused by this one's.
+                // A request that is refused by the clock of the range's last node is refused by this one's.
                 (Change::Clock(clock), None) => drop(self.clock.merge(*clock)),
-                // What is stale here is stale for its client too.
+                // A request that is stale here, and so not noted, is stale for its client too.
                 (Change::None, Some((id, known @ Known::Settled(..)))) => {
                     self.once.note(id, known.clone());
                 }
@@ -177,7 +178,7 @@ impl Writer {
         self.commit_now().map_err(|error: LogError| error.to_string())
     }
 
-    /// The map gives these addresses to nobody here: whatever is known about them goes.
+    /// Drops addresses that the map does not give this node, and all that is known about them.
     pub(super) fn drop_stretch(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         if self.reserved.contains_key(&base) {
             return self.step(Stretch::Discard, base, bytes);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks in flight on a shard: rounds, where each goes on, and how it ends.
 //!
-//! - **Flow** [`Shard::walk`]: rounds of each lane ─▶ what stopped ([`Shard::stopped`]): goes on ([`Shard::go`]), sends a piece of its
-//!   result, starts again, leaves for another node, or ends ([`Shard::end`])
-//! - **Order** the address of a next node is looked up once per range: the window is held against the tenant's ranges, and what is
-//!   found becomes the lane's region, in which rounds translate by themselves
+//! - **Flow** [`Shard::walk`]: rounds of each lane ─▶ what stopped ([`Shard::stopped`]): goes on ([`Shard::go`]), sends a piece
+//!   of its result, starts again, leaves for another node, or ends ([`Shard::end`])
+//! - **Order** the address of a next node is looked up once per range: the window is held against the tenant's ranges, and what
+//!   is found becomes the lane's region, in which rounds translate by themselves
 //! - **Owner** the shard's thread
 //! - **Not here** requests before they have a slot (`shard`), walks that change memory once they have ended (`control`)
 
@@ -26,7 +26,7 @@ const RESTARTS_MAX: u32 = 64;
 const VISIT_BYTES: usize = 64 << 10;
 
 impl Shard {
-    /// Rounds, and what follows from them.
+    /// Runs rounds over the lanes, and handles the walks that stop.
     pub(super) fn walk(&mut self, rounds: usize, round: impl Fn(&mut Lane) -> usize) {
         for _ in 0..rounds {
             let mut running = false;
@@ -50,7 +50,7 @@ impl Shard {
         }
     }
 
-    /// A walk's step asked for something that a round does not do.
+    /// Handles a slot whose step asked for something that a round does not do.
     fn stopped(&mut self, index: usize, at: usize) {
         let lane = &mut self.lanes[index];
         let slot = &mut lane.slots[at];
@@ -111,7 +111,7 @@ impl Shard {
         }
     }
 
-    /// A walk goes on at an address, here or elsewhere.
+    /// Continues a walk at an address, here or at another node.
     pub(super) fn go(&mut self, index: usize, slot: usize, cur: u64) {
         let lane = &mut self.lanes[index];
         if lane.slots[slot].hops_left == 0 {
@@ -135,7 +135,7 @@ impl Shard {
         lane.prefetch(slot);
     }
 
-    /// Where a window is mapped. `None`: not here; the walk has ended or left.
+    /// Returns where `cur` is mapped, if its whole window is here. `None`: the walk has ended, or left.
     fn find(&mut self, index: usize, slot: usize, cur: u64) -> Option<*const u8> {
         let Lane { tenant, first, window, contexts, slots, .. } = &mut self.lanes[index];
         slots[slot].cur = cur;
@@ -178,7 +178,7 @@ impl Shard {
         Some(self.core.memory.host(cur))
     }
 
-    /// Sends what was emitted: whole chunks, at the end the rest too.
+    /// Sends emitted bytes in whole chunks; with `all`, the rest too.
     fn chunks(&mut self, index: usize, at: usize, all: bool) {
         if self.lanes[index].contexts[at].emitted.is_empty() {
             return;
@@ -198,12 +198,12 @@ impl Shard {
             let answer = Header { kind: Kind::Chunk, piece, ..header.answer(Status::Done) };
             self.answer_to(&header, peer, answer, body);
         }
-        // Its room serves the next pieces.
+        // The buffer is kept for the next pieces.
         bytes.drain(..whole);
         self.lanes[index].contexts[at].emitted = bytes;
     }
 
-    /// A walk has ended here; its slot is free.
+    /// Ends a walk here, and frees its slot.
     fn end(&mut self, index: usize, at: usize, status: Status, operands: Option<ApplyOperands>) {
         self.chunks(index, at, true);
         let lane = &mut self.lanes[index];
@@ -216,7 +216,7 @@ impl Shard {
             self.tally.add(Counter::Faults, 1);
         }
         let iterations = context.header.iterations.saturating_sub(hops);
-        // A walk that took so long may have seen memory that was used again. Asked after its last step.
+        // A walk that took too long may have read memory that was used again. Checked after its last step.
         let (status, operands) = match self.core.clock.outdated(context.header.clock) {
             true => (Status::Outdated, None),
             false => (status, operands),
@@ -227,7 +227,7 @@ impl Shard {
             lane.give(at);
             return self.ended(header, peer, status, cur, operands, body);
         }
-        // What most walks do, from the slot into the packet.
+        // Most walks end here: their answer goes from the slot into the packet.
         let epoch = self.router.epoch();
         let (context, body) = lane.used(at);
         let (to, flags) = destination(&context.header, peer);
@@ -246,7 +246,7 @@ impl Shard {
         lane.give(at);
     }
 
-    /// A walk leaves for another node.
+    /// Sends a walk on to another node.
     fn forward(&mut self, index: usize, at: usize, to: std::net::SocketAddr) {
         let context = &self.lanes[index].contexts[at];
         let (header, peer) = (context.header, context.peer);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one that changes memory: allocations, writes and applies, each once, each in the log.
+//! The writer makes all changes of memory: allocations, writes and applies, each once, each in the log.
 //!
-//! - **Flow** request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may leave
+//! - **Flow** request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may
+//!   leave
 //! - **Order** a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
 //! - **Owner** the writer has allocator, memory of requests and log
 //! - **Not here** walks; which node an address belongs to (`shard` asks before); ranges that come and go (`stretch`)
@@ -21,7 +22,7 @@ use crate::map::ADDRESS_END;
 use crate::memory::{Allocator, Memory, Part, Usage};
 use crate::wire::{ApplyOperands, Header, Kind, Status};
 
-/// Blocks that one request asks for.
+/// Most blocks that one request may ask for.
 const PLACES_MAX: u32 = 64;
 
 /// See the module's header.
@@ -37,14 +38,14 @@ pub struct Writer {
     pub(super) epoch: u64,
     /// Shared with the shards.
     pub(super) clock: Arc<Clock>,
-    /// What of the clock is in the log.
+    /// Last value of the clock that was logged.
     pub(super) logged_clock: u32,
-    /// Which cluster's memory this is, or which memory of a node without one; 0: not known yet.
+    /// Number of the cluster that the memory belongs to, or of the memory itself; 0: not known yet.
     pub(super) cluster: u64,
 }
 
 impl Writer {
-    /// For an empty memory; with a log, for what the log says was in it. Programs of the log go into the registry.
+    /// Makes the writer of an empty memory. A log is replayed: its changes into the memory, its programs into the registry.
     pub(super) fn open(
         memory: Arc<Memory>,
         clients: usize,
@@ -88,7 +89,7 @@ impl Writer {
         Ok((writer, replayed))
     }
 
-    /// Does once more what a record says was done.
+    /// Makes the change of a log's record again.
     pub(super) fn again(&mut self, entry: Entry, registry: &mut Registry) -> Result<(), String> {
         match entry.change {
             Change::None | Change::Start(..) => {}
@@ -163,7 +164,7 @@ impl Writer {
         claimed.map_err(|why| format!("an allocation of {bytes} bytes at {address:#x}: {why}"))
     }
 
-    /// What to do with an attempt at a request.
+    /// Decides about an attempt at a request.
     pub fn begin(&mut self, header: &Header) -> Begin {
         self.once.begin(&Id::of(header), header.attempt)
     }
@@ -174,7 +175,7 @@ impl Writer {
         self.once.runs(&Id::of(header), header.attempt)
     }
 
-    /// An attempt came to nothing that has to be remembered.
+    /// Forgets an attempt that came to nothing that has to be remembered.
     pub fn forget(&mut self, header: &Header) {
         self.once.forget(&Id::of(header), header.attempt);
     }
@@ -189,18 +190,18 @@ impl Writer {
         self.note(header, Change::None, Known::Decided(operands, body.to_vec(), header.clock));
     }
 
-    /// Sessions of a tenant below this number were forgotten.
+    /// Returns the number below which a tenant's sessions were forgotten.
     #[must_use]
     pub fn session_bound(&self, tenant: u32) -> u64 {
         self.once.bound_of(tenant)
     }
 
-    /// A client goes.
+    /// Ends the session of a client.
     pub fn end(&mut self, header: &Header) {
         self.once.end(&Id::of(header));
     }
 
-    /// The addresses are this cluster's, or this memory's.
+    /// Notes and logs the number of the memory's cluster, or of the memory itself.
     pub(super) fn belongs_to(&mut self, cluster: u64) {
         if self.cluster != cluster {
             self.cluster = cluster;
@@ -236,12 +237,12 @@ impl Writer {
                     let body = all.iter().flat_map(|address| address.to_le_bytes()).collect();
                     (change, Outcome { body, ..outcome })
                 }
-                // What is about to leave may be free again soon: not remembered, the client asks again.
+                // Memory that is about to leave may be free again soon: the answer is not remembered, and the client asks again.
                 Err(Status::Full) if self.allocator.waits() => {
                     self.forget(header);
                     return plain(Status::Busy);
                 }
-                // The answer says how long until something that rests is free.
+                // The answer says in how many milliseconds enough of the memory that rests is free.
                 Err(Status::Full) => {
                     let blocks = if header.kind == Kind::Place { u64::from(header.pieces.max(1)) } else { 1 };
                     let wait = self.allocator.wait_for(header.value.saturating_mul(blocks), self.clock.now());
@@ -287,7 +288,7 @@ impl Writer {
         outcome
     }
 
-    /// Gives memory; all that was asked for, or none.
+    /// Allocates all blocks that a request asks for, or none.
     fn place(&mut self, header: &Header, body: &[u8]) -> Result<(Change, Vec<u64>), Status> {
         let (tenant, bytes) = (header.tenant, header.value);
         let count = if header.kind == Kind::Place { header.pieces.max(1) } else { 1 };
@@ -311,7 +312,7 @@ impl Writer {
         Ok((Change::Place(tenant, bytes, addresses.clone(), body.to_vec()), addresses))
     }
 
-    /// What was unlinked long enough ago is free.
+    /// Frees memory that was unlinked long enough ago.
     fn ripen(&mut self) {
         let ripe = self.allocator.ripe(self.clock.now());
         if !ripe.is_empty() {
@@ -319,7 +320,7 @@ impl Writer {
         }
     }
 
-    /// How the memory is used.
+    /// Returns how the memory is used.
     pub fn usage(&mut self) -> Usage {
         if !self.is_full() {
             self.ripen();
@@ -329,7 +330,7 @@ impl Writer {
 
     /// Changes a word of this node for a request that was begun; the answer is remembered.
     pub fn apply(&mut self, header: &Header, operands: &ApplyOperands, body: &[u8]) -> Outcome {
-        // Under the writer's lock: whoever uses the memory again has brought the clock before it was written.
+        // Checked under the writer's lock: a request that uses the memory again has brought its clock before it wrote.
         if self.clock.outdated(header.clock) {
             let outcome =
                 Outcome { status: Status::Outdated, value: 0, address: operands.address, body: Vec::new() };
@@ -368,19 +369,19 @@ impl Writer {
         }
     }
 
-    /// Notes a program that was registered.
+    /// Logs a program that was registered.
     pub fn registered(&mut self, tenant: u32, upload: Vec<u8>) {
         if let Some(log) = &mut self.log {
             log.append(&Entry { change: Change::Program(tenant, upload), request: None });
         }
     }
 
-    /// Writes the log. Answers to what was changed may leave afterwards, and not before. False: the disk is full, nothing may be
-    /// answered, and nothing more be changed until a later call says true.
+    /// Writes the log. Answers to changes may leave afterwards, and not before. False: the disk is full. Then nothing may be
+    /// answered, and nothing more changed, until a later call returns true.
     ///
     /// # Errors
     ///
-    /// What else the system says: the node must stop.
+    /// Any other error of the system: the node must stop.
     pub fn commit(&mut self) -> Result<bool, LogError> {
         let Some(log) = &mut self.log else { return Ok(true) };
         let clock = self.clock.now();
@@ -391,7 +392,7 @@ impl Writer {
         log.commit()
     }
 
-    /// The same where nobody can wait for room: a full disk is an error.
+    /// As [`Writer::commit`] for callers that cannot wait for room: a full disk is an error.
     pub(super) fn commit_now(&mut self) -> Result<(), LogError> {
         if self.commit()? {
             return Ok(());
@@ -412,12 +413,12 @@ impl Writer {
         self.once.known(&Id::of(header)).is_some()
     }
 
-    /// For programs in this process that fill a node's memory themselves; not logged.
+    /// Returns the allocator, for programs in this process that fill a node's memory themselves; changes by it are not logged.
     pub fn allocator(&mut self) -> &mut Allocator {
         &mut self.allocator
     }
 
-    /// Bytes that no tenant has, bytes of the log, clients and requests remembered.
+    /// Returns the bytes that no tenant uses, the bytes of the log, and the clients and requests remembered.
     #[must_use]
     pub fn size(&self) -> (u64, u64, (usize, usize)) {
         (self.allocator.usage().free, self.log.as_ref().map_or(0, Log::bytes), self.once.size())

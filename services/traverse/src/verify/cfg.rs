@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which instructions follow which: the blocks of a program.
+//! Control flow of a program: its blocks, and the order in which they can follow each other.
 //!
 //! - **Flow** [`Code`], its jumps checked ──▶ [`Graph`] ──▶ `types` and `lower`
 //! - **Order** blocks are numbered as they lie in the bytecode; those that no path from the first reaches are left out

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a step costs a core, before it has run: PULSE's t_c (§4.1), along the heaviest path and not over all code.
+//! Estimated cost of a step on a core, before it has run: PULSE's t_c (§4.1), along the heaviest path and not over all code.
 //!
-//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's neighbours
+//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's
+//!   neighbours
 //! - **Layout** weights are picoseconds at 3 GHz of code whose data is in the cache; who needs better scales by a measurement
 //! - **Order** backward jumps are left out of the heaviest path; what they add at most is in [`Cost::most_ps`]
 //! - **Not here** rejection: a heavy program is a slow one, not a wrong one
@@ -14,7 +15,7 @@ use crate::ir::{Alu, BlockId, End, Function, Inst};
 pub struct Cost {
     /// t_c: the heaviest path that jumps forward only.
     pub straight_ps: u64,
-    /// The same with all the fuel spent on the heaviest loop; equal to `straight_ps` if there is none.
+    /// As `straight_ps`, with all the fuel spent on the heaviest loop; equal to it if there is none.
     pub most_ps: u64,
 }
 

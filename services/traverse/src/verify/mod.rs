@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The verifier: what a step may do is known before it runs, whatever lies in the memory it runs on.
+//! The verifier proves before a step runs what it may do, whatever lies in the memory it runs on.
 //!
 //! - **Flow** [`Function`] ──[`state`] over all paths, until nothing changes──▶ every access: constant, proved or guarded
 //!   ──[`window`]──▶ what is read of a node ──[`cost`]──▶ [`Verified`]
@@ -34,28 +34,28 @@ pub const FUEL: u64 = 1024;
 pub struct Rejection {
     /// The place of the instruction, counted in eight bytes.
     pub at: u32,
-    /// What it could do.
+    /// Rule that the instruction breaks, for people to read.
     pub reason: String,
 }
 
 impl Rejection {
-    /// For this instruction, for this reason.
+    /// Makes a rejection of the instruction at `at`.
     #[must_use]
     pub fn new(at: u32, reason: impl Into<String>) -> Rejection {
         Rejection { at, reason: reason.into() }
     }
 }
 
-/// What is known about a program.
+/// Result of verifying a program.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// With all addresses bounded.
+    /// The function, with all addresses bounded.
     pub function: Function,
-    /// What it reads of a node.
+    /// Bytes of a node that it reads.
     pub window: Window,
     /// 64-byte lines that it can touch, as [`window::lines`] numbers them.
     pub lines: u8,
-    /// What it costs.
+    /// Estimated cost of its step.
     pub cost: Cost,
     /// True if it stores to the fields of an apply.
     pub uses_apply: bool,
@@ -63,10 +63,10 @@ pub struct Verified {
     pub uses_emit: bool,
 }
 
-/// Visits of a block after which what grows is widened to the program's constants, and after which to all numbers.
+/// Visits of a block after which growing ranges are widened to the program's constants, and after which to all numbers.
 const WIDEN: u32 = 3;
 const WIDEN_FULLY: u32 = 40;
-/// Most instructions looked at until nothing changes any more, each visit of a block counted.
+/// Most instructions visited until nothing changes any more; each visit of a block counts.
 const WORK: usize = 400_000;
 /// Most constants that ranges are widened to.
 const THRESHOLDS: usize = 64;
@@ -89,7 +89,7 @@ fn thresholds(function: &Function) -> Vec<i64> {
             }
         }
     }
-    // The smallest ones, for the memory of a step is small.
+    // The smallest ones are kept, because the memory of a step is small.
     found.sort_unstable_by_key(|value| value.unsigned_abs());
     found.dedup();
     found.truncate(THRESHOLDS);
@@ -97,7 +97,7 @@ fn thresholds(function: &Function) -> Vec<i64> {
     found
 }
 
-/// What holds at the start of every block; `None` where nothing leads.
+/// Finds the state at the start of every block; `None` for a block that nothing leads to.
 fn fixpoint(function: &Function, scratch_bytes: u32) -> Result<Vec<Option<State>>, Rejection> {
     let count = function.blocks.len();
     let thresholds = thresholds(function);
@@ -143,7 +143,7 @@ fn fixpoint(function: &Function, scratch_bytes: u32) -> Result<Vec<Option<State>
     Ok(entries)
 }
 
-/// How an instruction touches memory.
+/// Returns address, size, and true for a store, if an instruction touches memory.
 fn access(inst: &mut Inst) -> Option<(&mut Address, Size, bool)> {
     match inst {
         Inst::Load { address, size, .. } => Some((address, *size, false)),
@@ -152,7 +152,7 @@ fn access(inst: &mut Inst) -> Option<(&mut Address, Size, bool)> {
     }
 }
 
-/// A range of bytes as messages have it.
+/// Describes a range of bytes for messages.
 fn reach(first: i64, last: i64, size: Size) -> String {
     let end = last.saturating_add(i64::from(size.bytes()));
     match (first, last) {
@@ -162,7 +162,7 @@ fn reach(first: i64, last: i64, size: Size) -> String {
     }
 }
 
-/// What has been found out besides the function.
+/// Results of the verifier, besides the function.
 struct Findings {
     scratch_bytes: u32,
     window: Vec<Access>,
@@ -243,7 +243,7 @@ impl Findings {
     }
 }
 
-/// Code that nothing leads to.
+/// Makes the block that stands in for one that nothing leads to: it ends the step with a fault.
 fn fault(block: &Block) -> Block {
     let source = Operand::Imm(Verdict::Guard as u64);
     let origin = *block.origin.last().unwrap_or(&0);
@@ -283,7 +283,7 @@ fn guard(function: &mut Function, window: Window, reached: &[Access]) -> Result<
     Ok(lines)
 }
 
-/// Proves a function for a scratchpad of so many bytes.
+/// Verifies a function that has a scratchpad of `scratch_bytes` bytes.
 ///
 /// # Errors
 /// The first instruction found that cannot be allowed.
@@ -300,7 +300,7 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
             if let Some((address, size, store)) = access(inst) {
                 findings.bound(address, size, store, &state, at)?;
             }
-            // What was not refused has an index inside, so that something gets through.
+            // An access that was not refused can be inside, so that some values get through.
             let Some(after) = state.run(&before, scratch_bytes) else {
                 return Err(Rejection::new(at, "always leaves its memory"));
             };
@@ -312,7 +312,7 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
     let cost = cost::cost(&function);
     let Findings { apply, emit, .. } = findings;
     if let (Some(apply), Some(emit)) = (apply, emit) {
-        // Its answer is kept until the client has heard it, and may be given again; pieces of a result are sent once.
+        // The answer to a change is kept until the client has heard it, and may be given again; pieces of a result are sent once.
         let reason =
             "emits in a program that changes memory too: return what is found in the scratchpad instead";
         return Err(Rejection::new(apply.max(emit), reason));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which values a 64-bit integer can have: an interval of it as an unsigned and one as a signed number, and its low bits.
+//! Values that a 64-bit integer can have: an interval of unsigned numbers, one of signed numbers, and the low bits.
 //!
 //! - **Order** every function returns at least the values that can come out, and never fewer; both intervals hold at once, and
 //!   each narrows the other where the sign is known. Low bits that are known ([`Stride`]) move the ends inward: so a
@@ -32,7 +32,7 @@ impl Stride {
         Stride::new(self.bits.min(other.bits).min(same), self.rest)
     }
 
-    /// What both allow; `None` if they contradict each other.
+    /// Returns the values that both allow; `None` if they contradict each other.
     fn intersect(self, other: Stride) -> Option<Stride> {
         let (wide, narrow) = if self.bits < other.bits { (self, other) } else { (other, self) };
         (narrow.rest & Stride::mask(wide.bits) == wide.rest).then_some(narrow)
@@ -73,20 +73,20 @@ pub struct Range {
     pub unsigned: (u64, u64),
     /// As signed numbers.
     pub signed: (i64, i64),
-    /// Low bits.
+    /// Low bits that are known.
     pub stride: Stride,
 }
 
 const HALF: u64 = u32::MAX as u64;
 
 impl Range {
-    /// Any value.
+    /// All 64-bit values.
     pub const ALL: Range =
         Range { unsigned: (0, u64::MAX), signed: (i64::MIN, i64::MAX), stride: Stride::ANY };
-    /// What a 32-bit operation leaves.
+    /// Values that a 32-bit operation can leave.
     pub const HALF: Range = Range { unsigned: (0, HALF), signed: (0, HALF as i64), stride: Stride::ANY };
 
-    /// One value.
+    /// Makes the range of one value.
     #[must_use]
     pub fn constant(value: u64) -> Range {
         Range {
@@ -132,7 +132,7 @@ impl Range {
         (u.0 <= u.1 && s.0 <= s.1).then_some(Range { unsigned: u, signed: s, stride })
     }
 
-    /// With these low bits.
+    /// Narrows the range to values with these low bits, if it has any.
     fn with_stride(self, stride: Stride) -> Range {
         let both = self.stride.intersect(stride);
         both.and_then(|stride| Range::new(self.unsigned, self.signed, stride)).unwrap_or(self)
@@ -156,7 +156,7 @@ impl Range {
         Range::new(Range::ALL.unsigned, (first, last), Stride::ANY).unwrap_or(Range::ALL)
     }
 
-    /// What both allow.
+    /// Returns the values that both allow; `None` if there are none.
     #[must_use]
     pub fn intersect(self, other: Range) -> Option<Range> {
         let (a, b) = (self, other);
@@ -167,7 +167,7 @@ impl Range {
         )
     }
 
-    /// What either allows.
+    /// Returns the least range that has all values of both.
     #[must_use]
     pub fn join(self, other: Range) -> Range {
         let (a, b) = (self, other);
@@ -178,7 +178,7 @@ impl Range {
         }
     }
 
-    /// `self.join(new)`, each end that moved put at the next of `thresholds` (ascending) or, without them, at the very end.
+    /// Joins two ranges; each end that grew is put at the next of `thresholds` (ascending) or, without one, at the very end.
     #[must_use]
     pub fn widen(self, new: Range, thresholds: &[i64]) -> Range {
         let above = |value: i64| {
@@ -206,7 +206,7 @@ impl Range {
         wide
     }
 
-    /// What a load of so many bytes can give.
+    /// Returns the values that a load of `size` bytes can give.
     #[must_use]
     pub fn loaded(size: Size, signed: bool) -> Range {
         let bits = size.bytes() * 8;
@@ -313,7 +313,7 @@ impl Range {
         Range::new(unsigned, signed, Stride::ANY).unwrap_or(Range::ALL)
     }
 
-    /// Of two low halves.
+    /// Returns the values of a 32-bit `a op b`, from the low halves of both.
     fn narrow(op: Alu, a: Range, b: Range) -> Range {
         let ((a0, a1), (b0, b1)) = (a.unsigned, b.unsigned);
         match op {
@@ -326,7 +326,7 @@ impl Range {
         }
     }
 
-    /// What is left of two values after a comparison that held; `None` if it cannot hold.
+    /// Narrows two values by a comparison that held; `None` if it cannot hold.
     #[must_use]
     pub fn compared(cmp: Cmp, width: Width, a: Range, b: Range) -> Option<(Range, Range)> {
         if width == Width::W64 {
@@ -389,7 +389,7 @@ impl Range {
         })
     }
 
-    /// What is left of two values after a comparison that did not hold.
+    /// Narrows two values by a comparison that did not hold; `None` if it always holds.
     #[must_use]
     pub fn refuted(cmp: Cmp, width: Width, a: Range, b: Range) -> Option<(Range, Range)> {
         let Some(opposite) = cmp.negated() else {
@@ -413,7 +413,7 @@ impl Range {
         Range::new(self.unsigned, (first, last), self.stride)
     }
 
-    /// Less one value, where that is an end.
+    /// Takes one value out of the range, where it is an end; `None` if nothing is left.
     fn without(self, value: Option<u64>) -> Option<Range> {
         let Some(value) = value else { return Some(self) };
         let (mut u, mut s) = (self.unsigned, self.signed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known at one point of a function: the range of every register, and which bytes of the stack are set.
+//! Facts at one point of a function: the range of every register, and which bytes of the stack are set.
 //!
 //! - **Flow** [`State::entry`] ──[`State::run`] per instruction──▶ at the end of a block ──[`State::branch`]──▶ its successors
 //! - **Layout** a value stored to the stack at a constant offset is remembered until any of its bytes is written again. Of window
@@ -35,7 +35,7 @@ pub struct State {
     registers: [Range; REGS],
     /// A bit for each byte from -512 up.
     set: [u64; STACK_BYTES / 64],
-    /// By `at`, none overlapping.
+    /// Known values on the stack, sorted by `at`; none overlap.
     slots: Vec<Slot>,
 }
 
@@ -54,7 +54,7 @@ pub fn allowed(address: &Address, size: Size, scratch_bytes: u32) -> Option<Rang
 }
 
 impl State {
-    /// At the start of a step.
+    /// Returns the state at the start of a step.
     #[must_use]
     pub fn entry() -> State {
         State { registers: [Range::constant(0); REGS], set: [0; STACK_BYTES / 64], slots: Vec::new() }
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// What the index of an access can be, before it is guarded: the register, or 0.
+    /// Returns the values of an access's index before it is guarded: those of the register, or 0.
     #[must_use]
     pub fn index(&self, address: &Address) -> Range {
         address.index.map_or(Range::constant(0), |index| self.register(index.reg))
@@ -125,7 +125,7 @@ impl State {
         self.slots.insert(at, Slot { at: first as i32, size, range });
     }
 
-    /// What holds behind an instruction; `None` if it always ends the step.
+    /// Returns the state behind an instruction; `None` if the instruction always ends the step.
     #[must_use]
     pub fn run(mut self, inst: &Inst, scratch_bytes: u32) -> Option<State> {
         match *inst {
@@ -166,7 +166,7 @@ impl State {
         Some(self)
     }
 
-    /// What holds at each block that a block goes on at.
+    /// Returns the state at each block that a block goes on at.
     #[must_use]
     pub fn branch(self, end: &End) -> Vec<(BlockId, State)> {
         match *end {
@@ -191,8 +191,8 @@ impl State {
         }
     }
 
-    /// Takes in another way to the same point. With `thresholds` what grows goes on to the next of them; with none of them to
-    /// the end. True if anything changed.
+    /// Joins the state of another way to the same point; returns true if anything changed. With `thresholds`, a range that grows
+    /// goes on to the next of them; with an empty list, to the very end.
     pub fn join(&mut self, other: &State, thresholds: Option<&[i64]>) -> bool {
         let joined = |mine: Range, theirs: Range| match thresholds {
             _ if mine.join(theirs) == mine => mine,

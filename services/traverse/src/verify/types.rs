@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which registers and stack slots hold numbers, and which hold pointers to what, before each instruction.
+//! Kinds of the registers and stack slots before each instruction: numbers, or pointers and to what.
 //!
 //! - **Flow** [`Graph`] ──until nothing changes──▶ [`Types`] at the start of every block ──▶ `lower`, which repeats
 //!   [`Types::step`] inside each block
@@ -7,8 +7,8 @@
 //!   from r10, and keeps its kind there; a number stored over any part of it makes the slot a number
 //! - **Order** r1 is the node, r2 the scratchpad, r3 the walk, r10 the stack; all else is unset. What is set on one path only is
 //!   unset; what is a number on one path and a pointer on another is neither
-//! - **Not here** offsets: `ranges`. This module's rules make pointers mean something; that accesses stay inside their memory does
-//!   not rest on it
+//! - **Not here** offsets: `ranges`. This module's rules make pointers mean something; that accesses stay inside their memory
+//!   does not rest on it
 
 use super::Rejection;
 use super::cfg::Graph;
@@ -16,12 +16,12 @@ use crate::bpf::{Code, Instruction, Source};
 use crate::ir::{Alu, Cmp, REGS, Reg, Size, Space, Width};
 use memlift_spec::operand::walk::STACK_BYTES;
 
-/// What a register or slot holds.
+/// Kind of value in a register or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing yet, on some path.
+    /// Nothing yet, on at least one path.
     Unset,
-    /// A number.
+    /// A number, not a pointer.
     Scalar,
     /// A number on one path and a pointer on another, or pointers to different memory.
     Mixed,
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// What a space is called in messages.
+/// Returns the name of a space for messages.
 #[must_use]
 pub fn space_name(space: Space) -> &'static str {
     match space {
@@ -118,7 +118,7 @@ impl Types {
         self.registers[usize::from(reg.0)] = kind;
     }
 
-    /// The slots that an access at a constant distance touches, and whether it is a whole one.
+    /// Returns the slots that an access at a constant distance touches, and true if it is one whole slot.
     fn slots(at: i32, size: Size) -> (std::ops::Range<usize>, bool) {
         let first = i64::from(at) + STACK_BYTES as i64;
         let end = first + i64::from(size.bytes());
@@ -195,7 +195,7 @@ impl Types {
         }
     }
 
-    /// Whether a comparison is of two pointers; those compare by their distance, which may be negative.
+    /// Returns true if a comparison is of two pointers; those compare by their distance, which may be negative.
     ///
     /// # Errors
     /// If a pointer is compared with anything but a pointer to the same memory.
@@ -217,7 +217,7 @@ impl Types {
         }
     }
 
-    /// What holds after an instruction.
+    /// Changes the kinds as an instruction does.
     ///
     /// # Errors
     /// The rule that it breaks.

@@ -13,7 +13,7 @@ use memlift_spec::operand::walk::WINDOW_BYTES_MAX;
 
 const MOST: i64 = WINDOW_BYTES_MAX as i64;
 
-/// What a step may read: `bytes` from `cur_ptr + first` on.
+/// Bytes that a step may read: `bytes` from `cur_ptr + first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Window {
     /// From -256 to 0.
@@ -25,7 +25,7 @@ pub struct Window {
 /// A load from the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Its instruction.
+    /// Place of its instruction, counted in eight bytes.
     pub at: u32,
     /// The least offset that it can start at.
     pub first: i64,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A switch with hosts around it on one machine, each in a network namespace behind a veth pair: for tests and measurements.
 //!
-//! - **Layout** host i (from 0) has 10.77.0.(i + 1) and the Ethernet address 02:77:00:00:00:(i + 1); the switch's side of its pair is p0, p1, …
+//! - **Layout** host i (from 0) has 10.77.0.(i + 1) and the Ethernet address 02:77:00:00:00:(i + 1); the switch's side of its
+//!   pair is p0, p1, …
 //! - **Owner** namespaces are named by the process and removed with the [`Lab`], also when something fails
 //! - **Needs** root and `ip` of iproute2; where they are missing [`Lab::start`] says so
 
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use super::{Pass, Port, Switch, SwitchError};
 
-/// Most hosts.
+/// Most hosts that a lab has.
 pub const HOSTS_MAX: usize = 16;
 
 /// See the module's header.
@@ -48,11 +49,11 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 impl Lab {
-    /// Hosts by name, and a switch without a program.
+    /// Makes a namespace for each host of this name, and one for a switch without a program.
     ///
     /// # Errors
     ///
-    /// What is missing here, for people to read
+    /// The missing right or tool, or what `ip` says; for people to read
     pub fn start(name: &str, hosts: &[&str]) -> Result<Lab, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("namespaces and XDP need root".to_owned());
@@ -73,7 +74,7 @@ impl Lab {
             ip(&format!("-n {space} link set e0 address {}", text(mac_of(index))))?;
             ip(&format!("-n {space} address add {}/24 dev e0", ip_of(index)))?;
             ip(&format!("-n {space} link set e0 up"))?;
-            // Nobody asks who has an address: a switch of walks does not answer that.
+            // Neighbours are entered here: a switch of walks does not answer ARP.
             let others = (0..lab.hosts.len()).map(ip_of).chain([*SERVICE.ip()]);
             for other in others.filter(|other| *other != ip_of(index)) {
                 let mac = text([2, 0x77, 0, 0, 1, 1]);
@@ -87,7 +88,7 @@ impl Lab {
         format!("{}-{host}", self.name)
     }
 
-    /// Runs something in a host's namespace, or in that of the `switch`: sockets that it opens stay there.
+    /// Runs a function in the namespace of a host, or of the `switch`: sockets that it opens stay there.
     ///
     /// # Errors
     ///
@@ -106,7 +107,7 @@ impl Lab {
         })
     }
 
-    /// How the switch reaches each host, in their order.
+    /// Returns how the switch reaches each host, in their order.
     ///
     /// # Errors
     ///
@@ -124,7 +125,8 @@ impl Lab {
             .collect()
     }
 
-    /// Attaches the switch to all ports, and what lets packets pass at the hosts' ends; both stay as long as they are kept.
+    /// Attaches the switch to all ports, and programs that let packets pass at the hosts' ends. All stay as long as the returned
+    /// values live.
     ///
     /// # Errors
     ///

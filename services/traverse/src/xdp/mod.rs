@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A switch in the kernel: walks to one service address go to the node that has their `cur_ptr`, at the first network card.
 //!
-//! - **Flow** [`Switch::attach`] loads `switch.o` at each interface ─▶ [`Switch::update`] writes a map's ranges, and after each change
-//!   of the map again ─▶ [`Switch::counts`] says what passed
+//! - **Flow** [`Switch::attach`] loads `switch.o` at each interface ─▶ [`Switch::update`] writes a map's ranges, and after each
+//!   change of the map again ─▶ [`Switch::counts`] says what passed
 //! - **Layout** the tables as `switch.c` has them, little-endian; two halves of ranges, and one entry that says which half counts
-//! - **Order** a half is written before it counts. A packet that was routed by the old half goes to a node that is not the owner any
-//!   more, which sends it on or answers so: the switch is a short cut and decides nothing
+//! - **Order** a half is written before it counts. A packet that was routed by the old half goes to a node that is not the owner
+//!   any more, which sends it on or answers so: the switch is a short cut and decides nothing
 //! - **Owner** the programs are there for as long as the [`Switch`]; root (CAP_BPF, CAP_NET_ADMIN) is needed to load them
 //! - **Not here** who answers: nodes answer the client itself, by its address
 //!
@@ -41,9 +41,9 @@ pub enum SwitchError {
     /// The kernel refused.
     #[error("{what}: {source}. A switch needs root and a kernel with XDP (5.9 or newer)")]
     Kernel {
-        /// During what.
+        /// Step that the kernel refused.
         what: String,
-        /// What it said.
+        /// Error that the kernel returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A map that a switch cannot hold.
@@ -58,10 +58,10 @@ fn kernel<E: std::error::Error + Send + Sync + 'static>(
     move |source| SwitchError::Kernel { what, source: Box::new(source) }
 }
 
-/// How a host is reached from the switch.
+/// Way from the switch to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its address.
+    /// IPv4 address of the host.
     pub ip: Ipv4Addr,
     /// The switch's interface that leads there.
     pub interface: u32,
@@ -78,7 +78,7 @@ impl Port {
     }
 }
 
-/// What passed the switch.
+/// Packets that passed the switch, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets sent to the node that has their address.
@@ -91,7 +91,7 @@ pub struct Counts {
     pub passed: u64,
 }
 
-/// A switch.
+/// A switch that is loaded at its interfaces.
 pub struct Switch {
     config: Array<MapData, [u8; CONFIG_BYTES]>,
     ranges: Array<MapData, [u8; RANGE_BYTES]>,
@@ -194,7 +194,7 @@ impl Switch {
         Ok(())
     }
 
-    /// What passed so far.
+    /// Returns the packets that have passed so far.
     ///
     /// # Errors
     ///

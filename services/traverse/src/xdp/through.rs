@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node's router that leaves to the switch which node has an address.
+//! A node's router that lets the switch find the node that has an address.
 //!
-//! - **Order** what is this node's, and what may not be had at all, is what the view says; what another node has goes to the service address
+//! - **Order** the view answers for addresses of this node, and for those that nobody can reach; those of other nodes go to the
+//!   service address
 //! - **Not here** the map of the switch ([`super::Switch::update`])
 
 use std::net::{SocketAddr, SocketAddrV4};
@@ -17,7 +18,7 @@ pub struct Through {
 }
 
 impl Through {
-    /// Sends on by the switch at `service`.
+    /// Makes a router that sends walks on by the switch at `service`.
     #[must_use]
     pub fn new(view: View, service: SocketAddrV4) -> Through {
         Through { view, service }

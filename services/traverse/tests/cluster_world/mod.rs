@@ -18,7 +18,7 @@ use memlift_traverse::map::{Authority, Coordinator, Map, Order, Peer, Source};
 use memlift_traverse::node::{Cluster, ClusterOptions, Durability, NodeOptions};
 use memlift_traverse::transport::udp::Udp;
 
-/// What each node brings.
+/// Bytes of memory that each node brings.
 pub const MEMORY: u64 = 4 << 20;
 /// The lease of tests in which nodes die.
 pub const SHORT: Duration = Duration::from_millis(1500);
@@ -46,7 +46,7 @@ fn serve_as_the_coordinator_of_another_test() {
     }
 }
 
-/// At which step a node dies.
+/// Returns true once a migration is at the step at which this node is to die.
 fn reached(cluster: &mut Cluster, step: &str) -> bool {
     let mover = cluster.mover();
     let leaves = |wanted| mover.progress().iter().any(|one| one.step == wanted);
@@ -203,7 +203,7 @@ impl World {
         Process::start("cluster_world::serve_as_a_node_of_another_test", &settings)
     }
 
-    /// The map once it is as wanted.
+    /// Waits until the map is as wanted, and returns it.
     pub fn map(&self, wanted: impl Fn(&Map) -> bool) -> Map {
         let mut authority = self.authority();
         loop {
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// Plans a move; a node that counts as down, because the machine is busy, is waited for.
+    /// Plans a move; waits for a node that counts as down because the machine is busy.
     pub fn plan(&self, base: u64, bytes: u64, to: &str) -> u64 {
         let mut authority = self.authority();
         let order = Order::Plan { base, bytes, to: to.to_owned() };
@@ -236,7 +236,7 @@ impl World {
         self.authority().read().is_ok_and(|map| map.moves().iter().all(|one| one.id != id))
     }
 
-    /// Until a migration is over; gives the name of the owner.
+    /// Waits until a migration is over; returns the name of the owner.
     pub fn over(&self, id: u64, base: u64) -> String {
         let map = self.map(|map| map.moves().iter().all(|one| one.id != id));
         let owner = map.find(base).and_then(|range| range.owner).expect("an owner");

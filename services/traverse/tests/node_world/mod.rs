@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A network that loses, doubles and reorders packets by a seed, nodes that take turns on it, and a client that asks until it hears.
+//! A network that loses, doubles and reorders packets by a seed, nodes that take turns on it, and a client that asks until it
+//! hears.
 //!
 //! - **Order** one thread, so the same seed does the same thing
 #![allow(dead_code, reason = "each test file uses what it needs")]
@@ -18,7 +19,7 @@ use memlift_traverse::wire::{FLAG_WRITES, Hash, Header, Keys, Kind, PACKET_BYTES
 #[derive(Debug, Default)]
 pub struct Weather {
     pub seed: u64,
-    /// Of a hundred packets.
+    /// Packets of a hundred that are lost; the next two count likewise.
     pub lost: u64,
     pub doubled: u64,
     pub reordered: u64,
@@ -197,7 +198,7 @@ impl Client {
         }
     }
 
-    /// What has come for `header`'s request, in its attempt if it is a chunk.
+    /// Returns the answer to `header`'s request, if it has come; chunks of its attempt go into `chunks`.
     pub fn heard(&mut self, header: &Header, chunks: &mut HashMap<u32, Vec<u8>>) -> Option<Heard> {
         let (keys, mut found) = (self.keys.clone(), Vec::new());
         self.transport
@@ -247,7 +248,7 @@ impl Client {
         Some(answer)
     }
 
-    /// Everything that has come.
+    /// Takes everything that has come.
     pub fn drain(&mut self) -> Vec<(Header, Vec<u8>)> {
         let (keys, mut found) = (self.keys.clone(), Vec::new());
         let mut take = |_: Peer, bytes: &[u8]| {
@@ -347,8 +348,8 @@ pub fn find() -> Program {
     b.program("find", 16).expect("a good program")
 }
 
-/// The same; where the key is, the value grows by the second word of the scratchpad, whose address is the node's third word of
-/// the scratchpad… as the walk cannot know its own address, nodes hold the address of their value as a fourth word.
+/// As [`find`]; where the key is, the value grows by the second word of the scratchpad. A walk does not know its node's address,
+/// so the fourth word of a node is the address of its value.
 pub fn add() -> Program {
     let mut b = Builder::new();
     b.load(R4, node(0)).load(R5, scratch(0));
@@ -374,7 +375,7 @@ pub fn values() -> Program {
     b.program("values", 8).expect("a good program")
 }
 
-/// Says that a writer was there, always.
+/// Asks for a restart at every step, as if a writer had always been there.
 pub fn never() -> Program {
     let mut b = Builder::new();
     b.load(R4, node(0)).retry();

@@ -148,7 +148,7 @@ fn one_size_frees_what_another_needs_and_one_tenant_what_another_does() {
         let all: Vec<u64> = std::iter::from_fn(|| allocator.allocate(tenant, bytes)).collect();
         let given = all.len() as u64 * bytes.next_multiple_of(16);
         let whole = BYTES / bytes.next_multiple_of(16) * bytes.next_multiple_of(16);
-        // What is missing is an extent's ends, and less than one block.
+        // The missing bytes are an extent's ends, and less than one block.
         assert!(
             given + bytes + (8 << 10) >= whole.min(BYTES - (8 << 10)),
             "{given} bytes in blocks of {bytes}"

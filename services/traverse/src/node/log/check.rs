@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at a log without a node, and copies what can be read of a damaged one.
+//! Checks a log without a node, and copies the readable records of a damaged one.
 //!
 //! - **Flow** [`check_log`] reads and says how the file ends; [`repair_log`] writes good records to a new file
 //! - **Order** the file that is looked at is never changed
@@ -18,13 +18,13 @@ use super::open::{boot, open_file, survey};
 /// How a log ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogEnd {
-    /// With a record.
+    /// The file ends with a whole record.
     Whole,
-    /// With what a crash left of records that were not on the disk yet; the next start cuts it off.
+    /// The file ends with remains of records that were not on the disk yet at a crash; the next start cuts them off.
     Torn {
-        /// Its first byte.
+        /// Offset of the first byte that will be cut off.
         at: u64,
-        /// How many bytes.
+        /// Bytes that will be cut off.
         bytes: u64,
     },
     /// Bytes that were on the disk are no longer what they were; no node starts with this file.
@@ -36,31 +36,31 @@ pub enum LogEnd {
     },
 }
 
-/// What is in a log.
+/// Result of [`check_log`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogReport {
     /// First address of the memory that it was begun for.
     pub base: u64,
-    /// How many addresses follow; 0: the map of a cluster says.
+    /// Bytes of that memory; 0: the map of a cluster says which addresses the node has.
     pub memory_bytes: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
     /// Good records before the first bad one.
     pub records: u64,
-    /// How it ends.
+    /// End of the file: whole, torn or damaged.
     pub end: LogEnd,
 }
 
-/// What was saved of a log.
+/// Records that `repair_log` copied and left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogSaved {
     /// Records that were copied.
     pub records: u64,
-    /// Good records that were not: they lie behind the damage, or build on what is lost.
+    /// Good records that were not copied: they lie behind the damage, or build on what is lost.
     pub left_out: u64,
 }
 
-/// A log's head, and its report.
+/// Reads a log. `take` gets the records before the first bad one, `take_behind` the good ones behind it.
 fn scan(
     path: &Path,
     take: impl FnMut(Record) -> io::Result<()>,
@@ -90,12 +90,13 @@ pub fn check_log(path: &Path) -> Result<LogReport, LogError> {
     scan(path, |_| Ok(()), |_| Ok(()))
 }
 
-/// Copies good records into `to`, which must not be there yet: those before the first bad one and, with `behind`, those behind it
-/// that `may_follow` lets pass. It hears of each record that is copied or might be.
+/// Copies good records into `to`, which must not exist yet: those before the first bad one and, with `behind`, those behind it
+/// that `may_follow` lets pass. `may_follow` gets every record that could be copied, in order; its answer counts only behind the
+/// damage.
 ///
 /// # Errors
 ///
-/// As [`check_log`]; what the system says about `to`, which is removed then.
+/// As [`check_log`]; or `to` cannot be created or written. If `to` was begun, it is removed.
 pub fn repair_log(
     path: &Path,
     to: &Path,
@@ -116,7 +117,7 @@ pub fn repair_log(
     done
 }
 
-/// Which of the two files failed.
+/// The file that failed: the log or the copy.
 enum Copying {
     Log(LogError),
     Target(io::Error),

@@ -1,73 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a record of the log says: a change of the node, and the request that caused it.
+//! A record of the log: a change of the node, and the request that caused it.
 //!
 //! - **Layout** [`Entry::write`] and [`Entry::read`] are each other's inverse; `docs/formats/packet.md` has the bytes
-//! - **Order** change and request are one entry: after a crash either both are there or neither. A change says the bytes that were
-//!   stored, also of an apply, and where memory was given: so an entry may be replayed over a memory that has it already
+//! - **Order** change and request are one entry: after a crash either both are there or neither. A change says the bytes that
+//!   were stored, also of an apply, and where memory was given: so an entry may be replayed over a memory that has it already
 //! - **Not here** how an entry becomes a record of a file (`frame`)
 
 use super::super::once::{Id, Known, Outcome};
 use super::Durability;
 use crate::wire::{ApplyOperands, Status};
 
-/// What was changed.
+/// Change of a node that an entry records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Nothing.
+    /// No change: the entry is about its request only, or marks a sync.
     None,
-    /// Bytes were stored.
+    /// Bytes were stored: address, bytes.
     Write(u64, Vec<u8>),
     /// Memory was given: tenant, bytes, address.
     Allocate(u32, u64, u64),
     /// Memory came back: tenant, address, bytes.
     Free(u32, u64, u64),
-    /// Something happened to a stretch of addresses: first one, how many.
+    /// A step was made with a stretch of addresses: step, first address, bytes.
     Stretch(Stretch, u64, u64),
     /// A program was registered: tenant, upload.
     Program(u32, Vec<u8>),
-    /// A range has come, and all that was reserved for it with it: first address, bytes, what its last node's allocator knew.
+    /// A range has arrived in the memory reserved for it: first address, bytes, the allocator's part from its last node.
     Take(u64, u64, Vec<u8>),
-    /// Of a snapshot: all that the allocator knows, and its cuts, in words.
+    /// In a snapshot: the allocator's part of all addresses, and its cuts as words.
     State(Vec<u8>, Vec<u8>),
-    /// The map was of this epoch.
+    /// The node knows the map of this epoch.
     Epoch(u64),
-    /// A client's requests before this one are over.
+    /// A client's requests before this one are settled.
     Settled(Id),
     /// Sessions of a tenant below this number were forgotten.
     Forgotten(u32, u64),
-    /// The node's clock was there.
+    /// The node's clock had this value, in seconds.
     Clock(u32),
-    /// The addresses are this cluster's, or this memory's.
+    /// Number of the cluster that the memory belongs to, or of the memory itself.
     Cluster(u64),
     /// Blocks were given, and bytes stored in the first one: tenant, bytes of each, addresses, what was stored.
     Place(u32, u64, Vec<u64>, Vec<u8>),
     /// Blocks were unlinked: tenant, address and bytes of each.
     Retire(u32, Vec<(u64, u64)>),
-    /// Blocks that were unlinked are free: tenant, address, bytes of each.
+    /// Unlinked blocks became free: tenant, address, bytes of each.
     Ripe(Vec<(u32, u64, u64)>),
-    /// A node has opened the log: in which start of the machine, and how durable it makes what follows.
+    /// A node has opened the log: the machine's boot id, and the durability of the records that follow.
     Start([u8; 16], Durability),
 }
 
-/// What can happen to a stretch of addresses.
+/// Steps that a node makes with a stretch of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Stretch {
     /// The node has it, all zero.
     Grant = 0,
-    /// It is to leave: nothing is given out over its ends.
+    /// It will leave: no allocation crosses its ends from now on.
     Cut = 1,
-    /// It is about to leave: nothing of it is given out.
+    /// It is about to leave: nothing of it is given out any more.
     Detach = 2,
-    /// It stays.
+    /// It stays after all: it is given out again.
     Attach = 3,
-    /// It is another node's.
+    /// It belongs to another node now.
     Give = 4,
-    /// One is about to come: there is memory for it.
+    /// A range is about to arrive: memory is mapped for it.
     Reserve = 5,
-    /// It did not come.
+    /// The range did not arrive: its memory is cleared.
     Discard = 6,
-    /// Of a snapshot: what was reserved is the node's, and its state follows.
+    /// In a snapshot: the reserved stretch is the node's, and its state follows.
     Keep = 7,
     /// The node was started with more memory: these addresses follow those that it had.
     Grow = 8,
@@ -82,17 +82,17 @@ impl Stretch {
     }
 }
 
-/// One record.
+/// One record: a change and the request that caused it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What was changed.
+    /// The change of the node.
     pub change: Change,
-    /// On which request, and what is known of it now.
+    /// The request that caused it, and what is known of that request now; `None`: no request did.
     pub request: Option<(Id, Known)>,
 }
 
 impl Entry {
-    /// Appends it.
+    /// Appends the bytes of the entry.
     pub fn write(&self, to: &mut Vec<u8>) {
         let words = |to: &mut Vec<u8>, words: &[u64]| {
             words.iter().for_each(|w| to.extend_from_slice(&w.to_le_bytes()))
@@ -202,7 +202,7 @@ impl Entry {
         }
     }
 
-    /// From bytes; `None` when they are none.
+    /// Decodes an entry; `None` if the bytes are none.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Entry> {
         let mut rest = Cut(bytes);

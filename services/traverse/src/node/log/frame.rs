@@ -4,8 +4,8 @@
 //! - **Layout** head of 64 bytes: magic, version u32, 0 u32, base u64, bytes u64, salt u64, CRC-32C u32 of these 40 bytes, zeros.
 //!   Records start at multiples of 8: CRC-32C u32 of the 20 bytes behind it, CRC-32C u32 of what follows these 24 bytes, bytes of
 //!   the entry u32, 0 u32, `durable_to` u64, the entry, zeros to a multiple of 8
-//! - **Salt** both sums begin with the file's salt and the record's position. So bytes that a client stored, an older file's blocks and a
-//!   record at another place are no records
+//! - **Salt** both sums begin with the file's salt and the record's position. So bytes that a client stored, an older file's
+//!   blocks and a record at another place are no records
 //! - **Order** `durable_to` is the position up to which the file was known to be on the disk when the record was written
 //! - **Not here** entries (`entry`), writing and syncing (the parent)
 
@@ -48,9 +48,9 @@ fn sum(bytes: &[u8], seed: u32) -> u32 {
 pub(in crate::node) struct Head {
     /// First address of the memory that the log was begun for.
     pub base: u64,
-    /// How many addresses follow.
+    /// Bytes of that memory.
     pub bytes: u64,
-    /// What sums of this file begin with.
+    /// Random number that every checksum of this file starts with.
     pub salt: u64,
 }
 
@@ -60,10 +60,10 @@ pub(in crate::node) fn is_log(start: &[u8]) -> bool {
     start[..length] == MAGIC[..length]
 }
 
-/// Why bytes are no head.
+/// Reason that bytes are no head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HeadFault {
-    /// Not a log.
+    /// The file is not a log.
     Foreign,
     /// A log of another version.
     Version(u32),
@@ -72,7 +72,7 @@ pub(super) enum HeadFault {
 }
 
 impl Head {
-    /// For a new file.
+    /// Makes the head of a new file, with a random salt.
     ///
     /// # Errors
     ///
@@ -140,7 +140,8 @@ impl Head {
         to[start..start + 4].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// Bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of `length` bytes.
+    /// Returns the bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of
+    /// `length` bytes.
     fn frame(&self, frame: &[u8], position: u64, length: u64) -> Option<(usize, u32, u64)> {
         let (bytes, durable_to) = (half(frame, 8) as usize, word(frame, 16));
         // Cheap comparisons first: a search tries each place of a file.
@@ -166,13 +167,13 @@ impl Head {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::node) struct Record {
     pub position: u64,
-    /// The place behind it.
+    /// Position of the first byte behind it.
     pub end: u64,
     pub durable_to: u64,
     pub entry: Entry,
 }
 
-/// Records one after the other, until the first one that is none.
+/// Reads records in order, up to the first bytes that are none.
 pub(in crate::node) struct Records<R> {
     reader: R,
     head: Head,
@@ -188,7 +189,7 @@ impl<R: Read> Records<R> {
         Records { reader, head, position, length, bytes: Vec::new() }
     }
 
-    /// The next record; `None` at the end, and at whatever is none.
+    /// Returns the next record; `None` at the end of the file, and at bytes that are no record.
     pub fn next(&mut self) -> io::Result<Option<Record>> {
         let left = self.length - self.position;
         if left < FRAME_BYTES as u64 {
@@ -216,13 +217,13 @@ impl<R: Read> Records<R> {
 
 /// A record behind a bad one.
 pub(super) enum Behind {
-    /// Its frame is whole, its entry is not: up to where it says that the file was durable.
+    /// The frame is whole, the entry is not: the frame's `durable_to`.
     Frame(u64),
-    /// All of it.
+    /// Frame and entry are whole.
     Whole(Record),
 }
 
-/// Hands out what lies behind a bad record at `from`, in order: each place of the file is tried.
+/// Hands out the records behind a bad one at `from`, in order; a record may start at any multiple of 8.
 pub(super) fn behind(
     file: &File,
     head: &Head,

@@ -3,8 +3,8 @@
 //!
 //! - **Flow** change ─▶ [`Log::append`] ─▶ a record ─▶ [`Log::commit`], before its answer leaves. At a start: [`OpenLog`]
 //! - **Layout** `frame` has head and records, `entry` what a record says
-//! - **Order** each record says up to where the file was known to be on the disk when it was written. A bad record before that place is
-//!   damage, and the log is refused; any other is what a crash left of a group that was not synced yet, and is cut off
+//! - **Order** each record says up to where the file was known to be on the disk when it was written. A bad record before that
+//!   place is damage, and the log is refused; any other is what a crash left of a group that was not synced yet, and is cut off
 //! - **Owner** the node's writer; one process at a time (the file is locked)
 //! - **Not here** replication: a disk that is lost takes the data with it; how the log is made short again (`compact`)
 
@@ -28,14 +28,14 @@ pub(super) use frame::is_log;
 pub use open::{OpenLog, Replayed};
 use sync::Sync;
 
-/// How long after the disk was full the next write is tried.
+/// Pause after a write found the disk full; then the next one is tried.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// When a change is on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// In the system's cache before the answer leaves, and on the disk about a second later: a killed node loses nothing, a machine
-    /// without power what is younger.
+    /// In the system's cache before the answer leaves, and on the disk about a second later: a killed node loses nothing, a
+    /// machine that loses power loses the changes of about the last second.
     #[default]
     Process,
     /// On the disk before the answer leaves (fdatasync once per batch).
@@ -49,13 +49,13 @@ pub enum LogError {
     /// The system refused.
     #[error("{}: {error}", path.display())]
     System {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// What it said.
+        /// Error that the system returned.
         #[source]
         error: io::Error,
     },
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("{}: another node has this log open: stop it first, or name another file", .0.display())]
     Locked(PathBuf),
     /// Not a log.
@@ -68,15 +68,15 @@ pub enum LogError {
         path.display(), frame::VERSION
     )]
     Version {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
-        /// Its format.
+        /// Format version of the file.
         version: u32,
     },
     /// Written by a node with more memory, or with other addresses.
     #[error("{}: its node had {bytes} bytes from {base:#x} on: start with as many or more", path.display())]
     Other {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
         /// That node's first address.
         base: u64,
@@ -90,7 +90,7 @@ pub enum LogError {
         path.display()
     )]
     Damaged {
-        /// The file.
+        /// Path of the log.
         path: PathBuf,
         /// Where the first bad record starts; 0: the head.
         at: u64,
@@ -116,14 +116,14 @@ pub struct Log {
     pub(super) memory: (u64, u64),
     waiting: Vec<u8>,
     pub(super) bytes: u64,
-    /// Of which so many are those of the last snapshot.
+    /// Bytes of the last snapshot in the file; 0 before the first compaction of this process.
     pub(super) snapshot_bytes: u64,
     sync: Sync,
-    /// When the disk was found full, until it no longer is.
+    /// Time at which a write last found the disk full; `None` once one succeeded.
     full: Option<Instant>,
 }
 
-/// Keeps other processes away from a log.
+/// Locks a log against other processes.
 pub(super) fn lock(file: &File, path: &Path) -> Result<(), LogError> {
     match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
@@ -138,18 +138,19 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 impl Log {
-    /// Takes a record; it is written by [`Log::commit`].
+    /// Queues a record; [`Log::commit`] writes it.
     pub fn append(&mut self, entry: &Entry) {
         let position = self.bytes + self.waiting.len() as u64;
         self.head.put(position, self.sync.durable(), entry, &mut self.waiting);
     }
 
-    /// Writes what was taken, as durably as was asked for. False: the disk is full. Then what was taken waits here, and is tried
-    /// again by the next call, 100 ms later at the soonest; until it succeeds nothing of it may be answered.
+    /// Writes the queued records, and syncs them if the log's durability asks for it. False: the disk is full. Then the records
+    /// stay queued, and a call that comes 100 ms later or more tries again. Until one succeeds, no answer to these changes may
+    /// leave.
     ///
     /// # Errors
     ///
-    /// What else the system says. What was to be written is not, or not known to be: the node must answer nothing more.
+    /// Any other error of the system. The records may not be in the file: the node must answer nothing more.
     pub fn commit(&mut self) -> Result<bool, LogError> {
         if self.waiting.is_empty() {
             return Ok(true);
@@ -188,12 +189,12 @@ impl Log {
         self.bytes
     }
 
-    /// The record that says who writes what follows.
+    /// Returns the record that opens a start: boot id, and durability of what follows.
     pub(super) fn start_entry(&self) -> Entry {
         Entry { change: Change::Start(open::boot(), self.durability), request: None }
     }
 
-    /// A file that holds the same and was synced takes this one's place. Nothing is waiting.
+    /// Continues the log in a synced file that holds the same. No record may be queued.
     pub(super) fn replace(&mut self, file: File, head: Head, bytes: u64, snapshot_bytes: u64) {
         self.file = Arc::new(file);
         (self.head, self.bytes, self.snapshot_bytes) = (head, bytes, snapshot_bytes);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A log as it is found at a node's start.
 //!
-//! - **Flow** [`OpenLog::open`]: lock, head ─▶ [`OpenLog::replay`]: entries in order, then whether the rest is a torn end or damage ─▶
-//!   [`OpenLog::start`]: the torn end is cut off, a first record, synced
+//! - **Flow** [`OpenLog::open`]: lock, head ─▶ [`OpenLog::replay`]: entries in order, then whether the rest is a torn end or
+//!   damage ─▶ [`OpenLog::start`]: the torn end is cut off, a first record, synced
 //! - **Order** nothing of the file changes before [`OpenLog::start`]
 //! - **Damage** a bad record before the `durable_to` of anything behind it; and, where records were written with
-//!   [`Durability::Process`] since this machine's last start, before any whole record: the system's cache keeps the order of writes
+//!   [`Durability::Process`] since this machine's last start, before any whole record: the system's cache keeps the order of
+//!   writes
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -18,7 +19,7 @@ use super::frame::{self, Behind, HEAD_BYTES, Head, HeadFault, Record, Records};
 use super::sync::Sync;
 use super::{Durability, Log, LogError, is_full, lock};
 
-/// What was in a log.
+/// Records found in a log at a node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
     /// Records, without those that only say that a node was started.
@@ -27,14 +28,14 @@ pub struct Replayed {
     pub cut_bytes: u64,
 }
 
-/// The number of this start of the machine; zeros where the system has none.
+/// Boot id of the machine; zeros where the system has none.
 pub(super) fn boot() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
 
-/// Where the records of a file end, and what is behind.
+/// Result of [`survey`]: where the good records end, and what is behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Survey {
     pub records: u64,
@@ -42,7 +43,7 @@ pub(super) struct Survey {
     pub good_to: u64,
     /// Whole records behind the first bad one.
     pub behind: u64,
-    /// True if the first bad one is no torn end.
+    /// True if the first bad record is damage, and not a torn end.
     pub is_damaged: bool,
 }
 
@@ -119,7 +120,7 @@ pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(File, Opt
 pub struct OpenLog {
     file: File,
     path: PathBuf,
-    /// None: there is no record.
+    /// `None` if no record was ever written.
     head: Option<Head>,
     length: u64,
     /// First address and bytes that the node has.
@@ -183,7 +184,7 @@ impl OpenLog {
         Ok(Replayed { records, cut_bytes: self.length - found.good_to })
     }
 
-    /// Addresses that the node has and the log does not know of: first, how many.
+    /// Returns the addresses that the node has and the log does not know of: first address, bytes.
     #[must_use]
     pub fn grown(&self) -> Option<(u64, u64)> {
         (self.memory.1 > self.known).then(|| (self.memory.0 + self.known, self.memory.1 - self.known))
@@ -193,7 +194,7 @@ impl OpenLog {
     ///
     /// # Errors
     ///
-    /// What the system says. A full disk is no error once the file has a head: then the node starts, and refuses changes.
+    /// An error of the system. A full disk is none once the file has a head: then the node starts, and refuses changes.
     pub fn start(self, durability: Durability) -> Result<Log, LogError> {
         let path = self.path.clone();
         let (system, grown) = (LogError::system(&path), self.grown());
@@ -229,7 +230,7 @@ impl OpenLog {
             log.append(&Entry { change: Change::Stretch(Stretch::Grow, base, bytes), request: None });
         }
         if log.commit()? {
-            // So that damage of these records, too, is seen as such.
+            // Synced, so that later damage of these records is told from a torn end.
             match log.file.sync_data() {
                 Ok(()) => log.sync.wrote(log.bytes, true),
                 Err(error) if is_full(&error) => {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How far a log is on the disk; and the thread that sees to it where commits do not.
+//! Tracks how much of a log is on the disk; a thread syncs it where commits do not.
 //!
 //! - **Flow** [`Sync::wrote`] after each write ─▶ with [`Durability::Process`] a thread syncs once a second what is new ─▶
 //!   [`Sync::durable`] for the records that follow
-//! - **Owner** the log. Dropped, it waits for the thread, which holds the file and its lock no longer then
+//! - **Owner** the log. Dropping it waits for the thread, which then no longer holds the file or its lock
 
 use std::fs::File;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Durability;
 
-/// How often the thread syncs.
+/// Pause between two syncs by the thread.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(super) struct Sync {
 }
 
 impl Sync {
-    /// `bytes` bytes of the file are on the disk.
+    /// Starts the thread where commits do not sync. `bytes` bytes of the file are on the disk already.
     pub fn start(file: &Arc<File>, durability: Durability, bytes: u64) -> Sync {
         let reached = Arc::new(Reached {
             written: AtomicU64::new(bytes),
@@ -56,7 +56,7 @@ impl Sync {
         Sync { reached, thread: thread.flatten() }
     }
 
-    /// The file has so many bytes now; `durable`: they were synced.
+    /// Notes that the file has `bytes` bytes now; `durable`: they were synced.
     pub fn wrote(&self, bytes: u64, durable: bool) {
         self.reached.written.store(bytes, Ordering::Release);
         if durable {
@@ -64,7 +64,7 @@ impl Sync {
         }
     }
 
-    /// So many bytes of the file are on the disk, or more.
+    /// Returns a number of bytes of the file that are on the disk; there may be more.
     pub fn durable(&self) -> u64 {
         self.reached.durable.load(Ordering::Acquire)
     }

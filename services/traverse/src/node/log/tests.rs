@@ -36,7 +36,7 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-/// What a start finds, without what starts say of themselves.
+/// Replays a log as a start does, and leaves out the records of starts.
 fn replay(path: &Path, bytes: u64) -> Result<(Vec<Entry>, Replayed), LogError> {
     let mut all = Vec::new();
     let mut log = OpenLog::open(path, 1 << 32, bytes)?;
