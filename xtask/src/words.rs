@@ -112,7 +112,8 @@ pub fn check(options: &Options) -> Result<String, Failure> {
     let path = root.join(RECORD);
     let recorded = read_record(&path)?;
     let risen = risen(&counts, &recorded);
-    if !risen.is_empty() && !(options.record && recorded.is_empty()) {
+    let is_first = options.record && recorded.is_empty();
+    if !risen.is_empty() && !is_first {
         return Err(Failure::Broken(risen.join("\nxtask: ")));
     }
     if options.record {

@@ -2,7 +2,7 @@
 //! Maps with keys that this process chose itself: job ids, slots, sessions. A multiplication is hash enough for them.
 //!
 //! - **Not here** keys that a peer chooses to be inserted: those need the standard hasher, against floods of collisions. A peer's keys
-//! may be looked up.
+//!   may be looked up.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -3,8 +3,8 @@
 //!
 //! - **Flow** bytecode that the verifier accepts (`generate`), and functions written straight in the IR ([`function`]), which the
 //!   verifier might never produce: every instruction, loops, guards that fail, masked indices
-//! `cargo test -p memlift-traverse --release --test jit_random -- --ignored` runs until `MEMLIFT_WALK_PROGRAMS` (200 000) from
-//! `MEMLIFT_WALK_SEED` (1) on
+//!   `cargo test -p memlift-traverse --release --test jit_random -- --ignored` runs until `MEMLIFT_WALK_PROGRAMS` (200 000) from
+//!   `MEMLIFT_WALK_SEED` (1) on
 #![cfg(feature = "jit")]
 #![allow(unsafe_code)]
 
