@@ -95,8 +95,9 @@ pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const C
         for one in ranges.iter().filter(|one| one.bytes > 0) {
             tx.change(|t| {
                 let target = t.range_raw(one.object, one.kind.id, one.from, one.bytes)?;
-                // SAFETY: readable for `bytes` and not the pool's (the caller's promise); the object has as many (`range_raw`).
-                unsafe { std::ptr::copy_nonoverlapping(one.data, target.as_mut_ptr(), target.len()) };
+                // SAFETY: the caller vouches that the data is readable for `bytes`; it may lie in the pool's memory and overlap the
+                // target, which has as many (`range_raw`).
+                unsafe { std::ptr::copy(one.data, target.as_mut_ptr(), target.len()) };
                 Ok(())
             })?;
         }

@@ -179,6 +179,18 @@ impl Header {
         Ok(header)
     }
 
+    /// Refuses to write to a pool with features that this program does not know.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Feature`] with the bits of `ro_compat` that are unknown.
+    pub fn check_writable(&self) -> Result<(), Error> {
+        match self.ro_compat & !RO_COMPAT_KNOWN {
+            0 => Ok(()),
+            bits => Err(Error::Feature { bits }),
+        }
+    }
+
     /// Checks that the numbers fit together.
     fn validate(&self) -> Result<(), Error> {
         let lanes_fit = (1..=LANES_MAX).contains(&self.lanes)

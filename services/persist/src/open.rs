@@ -341,6 +341,9 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
+    if !options.read_only {
+        recover::read_header(&medium)?.check_writable()?;
+    }
     let State { header, positions, applier, recovered, shadow, lost: _ } =
         recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse)?;
     let mechanism = Mechanism::from_byte(header.mechanism)

@@ -357,6 +357,7 @@ impl Mend {
 
     /// The pool's own recovery.
     fn log(&mut self, loss: Loss) -> Result<()> {
+        recover::read_header(&self.medium)?.check_writable()?;
         let state = recover::recover(&self.medium, true, loss)?;
         if let Some(lost) = state.lost {
             let what = format!(

@@ -313,6 +313,23 @@ fn other_versions_features_and_files_are_named() {
 }
 
 #[test]
+fn unknown_features_for_writing_leave_a_pool_readable() {
+    let [closed, waiting] = sample_bytes(Mechanism::Redo);
+    let place = place();
+    for bytes in [&closed, &waiting] {
+        let newer = with_header(bytes, |header| header[44] = 8);
+        std::fs::write(&place.path, &newer).expect("written");
+        assert!(matches!(open(&place.path), Err(Error::Feature { bits: 8 })));
+        assert!(matches!(repair_in_place(&place.path), Err(Error::Feature { bits: 8 })));
+        let read_only = Options { read_only: true, ..Options::default() };
+        let pool = Pool::open(&place.path, &read_only).expect("opened for reading");
+        assert_eq!(sample::keys(&pool).expect("read"), sample::all());
+        drop(pool);
+        assert_eq!(std::fs::read(&place.path).expect("read"), newer, "nothing was written");
+    }
+}
+
+#[test]
 fn a_pool_for_reading_is_not_written_to() {
     let [closed, waiting] = sample_bytes(Mechanism::Redo);
     let place = place();
