@@ -33,6 +33,8 @@ pub(super) struct Responses {
 struct Segment {
     number: u32,
     region: Arc<Region>,
+    /// The server was told of it.
+    announced: bool,
     /// Ticks since a reply was viewed in it.
     quiet: u32,
     /// The server was asked to let go of it.
@@ -47,14 +49,21 @@ impl Responses {
         responses
     }
 
-    /// Adds a segment; gives it back if the session is over.
+    /// Adds a segment that the server has yet to be told of; gives it back if the session is over.
     fn add(&mut self, region: Arc<Region>) -> Option<Arc<Region>> {
         if self.ended {
             return Some(region);
         }
-        self.segments.push(Segment { number: self.next, region, quiet: 0, retired: false });
+        self.segments.push(Segment { number: self.next, region, announced: false, quiet: 0, retired: false });
         self.next += 1;
         None
+    }
+
+    /// Notes that the server was told of a segment, which may be retired from now on.
+    pub(super) fn announced(&mut self, number: u32) {
+        if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) {
+            segment.announced = true;
+        }
     }
 
     fn view(&mut self, number: u32) -> Option<Arc<Region>> {
@@ -83,7 +92,9 @@ impl Responses {
     /// segment stays. The server may refuse: it knows of replies that are on their way.
     pub(super) fn retire_quiet(&mut self) -> Vec<u32> {
         let mut retired = Vec::new();
-        for segment in self.segments.iter_mut().filter(|segment| segment.number != 0 && !segment.retired) {
+        // A segment whose announcement waits for room in the socket cannot be retired: the server does not know it yet.
+        let may_go = |segment: &&mut Segment| segment.number != 0 && segment.announced && !segment.retired;
+        for segment in self.segments.iter_mut().filter(may_go) {
             segment.quiet += 1;
             if segment.quiet > QUIET_TICKS && Arc::strong_count(&segment.region) == 1 {
                 segment.retired = true;

@@ -334,7 +334,9 @@ impl Inner {
             if !sent {
                 break;
             }
-            collector.owed.pop_front();
+            if let Some(Owed::Segment(packet, _)) = collector.owed.pop_front() {
+                self.responses.with(|responses| responses.announced(packet.index));
+            }
         }
         Ok(changed)
     }

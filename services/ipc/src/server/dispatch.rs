@@ -254,7 +254,11 @@ impl Dispatcher {
             Kind::Release => session.released(message.segment, message.offset),
             Kind::NoRoom => session.no_room(message.job),
             Kind::Query => session.tell(self.shared.state_of(session, message.job)),
-            Kind::Retire => session.retire(message.status, message.segment),
+            Kind::Retire => {
+                // Its announcement may still lie in the socket.
+                hear_all(session)?;
+                session.retire(message.status, message.segment)
+            }
             Kind::Reply | Kind::Failure | Kind::NeedRoom | Kind::State | Kind::Retired => {
                 Err(Error::peer_fault("a server's message from a client"))
             }

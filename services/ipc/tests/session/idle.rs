@@ -95,3 +95,28 @@ fn a_session_that_a_loop_watches_gives_back_in_its_turns() {
         answered += watch.turn(true).unwrap().len();
     }
 }
+
+/// A segment that the server has not heard of yet, since its announcement lies in the socket or waits for room there, is not retired
+/// under it: that would look like a fault of the client and end the session.
+#[test]
+fn memory_that_the_server_has_not_seen_yet_is_not_taken_from_it() {
+    let name = unique("unseen");
+    let _server = server(&name, ServerOptions { handlers: 1, ..ServerOptions::default() });
+    let data = pattern(40_000);
+    let outgoing = memlift_ipc::Outgoing::from(data.as_slice());
+    for _ in 0..3 {
+        let client = Client::connect(&name, ClientOptions::default()).unwrap();
+        let watch = Watch::new(client.clone()).unwrap();
+        let (mut sent, mut answered) = (0, 0);
+        while answered < 20 {
+            while sent < 20 && watch.submit("echo", &outgoing, None).unwrap().is_some() {
+                sent += 1;
+            }
+            client.idle_for_a_while();
+            for (_, answer) in watch.turn(true).unwrap() {
+                assert!(answer.unwrap().to_vec() == data);
+                answered += 1;
+            }
+        }
+    }
+}
