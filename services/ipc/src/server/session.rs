@@ -69,6 +69,8 @@ struct ReplySide {
     overflow: VecDeque<Message>,
     /// Replies for which the pool has no room yet.
     roomless: VecDeque<Roomless>,
+    /// The job for whose reply the client was asked for room, until it has answered by a segment or by a refusal.
+    asked: Option<u64>,
 }
 
 /// A reply that waits for a larger pool.
@@ -177,6 +179,7 @@ impl Session {
                     lent: NumberMap::default(),
                     overflow: VecDeque::new(),
                     roomless: VecDeque::new(),
+                    asked: None,
                 },
             ),
             control,
@@ -214,7 +217,10 @@ impl Session {
                 let (next, segments, total) =
                     self.reply.with(|side| (side.pool.next(), side.pool.segments(), side.pool.total()));
                 let region = map_segment(fd, packet.bytes, Access::ReadWrite, judge(next, segments, total)?)?;
-                let unused = self.reply.with(|side| side.pool.add(region));
+                let unused = self.reply.with(|side| {
+                    side.asked = None;
+                    side.pool.add(region)
+                });
                 drop(unused);
                 reach(Step::SegmentMapped);
                 self.place_roomless()?;
@@ -376,11 +382,8 @@ impl Session {
                 side.answer(message, views);
             }
             Stage::Aside(shape, bytes) => {
-                let mut wanted = Message::new(Kind::NeedRoom, message.job);
-                wanted.bytes = bytes.len() as u64;
                 side.roomless.push_back(Roomless { message, shape, bytes, views: Arc::clone(views) });
-                side.push(wanted);
-                reach(Step::RoomWanted);
+                side.ask_for_room();
             }
             Stage::Refused(text) => {
                 message.kind = Kind::Failure as u8;
@@ -423,15 +426,22 @@ impl Session {
     /// Fails the reply for which the client has no room.
     pub(super) fn no_room(&self, job: u64) -> Result<(), Error> {
         let mut side = self.reply.lock();
+        if side.asked == Some(job) {
+            side.asked = None;
+        }
         let at = side.roomless.iter().position(|reply| reply.message.job == job);
-        // Not there: a slot was released meanwhile, and the reply has been placed.
-        let Some(at) = at else { return Ok(()) };
-        let Some(mut reply) = side.roomless.remove(at) else { return Ok(()) };
+        let Some(mut reply) = at.and_then(|at| side.roomless.remove(at)) else {
+            // A slot was released meanwhile, and the reply has been placed. Others may wait.
+            side.ask_for_room();
+            self.settle(side);
+            return Ok(());
+        };
         reply.message.kind = Kind::Failure as u8;
         reply.message.flags = 0;
         reply.message.status = FailureCode::OutOfMemory as u16;
         side.say(&mut reply.message, "the client's response pool cannot grow");
         side.answer(reply.message, &reply.views);
+        side.ask_for_room();
         self.settle(side);
         drop(reply);
         Ok(())
@@ -444,7 +454,11 @@ impl Session {
             let Some(bytes) = side.roomless.front().map(|reply| reply.bytes.len() as u64) else {
                 return Ok(());
             };
-            let Some((slot, region)) = side.pool.allocate(bytes) else { return Ok(()) };
+            let Some((slot, region)) = side.pool.allocate(bytes) else {
+                side.ask_for_room();
+                self.settle(side);
+                return Ok(());
+            };
             let Some(mut reply) = side.roomless.pop_front() else { return Ok(()) };
             drop(side);
             reach(Step::LateSlotTaken);
@@ -493,6 +507,17 @@ impl ReplySide {
     fn lend(&mut self, message: &mut Message, shape: &Shape, slot: Slot) {
         message.describe(shape, slot.segment, slot.offset, slot.bytes);
         self.lent.insert((slot.segment, slot.offset), slot);
+    }
+
+    /// Asks the client for room for the first reply that waits for it. One question at a time: each is answered by a segment or by a
+    /// refusal, and several replies may fit into one segment.
+    fn ask_for_room(&mut self) {
+        let (None, Some(first)) = (self.asked, self.roomless.front()) else { return };
+        let mut wanted = Message::new(Kind::NeedRoom, first.message.job);
+        wanted.bytes = first.bytes.len() as u64;
+        self.asked = Some(first.message.job);
+        self.push(wanted);
+        reach(Step::RoomWanted);
     }
 
     /// Sends (later, if the ring is full) the answer to a call.

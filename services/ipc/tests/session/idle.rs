@@ -120,3 +120,25 @@ fn memory_that_the_server_has_not_seen_yet_is_not_taken_from_it() {
         }
     }
 }
+
+/// Replies that wait for room ask for it one after the other: each segment may take several of them.
+#[test]
+fn a_burst_of_replies_makes_room_once_and_not_for_each() {
+    let name = unique("burst");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let watch = Watch::new(client.clone()).unwrap();
+    let data = pattern(5000);
+    let outgoing = memlift_ipc::Outgoing::from(data.as_slice());
+    let (mut sent, mut answers) = (0, Vec::new());
+    while answers.len() < 400 {
+        while sent < 400 && watch.submit("echo", &outgoing, None).unwrap().is_some() {
+            sent += 1;
+        }
+        // The answers stay viewed: no slot comes back.
+        answers.extend(watch.turn(true).unwrap().into_iter().map(|(_, answer)| answer.unwrap()));
+    }
+    assert!(answers.iter().all(|answer| answer.to_vec() == data));
+    let (_, responses) = pools(&client);
+    assert!(responses < 8 << 20, "{responses} bytes for 400 answers of 5000");
+}
