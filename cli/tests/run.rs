@@ -409,10 +409,12 @@ int main(void) {
 fn a_wait_is_where_it_was_and_a_thread_that_was_waited_for_is_known() {
     use memlift_model::whatif::{Trace, What};
     let place = Place::new();
-    let (program, file) = (compiled(&place, JOINED), path(&place, "c.trace"));
+    let program = compiled(&place, JOINED);
     let mut seen = Vec::new();
     // A busy machine may have taken the core between the thread's end and the wait's.
-    for _ in 0..5 {
+    for attempt in 0..5 {
+        // `record` keeps an existing file, so each attempt has its own.
+        let file = path(&place, &format!("c{attempt}.trace"));
         let output = place.run(&["record", "-q", "-o", &file, "--", &program]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let trace = Trace::read(&std::fs::read(&file).expect("the trace")).expect("a trace");
