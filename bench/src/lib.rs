@@ -35,6 +35,7 @@ mod pin;
 #[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
 mod probe;
 mod python;
+mod published;
 mod record;
 #[expect(unsafe_code, reason = "calls the C reference routines")]
 mod reference;
@@ -55,6 +56,7 @@ pub use definition::Definition;
 pub use dropins::{Dropin, preload, tap};
 pub use error::BenchError;
 pub use probe::{Compared, compare};
+pub use published::write as publish;
 pub use record::date;
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};

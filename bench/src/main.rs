@@ -14,6 +14,15 @@ fn main() -> ExitCode {
     }
     let mut arguments = std::env::args().skip(1);
     let service = arguments.next().unwrap_or_default();
+    if service == "publish" {
+        return match memlift_bench::publish(std::path::Path::new("docs/benchmarks")) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let mut options = Options::default();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {

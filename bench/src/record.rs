@@ -45,7 +45,7 @@ pub fn now() -> String {
 }
 
 /// The nearest folder upwards that holds bench/definitions.
-fn checkout() -> Result<PathBuf, BenchError> {
+pub(crate) fn checkout() -> Result<PathBuf, BenchError> {
     let here = std::env::current_dir().map_err(BenchError::system("finding the current folder"))?;
     here.ancestors()
         .find(|folder| folder.join("bench/definitions").is_dir() && folder.join("Cargo.toml").is_file())

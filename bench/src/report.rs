@@ -173,7 +173,7 @@ fn names(body: &mut String, mut named: Vec<(f64, String, &str)>) {
 }
 
 /// Every ratio with its lower bound, on one logarithmic axis.
-fn ratios(rows: &[Row]) -> Option<String> {
+pub(crate) fn ratios(rows: &[Row]) -> Option<String> {
     const LINE: f64 = 18.0;
     let rows: Vec<(&Row, f64)> =
         rows.iter().filter_map(|row| Some((row, row.ratio.filter(|ratio| *ratio > 0.0)?))).collect();

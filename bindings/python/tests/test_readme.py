@@ -46,6 +46,14 @@ def test_server_and_client() -> None:
             serving.kill()
 
 
+def test_the_first_script(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(block("import Executor"))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[0.")
+
+
 @pytest.mark.parametrize(
     "mark, after",
     [
@@ -63,4 +71,13 @@ def test_block(tmp_path, mark, after) -> None:
 
 
 def test_every_block_is_run() -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
+
+
+def test_it_is_short() -> None:
+    assert len(README.read_text().split()) <= 1200
+
+
+def test_its_links_lead_somewhere() -> None:
+    for link in re.findall(r"\]\(([^)#]+)", README.read_text()):
+        assert link.startswith("http") or (README.parent / link).exists(), link
