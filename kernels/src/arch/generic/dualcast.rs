@@ -89,18 +89,38 @@ struct Dual<V> {
     vector: core::marker::PhantomData<V>,
 }
 
+/// Copies a line of `N` vectors past the cache to both targets.
+///
+/// # Safety
+///
+/// `source` is readable and both targets are writable for `N` vectors; the targets are aligned to a vector.
+#[inline(always)]
+unsafe fn line_to_both<V: Vector, const N: usize>(target1: *mut u8, target2: *mut u8, source: *const u8) {
+    // SAFETY: the caller promises `N` vectors in all three buffers.
+    unsafe {
+        let row: [V; N] = load_row(source);
+        for target in [target1, target2] {
+            for (index, vector) in row.iter().enumerate() {
+                vector.stream(target.add(index * V::BYTES));
+            }
+        }
+    }
+}
+
 impl<V: Vector> Lines for Dual<V> {
+    /// Both targets get a whole line at a time. Stores that change target every half line would keep two write-combining
+    /// buffers open at once, which costs 9 % on Zen 3 (`dualcast/*/cold`).
     #[inline(always)]
     unsafe fn line(&mut self, _lane: usize, offset: usize) {
-        let mut i = offset;
-        while i < offset + LINE_BYTES {
-            // SAFETY: `walk` stays within the buffers; both targets are aligned to a line.
-            unsafe {
-                let vector = V::load(self.source.add(i));
-                vector.stream(self.target1.add(i));
-                vector.stream(self.target2.add(i));
+        // SAFETY: `walk` stays within the buffers; both targets are aligned to a line.
+        unsafe {
+            let (source, target1, target2) =
+                (self.source.add(offset), self.target1.add(offset), self.target2.add(offset));
+            match LINE_BYTES / V::BYTES {
+                1 => line_to_both::<V, 1>(target1, target2, source),
+                2 => line_to_both::<V, 2>(target1, target2, source),
+                _ => line_to_both::<V, 4>(target1, target2, source),
             }
-            i += V::BYTES;
         }
     }
 
