@@ -14,6 +14,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
+use memlift_engine::observe::{self, Executor, OperationStats};
+
 use crate::area::Area;
 use crate::child::Bound;
 use crate::copier::{Copier, Glibc};
@@ -73,7 +75,7 @@ pub struct Contender {
     // Fields drop in this order: the process sees the end of its stdin before it is killed.
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    _child: Bound,
+    child: Bound,
 }
 
 impl Contender {
@@ -102,13 +104,21 @@ impl Contender {
             who,
             stdin: stdin.expect("stdin is piped"),
             stdout: BufReader::new(stdout.expect("stdout is piped")),
-            _child: child,
+            child,
         })
     }
 
     /// Returns the contender's identity.
     pub fn who(&self) -> Who {
         self.who
+    }
+
+    /// Returns how many of its copies were shared with another core, as its stats page counts them.
+    pub fn shared_copies(&mut self) -> Result<u64, BenchError> {
+        let view = observe::attach(self.child.process().id())
+            .map_err(|error| BenchError::Engine { reason: error.to_string() })?;
+        let shared = |row: &OperationStats| row.executor == Executor::Split.name();
+        Ok(view.operations().iter().filter(|row| shared(row)).map(|row| row.operations).sum())
     }
 
     /// Describes how it is configured.

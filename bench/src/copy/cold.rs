@@ -54,7 +54,11 @@ impl<'a> Cold<'a> {
 
         let (warm, counted) = if self.quick { (1, PAIRS_QUICK) } else { (PAIRS_WARM, PAIRS) };
         let mut taken: [Vec<Took>; 2] = [Vec::new(), Vec::new()];
+        let mut shared_before = 0;
         for round in 0..warm + counted {
+            if round == warm && condition == Where::Busy {
+                shared_before = self.running[ours].shared_copies()?;
+            }
             let mut values = [None; 2];
             for (turn, sum) in sums.into_iter().enumerate() {
                 // Even rounds: ours first. The first side copies source 0, so a copy left out shows.
@@ -74,6 +78,10 @@ impl<'a> Cold<'a> {
             // The sides swap sources every round, so both must have given the same value for each source.
             self.agree(definition, pass, bytes, values)?;
         }
+        let shared = match condition {
+            Where::Busy => Some(self.running[ours].shared_copies()? - shared_before),
+            _ => None,
+        };
         drop(neighbour);
         let limit = self.limit(ours, bytes)?;
 
@@ -84,6 +92,7 @@ impl<'a> Cold<'a> {
         let cpu = |took: &[Took]| Some(median(took.iter().map(|took| took.cpu_s)));
         row.cpu_s = CpuSeconds { ours: cpu(&ours_took), theirs: cpu(&theirs_took) };
         row.count.insert("faults".to_owned(), ours_took.iter().map(|took| took.faults).sum());
+        row.count.extend(shared.map(|shared| ("shared".to_owned(), shared)));
         let seconds = median(ours_took.iter().map(|took| took.seconds));
         row.qualifies = format!(
             "cold: {} MiB swept, cache measured {} MiB; {} of {} cores{}; {} B pages; {}; each side a process of its own; \
