@@ -64,6 +64,10 @@ fn put(scope: Scope, room: &mut Room) {
             c"memlift: a thread has a system-call filter of its own: its memory cannot be kept under the budget; ",
             c"run it without memlift, or with the kernel's backend\n",
         ]),
+        Err(Refused::Kernel(libc::ENOMEM)) => words::die(&[
+            c"memlift: too many programs replaced each other by exec in this process while memory was short: each needs a ",
+            c"system-call filter, and the kernel takes 32,768 instructions of them; a larger budget avoids it\n",
+        ]),
         Err(Refused::Kernel(_)) => words::die(&[
             c"memlift: the kernel refused the system-call filter (seccomp); `memlift doctor` says what this machine has\n",
         ]),
@@ -86,7 +90,7 @@ pub fn hook() {
     with_room(|room| {
         await_masks(room);
         texts(room);
-        put(Scope::All, room);
+        put(if filter::inherited() { Scope::Image } else { Scope::All }, room);
         if let Some(pager) = Pager::get() {
             kept::find(pager, &mut room.bytes);
         }

@@ -10,17 +10,51 @@
 //! - **Owner** a filter stays for good, also over `exec`. So what traps without a look at a pointer asks for the text of *this*
 //!   image ([`Texts`]), which the next one, at other random addresses and perhaps without our handler, does not
 //!   share; and what lies below 4 GiB, where addresses are not random, is left out
+//! - **Exec** the kernel takes 32,768 instructions of filters for a process, inherited ones included. Pointers into the arena are
+//!   the same in every image, so an image that inherited those rules ([`inherited`]) adds the rules about its text only
 //! - **Not here** the meaning of the calls: `table`; the handling of a trap: `trap`
+
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES};
 
 use crate::bpf::{AND, ANY_BIT, AT_LEAST, Assembler, EQUAL, Instruction, LABELS, LOAD, Label, RETURN};
-use crate::gate::GATE_RETURN;
+use crate::gate::{self, GATE_RETURN};
 use crate::sys;
-use crate::table::{ABSENT, INDIRECT, TABLE};
+use crate::table::{self, ABSENT, INDIRECT, TABLE};
+use crate::thread::{OURS, set_mask};
 
-/// Value of `si_errno` in a trap of this filter.
-pub const MARK: i32 = 0x6d7a;
+/// Value of `si_errno` in a trap of a filter with these rules. Its low byte is a hash of them: another version of this library,
+/// whose filter may look at other calls, has another mark.
+pub const MARK: i32 = MARK_FAMILY | table::hash(RULES_VERSION) as i32;
+const MARK_FAMILY: i32 = 0x6d00;
+/// Counts changes of the rules about pointers that the tables do not show.
+const RULES_VERSION: u8 = 1;
+
+/// Returns true if a trap's `si_errno` is that of a filter of any version.
+pub fn is_mark(error: i32) -> bool {
+    error & !0xff == MARK_FAMILY
+}
+
+/// Mark of the filter that trapped the last probe; 0: none did.
+static PROBED: AtomicI32 = AtomicI32::new(0);
+
+/// Called by the handler of a trapped probe.
+pub fn answer_probe(mark: i32) {
+    PROBED.store(mark, Relaxed);
+}
+
+/// Returns true if this process inherited a filter of this version: pointers into the arena are trapped already. Our handlers have
+/// to be installed.
+pub fn inherited() -> bool {
+    let mask = set_mask(libc::SIG_UNBLOCK, OURS);
+    PROBED.store(0, Relaxed);
+    // SAFETY: no byte is asked for, so the kernel writes none.
+    unsafe { gate::probe(libc::SYS_getrandom as usize, [ARENA_BASE, 0, 0, 0, 0, 0]) };
+    set_mask(libc::SIG_SETMASK, mask);
+    PROBED.load(Relaxed) == MARK
+}
 
 const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000 | MARK as u32;
@@ -117,6 +151,8 @@ pub enum Scope {
     Guard,
     /// All calls that the tables name.
     All,
+    /// What [`Scope::All`] traps by the text of this image, without its rules about pointers.
+    Image,
 }
 
 struct Writer<'a> {
@@ -141,6 +177,12 @@ pub fn write(
         Scope::Guard => {
             kinds.add(libc::SYS_rt_sigaction, Some((0, also(libc::SYS_rt_sigaction))));
             kinds.add(libc::SYS_rt_sigprocmask, Some((0, also(libc::SYS_rt_sigprocmask))));
+        }
+        Scope::Image => {
+            let numbers = TABLE.iter().map(|(number, _)| number).chain(INDIRECT);
+            for &number in numbers.filter(|&&number| also(number) != Also::Nothing) {
+                kinds.add(number, Some((0, also(number))));
+            }
         }
         Scope::All => {
             ABSENT.iter().for_each(|&number| kinds.add(number, None));
@@ -229,12 +271,15 @@ impl Writer<'_> {
 
     /// The rules of one class.
     fn check(&mut self, scope: Scope, mask: u8, also: Also) {
-        let past = self.assembler.label();
-        self.assembler.push(LOAD, 0, 0, FROM);
-        self.assembler.jump_unless(EQUAL, GATE_RETURN as u32, past);
-        self.assembler.push(LOAD, 0, 0, FROM + 4);
-        self.assembler.jump_if(EQUAL, (GATE_RETURN >> 32) as u32, self.allow);
-        self.assembler.place(past);
+        if mask != 0 {
+            // The gate is not in the program's text: only the rules about pointers have to ask for it.
+            let past = self.assembler.label();
+            self.assembler.push(LOAD, 0, 0, FROM);
+            self.assembler.jump_unless(EQUAL, GATE_RETURN as u32, past);
+            self.assembler.push(LOAD, 0, 0, FROM + 4);
+            self.assembler.jump_if(EQUAL, (GATE_RETURN >> 32) as u32, self.allow);
+            self.assembler.place(past);
+        }
         for argument in (0..6).filter(|argument| mask >> argument & 1 != 0) {
             self.assembler.push(LOAD, 0, 0, high(argument));
             self.assembler.push(AND, 0, 0, ARENA_MASK);

@@ -25,6 +25,15 @@ core::arch::global_asm!(
     "syscall",
     "ret",
     ".size memlift_preload_gate, .-memlift_preload_gate",
+    // A call that comes neither from the gate nor from the program's text.
+    ".p2align 4",
+    ".globl memlift_preload_probe",
+    ".hidden memlift_preload_probe",
+    ".type memlift_preload_probe,@function",
+    "memlift_preload_probe:",
+    "syscall",
+    "ret",
+    ".size memlift_preload_probe, .-memlift_preload_probe",
     // Returns from a signal handler; debuggers and unwinders know it by these bytes.
     ".p2align 4",
     ".globl memlift_preload_return",
@@ -39,7 +48,13 @@ core::arch::global_asm!(
 
 unsafe extern "C" {
     fn memlift_preload_gate();
+    fn memlift_preload_probe();
     fn memlift_preload_return();
+}
+
+/// Where the kernel says that a call of [`probe`] came from: behind the instruction.
+pub fn probe_return() -> usize {
+    memlift_preload_probe as *const () as usize + 2
 }
 
 static ENTRY: AtomicUsize = AtomicUsize::new(0);
@@ -59,8 +74,30 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
         0 => memlift_preload_gate as *const () as usize,
         entry => entry,
     };
+    // SAFETY: both entries are `syscall; ret`; the call is the caller's affair.
+    unsafe { call_from(entry, number, arguments) }
+}
+
+/// Makes a system call that every filter of this library looks at. A trapped call returns its own number, if the handler of the
+/// trap leaves the registers alone.
+///
+/// # Safety
+///
+/// As for the call itself.
+pub unsafe fn probe(number: usize, arguments: [usize; 6]) -> isize {
+    // SAFETY: the entry is `syscall; ret`; the call is the caller's affair.
+    unsafe { call_from(memlift_preload_probe as *const () as usize, number, arguments) }
+}
+
+/// Makes a system call by the instruction at `entry`.
+///
+/// # Safety
+///
+/// The code at `entry` is `syscall; ret`; and as for the call itself.
+#[inline(always)]
+unsafe fn call_from(entry: usize, number: usize, arguments: [usize; 6]) -> isize {
     let result;
-    // SAFETY: the code at `entry` is `syscall; ret`, which changes rax, rcx and r11; the call is the caller's affair.
+    // SAFETY: the code at `entry` is `syscall; ret`, as the caller promises: it changes rax, rcx and r11 only.
     unsafe {
         core::arch::asm!(
             "call {entry}",

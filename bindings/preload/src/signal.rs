@@ -137,13 +137,27 @@ pub unsafe fn return_mask(context: *mut c_void) -> *mut u64 {
     unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast() }
 }
 
+/// The address behind the instruction that was trapped.
+///
+/// # Safety
+///
+/// `context` is what the kernel gave a handler.
+unsafe fn called_from(context: *mut c_void) -> usize {
+    // SAFETY: the caller's.
+    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as usize }
+}
+
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let number = errno();
     // SAFETY: the kernel gave both.
     unsafe {
         let code = (*info).si_code;
-        if signal == libc::SIGSYS && code == FROM_SECCOMP && (*info).si_errno == filter::MARK {
-            trap::on_trap(context);
+        if signal == libc::SIGSYS && code == FROM_SECCOMP && filter::is_mark((*info).si_errno) {
+            if called_from(context) == gate::probe_return() {
+                filter::answer_probe((*info).si_errno);
+            } else {
+                trap::on_trap(context);
+            }
             set_errno(number);
             return;
         }

@@ -282,6 +282,30 @@ pub const INDIRECT: &[i64] = &[
 /// have another way. Rings that were made before are followed by `rings`.
 pub const ABSENT: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3];
 
+/// A hash of everything that the filter takes from the tables (FNV-1a, folded to a byte).
+pub const fn hash(version: u8) -> u8 {
+    const fn add(hash: u32, word: u32) -> u32 {
+        (hash ^ word).wrapping_mul(0x0100_0193)
+    }
+    let mut hash = add(0x811c_9dc5, version as u32);
+    let mut index = 0;
+    while index < TABLE.len() {
+        hash = add(hash, TABLE[index].0 as u32);
+        let mut pointer = 0;
+        while pointer < TABLE[index].1.len() {
+            hash = add(hash, TABLE[index].1[pointer].0 as u32);
+            pointer += 1;
+        }
+        index += 1;
+    }
+    index = 0;
+    while index < ABSENT.len() {
+        hash = add(hash, ABSENT[index] as u32);
+        index += 1;
+    }
+    (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8
+}
+
 /// The pointers of a call.
 pub fn find(number: usize) -> &'static [Pointer] {
     TABLE.iter().find(|(known, _)| *known == number as i64).map_or(&[], |(_, pointers)| pointers)

@@ -79,7 +79,7 @@ fn bash_with_a_large_array_and_pipes() {
 }
 
 /// A process that becomes another just when memory is short; and the descriptors that scripts choose are theirs. Each exec adds a
-/// filter, and the kernel takes only so many instructions of filters for a process: at about twenty in a row the job ends in words.
+/// filter, and the kernel takes only so many instructions of filters for a process.
 #[test]
 fn bash_becomes_bash_again_and_again() {
     if is_there("bash") {
@@ -88,8 +88,8 @@ fn bash_becomes_bash_again_and_again() {
             "bash",
             "for ((i = 0; i < 120000; i++)); do a+=(\"item $i $((i * i))\"); done; \
              exec 3< <(echo three); read -r line <&3; echo $line; \
-             again='n=$((n + 1)); export n; [ $n -lt 12 ] && exec bash -c \"$0\" \"$0\"; echo $n'; \
-             for k in 1 2 3 4 5 6 7 8; do n=0 bash -c \"$again\" \"$again\"; done; echo ${#a[@]} ${a[119999]}",
+             again='n=$((n + 1)); export n; [ $n -lt 60 ] && exec bash -c \"$0\" \"$0\"; echo $n'; \
+             for k in 1 2 3; do n=0 bash -c \"$again\" \"$again\"; done; echo ${#a[@]} ${a[119999]}",
         );
     }
 }
