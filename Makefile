@@ -26,6 +26,7 @@ TESTED_MEMLIFT := $(CARGO_TARGET_DIR)/debug/memlift
 TESTED_PACKAGE := $(CARGO_TARGET_DIR)/debug/python
 DEMO := $(CARGO_TARGET_DIR)/demo
 COMMAND := -p memlift-cli
+LAB := -p memlift-lab
 DROPINS := -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload -p memlift-tap
 PYTHON_CRATE := bindings/python
 # The Python package, put together from links beside what was built: what `make build` left in .venv stays.
@@ -56,11 +57,11 @@ demo:
 	@$(MAKE) --jobs=2 venv demo-first
 	@$(call package_beside,$(DEMO))
 	@$(DEMO)/memlift tour ipc
-	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND) $(DROPINS)
+	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND) $(LAB) $(DROPINS)
 	@$(DEMO)/memlift tour transform persist traverse zmem
 
 demo-first: rust
-	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND)
+	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND) $(LAB)
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
 # The Rust tests keep every core busy. The other parts wait for disks, leases and each other's processes: side by side they fill
@@ -123,8 +124,9 @@ vm-test: rust
 	tools/vm-test ext4
 	tools/vm-test-zmem
 
-## build   Leaves target/release/memlift and the drop-ins beside it, and the Python package in .venv
+## build   Leaves target/release/memlift and memlift-lab, the drop-ins beside them, and the Python package in .venv
 build: binary package
+	$(CARGO) build --release $(LAB)
 
 rust:
 	@tools/setup rust

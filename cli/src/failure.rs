@@ -4,7 +4,8 @@
 //! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
+use std::process::ExitCode;
 
 /// Reason why a command did not succeed.
 #[derive(Debug)]
@@ -20,6 +21,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Says it on standard error; returns the exit code of the command.
+    pub fn exit(&self) -> ExitCode {
+        if !matches!(self, Self::NobodyReads) {
+            let _ = writeln!(io::stderr(), "memlift: error: {self}");
+        }
+        ExitCode::from(self.exit_code())
+    }
+
     /// The exit code of the command.
     pub fn exit_code(&self) -> u8 {
         match self {

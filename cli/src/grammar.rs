@@ -7,9 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use memlift_bench::Chapter;
 
-use crate::{dropin, job, map, node, pool, record, reproduce, run, whatif};
+use crate::{dropin, job, lab, map, node, pool, record, run};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -27,14 +26,8 @@ pub struct Arguments {
 /// The verbs and nouns.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// The main job of each service on real input, beside its rivals
-    Tour {
-        /// Only these; all without one
-        chapters: Vec<TourChapter>,
-        /// As briefly as possible: everything runs and is checked, the numbers say little
-        #[arg(long)]
-        quick: bool,
-    },
+    /// The main job of each service on real input, beside its rivals (starts memlift-lab)
+    Tour(lab::Args),
     /// Show this machine's facilities, how memlift uses them, and what to do about the rest
     Doctor {
         /// Where a pool would be: its folder is asked what it can promise
@@ -43,26 +36,8 @@ pub enum Command {
     },
     /// Measure this machine (about a second) and keep the result on disk
     Calibrate,
-    /// Measure a service beside its rivals
-    Bench {
-        /// The service to measure
-        service: BenchService,
-        /// Only rows whose name starts with this, or matches it where it holds a *
-        #[arg(long, value_name = "NAME")]
-        only: Option<String>,
-        /// Prove that every row runs and verifies; no verdict on time
-        #[arg(long)]
-        quick: bool,
-        /// Append the rows to bench/record of the checkout that holds the current folder
-        #[arg(long)]
-        record: bool,
-        /// Write index.html into this folder: both sides over size, ratios, every row; one file, no network
-        #[arg(long, value_name = "DIR")]
-        report: Option<PathBuf>,
-        /// Replace a report that is there
-        #[arg(long, requires = "report")]
-        force: bool,
-    },
+    /// Measure a service beside its rivals (starts memlift-lab)
+    Bench(lab::Args),
     /// Calls between processes
     Ipc {
         /// The verb of sessions
@@ -120,7 +95,7 @@ pub enum Command {
     },
     /// A program under an exact budget of memory, compressed pages included
     #[command(after_help = run::EXAMPLES)]
-    Run(Box<run::Wish>),
+    Run(Box<run::Args>),
     /// Jobs that run under a budget
     Job {
         /// The verb of jobs
@@ -129,13 +104,11 @@ pub enum Command {
     },
     /// Record a program's work on memory while it runs
     #[command(after_help = record::EXAMPLES)]
-    Record(record::Wish),
-    /// Estimate the effect of an accelerator on a recorded program
-    #[command(after_help = whatif::EXAMPLES)]
-    Whatif(whatif::Wish),
-    /// Figures of papers on accelerators, beside what the device models here give
-    #[command(after_help = reproduce::EXAMPLES)]
-    Reproduce(reproduce::Wish),
+    Record(record::Args),
+    /// Estimate the effect of an accelerator on a recorded program (starts memlift-lab)
+    Whatif(lab::Args),
+    /// Figures of papers on accelerators, beside what the device models give (starts memlift-lab)
+    Reproduce(lab::Args),
     /// Pools: objects that survive a crash, in a file
     Pool {
         /// The verb of pools
@@ -155,25 +128,6 @@ pub enum Command {
     },
 }
 
-/// Services with a bench.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchService {
-    /// Copies inside one process
-    Copy,
-    /// The papers' machines: how fast they run, how near they come to their papers
-    Devices,
-    /// Calls between processes
-    Ipc,
-    /// Transactions that survive a crash
-    Persist,
-    /// Copies that seal, open, pack, unpack or check on the way
-    Transform,
-    /// Pointer walks that run where the data lives
-    Traverse,
-    /// More memory than the budget
-    Zmem,
-}
-
 /// Verbs of `ipc`.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum IpcVerb {
@@ -189,33 +143,6 @@ pub enum ConfigVerb {
 }
 
 /// Where the bytes of a copy lie.
-/// Chapters of the tour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TourChapter {
-    /// A model server in another process
-    Ipc,
-    /// Debian's nginx before and after the drop-ins
-    Transform,
-    /// A program that is killed, and what its pool has then
-    Persist,
-    /// One lookup along a chain, as a walk and as many reads
-    Traverse,
-    /// A job that its memory limit kills, and the same under a budget
-    Zmem,
-}
-
-impl From<TourChapter> for Chapter {
-    fn from(chapter: TourChapter) -> Chapter {
-        match chapter {
-            TourChapter::Ipc => Chapter::Ipc,
-            TourChapter::Transform => Chapter::Transform,
-            TourChapter::Persist => Chapter::Persist,
-            TourChapter::Traverse => Chapter::Traverse,
-            TourChapter::Zmem => Chapter::Zmem,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheState {
     /// Bytes are in the CPU's cache

@@ -6,47 +6,41 @@
 //! - **Errors** `memlift: error: …` on standard error, which says what to do
 #![forbid(unsafe_code)]
 
-mod bench;
 mod calibrate;
 mod config;
 mod doctor;
 mod dropin;
 mod explain;
 mod exposition;
-mod failure;
 mod grammar;
 mod http;
 mod job;
+mod lab;
 mod map;
 mod metrics;
 mod node;
 mod node_log;
-mod output;
 mod pool;
-mod print;
 mod python;
 mod record;
-mod reproduce;
 mod run;
 mod sample;
 mod sessions;
-mod size;
 mod top;
-mod whatif;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use memlift_bench::{Options, TourOptions};
+use memlift_cli::{failure, output, print, probe, size};
 
 use failure::Failure;
-use grammar::{Arguments, Command, ConfigVerb, IpcVerb, TourChapter};
+use grammar::{Arguments, Command, ConfigVerb, IpcVerb};
 
 fn main() -> ExitCode {
-    // A bench may start this program again as the process that it compares with.
-    if let Some(code) = memlift_bench::child() {
+    // `doctor` and `dropin check` start this program again to measure a library.
+    if let Some(code) = probe::child_main() {
         return code;
     }
     let arguments = match Arguments::try_parse() {
@@ -63,26 +57,19 @@ fn main() -> ExitCode {
     };
     let json = arguments.json;
     let programs = match &arguments.command {
-        Command::Run(wish) => Some(run::run(wish, json)),
-        Command::Record(wish) => Some(record::run(wish, json)),
+        Command::Run(args) => Some(run::run(args, json)),
+        Command::Record(args) => Some(record::run(args, json)),
         _ => None,
     };
     match programs {
         Some(Ok(code)) => return ExitCode::from(code),
-        Some(Err(failure)) => return failed(&failure),
+        Some(Err(failure)) => return failure.exit(),
         None => {}
     }
     match verb(arguments.command, json) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failed(&failure),
+        Err(failure) => failure.exit(),
     }
-}
-
-fn failed(failure: &Failure) -> ExitCode {
-    if !matches!(failure, Failure::NobodyReads) {
-        let _ = writeln!(std::io::stderr(), "memlift: error: {failure}");
-    }
-    ExitCode::from(failure.exit_code())
 }
 
 fn verb(command: Command, json: bool) -> Result<(), Failure> {
@@ -98,9 +85,9 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Node(args) => node::run(&args, json),
         Command::Map { verb } => map::run(verb, json),
         Command::Job { verb } => job::run(&verb, json),
-        Command::Run(wish) => run::run(&wish, json).map(|_| ()),
-        Command::Record(wish) => record::run(&wish, json).map(|_| ()),
-        Command::Whatif(wish) => whatif::run(&wish, json),
+        Command::Run(args) => run::run(&args, json).map(|_| ()),
+        Command::Record(args) => record::run(&args, json).map(|_| ()),
+        Command::Whatif(args) => Err(lab::run("whatif", &args, json)),
         Command::Pool { verb } => pool::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),
@@ -110,13 +97,8 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Metrics { listen: None, .. } => metrics::once(json),
         Command::Explain { subject, size, cache } => explain::run(&subject, size.as_deref(), cache, json),
         Command::Calibrate => calibrate::run(json),
-        Command::Reproduce(wish) => reproduce::run(&wish, json),
-        Command::Bench { service, only, quick, record, report, force } => {
-            bench::run(service, &Options { only, quick, json, record, report }, force)
-        }
-        Command::Tour { chapters, quick } => {
-            let chapters = chapters.into_iter().map(TourChapter::into).collect();
-            bench::tour(&TourOptions { chapters, json, quick })
-        }
+        Command::Reproduce(args) => Err(lab::run("reproduce", &args, json)),
+        Command::Bench(args) => Err(lab::run("bench", &args, json)),
+        Command::Tour(args) => Err(lab::run("tour", &args, json)),
     }
 }

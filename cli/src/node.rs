@@ -58,7 +58,7 @@ pub struct NodeArgs {
     #[command(subcommand)]
     verb: Option<NodeVerb>,
     #[command(flatten)]
-    serve: Option<Wish>,
+    serve: Option<ServeArgs>,
 }
 
 /// Verbs that do not start a node.
@@ -73,7 +73,7 @@ enum NodeVerb {
 
 /// Options of a node that serves.
 #[derive(Debug, Args)]
-pub struct Wish {
+pub struct ServeArgs {
     /// Memory for data: bytes, or with K, M, G; taken at the start
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: u64,
@@ -151,15 +151,15 @@ fn size(text: &str) -> Result<u64, String> {
 pub fn run(args: &NodeArgs, as_json: bool) -> Result<(), Failure> {
     match args {
         NodeArgs { verb: Some(NodeVerb::Log { verb }), .. } => node_log::run(verb, as_json),
-        NodeArgs { serve: Some(wish), .. } => serve(wish, as_json),
+        NodeArgs { serve: Some(args), .. } => serve(args, as_json),
         NodeArgs { .. } => Err(Failure::Usage("say --memory and --listen, or log check FILE".to_owned())),
     }
 }
 
-fn serve(wish: &Wish, as_json: bool) -> Result<(), Failure> {
+fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
     // Before any thread starts: they inherit which signals are blocked.
     let stop = stop_on_signals()?;
-    let keys = match &wish.keys {
+    let keys = match &args.keys {
         None => Keys::none(),
         Some(path) => {
             let mode = std::fs::metadata(path).map_err(|error| at(path, &error))?.permissions().mode();
@@ -177,16 +177,16 @@ fn serve(wish: &Wish, as_json: bool) -> Result<(), Failure> {
         }
     };
     let options = NodeOptions {
-        bytes: wish.memory,
+        bytes: args.memory,
         keys: keys.clone(),
-        log: wish.log.clone().map(|path| {
-            (path, if wish.durability == When::Disk { Durability::Disk } else { Durability::Process })
+        log: args.log.clone().map(|path| {
+            (path, if args.durability == When::Disk { Durability::Disk } else { Durability::Process })
         }),
-        workspaces: wish.workspaces.map(usize::from),
+        workspaces: args.workspaces.map(usize::from),
         ..NodeOptions::default()
     };
-    let Listening { transports, places, sockets, speaker } = listen(wish, !keys.is_empty())?;
-    let (node, mut cluster, replayed) = open(wish, options, &places, &sockets, speaker)?;
+    let Listening { transports, places, sockets, speaker } = listen(args, !keys.is_empty())?;
+    let (node, mut cluster, replayed) = open(args, options, &places, &sockets, speaker)?;
     let bytes: u64 = node.writer().stretches().iter().map(|(_, bytes)| bytes).sum();
     let start = json!({
         "listen": places,
@@ -208,7 +208,7 @@ fn serve(wish: &Wish, as_json: bool) -> Result<(), Failure> {
             places.join(", "),
             print::bytes(bytes),
         ))?;
-        if wish.log.is_some() {
+        if args.log.is_some() {
             let (records, cut) = (replayed.records, replayed.cut_bytes);
             print::line(&format!("  log: {records} records replayed, {cut} bytes of a torn end cut off"))?;
         }
@@ -237,11 +237,11 @@ fn serve(wish: &Wish, as_json: bool) -> Result<(), Failure> {
                 moved
             }));
         }
-        if wish.log.is_some() {
-            let (node, stop, limit_bytes) = (&node, &stop, wish.log_limit);
+        if args.log.is_some() {
+            let (node, stop, limit_bytes) = (&node, &stop, args.log_limit);
             threads.push(scope.spawn(move || keep_short(node, limit_bytes, as_json, stop)));
         }
-        let mut ended = tell(&node, wish.interval, as_json, &stop);
+        let mut ended = tell(&node, args.interval, as_json, &stop);
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             let served = match thread.join() {
@@ -271,15 +271,15 @@ fn at(path: &Path, error: &dyn std::fmt::Display) -> Failure {
 }
 
 /// Where the map is that this node joins; `None`: it is alone.
-fn source(wish: &Wish) -> Result<Option<Source>, Failure> {
-    let text = match wish {
-        Wish { map: Some(path), .. } => format!("file:{}", path.display()),
-        Wish { coordinator: Some(address), .. } => format!("coordinator:{address}"),
-        Wish { etcd: Some(url), .. } => format!("etcd:{url}"),
+fn source(args: &ServeArgs) -> Result<Option<Source>, Failure> {
+    let text = match args {
+        ServeArgs { map: Some(path), .. } => format!("file:{}", path.display()),
+        ServeArgs { coordinator: Some(address), .. } => format!("coordinator:{address}"),
+        ServeArgs { etcd: Some(url), .. } => format!("etcd:{url}"),
         _ => return Ok(None),
     };
     let source = Source::parse(&text).map_err(|error| Failure::Usage(error.to_string()))?;
-    Ok(Some(match &wish.key {
+    Ok(Some(match &args.key {
         Some(path) => source.with_secret(Secret::read(path).map_err(failed)?),
         None => source,
     }))
@@ -287,17 +287,17 @@ fn source(wish: &Wish) -> Result<Option<Source>, Failure> {
 
 /// The node with its memory and its log; as one of a cluster, if it shall be.
 fn open(
-    wish: &Wish,
+    args: &ServeArgs,
     options: NodeOptions,
     places: &[String],
     sockets: &[SocketAddr],
     speaker: Option<UdpSocket>,
 ) -> Result<(Node, Option<Cluster>, Replayed), Failure> {
-    let (Some(source), Some(name)) = (source(wish)?, wish.name.clone()) else {
+    let (Some(source), Some(name)) = (source(args)?, args.name.clone()) else {
         let (node, replayed) = Node::open(options).map_err(failed)?;
         return Ok((node, None, replayed));
     };
-    let udp = if wish.advertise.is_empty() { sockets } else { &wish.advertise };
+    let udp = if args.advertise.is_empty() { sockets } else { &args.advertise };
     let mut addresses: Vec<Address> = udp.iter().map(|socket| Address::Udp(*socket)).collect();
     addresses.extend(
         places
@@ -405,14 +405,14 @@ struct Listening {
 }
 
 /// The transports, and what the addresses are.
-fn listen(wish: &Wish, authenticated: bool) -> Result<Listening, Failure> {
+fn listen(args: &ServeArgs, authenticated: bool) -> Result<Listening, Failure> {
     let (mut transports, mut places) = (Transports::new(), Vec::new());
     let (mut addresses, mut speaker) = (Vec::new(), None);
-    for place in &wish.listen {
+    for place in &args.listen {
         match place {
             Place::Shm(name) => {
                 let first = Shm::listen(name).map_err(refused)?;
-                let more = (1..wish.shards)
+                let more = (1..args.shards)
                     .map(|_| first.another())
                     .collect::<Result<Vec<_>, _>>()
                     .map_err(refused)?;
@@ -422,7 +422,7 @@ fn listen(wish: &Wish, authenticated: bool) -> Result<Listening, Failure> {
             }
             Place::Udp(address) => {
                 let sockets =
-                    Udp::bind_shared(*address, authenticated, wish.shards.into()).map_err(refused)?;
+                    Udp::bind_shared(*address, authenticated, args.shards.into()).map_err(refused)?;
                 if let Some(first) = sockets.first() {
                     places.push(first.address().to_string());
                     addresses.push(first.address());

@@ -29,6 +29,11 @@ pub fn progress(text: &str) {
     }
 }
 
+/// Says on standard error what the user should know.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "memlift: {text}");
+}
+
 /// Says on standard error what is probably a mistake.
 pub fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "memlift: warning: {text}");

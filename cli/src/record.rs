@@ -7,7 +7,7 @@
 //!   off while a process that outlives the program has the file mapped
 //! - **Exit** the program's own, 128 + signal where one ended it; 1–3 as everywhere when it was not started at all
 //! - **Owner** whoever is killed, this command too, leaves a trace that can be read: docs/formats/trace.md
-//! - **Not here** what is written (`bindings/tap`), what it says (whatif.rs)
+//! - **Not here** what is written (`bindings/tap`), what it says (`memlift-lab whatif`)
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
 use memlift::spec::trace::{COMMAND_AT, CPU_AT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word};
 use memlift::zmem::supervise::Supervised;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -27,7 +26,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::run::{children_cpu_s, program};
 use crate::size::size;
-use crate::{print, whatif};
+use crate::{lab, print};
 
 /// Some calls, for the help.
 pub const EXAMPLES: &str = "\
@@ -44,8 +43,8 @@ Exit codes: the program's own; 128 + N when signal N ended it.";
 const TRANSFORM_THRESHOLD: u64 = 256;
 
 /// Arguments of `memlift record`.
-#[derive(Clone, Debug, Args)]
-pub struct Wish {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// The trace that is written
     #[arg(long, short, value_name = "TRACE", default_value = "memlift.trace")]
     output: PathBuf,
@@ -76,25 +75,25 @@ fn limit(text: &str) -> Result<u64, String> {
 }
 
 /// Records; the exit code is the program's.
-pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
-    let program = program::find(&wish.command[0])?;
+pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
+    let program = program::find(&args.command[0])?;
     if let Some(why) = &program.uncovered {
         return Err(Failure::Unavailable(why.clone()));
     }
-    let library = memlift_bench::tap().ok_or_else(|| {
+    let library = memlift_cli::libraries::tap().ok_or_else(|| {
         Failure::Unavailable(
             "libmemlift_tap.so is not here: cargo build --release -p memlift-tap, or name its folder in MEMLIFT_DROPINS"
                 .to_owned(),
         )
     })?;
-    let (file, path) = create(wish)?;
-    let mut command = Command::new(&wish.command[0]);
+    let (file, path) = create(args)?;
+    let mut command = Command::new(&args.command[0]);
     let mut preload = library.into_os_string();
     if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|already| !already.is_empty()) {
         preload.push(":");
         preload.push(already);
     }
-    command.args(&wish.command[1..]).env("LD_PRELOAD", preload).env("MEMLIFT_TRACE", &path);
+    command.args(&args.command[1..]).env("LD_PRELOAD", preload).env("MEMLIFT_TRACE", &path);
     let (began, cpu_before) = (Instant::now(), children_cpu_s());
     let child = Supervised::spawn(command)
         .map_err(|error| Failure::Unavailable(format!("{}: {error}", program.path.display())))?;
@@ -106,33 +105,33 @@ pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
         .iter()
         .zip([word::FINISHED, word::WALL_NS, word::CPU_NS, word::EXIT_CODE])
         .try_for_each(|(value, index)| put(&file, index, *value))
-        .and_then(|()| cut(&file, &path, wish.limit))
+        .and_then(|()| cut(&file, &path, args.limit))
         .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-    if !wish.quiet {
-        whatif::recorded(&path, json)?;
+    if !args.quiet {
+        lab::summary(&path, json)?;
     }
     Ok(ended.code())
 }
 
 /// Makes an empty trace of full length and returns it with its path. A trace that it replaces keeps its bytes for whoever still has
 /// it mapped.
-fn create(wish: &Wish) -> Result<(File, PathBuf), Failure> {
-    let output = Output::create(&wish.output, "-o", wish.force)?;
-    let failed = |error: std::io::Error| Failure::Failed(format!("-o {}: {error}", wish.output.display()));
+fn create(args: &Args) -> Result<(File, PathBuf), Failure> {
+    let output = Output::create(&args.output, "-o", args.force)?;
+    let failed = |error: std::io::Error| Failure::Failed(format!("-o {}: {error}", args.output.display()));
     let file = output.file();
-    if let Err(error) = reserve(file, wish.limit) {
+    if let Err(error) = reserve(file, args.limit) {
         return Err(Failure::Failed(format!(
             "-o {}: {error}: {} could not be reserved there; give a smaller --limit or another place",
-            wish.output.display(),
-            print::bytes(wish.limit)
+            args.output.display(),
+            print::bytes(args.limit)
         )));
     }
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let words = [
         (word::VERSION, VERSION),
-        (word::LIMIT, wish.limit),
-        (word::THRESHOLD, wish.threshold.max(1)),
+        (word::LIMIT, args.limit),
+        (word::THRESHOLD, args.threshold.max(1)),
         (word::TRANSFORM_THRESHOLD, TRANSFORM_THRESHOLD),
         (word::START_UNIX_NS, unix),
         (word::START_MONOTONIC_NS, memlift::engine::observe::now_ns()),
@@ -140,7 +139,7 @@ fn create(wish: &Wish) -> Result<(File, PathBuf), Failure> {
         (word::CLAIMED, HEADER_BYTES as u64),
     ];
     let mut command = Vec::new();
-    for argument in &wish.command {
+    for argument in &args.command {
         if !command.is_empty() {
             command.push(b' ');
         }
@@ -149,7 +148,7 @@ fn create(wish: &Wish) -> Result<(File, PathBuf), Failure> {
     words
         .into_iter()
         .try_for_each(|(index, value)| put(file, index, value))
-        .and_then(|()| text(file, CPU_AT, whatif::cpu().as_bytes()))
+        .and_then(|()| text(file, CPU_AT, memlift_cli::machine::cpu_name().as_bytes()))
         .and_then(|()| text(file, COMMAND_AT, &command))
         .and_then(|()| put(file, word::MAGIC, MAGIC))
         .map_err(failed)?;

@@ -2,7 +2,7 @@
 //! The command as its users meet it: run for real, its output, its exit code, what bad input gets.
 //!
 //! - **Method** the test process itself uses memlift, so that there is something to observe
-//! - **Not here** the numbers of `bench` and `tour`: `make test` runs both quickly
+//! - **Not here** verbs of memlift-lab: its own tests
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -59,7 +59,6 @@ fn usage_errors_have_their_code_and_style() {
     for arguments in [
         &["bogus"][..],
         &[],
-        &["bench", "bogus"],
         &["top", "--interval-ms", "0"],
         &["metrics"],
         &["metrics", "--listen", "nowhere"],
@@ -320,10 +319,16 @@ fn calibrate_is_kept_and_explains_a_copy() {
 }
 
 #[test]
-fn bench_names_its_rows_when_asked_for_none() {
-    let output = run(&["bench", "copy", "--only", "nothing/like/this"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("copy/"), "{}", text(&output.stderr));
+fn a_verb_of_the_lab_says_what_is_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let alone = folder.path().join("memlift");
+    std::fs::copy(env!("CARGO_BIN_EXE_memlift"), &alone).expect("copied");
+    for verb in ["bench", "tour", "whatif", "reproduce"] {
+        let output = Command::new(&alone).args([verb, "--help"]).env("PATH", "").output().expect("starts");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{verb}: {said}");
+        assert!(said.contains("memlift-lab is not here") && said.contains("cargo build"), "{verb}: {said}");
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bindings/preload", &["services/zmem", "engine"]),
     ("bindings/tap", &["spec"]),
     ("bindings/*", &["memlift"]),
-    ("cli", &["memlift", "devices/model", "bench"]),
+    ("cli", &["memlift"]),
     ("memlift", &["services/*", "engine", "spec"]),
     ("services/*/derive", &[]),
     ("services/*", &["services/*/derive", "engine", "spec"]),
@@ -28,9 +28,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kernels", &["spec"]),
     ("devices/*", &["spec"]),
     ("spec", &[]),
-    ("conformance", &["**"]),
-    ("bench", &["**"]),
-    ("fuzz", &["**"]),
+    ("lab/model", &["spec"]),
+    ("lab/*", &["**"]),
     ("examples", &["**"]),
     ("xtask", &[]),
 ];
@@ -62,7 +61,7 @@ fn forbidden_edges(workspace: &Workspace) -> Vec<String> {
         for (name, kind) in &member.edges {
             let target = workspace.folder(name).unwrap_or(name);
             // A crate's own tests may turn on features of it.
-            let tests_only = *kind == Kind::Test && (target == "conformance" || target == member.folder);
+            let tests_only = *kind == Kind::Test && (target == "lab/conformance" || target == member.folder);
             let others_derive = target
                 .strip_suffix("/derive")
                 .is_some_and(|owner| member.folder.starts_with("services/") && member.folder != owner);
@@ -179,8 +178,8 @@ mod tests {
             package("services/ipc", "memlift-ipc", &[("memlift-engine", None)]),
             package("memlift", "memlift", &[("memlift-engine", None), ("memlift-ipc", None)]),
             package("bindings/python", "memlift-python", &[("memlift", None)]),
-            package("bench", "memlift-bench", &[("memlift-kernels", None), ("memlift", None)]),
-            package("cli", "memlift-cli", &[("memlift", None), ("memlift-bench", None)]),
+            package("lab/bench", "memlift-bench", &[("memlift-kernels", None), ("memlift", None)]),
+            package("cli", "memlift-cli", &[("memlift", None)]),
         ]);
         assert_eq!(forbidden_edges(&workspace), Vec::<String>::new());
     }
@@ -201,8 +200,8 @@ mod tests {
     #[test]
     fn tests_may_use_the_conformance_suite_and_nothing_else() {
         let workspace = workspace(vec![
-            package("conformance", "memlift-conformance", &[]),
-            package("bench", "memlift-bench", &[]),
+            package("lab/conformance", "memlift-conformance", &[]),
+            package("lab/bench", "memlift-bench", &[]),
             package(
                 "engine",
                 "memlift-engine",
@@ -212,8 +211,8 @@ mod tests {
         ]);
         let faults = forbidden_edges(&workspace);
         assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(faults[0].contains("engine → bench"), "{}", faults[0]);
-        assert!(faults[1].contains("kernels → conformance"), "{}", faults[1]);
+        assert!(faults[0].contains("engine → lab/bench"), "{}", faults[0]);
+        assert!(faults[1].contains("kernels → lab/conformance"), "{}", faults[1]);
     }
 
     #[test]

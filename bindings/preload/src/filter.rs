@@ -151,7 +151,7 @@ pub enum Scope {
     Guard,
     /// All calls that the tables name.
     All,
-    /// What [`Scope::All`] traps by the text of this image, without its rules about pointers.
+    /// The part of [`Scope::All`] about the text of this image, without the rules about pointers.
     Image,
 }
 

@@ -79,5 +79,5 @@ pub fn age(time_s: u64) -> String {
         Ok(seconds) => format!("{} days old", seconds / 86_400),
         Err(_) => "from the future: check the clock".to_owned(),
     };
-    format!("{}, {age}", memlift_bench::date(time_s))
+    format!("{}, {age}", memlift_cli::date::date(time_s))
 }

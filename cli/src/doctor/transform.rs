@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memlift_bench::Dropin;
+use memlift_cli::libraries::Dropin;
 
 use super::Check;
 use crate::dropin::check;
@@ -51,7 +51,7 @@ fn library(dropin: Dropin, name: &str, package: &str) -> Check {
         return Check::absent(name, format!("{}; the drop-in is not built", path.display()))
             .advise(dropin.advice());
     }
-    let measured = memlift_bench::compare(dropin, &path).map_err(|error| error.to_string());
+    let measured = memlift_cli::probe::compare(dropin, &path).map_err(|error| error.to_string());
     let found = format!("{}; {} {}", path.display(), dropin.file(), check::verdict(dropin, &measured));
     match measured {
         Ok(one) if one.ratio() >= check::HELPS => {

@@ -10,7 +10,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use memlift_bench::{Compared, Dropin};
+use memlift_cli::libraries::Dropin;
+use memlift_cli::probe::Compared;
 use serde_json::{Value, json};
 
 use super::copies::{self, Copy, Found};
@@ -33,7 +34,7 @@ pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Res
         .map(|copy| {
             (measures && copy.reached).then(|| {
                 print::progress(&format!("measuring {} …", copy.path.display()));
-                memlift_bench::compare(copy.dropin, &copy.path).map_err(|error| error.to_string())
+                memlift_cli::probe::compare(copy.dropin, &copy.path).map_err(|error| error.to_string())
             })
         })
         .collect();

@@ -13,7 +13,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use memlift_bench::Dropin;
+use memlift_cli::libraries::Dropin;
 
 use super::elf::{Object, Unfit};
 

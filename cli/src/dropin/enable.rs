@@ -12,7 +12,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memlift_bench::Dropin;
+use memlift_cli::libraries::Dropin;
 use serde_json::json;
 
 use super::copies::{self, Found};
@@ -31,7 +31,7 @@ const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// Arguments of enable.
 #[derive(Debug)]
-pub struct Wish {
+pub struct EnableArgs {
     /// Whom to attach.
     pub subject: String,
     /// Where units lie.
@@ -70,10 +70,10 @@ struct Plan {
 }
 
 /// Writes the files that attach a drop-in to the subject; with `dry_run`, only prints them.
-pub fn enable(wish: &Wish, as_json: bool) -> Result<(), Failure> {
-    let subject = Subject::find(&wish.subject, &wish.place)?;
-    let plan = plan(&subject, wish)?;
-    if !wish.dry_run {
+pub fn enable(args: &EnableArgs, as_json: bool) -> Result<(), Failure> {
+    let subject = Subject::find(&args.subject, &args.place)?;
+    let plan = plan(&subject, args)?;
+    if !args.dry_run {
         for file in &plan.files {
             refuse_foreign(&file.path)?;
         }
@@ -81,24 +81,24 @@ pub fn enable(wish: &Wish, as_json: bool) -> Result<(), Failure> {
             write(file)?;
         }
     }
-    let next = next_step(&subject, &wish.place);
+    let next = next_step(&subject, &args.place);
     if as_json {
         let files: Vec<_> =
             plan.files.iter().map(|file| json!({ "path": file.path, "text": file.text })).collect();
         let environment: serde_json::Map<_, _> =
             plan.environment.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         return print::json(&json!({
-            "subject": subject.name(), "kind": subject.kind(), "dry_run": wish.dry_run, "environment": environment,
+            "subject": subject.name(), "kind": subject.kind(), "dry_run": args.dry_run, "environment": environment,
             "files": files, "remarks": plan.remarks, "next": next,
         }));
     }
     for remark in &plan.remarks {
         print::warn(remark);
     }
-    let verb = if wish.dry_run { "would write" } else { "wrote" };
+    let verb = if args.dry_run { "would write" } else { "wrote" };
     for file in &plan.files {
         match &subject {
-            Subject::Unit(_) if wish.dry_run => {
+            Subject::Unit(_) if args.dry_run => {
                 print::line(&format!("{verb} {}:\n{}", file.path.display(), file.shown()))?;
             }
             Subject::Unit(_) => print::line(&format!("{verb} {}", file.path.display()))?,
@@ -113,7 +113,7 @@ pub fn enable(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     print::line(&next)
 }
 
-fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
+fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
     if let Subject::Process(pid) = subject {
         return Err(Failure::Usage(format!(
             "process {pid} runs already and takes no new libraries: name its service or its command"
@@ -123,7 +123,7 @@ fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
     let found = found.unwrap_or_else(|| Err(format!("{} names no program", subject.name())));
     let (found, mut remarks) = match found {
         Ok(found) => (found, Vec::new()),
-        Err(reason) if wish.only.is_empty() => {
+        Err(reason) if args.only.is_empty() => {
             return Err(Failure::Unavailable(format!(
                 "{reason}; --only libz or --only openssl writes without a search"
             )));
@@ -134,7 +134,7 @@ fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
         .into_iter()
         .filter(|one| {
             let used = found.copies.iter().any(|copy| copy.dropin == *one && copy.reached);
-            if wish.only.is_empty() { used } else { wish.only.contains(one) }
+            if args.only.is_empty() { used } else { args.only.contains(one) }
         })
         .collect();
     if wanted.is_empty() {
@@ -169,7 +169,7 @@ fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
         }
         let target = openssl_file(unit)?;
         let base = base_configuration(
-            wish,
+            args,
             own("OPENSSL_CONF").map(PathBuf::from).filter(|path| *path != target),
             &found,
         )?;
@@ -184,7 +184,7 @@ fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
     }
     environment.push(("MEMLIFT_STATS".to_owned(), "1".to_owned()));
     remarks.extend(subject.program().and_then(|program| upgrade(&program, &environment)));
-    if let Some(unit) = unit.filter(|_| wish.place.root.is_none() && !Path::new(SYSTEMD_RUNS).is_dir()) {
+    if let Some(unit) = unit.filter(|_| args.place.root.is_none() && !Path::new(SYSTEMD_RUNS).is_dir()) {
         let program = unit.program.as_ref().map_or("its program".into(), |program| program.to_string_lossy());
         remarks.push(format!(
             "systemd does not run here, and nothing else reads what is written for {}: memlift dropin enable {program} prints \
@@ -210,11 +210,11 @@ fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
 
 /// The configuration to start from: the one that was named, the one in force, the one that the program's libcrypto reads.
 fn base_configuration(
-    wish: &Wish,
+    args: &EnableArgs,
     own: Option<PathBuf>,
     found: &Found,
 ) -> Result<(PathBuf, String), Failure> {
-    let named = wish.openssl_conf.clone().or(own);
+    let named = args.openssl_conf.clone().or(own);
     let library = found.copies.iter().find(|copy| copy.dropin == Dropin::OpenSsl && copy.reached);
     let built_in =
         library.and_then(|copy| copies::openssl_folder(&copy.path)).map(|folder| folder.join("openssl.cnf"));

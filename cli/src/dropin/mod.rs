@@ -16,11 +16,11 @@ mod unit;
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
-use memlift_bench::Dropin;
+use clap::{Subcommand, ValueEnum};
+use memlift_cli::libraries::Dropin;
 
 use crate::failure::Failure;
-use enable::Wish;
+use enable::EnableArgs;
 use unit::Place;
 
 /// Verbs of `dropin`.
@@ -64,7 +64,7 @@ pub enum Verb {
 }
 
 /// The program or service that a verb is about.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 pub struct Whom {
     /// A systemd service, a command, or a process id
     #[arg(value_name = "UNIT|COMMAND|PID")]
@@ -105,7 +105,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
                 Which::Libz => Dropin::Libz,
                 Which::Openssl => Dropin::OpenSsl,
             });
-            enable::enable(&Wish { subject, place, dry_run, only: only.collect(), openssl_conf }, json)
+            enable::enable(&EnableArgs { subject, place, dry_run, only: only.collect(), openssl_conf }, json)
         }
         Verb::Status { whom } => {
             let (subject, place) = whom.parts();

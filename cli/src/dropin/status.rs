@@ -10,7 +10,7 @@ use std::fs;
 use std::io::Read;
 
 use memlift::engine::observe::dropin::{PAGE_BYTES, State, View};
-use memlift_bench::Dropin;
+use memlift_cli::libraries::Dropin;
 use serde_json::{Value, json};
 
 use super::subject::{self, Subject};

@@ -54,8 +54,8 @@ pub fn repair(
 }
 
 /// Copies a pool into a new file.
-pub fn convert(files: &[PathBuf], target: &Path, wish: &Conversion, as_json: bool) -> Result<(), Failure> {
-    let made = convert::convert(files, target, wish).map_err(failure(&files[0]))?;
+pub fn convert(files: &[PathBuf], target: &Path, args: &Conversion, as_json: bool) -> Result<(), Failure> {
+    let made = convert::convert(files, target, args).map_err(failure(&files[0]))?;
     if as_json {
         return print::json(&json!({
             "path": target, "source": info::header(&made.source), "target": info::header(&made.target),

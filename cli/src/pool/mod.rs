@@ -117,7 +117,7 @@ pub enum Verb {
         /// The new file
         target: PathBuf,
         #[command(flatten)]
-        wish: Wish,
+        args: ServeArgs,
         #[command(flatten)]
         with: With,
     },
@@ -161,7 +161,7 @@ impl With {
 
 /// Properties that conversion changes.
 #[derive(Debug, Args)]
-pub struct Wish {
+pub struct ServeArgs {
     /// Heap, in bytes or with K, M, G, T
     #[arg(long, value_parser = size)]
     size: Option<u64>,
@@ -220,15 +220,15 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Serve { path, listen, allow_remote, durability, threads } => {
             serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), json)
         }
-        Verb::Convert { path, target, wish, with } => {
-            let wish = Conversion {
-                mechanism: wish.mechanism.map(Mechanism::from),
-                lanes: wish.lanes,
-                lane_bytes: wish.lane_bytes,
-                sections: wish.sections,
-                heap_bytes: wish.size,
+        Verb::Convert { path, target, args, with } => {
+            let args = Conversion {
+                mechanism: args.mechanism.map(Mechanism::from),
+                lanes: args.lanes,
+                lane_bytes: args.lane_bytes,
+                sections: args.sections,
+                heap_bytes: args.size,
             };
-            change::convert(&with.files(path), &target, &wish, json)
+            change::convert(&with.files(path), &target, &args, json)
         }
     }
 }

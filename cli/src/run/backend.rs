@@ -55,7 +55,7 @@ fn user(program: &Program) -> Result<PathBuf, String> {
     if let Some(why) = &program.uncovered {
         return Err(why.clone());
     }
-    memlift_bench::preload().ok_or_else(|| {
+    memlift_cli::libraries::preload().ok_or_else(|| {
         "libmemlift_preload.so is not here: cargo build --release -p memlift-preload, or name its folder in \
          MEMLIFT_DROPINS"
             .to_owned()
@@ -64,7 +64,7 @@ fn user(program: &Program) -> Result<PathBuf, String> {
 
 /// For `memlift doctor`.
 pub fn checks() -> Vec<Check> {
-    let library = match memlift_bench::preload() {
+    let library = match memlift_cli::libraries::preload() {
         Some(path) => Check::usable("library for programs", path.display().to_string()),
         None => Check::absent("library for programs", "libmemlift_preload.so is not here")
             .advise("cargo build --release -p memlift-preload"),

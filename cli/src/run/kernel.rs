@@ -29,7 +29,7 @@ use memlift::zmem::supervise::{self, Supervised};
 use super::budget::Budget;
 use super::launch::Outcome;
 use super::program::Program;
-use super::{Wish, streams};
+use super::{Args, streams};
 use crate::failure::Failure;
 use crate::print;
 
@@ -105,7 +105,7 @@ impl Drop for Made {
 }
 
 /// Runs the program in a new cgroup with the budget as its limit.
-pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Result<Outcome, Failure> {
+pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Result<Outcome, Failure> {
     let folder = group.folder.join(format!("memlift-{}", std::process::id()));
     fs::create_dir(&folder)
         .map_err(|error| Failure::Unavailable(format!("{}: {error}", folder.display())))?;
@@ -114,24 +114,24 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Res
     made.set("memory.high", &budget.bytes.to_string())?;
     made.set("memory.max", &(budget.bytes + 2 * grace).to_string())?;
     if made.folder.join("memory.zswap.max").exists() {
-        let zswap = budget.bytes.saturating_sub(wish.min_uncompressed);
+        let zswap = budget.bytes.saturating_sub(args.min_uncompressed);
         made.set("memory.zswap.max", &zswap.to_string())?;
         // Spilled pages go to the swap device; without --spill nothing does.
-        let _ = made.set("memory.zswap.writeback", if wish.spill.is_some() { "1" } else { "0" });
+        let _ = made.set("memory.zswap.writeback", if args.spill.is_some() { "1" } else { "0" });
     }
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(made.folder.join("cgroup.procs"));
-    command.arg(&program.path).args(&wish.command[1..]);
-    streams(wish, &mut command);
+    command.arg(&program.path).args(&args.command[1..]);
+    streams(args, &mut command);
     let (began, cpu_before) = (Instant::now(), children_cpu_s());
     let child =
         Supervised::spawn(command).map_err(|error| Failure::Unavailable(format!("/bin/sh: {error}")))?;
     let stop = Arc::new(AtomicBool::new(false));
     let overs = Arc::new(AtomicU64::new(0));
     let thread = {
-        let (made, stop, overs, wish, budget) =
-            (made.clone(), stop.clone(), overs.clone(), wish.clone(), budget.bytes);
-        std::thread::spawn(move || look(&made, &wish, budget, &stop, &overs))
+        let (made, stop, overs, args, budget) =
+            (made.clone(), stop.clone(), overs.clone(), args.clone(), budget.bytes);
+        std::thread::spawn(move || look(&made, &args, budget, &stop, &overs))
     };
     // Frozen, it takes no signal.
     let stuck = |signal| {
@@ -173,17 +173,17 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Res
 }
 
 /// Looks until the program ended; says whether it was ended for want of memory.
-fn look(made: &Made, wish: &Wish, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
+fn look(made: &Made, args: &Args, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
     let grace = GRACE_BYTES as u64;
     let mut paused: Option<Instant> = None;
     while !stop.load(Ordering::Acquire) {
         let current = made.number("memory.current");
-        let wanted = wish.unused.unwrap_or(budget / 32);
+        let wanted = args.unused.unwrap_or(budget / 32);
         if let Some(missing) = (current + wanted).checked_sub(budget).filter(|missing| *missing > 0) {
             let _ = fs::write(made.folder.join("memory.reclaim"), missing.to_string());
         }
         if made.number("memory.current") > budget + grace {
-            let limit = match wish.on_overflow {
+            let limit = match args.on_overflow {
                 OnOverflow::Fail => Duration::ZERO,
                 OnOverflow::Pause { limit_s } => Duration::from_secs(limit_s.into()),
             };

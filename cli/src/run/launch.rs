@@ -22,7 +22,7 @@ use memlift::zmem::watch::{Source, Watcher};
 
 use super::budget::Budget;
 use super::program::Program;
-use super::{Wish, kernel, streams};
+use super::{Args, kernel, streams};
 use crate::failure::Failure;
 use crate::print;
 
@@ -102,36 +102,36 @@ struct Peaks {
 }
 
 /// Runs the program with the library preloaded and watches its memory.
-pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> Result<Outcome, Failure> {
+pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> Result<Outcome, Failure> {
     let unavailable = |error: memlift::zmem::Error| Failure::Unavailable(error.to_string());
     let folder = Registry::folder();
     let registry = Registry::open(&folder).map_err(unavailable)?;
     let objectives = Objectives {
         total: usize::try_from(budget.bytes).unwrap_or(usize::MAX),
-        unused: wish.unused.unwrap_or(budget.bytes / 32) as usize,
-        min_uncompressed: wish.min_uncompressed as usize,
-        on_overflow: wish.on_overflow,
+        unused: args.unused.unwrap_or(budget.bytes / 32) as usize,
+        min_uncompressed: args.min_uncompressed as usize,
+        on_overflow: args.on_overflow,
     };
-    let name = Path::new(&wish.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = Path::new(&args.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let job = registry.admit(&name, &objectives).map_err(unavailable)?;
     let inherited = job.inheritable().map_err(unavailable)?;
     let number = std::os::fd::AsRawFd::as_raw_fd(&inherited);
 
     let mut command = Command::new(&program.path);
-    std::os::unix::process::CommandExt::arg0(&mut command, &wish.command[0]);
-    command.args(&wish.command[1..]).envs(job.environment(number));
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
+    command.args(&args.command[1..]).envs(job.environment(number));
     let mut preload = library.as_os_str().to_owned();
     if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|already| !already.is_empty()) {
         preload.push(":");
         preload.push(already);
     }
-    command.env("LD_PRELOAD", preload).env(ENV_ON_OVERFLOW, wish.on_overflow.to_string());
-    match &wish.spill {
+    command.env("LD_PRELOAD", preload).env(ENV_ON_OVERFLOW, args.on_overflow.to_string());
+    match &args.spill {
         Some(folder) => command
             .env(ENV_SPILL, std::path::absolute(folder).map_err(|error| Failure::Usage(error.to_string()))?),
         None => command.env_remove(ENV_SPILL),
     };
-    streams(wish, &mut command);
+    streams(args, &mut command);
     let watcher = Watcher::new(&job);
     let source = match watcher.source() {
         Source::Group(group) => group.directory.display().to_string(),

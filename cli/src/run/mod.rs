@@ -20,7 +20,7 @@ mod report;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use memlift::zmem::block::OnOverflow;
 use memlift::zmem::spill::Spill;
 
@@ -43,8 +43,8 @@ Examples:
 Exit codes: the program's own; 75 when it did not fit into its budget; 70 when a page could not be read back from the spill folder as it was written; 128 + N when signal N ended it.";
 
 /// Arguments of `memlift run`.
-#[derive(Clone, Debug, Args)]
-pub struct Wish {
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
     /// Budget of real memory for everything: bytes, or with K, M, G, T [default: the cgroup's limit less headroom]
     #[arg(long, short, value_name = "SIZE", value_parser = budget::size)]
     memory: Option<u64>,
@@ -102,20 +102,20 @@ fn overflow(text: &str) -> Result<OnOverflow, String> {
 }
 
 /// Runs it; the exit code is the program's.
-pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
-    if let Some(percents) = &wish.profile {
-        return profile::run(wish, percents, json);
+pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
+    if let Some(percents) = &args.profile {
+        return profile::run(args, percents, json);
     }
-    let outcome = once(wish)?;
-    if !wish.quiet {
-        report::write(&outcome, wish.report.as_deref(), wish.force, json)?;
+    let outcome = once(args)?;
+    if !args.quiet {
+        report::write(&outcome, args.report.as_deref(), args.force, json)?;
     }
     Ok(outcome.exit_code)
 }
 
 /// A program that runs several times shares neither input nor output with its user.
-fn streams(wish: &Wish, command: &mut std::process::Command) {
-    if wish.profile.is_some() {
+fn streams(args: &Args, command: &mut std::process::Command) {
+    if args.profile.is_some() {
         command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
     }
 }
@@ -132,31 +132,31 @@ pub fn parts(unused: Option<u64>, min_uncompressed: u64, budget_bytes: u64) -> R
 }
 
 /// Says what cannot be done before the program has run for hours.
-fn check(wish: &Wish, budget_bytes: u64) -> Result<(), Failure> {
-    parts(wish.unused, wish.min_uncompressed, budget_bytes)?;
-    if let Some(folder) = &wish.spill {
+fn check(args: &Args, budget_bytes: u64) -> Result<(), Failure> {
+    parts(args.unused, args.min_uncompressed, budget_bytes)?;
+    if let Some(folder) = &args.spill {
         if !folder.is_dir() {
             return Err(Failure::Usage(format!("--spill {}: there is no such folder", folder.display())));
         }
         Spill::create(folder, SPILL_PROBE_BYTES)
             .map_err(|error| Failure::Usage(format!("--spill {}: {error}", folder.display())))?;
     }
-    if let Some(file) = wish.report.as_deref().filter(|file| *file != Path::new("-")) {
-        output::check(file, "--report", wish.force)?;
+    if let Some(file) = args.report.as_deref().filter(|file| *file != Path::new("-")) {
+        output::check(file, "--report", args.force)?;
     }
-    if let Some(file) = &wish.plot {
-        output::check(file, "--plot", wish.force)?;
+    if let Some(file) = &args.plot {
+        output::check(file, "--plot", args.force)?;
     }
     Ok(())
 }
 
 /// One run under one budget.
-fn once(wish: &Wish) -> Result<launch::Outcome, Failure> {
-    let program = program::find(&wish.command[0])?;
-    let budget = budget::choose(wish.memory)?;
-    check(wish, budget.bytes)?;
-    match backend::choose(wish.backend, &program)? {
-        backend::Choice::User { library } => launch::run(wish, &program, &budget, &library),
-        backend::Choice::Kernel(group) => kernel::run(wish, &program, &budget, group),
+fn once(args: &Args) -> Result<launch::Outcome, Failure> {
+    let program = program::find(&args.command[0])?;
+    let budget = budget::choose(args.memory)?;
+    check(args, budget.bytes)?;
+    match backend::choose(args.backend, &program)? {
+        backend::Choice::User { library } => launch::run(args, &program, &budget, &library),
+        backend::Choice::Kernel(group) => kernel::run(args, &program, &budget, group),
     }
 }

@@ -13,7 +13,7 @@ use memlift::zmem::supervise;
 use serde_json::json;
 
 use super::launch::Outcome;
-use super::{Wish, once, plot};
+use super::{Args, once, plot};
 use crate::failure::Failure;
 use crate::{output, print};
 
@@ -27,10 +27,10 @@ pub struct Point {
 }
 
 /// Runs it several times.
-pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
+pub fn run(args: &Args, percents: &str, as_json: bool) -> Result<u8, Failure> {
     let mut percents = parse(percents)?;
     percents.sort_by(|one, other| other.total_cmp(one));
-    let first = once(&Wish { memory: Some(available()?), ..wish.clone() })?;
+    let first = once(&Args { memory: Some(available()?), ..args.clone() })?;
     if let Some(code) = interrupted(&first) {
         return Ok(code);
     }
@@ -48,7 +48,7 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
     let mut points = Vec::new();
     for percent in percents {
         let bytes = (first.peak_counted as f64 * percent / 100.0) as u64;
-        let outcome = match once(&Wish { memory: Some(bytes), ..wish.clone() }) {
+        let outcome = match once(&Args { memory: Some(bytes), ..args.clone() }) {
             Ok(outcome) => outcome,
             Err(Failure::Usage(why)) => {
                 print::warn(&why);
@@ -67,15 +67,15 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
         }
     }
     let good = |point: &&Point| {
-        point.outcome.exit_code == first.exit_code && point.outcome.wall_s <= first.wall_s * wish.slow_down
+        point.outcome.exit_code == first.exit_code && point.outcome.wall_s <= first.wall_s * args.slow_down
     };
     let best = points.iter().filter(good).min_by_key(|point| point.outcome.budget);
-    if let Some(file) = &wish.plot {
+    if let Some(file) = &args.plot {
         output::write(
             file,
             "--plot",
-            wish.force,
-            plot::svg(&first, &points, best, wish.slow_down).as_bytes(),
+            args.force,
+            plot::svg(&first, &points, best, args.slow_down).as_bytes(),
         )?;
     }
     if as_json {
@@ -91,7 +91,7 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
         return print::json(&json!({
             "unlimited": first.json(),
             "runs": rows,
-            "slow_down_accepted": wish.slow_down,
+            "slow_down_accepted": args.slow_down,
             "smallest_budget_bytes": best.map(|point| point.outcome.budget),
         }))
         .map(|()| 0);
@@ -101,13 +101,13 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
     print::line(&match best {
         Some(point) => format!(
             "smallest budget within {:.2}×: --memory {}M ({:.0} % of what it needs)",
-            wish.slow_down,
+            args.slow_down,
             point.outcome.budget.div_ceil(1 << 20),
             point.percent
         ),
         None => format!(
             "no budget of these is within {:.2}×: it needs {}",
-            wish.slow_down,
+            args.slow_down,
             print::bytes(first.peak_counted)
         ),
     })?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the command in a folder and a registry of its own.
 //!
-//! - **Method** the library is built by this workspace beside the command; it is built here if it is not there yet
+//! - **Method** libraries and `memlift-lab` are built by this workspace beside the command; they are built here if they are not there yet
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -11,7 +11,13 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The folder that holds the libraries.
+/// The command. It lies beside `memlift-lab`, whose tests use this file, too.
+fn program() -> PathBuf {
+    let built = option_env!("CARGO_BIN_EXE_memlift").or(option_env!("CARGO_BIN_EXE_memlift-lab"));
+    Path::new(built.expect("cargo builds the programs of a package for its tests")).with_file_name("memlift")
+}
+
+/// The folder that holds the libraries and programs.
 fn library() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -19,11 +25,21 @@ fn library() -> &'static Path {
         if let Some(built) = std::env::var_os("MEMLIFT_BUILT") {
             return PathBuf::from(built);
         }
-        let folder = Path::new(env!("CARGO_BIN_EXE_memlift")).parent().expect("a folder").to_owned();
+        let folder = program().parent().expect("a folder").to_owned();
         // Nothing is done where the one that is there is new enough.
         let mut cargo = Command::new(env!("CARGO"));
         cargo
-            .args(["build", "-p", "memlift-preload", "-p", "memlift-tap"])
+            .args([
+                "build",
+                "-p",
+                "memlift-cli",
+                "-p",
+                "memlift-lab",
+                "-p",
+                "memlift-preload",
+                "-p",
+                "memlift-tap",
+            ])
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         cargo.env("CARGO_TARGET_DIR", folder.parent().expect("the target folder"));
         assert!(cargo.status().expect("cargo starts").success(), "the library is built");
@@ -42,7 +58,7 @@ impl Place {
     }
 
     pub fn memlift(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
+        let mut command = Command::new(program());
         command.args(arguments).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.folder.path()).env("MEMLIFT_DROPINS", library());
         command

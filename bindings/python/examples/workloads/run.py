@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parents[3] / "bench" / "engines" / "ipc"):
+for folder in (HERE, HERE.parents[3] / "lab" / "bench" / "engines" / "ipc"):
     sys.path.insert(0, str(folder))
 
 import numpy as np  # noqa: E402

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Verbs of `memlift-lab`, started from `memlift` as git starts its subcommands.
+//!
+//! - **Order** the program beside this one, then the first in PATH; this process becomes it, so its exit code is ours
+//! - **Not here** their arguments, which `memlift-lab` reads
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use memlift_cli::failure::Failure;
+use memlift_cli::print;
+
+/// Name of the program.
+const LAB: &str = "memlift-lab";
+
+/// Everything behind the verb.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Arguments of memlift-lab; --help lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
+}
+
+/// Becomes `memlift-lab VERB ARGUMENTS`. Returns only if it cannot be started.
+pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
+    let Some(program) = find() else {
+        return Failure::Unavailable(format!(
+            "{LAB} is not here: `memlift {verb}` is one of its verbs. In a checkout: cargo build --release -p {LAB}; then put \
+             target/release/{LAB} beside this command or into PATH"
+        ));
+    };
+    let mut command = Command::new(&program);
+    command.arg(verb).args(json.then_some("--json")).args(&args.arguments);
+    let error = command.exec();
+    Failure::Unavailable(format!("{}: {error}", program.display()))
+}
+
+/// Says on standard error what a new trace holds.
+pub fn summary(trace: &Path, json: bool) -> Result<(), Failure> {
+    let Some(program) = find() else {
+        print::note(&format!("recorded into {}; {LAB}, which is not here, reads it", trace.display()));
+        return Ok(());
+    };
+    let mut command = Command::new(&program);
+    command.args(["whatif", "--summary"]).args(json.then_some("--json")).arg(trace).stdout(Stdio::null());
+    let failed = |why: &dyn std::fmt::Display| Failure::Failed(format!("{}: {why}", program.display()));
+    let status = command.status().map_err(|error| failed(&error))?;
+    if status.success() { Ok(()) } else { Err(failed(&status)) }
+}
+
+fn find() -> Option<PathBuf> {
+    let beside = env::current_exe().ok().map(|program| program.with_file_name(LAB));
+    let path = env::var_os("PATH").unwrap_or_default();
+    beside
+        .into_iter()
+        .chain(env::split_paths(&path).map(|folder| folder.join(LAB)))
+        .find(|file| file.is_file())
+}

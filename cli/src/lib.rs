@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Parts of the `memlift` command that `memlift-lab` uses too: how a command ends, prints, writes files and finds libraries.
+//!
+//! - **Not here** verbs: they are modules of the programs
+#![deny(unsafe_code)]
+
+pub mod date;
+pub mod failure;
+pub mod libraries;
+pub mod machine;
+pub mod output;
+pub mod print;
+#[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
+pub mod probe;
+pub mod size;
+#[expect(missing_docs, reason = "names and meanings are those of zlib.h")]
+pub mod zlib_h;

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Measures briefly whether a drop-in would help here: one library against ours, each in a process of its own.
+//!
+//! - **Flow** [`compare`] ─▶ children A B, B A, … ─▶ [`serve`]: dlopen the library, some messages, microseconds per
+//!   message as JSON ─▶ medians of both sides
+//! - **Message** 16 KiB of text. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per message, as a web server
+//!   does; the first is inflated again by the same library and compared. libcrypto: AES-128-GCM through EVP, a
+//!   fresh nonce per message, seal and tag, as a TLS record; the first is opened again and compared
+//! - **Owner** a library that crashes takes its child with it and no other process
+//! - **Not here** a verdict with a bound: `memlift bench transform` has those
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libloading::os::unix::Library;
+use serde::{Deserialize, Serialize};
+
+use crate::libraries::Dropin;
+use crate::zlib_h::{DeflateInit2, End, InflateInit2, Run, Stream, Z_FINISH, Z_STREAM_END, stream};
+
+const MESSAGE_BYTES: usize = 16 << 10;
+const PAIRS: usize = 5;
+const CHILD_MEASURES: Duration = Duration::from_millis(12);
+/// Name of memlift's provider in OpenSSL.
+const PROVIDER: &str = "memlift";
+/// First argument of a process that measures one library. No command of the CLI has this name.
+const CHILD_ARGUMENT: &str = "--memlift-probe";
+
+/// Time and output of one library.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+struct Taken {
+    us: f64,
+    bytes: usize,
+}
+
+/// Both sides of a comparison.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Compared {
+    /// Microseconds per message of 16 KiB with the drop-in.
+    pub ours_us: f64,
+    /// The same with the library that the program uses.
+    pub theirs_us: f64,
+    /// Bytes that the drop-in makes of the message.
+    pub ours_bytes: usize,
+    /// The same of the library.
+    pub theirs_bytes: usize,
+}
+
+impl Compared {
+    /// Greater than 1: the drop-in is faster.
+    pub fn ratio(&self) -> f64 {
+        self.theirs_us / self.ours_us
+    }
+}
+
+/// Compares `library`, a libz or a libcrypto, with the drop-in, for about a tenth of a second.
+///
+/// # Errors
+///
+/// A text that says why: the drop-in is not built, or a library cannot be loaded, or gave wrong bytes.
+pub fn compare(dropin: Dropin, library: &Path) -> Result<Compared, String> {
+    let ours = dropin.find().ok_or_else(|| dropin.advice())?;
+    let configuration = std::env::temp_dir().join(format!("memlift-probe-{}.cnf", std::process::id()));
+    if dropin == Dropin::OpenSsl {
+        std::fs::write(&configuration, openssl_configuration(&ours))
+            .map_err(|error| format!("{}: {error}", configuration.display()))?;
+    }
+    let side = |with_ours: bool| match dropin {
+        Dropin::Libz => child("deflate", if with_ours { &ours } else { library }, None),
+        Dropin::OpenSsl => child("gcm", library, Some(configuration.as_path()).filter(|_| with_ours)),
+    };
+    let mut pairs = Vec::new();
+    let measured = (0..PAIRS).try_for_each(|index| {
+        let first = side(index % 2 == 0)?;
+        let second = side(index % 2 != 0)?;
+        pairs.push(if index % 2 == 0 { (first, second) } else { (second, first) });
+        Ok(())
+    });
+    let _ = std::fs::remove_file(&configuration);
+    measured.map(|()| Compared {
+        ours_us: median(pairs.iter().map(|pair| pair.0.us)),
+        theirs_us: median(pairs.iter().map(|pair| pair.1.us)),
+        ours_bytes: pairs[0].0.bytes,
+        theirs_bytes: pairs[0].1.bytes,
+    })
+}
+
+/// A configuration that loads the provider and nothing else but the default one.
+fn openssl_configuration(module: &Path) -> String {
+    format!(
+        "openssl_conf = init\n[init]\nproviders = providers\nalg_section = algorithms\n[providers]\ndefault = default_provider\n\
+         memlift = memlift_provider\n[default_provider]\nactivate = 1\n[memlift_provider]\nmodule = {}\nactivate = 1\n\
+         [algorithms]\ndefault_properties = ?provider=memlift\n",
+        module.display()
+    )
+}
+
+fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Taken, String> {
+    let program = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
+    let mut command = Command::new(&program);
+    command.arg(CHILD_ARGUMENT).arg(what).arg(library);
+    command.env_remove("LD_PRELOAD").env_remove("OPENSSL_CONF").env_remove("MEMLIFT_STATS");
+    command.stdin(Stdio::null());
+    if let Some(path) = configuration {
+        command.arg(PROVIDER).env("OPENSSL_CONF", path);
+    } else {
+        command.env("OPENSSL_CONF", "/dev/null");
+    }
+    // It ends by itself within milliseconds.
+    let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(said.lines().last().map_or_else(|| output.status.to_string(), str::to_owned));
+    }
+    serde_json::from_slice(&output.stdout)
+        .map_err(|_| format!("{}: {}", library.display(), String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Measures a library if this process was started for it. The first thing that `main` calls: `Some` means that the work is done.
+pub fn child_main() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next()? != CHILD_ARGUMENT {
+        return None;
+    }
+    Some(match serve(arguments) {
+        Ok(taken) => {
+            println!("{}", serde_json::to_string(&taken).expect("plain data"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<Taken, String> {
+    let what = arguments.next().unwrap_or_default();
+    let path: OsString = arguments.next().unwrap_or_default();
+    let message = message();
+    let provider = arguments.next();
+    let taken = if what == "deflate" {
+        deflate(&path, &message)
+    } else {
+        gcm(&path, &message, provider.as_deref().and_then(|name| name.to_str()))
+    };
+    taken.map_err(|reason| format!("{}: {reason}", path.to_string_lossy()))
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Text of this crate's own sources, cut to the message's size.
+fn message() -> Vec<u8> {
+    let text = concat!(include_str!("probe.rs"), include_str!("print.rs"), include_str!("output.rs"),);
+    text.bytes().cycle().take(MESSAGE_BYTES).collect()
+}
+
+/// Median microseconds of `work` over some milliseconds, after a first run.
+fn time(mut work: impl FnMut() -> Result<usize, String>) -> Result<Taken, String> {
+    let bytes = work()?;
+    let begin = Instant::now();
+    let mut samples = Vec::new();
+    while begin.elapsed() < CHILD_MEASURES || samples.len() < 3 {
+        let start = Instant::now();
+        work()?;
+        samples.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(Taken { us: median(samples), bytes })
+}
+
+const GZIP_BITS: c_int = 15 + 16;
+const ZLIB_VERSION: &CStr = c"1.2.11";
+const Z_BYTES: c_int = size_of::<Stream>() as c_int;
+
+fn open(path: &OsString) -> Result<&'static Library, String> {
+    // SAFETY: a shared library of this machine that the user's own program loads too; this process is made for
+    // nothing else, and never unloads it.
+    let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
+    Ok(Box::leak(Box::new(library)))
+}
+
+fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
+    let library = open(path)?;
+    let wanting = |error: libloading::Error| error.to_string();
+    // SAFETY: the types are those that zlib.h declares for these names.
+    let (init, run, end, open, unpack, close) = unsafe {
+        (
+            library.get::<DeflateInit2>(b"deflateInit2_").map_err(wanting)?,
+            library.get::<Run>(b"deflate").map_err(wanting)?,
+            library.get::<End>(b"deflateEnd").map_err(wanting)?,
+            library.get::<InflateInit2>(b"inflateInit2_").map_err(wanting)?,
+            library.get::<Run>(b"inflate").map_err(wanting)?,
+            library.get::<End>(b"inflateEnd").map_err(wanting)?,
+        )
+    };
+    let mut packed = vec![0; 2 * MESSAGE_BYTES];
+    let mut pack = || {
+        let mut stream = stream(message, &mut packed);
+        // SAFETY: the stream is laid out as zlib.h says and describes buffers that live until deflateEnd.
+        let result = unsafe {
+            match init(&mut stream, 6, 8, GZIP_BITS, 8, 0, ZLIB_VERSION.as_ptr(), Z_BYTES) {
+                0 => {
+                    let result = run(&mut stream, Z_FINISH);
+                    end(&mut stream);
+                    result
+                }
+                refused => refused,
+            }
+        };
+        if result == Z_STREAM_END {
+            Ok(stream.total_out as usize)
+        } else {
+            Err(format!("deflate gave {result}"))
+        }
+    };
+    let taken = time(&mut pack)?;
+    let mut whole = vec![0; MESSAGE_BYTES];
+    let mut stream = stream(&packed[..taken.bytes], &mut whole);
+    // SAFETY: the stream is laid out as zlib.h says; `packed` and `whole`, which it describes, live until inflateEnd.
+    let result = unsafe {
+        let opened = open(&mut stream, GZIP_BITS, ZLIB_VERSION.as_ptr(), Z_BYTES);
+        let result = if opened == 0 { unpack(&mut stream, Z_FINISH) } else { opened };
+        close(&mut stream);
+        result
+    };
+    if result != Z_STREAM_END || whole != message {
+        return Err("what it packed does not unpack to the message".to_owned());
+    }
+    Ok(taken)
+}
+
+type Handle = *mut c_void;
+
+const GET_TAG: c_int = 0x10;
+const SET_TAG: c_int = 0x11;
+const TAG_BYTES: usize = 16;
+const LOAD_CONFIG: u64 = 0x40;
+
+/// `provider` names the provider that must do the work: libcrypto does not report one that it could not load.
+fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken, String> {
+    let library = open(path)?;
+    let wanting = |error: libloading::Error| format!("{error} (OpenSSL 3 has it)");
+    // SAFETY: the types are those that the headers of OpenSSL 3 declare for these names.
+    let (start, fetch, provider_of, provider_name, new, init, update, end, ctrl) = unsafe {
+        (
+            library
+                .get::<unsafe extern "C" fn(u64, Handle) -> c_int>(b"OPENSSL_init_crypto")
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> Handle>(
+                    b"EVP_CIPHER_fetch",
+                )
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle) -> Handle>(b"EVP_CIPHER_get0_provider")
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle) -> *const c_char>(b"OSSL_PROVIDER_get0_name")
+                .map_err(wanting)?,
+            library.get::<unsafe extern "C" fn() -> Handle>(b"EVP_CIPHER_CTX_new").map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle, Handle, Handle, *const u8, *const u8, c_int) -> c_int>(
+                    b"EVP_CipherInit_ex",
+                )
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle, *mut u8, *mut c_int, *const u8, c_int) -> c_int>(
+                    b"EVP_CipherUpdate",
+                )
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle, *mut u8, *mut c_int) -> c_int>(b"EVP_CipherFinal_ex")
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle, c_int, c_int, *mut c_void) -> c_int>(
+                    b"EVP_CIPHER_CTX_ctrl",
+                )
+                .map_err(wanting)?,
+        )
+    };
+    let key = [7_u8; 16];
+    // SAFETY: plain calls of libcrypto's API with handles that it gave and that are not null; all buffers outlive them.
+    let context = unsafe {
+        start(LOAD_CONFIG, ptr::null_mut());
+        let cipher = fetch(ptr::null_mut(), c"AES-128-GCM".as_ptr(), ptr::null());
+        let context = new();
+        if cipher.is_null() || context.is_null() {
+            return Err("it has no AES-128-GCM".to_owned());
+        }
+        let serving = CStr::from_ptr(provider_name(provider_of(cipher))).to_string_lossy();
+        if provider.is_some_and(|wanted| wanted != serving) {
+            return Err(format!(
+                "it does not load the drop-in: AES-128-GCM is served by its provider `{serving}`"
+            ));
+        }
+        if init(context, cipher, ptr::null_mut(), key.as_ptr(), ptr::null(), 1) != 1 {
+            return Err("it takes no AES-128-GCM key".to_owned());
+        }
+        context
+    };
+    let mut sealed = vec![0; MESSAGE_BYTES];
+    let mut tag = [0_u8; TAG_BYTES];
+    let mut number = 0_u64;
+    let nonce = |number: u64| {
+        let mut nonce = [0_u8; 12];
+        nonce[4..].copy_from_slice(&number.to_be_bytes());
+        nonce
+    };
+    let crypt = |seals: bool, number: u64, source: &[u8], target: &mut [u8], tag: &mut [u8; TAG_BYTES]| {
+        let nonce = nonce(number);
+        let mut count: c_int = 0;
+        let mut rest = [0_u8; 16];
+        // SAFETY: `context` was made above and is not null; `target` is as long as `source`, and GCM's final writes nothing.
+        let right = unsafe {
+            init(context, ptr::null_mut(), ptr::null_mut(), ptr::null(), nonce.as_ptr(), c_int::from(seals))
+                == 1
+                && (seals || ctrl(context, SET_TAG, TAG_BYTES as c_int, tag.as_mut_ptr().cast()) == 1)
+                && update(context, target.as_mut_ptr(), &mut count, source.as_ptr(), source.len() as c_int)
+                    == 1
+                && end(context, rest.as_mut_ptr(), &mut count) == 1
+                && (!seals || ctrl(context, GET_TAG, TAG_BYTES as c_int, tag.as_mut_ptr().cast()) == 1)
+        };
+        right.then_some(()).ok_or_else(|| "a call of EVP failed".to_owned())
+    };
+    let taken = time(|| {
+        number += 1;
+        crypt(true, number, message, &mut sealed, &mut tag).map(|()| MESSAGE_BYTES + TAG_BYTES)
+    })?;
+    let mut whole = vec![0; MESSAGE_BYTES];
+    crypt(false, number, &sealed, &mut whole, &mut tag)?;
+    if whole != message { Err("what it sealed does not open to the message".to_owned()) } else { Ok(taken) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_libraries_are_measured_and_verified() {
+        let message = message();
+        let packed = deflate(&"libz.so.1".into(), &message).expect("the system has a libz");
+        assert!(packed.us > 0.0 && packed.bytes < MESSAGE_BYTES / 2, "{packed:?}");
+        let sealed = gcm(&"libcrypto.so.3".into(), &message, None).expect("the system has an OpenSSL 3");
+        assert!(sealed.us > 0.0 && sealed.bytes == MESSAGE_BYTES + TAG_BYTES, "{sealed:?}");
+    }
+
+    #[test]
+    fn what_is_no_library_is_said() {
+        assert!(deflate(&"/dev/null".into(), &message()).is_err());
+        assert!(gcm(&"libz.so.1".into(), &message(), None).is_err_and(|said| said.contains("OpenSSL 3")));
+    }
+}

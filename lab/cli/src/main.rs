@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The `memlift-lab` command: benches and the tour, the papers' figures, and estimates from recorded programs.
+//!
+//! - **Flow** [`grammar`] ─▶ one module per verb ─▶ text or JSON on standard output, progress on standard error. `memlift bench`,
+//!   `tour`, `whatif` and `reproduce` start this program with their arguments
+//! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable
+//! - **Errors** `memlift: error: …` on standard error, which says what to do
+#![forbid(unsafe_code)]
+
+mod bench;
+mod grammar;
+mod reproduce;
+mod whatif;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use memlift_bench::{Options, TourOptions};
+use memlift_cli::failure::Failure;
+
+use grammar::{Arguments, Command};
+
+fn main() -> ExitCode {
+    // A bench may start this program again as the process that it compares with.
+    if let Some(code) = memlift_bench::child() {
+        return code;
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version are errors to clap, with exit code 0.
+        Err(error) if !error.use_stderr() => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let _ = write!(std::io::stderr(), "memlift: {}", error.render());
+            return ExitCode::from(Failure::Usage(String::new()).exit_code());
+        }
+    };
+    match verb(arguments.command, arguments.json) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit(),
+    }
+}
+
+fn verb(command: Command, json: bool) -> Result<(), Failure> {
+    match command {
+        Command::Whatif(args) => whatif::run(&args, json),
+        Command::Reproduce(args) => reproduce::run(&args, json),
+        Command::Bench { service, only, quick, record, report, force } => {
+            bench::run(service, &Options { only, quick, json, record, report }, force)
+        }
+        Command::Tour { chapters, quick } => bench::tour(&TourOptions {
+            chapters: chapters.into_iter().map(Into::into).collect(),
+            json,
+            quick,
+        }),
+        Command::Report { folder } => bench::publish(&folder),
+    }
+}

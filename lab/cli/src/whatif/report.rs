@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Prints the answers of `record` and `whatif`.
+//!
+//! - **Order** what is seen and the bound that follows from it come first, then the answer, then what matters most, then what stays
+//!   invisible
+//! - **Amdahl** a share f of CPU time in calls makes a program at most 1 / (1 − f) times as fast, were they free
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memlift::spec::trace::Kind;
+use memlift_model::event::Time;
+use memlift_model::whatif::{Cpu, Device, Outcome, Trace};
+use serde_json::{Value, json};
+
+use memlift_cli::failure::Failure;
+use memlift_cli::print;
+
+/// The beginning of every answer.
+pub struct Base<'a> {
+    pub trace: &'a Trace,
+    pub cpu: &'a Cpu,
+    pub origin: &'a str,
+}
+
+/// Parameter, unit, values with their runs.
+pub type Swept = (String, Option<String>, Vec<(f64, Outcome)>);
+
+/// A device's answer.
+pub struct Answer<'a> {
+    pub name: &'static str,
+    pub device: &'a Device,
+    /// How far its parameters can be trusted, and which those are.
+    pub inputs: Vec<(&'static str, Vec<&'static str>)>,
+    pub from: Option<u64>,
+    pub without: Outcome,
+    pub with: Outcome,
+    /// Parameter, factor, the run.
+    pub parameters: Vec<(&'static str, f64, Outcome)>,
+    /// The sweep, if there was one.
+    pub sweep: Option<Swept>,
+}
+
+impl Default for Answer<'_> {
+    fn default() -> Self {
+        let (without, with) = (Outcome::default(), Outcome::default());
+        Answer {
+            name: "",
+            device: &Device::Cpu,
+            inputs: Vec::new(),
+            from: None,
+            without,
+            with,
+            parameters: Vec::new(),
+            sweep: None,
+        }
+    }
+}
+
+fn s(time: Time) -> f64 {
+    time.as_ps() as f64 / 1e12
+}
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// How many times as fast at most; none: there is no bound.
+fn bound(share: f64) -> Option<f64> {
+    (share < 0.999).then(|| 1.0 / (1.0 - share))
+}
+
+fn times(bound: Option<f64>) -> String {
+    bound.map_or("any number of".to_owned(), |bound| format!("{bound:.2}"))
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", 100.0 * part)
+}
+
+/// By kind: calls, bytes, nanoseconds.
+fn kinds(trace: &Trace) -> BTreeMap<Kind, (u64, u64, u64)> {
+    let mut kinds = BTreeMap::new();
+    for call in trace.calls() {
+        let sums: &mut (u64, u64, u64) = kinds.entry(call.kind).or_default();
+        *sums = (sums.0 + 1, sums.1.saturating_add(call.bytes()), sums.2.saturating_add(call.cpu_ns));
+    }
+    kinds
+}
+
+const INVISIBLE: &str = "copies that the program makes without libc or inside its runtime, libraries that are linked into it, the \
+kernel's copies; pointer walks, persistence and compressed memory of programs that are not on memlift";
+
+impl Base<'_> {
+    fn seen(&self) -> f64 {
+        share(self.trace.calls_ns() as f64, self.trace.cpu_ns as f64)
+    }
+
+    fn overhead(&self) -> f64 {
+        share(self.trace.overhead_ns(), self.trace.cpu_ns as f64)
+    }
+
+    fn head(&self) -> String {
+        let trace = self.trace;
+        let mut lines = vec![heading(trace)];
+        let (calls, counted): (usize, u64) =
+            (trace.calls().count(), trace.counted.values().fold(0, |sum, one| sum.saturating_add(one.calls)));
+        lines.push(format!(
+            "recorded   {calls} calls, {:.3} s in them; {counted} smaller ones were counted only; recording took about {} of the CPU time",
+            trace.calls_ns() as f64 / 1e9,
+            percent(self.overhead())
+        ));
+        lines.push(format!(
+            "seen       {} of the CPU time is in recorded calls: were they free, it would need {} times less (Amdahl)",
+            percent(self.seen()),
+            times(bound(self.seen()))
+        ));
+        lines.push(format!("not seen   {INVISIBLE}"));
+        if !trace.finished {
+            lines.push("partial    the program or its recording was killed: what follows is about the time up to the last record".into());
+        }
+        if trace.dropped > 0 {
+            lines.push(format!(
+                "full       {} records found no room: what came later counts as computing; record again with a larger --limit",
+                trace.dropped
+            ));
+        }
+        let here = memlift_cli::machine::cpu_name();
+        if trace.cpu != here {
+            lines.push(format!(
+                "elsewhere  recorded on {}, calibrated on {here}: the model of the CPU is another machine's",
+                trace.cpu
+            ));
+        }
+        lines.join("\n")
+    }
+
+    fn json(&self) -> Value {
+        let trace = self.trace;
+        let kinds: Vec<Value> = kinds(trace)
+            .into_iter()
+            .map(|(kind, (calls, bytes, ns))| json!({ "kind": kind.name(), "calls": calls, "bytes": bytes, "ns": ns }))
+            .collect();
+        let counted: Vec<Value> = trace
+            .counted
+            .iter()
+            .map(|(kind, one)| json!({ "kind": kind.name(), "calls": one.calls, "bytes": one.bytes }))
+            .collect();
+        json!({
+            "command": trace.command, "cpu": trace.cpu, "finished": trace.finished, "processes": trace.processes,
+            "threads": trace.threads.len(), "wall_ns": trace.wall_ns, "cpu_ns": trace.cpu_ns, "calls_ns": trace.calls_ns(),
+            "threshold": trace.threshold, "dropped": trace.dropped, "calls": kinds, "counted": counted,
+            "recording_ns": trace.overhead_ns(), "share_seen": self.seen(), "amdahl": bound(self.seen()), "invisible": INVISIBLE,
+        })
+    }
+}
+
+fn heading(trace: &Trace) -> String {
+    const SHOWN: usize = 60;
+    let cut = if trace.command.chars().count() > SHOWN { "…" } else { "" };
+    format!(
+        "trace      {}{cut}: {} process{}, {} thread{}, {:.3} s, {:.3} CPU-seconds on {}",
+        trace.command.chars().take(SHOWN).collect::<String>(),
+        trace.processes,
+        if trace.processes == 1 { "" } else { "es" },
+        trace.threads.len(),
+        if trace.threads.len() == 1 { "" } else { "s" },
+        trace.wall_ns as f64 / 1e9,
+        trace.cpu_ns as f64 / 1e9,
+        trace.cpu
+    )
+}
+
+/// After a recording, on standard error: standard output is the program's.
+pub fn recorded(trace: &Trace, path: &Path, as_json: bool) -> Result<(), Failure> {
+    let base = Base { trace, cpu: &Cpu::default(), origin: "" };
+    if as_json {
+        eprintln!("{}", base.json());
+        return Ok(());
+    }
+    let calls = trace.calls().count();
+    eprintln!(
+        "memlift: {}: {calls} calls of {} process{}, {} of {:.3} CPU-seconds in them; recording took about {} of the CPU time",
+        path.display(),
+        trace.processes,
+        if trace.processes == 1 { "" } else { "es" },
+        percent(base.seen()),
+        trace.cpu_ns as f64 / 1e9,
+        percent(base.overhead())
+    );
+    if trace.threads.is_empty() {
+        print::warn(
+            "nothing was recorded: the loader let no library into the program, or it is linked statically",
+        );
+    }
+    if trace.dropped > 0 {
+        print::warn(&format!("{} records found no room: record again with a larger --limit", trace.dropped));
+    }
+    Ok(())
+}
+
+/// `--device cpu`.
+pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failure> {
+    let trace = base.trace;
+    let recorded = trace.wall_ns as f64 / 1e9;
+    let off = |model: f64, recorded: f64| if recorded > 0.0 { model / recorded - 1.0 } else { 0.0 };
+    let (wall, calls) = (s(model.wall), s(model.calls));
+    let calls_recorded = trace.calls_ns() as f64 / 1e9;
+    if as_json {
+        return print::json(&json!({
+            "trace": base.json(), "device": "cpu", "origin": base.origin,
+            "wall": { "recorded_s": recorded, "model_s": wall, "deviation": off(wall, recorded) },
+            "calls": { "recorded_s": calls_recorded, "model_s": calls, "deviation": off(calls, calls_recorded) },
+            "read_bytes": model.read_bytes, "written_bytes": model.written_bytes, "fault_ns": base.cpu.fault_ns,
+        }));
+    }
+    let row = |what: &str, recorded: f64, model: f64| {
+        vec![
+            what.to_owned(),
+            format!("{recorded:.4} s"),
+            format!("{model:.4} s"),
+            format!("{:+.1} %", 100.0 * off(model, recorded)),
+        ]
+    };
+    let rows = [row("time", recorded, wall), row("in calls", calls_recorded, calls)];
+    let kinds: Vec<Vec<String>> = kinds(trace)
+        .into_iter()
+        .map(|(kind, (calls, bytes, ns))| {
+            let how = if base.cpu.calibrated.contains(&kind) { "calibrated" } else { "fitted to this trace" };
+            let of_cpu = percent(share(ns as f64, trace.cpu_ns as f64));
+            vec![
+                kind.name().into(),
+                calls.to_string(),
+                print::bytes(bytes),
+                format!("{:.4} s", ns as f64 / 1e9),
+                of_cpu,
+                how.into(),
+            ]
+        })
+        .collect();
+    print::line(&base.head())?;
+    print::line(&format!(
+        "\n{}",
+        print::table(&["calls", ">number", ">bytes", ">time", ">of CPU", "lines are"], &kinds)
+    ))?;
+    print::line(&format!("\n{}", print::table(&["", ">recorded", ">model", ">deviation"], &rows)))?;
+    print::line(&format!(
+        "\nmemory traffic of calls: {} read, {} written\nmodel: {}; a page fault {:.0} ns; gaps between calls as recorded",
+        print::bytes(model.read_bytes),
+        print::bytes(model.written_bytes),
+        base.origin,
+        base.cpu.fault_ns
+    ))
+}
+
+/// A device that serves what this trace does not have.
+pub fn nothing(base: &Base<'_>, name: &str, what: &str, as_json: bool) -> Result<(), Failure> {
+    let said = format!(
+        "this trace holds nothing for {name}: it serves {what}, and the program has none; calls of libc and libraries do not show \
+         what a program does by itself"
+    );
+    if as_json {
+        return print::json(
+            &json!({ "trace": base.json(), "device": name, "operations": 0, "answer": said }),
+        );
+    }
+    print::line(&base.head())?;
+    print::line(&format!("\n{said}"))
+}
+
+/// Commits on one memory, so that two memories are not compared instead.
+fn same_memory(name: &str, cpu: Time, near: Time) -> String {
+    format!(
+        "all commits on the memory of {name}'s paper: {:.4} s by the CPU, {:.4} s by {name}, {:.2} times; what they took when recorded \
+         was on this machine's",
+        s(cpu),
+        s(near),
+        s(cpu) / s(near).max(1e-12)
+    )
+}
+
+/// A device beside the CPU alone.
+pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(), Failure> {
+    let trace = base.trace;
+    let takes: u64 = trace
+        .calls()
+        .filter(|call| answer.device.takes(call))
+        .fold(0, |sum, call| sum.saturating_add(call.cpu_ns));
+    let part = share(takes as f64, trace.cpu_ns as f64);
+    let commits = match answer.device {
+        Device::Service(service) => service.commits(trace),
+        _ => None,
+    };
+    let mut matters: Vec<(&str, f64, f64)> = answer
+        .parameters
+        .iter()
+        .map(|(name, factor, run)| (*name, *factor, s(run.wall) / s(answer.with.wall).max(1e-12) - 1.0))
+        .collect();
+    matters.sort_by(|one, other| other.2.abs().total_cmp(&one.2.abs()));
+    if as_json {
+        let outcome = |run: &Outcome| {
+            json!({ "wall_s": s(run.wall), "cpu_s": s(run.cpu), "waiting_s": s(run.waiting), "offloaded": run.offloaded,
+                    "offloaded_bytes": run.offloaded_bytes, "read_bytes": run.read_bytes, "written_bytes": run.written_bytes })
+        };
+        let sweep = answer.sweep.as_ref().map(|(name, unit, runs)| {
+            let runs: Vec<Value> =
+                runs.iter().map(|(value, run)| json!({ "value": value, "run": outcome(run) })).collect();
+            json!({ "parameter": name, "unit": unit, "runs": runs })
+        });
+        let matters: Vec<Value> = matters
+            .iter()
+            .map(|(name, factor, change)| json!({ "parameter": name, "factor": factor, "time_changes_by": change }))
+            .collect();
+        return print::json(&json!({
+            "trace": base.json(), "device": answer.name, "from_bytes": answer.from, "share_it_takes": part, "amdahl": bound(part),
+            "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": matters, "sweep": sweep,
+            "commits_on_its_memory": commits.map(|(cpu, near)| json!({ "cpu_s": s(cpu), "device_s": s(near) })),
+            "inputs": answer.inputs.iter().map(|(kind, names)| ((*kind).to_owned(), json!(names))).collect::<serde_json::Map<_, _>>(),
+        }));
+    }
+    print::line(&base.head())?;
+    print::line(&format!(
+        "{:<10} takes calls that are {} of the CPU time: at most {} times less of it",
+        answer.name,
+        percent(part),
+        times(bound(part))
+    ))?;
+    let kinds: Vec<String> =
+        answer.inputs.iter().map(|(kind, names)| format!("{kind} {}", names.len())).collect();
+    let fitted = answer.inputs.iter().find(|(kind, _)| *kind == "fitted").map(|(_, names)| names.join(", "));
+    print::line(&format!(
+        "{:<10} {}{}; all that follows is predicted",
+        "inputs",
+        kinds.join(", "),
+        fitted.filter(|names| !names.is_empty()).map_or(String::new(), |names| format!(" ({names})"))
+    ))?;
+    let Some(from) = answer.from else {
+        print::line(&format!(
+            "\nno size of calls is done sooner by {}: the run without it is the best one, {:.4} s",
+            answer.name,
+            s(answer.without.wall)
+        ))?;
+        return commits.map_or(Ok(()), |(cpu, near)| print::line(&same_memory(answer.name, cpu, near)));
+    };
+    let (without, with) = (&answer.without, &answer.with);
+    let ratio =
+        |one: f64, other: f64| if one > 0.0 { format!("{:.3}", other / one) } else { "–".to_owned() };
+    let time = |what: &str, one: Time, other: Time| {
+        vec![
+            what.to_owned(),
+            format!("{:.4} s", s(one)),
+            format!("{:.4} s", s(other)),
+            ratio(s(one), s(other)),
+        ]
+    };
+    let bytes = |what: &str, one: u64, other: u64| {
+        vec![what.to_owned(), print::bytes(one), print::bytes(other), ratio(one as f64, other as f64)]
+    };
+    let held = with.cpu + with.waiting;
+    let rows = [
+        time("time", without.wall, with.wall),
+        time("CPU time, working", without.cpu, with.cpu),
+        time("CPU time, waiting for it too", without.cpu, held),
+        bytes("read from memory by calls", without.read_bytes, with.read_bytes),
+        bytes("written to memory by calls", without.written_bytes, with.written_bytes),
+    ];
+    print::line(&format!(
+        "\n{}",
+        print::table(&["", ">without", &format!(">with {}", answer.name), ">ratio"], &rows)
+    ))?;
+    print::line(&format!(
+        "\n{} takes {} calls from {} on, {} in all; the program waits for each, since it was not changed",
+        answer.name,
+        with.offloaded,
+        print::bytes(from),
+        print::bytes(with.offloaded_bytes)
+    ))?;
+    if let Some((cpu, near)) = commits {
+        print::line(&same_memory(answer.name, cpu, near))?;
+    }
+    if let Some((name, unit, runs)) = &answer.sweep {
+        let rows: Vec<Vec<String>> = runs
+            .iter()
+            .map(|(value, run)| {
+                vec![
+                    format!("{value}{}", unit.as_ref().map_or(String::new(), |unit| format!(" {unit}"))),
+                    format!("{:.4} s", s(run.wall)),
+                    format!("{:.4} s", s(run.cpu)),
+                    ratio(s(without.wall), s(run.wall)),
+                ]
+            })
+            .collect();
+        return print::line(&format!(
+            "\n{}",
+            print::table(&[&format!(">{name}"), ">time", ">CPU time", ">of without"], &rows)
+        ));
+    }
+    let said = |(name, factor, change): &(&str, f64, f64)| {
+        format!("{name} {}: {:+.2} %", if *factor < 1.0 { "halved" } else { "doubled" }, 100.0 * change)
+    };
+    match matters.iter().filter(|(_, _, change)| change.abs() > 1e-6).take(3).map(said).collect::<Vec<_>>() {
+        changes if changes.is_empty() => print::line("no parameter, halved or doubled, changes the time"),
+        changes => print::line(&format!("what matters most to the time: {}", changes.join("; "))),
+    }
+}

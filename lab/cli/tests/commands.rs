@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift-lab` as its users meet it: its exit codes, what bad input gets.
+//!
+//! - **Not here** the numbers of `bench` and `tour`: `make test` runs both quickly
+
+use std::process::{Command, Output, Stdio};
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlift-lab"));
+    command.args(arguments).env_remove("MEMLIFT_CONFIG").stdin(Stdio::null()).output().expect("it starts")
+}
+
+#[test]
+fn usage_errors_have_their_code_and_style() {
+    for arguments in [&["bogus"][..], &["bench", "bogus"], &["tour", "bogus"], &["whatif", "--steps", "1"]] {
+        let output = run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.starts_with("memlift: error: ") && output.stdout.is_empty(), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn bench_names_its_rows_when_asked_for_none() {
+    let output = run(&["bench", "copy", "--only", "nothing/like/this"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("copy/"), "{said}");
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift-lab reproduce` as its users meet it: its list, its numbers, its drawings, what bad input gets.
+//!
+//! - **Method** the short figures; the long table is run where it is made (`lab/model`)
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn reproduce(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlift-lab"));
+    command.arg("reproduce").args(arguments).env_remove("MEMLIFT_CONFIG").stdin(Stdio::null());
+    command.output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn refused(arguments: &[&str], code: i32) -> String {
+    let output = reproduce(arguments);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{arguments:?}");
+    text(&output.stderr)
+}
+
+#[test]
+fn the_list_names_figures_and_every_parameter_with_its_source() {
+    let output = reproduce(&["--list"]);
+    let list = text(&output.stdout);
+    assert!(
+        output.status.success() && list.contains("pulse-table4") && list.contains("§6.2, figure 10"),
+        "{list}"
+    );
+    let json: Value = serde_json::from_slice(&reproduce(&["--list", "--json"]).stdout).expect("JSON");
+    let parameters = json["parameters"].as_array().expect("a list");
+    assert!(parameters.iter().all(|one| one["source"].as_str().is_some_and(|source| !source.is_empty())));
+    for (device, count) in [("pulse", 2), ("nearpm", 2), ("dsa", 1)] {
+        let fitted = |one: &&Value| one["device"] == device && one["kind"] == "fitted";
+        assert_eq!(parameters.iter().filter(fitted).count(), count, "{device}");
+    }
+}
+
+#[test]
+fn a_figure_is_drawn_as_png_with_its_words_or_what_to_install_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("new");
+    let output = reproduce(&["pulse-fig10", "--json", "--png", path.to_str().expect("UTF-8")]);
+    if !output.status.success() {
+        assert_eq!(output.status.code(), Some(3));
+        assert!(text(&output.stderr).contains("apt install fonts-"), "{}", text(&output.stderr));
+        return;
+    }
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let file = json["figures"][0]["png"].as_str().expect("the path");
+    assert!(json["figures"][0]["svg"].is_null());
+    let picture = std::fs::read(file).expect("drawn");
+    let number = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().expect("four bytes"));
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
+    assert!(number(16) == 1640 && number(20) > 200, "{} by {}", number(16), number(20));
+}
+
+#[test]
+fn a_figure_has_paper_and_model_side_by_side_and_is_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("new");
+    let path = path.to_str().expect("UTF-8");
+    let output = reproduce(&["pulse-fig10", "pulse-fig9", "--svg", path]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for wanted in
+        ["paper", "model", "deviation", "132.0", "input", "1.020 to 1.150", "predicted", "pulse-fig9.svg"]
+    {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    let drawn = std::fs::read_to_string(format!("{path}/pulse-fig10.svg")).expect("drawn");
+    assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n") && drawn.contains("network stack"));
+    let json: Value = serde_json::from_slice(&reproduce(&["pulse-fig10", "--json"]).stdout).expect("JSON");
+    let row = &json["figures"][0]["rows"][0];
+    assert_eq!(
+        (row["paper"].as_f64(), row["model"].as_f64(), row["role"].as_str()),
+        (Some(430.0), Some(430.0), Some("input"))
+    );
+}
+
+#[test]
+fn the_report_is_one_page_that_needs_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("report");
+    let output = reproduce(&["pulse-fig10", "nearpm-fig17", "--html", path.to_str().expect("UTF-8")]);
+    assert!(output.status.success() && text(&output.stdout).contains("the report is "));
+    let files: Vec<_> = std::fs::read_dir(&path).expect("a folder").collect();
+    let page = std::fs::read_to_string(path.join("reproduce.html")).expect("a page");
+    assert!(files.len() == 1 && page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    assert_eq!((page.matches("<svg ").count(), page.matches("<h2 id=").count()), (2, 2));
+    assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    for wanted in
+        ["<td class=\"n\">1.130</td>", "fitted", "+0.4 %", "figure 17", "What was fitted", "cpu_line"]
+    {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    for outside in ["<script", "<img", "<link", "src=", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn bad_input_gets_a_line_that_says_what_to_do() {
+    let unknown = refused(&["pulse-table4", "pulse-fig99"], 2);
+    assert!(unknown.contains("no figure \"pulse-fig99\"; there are: pulse-table4, pulse-fig9"), "{unknown}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("mine.toml");
+    let path = file.to_str().expect("UTF-8");
+    assert!(refused(&["pulse-fig10", "--parameters", path], 1).contains("give a file of parameters"));
+    std::fs::write(&file, "device = \"pulse\"\nversion = 1\n[scheduler]\nvalue = -1\n").expect("written");
+    let missing = refused(&["pulse-fig10", "--parameters", path], 1);
+    assert!(missing.contains("mine.toml: network_stack: it is missing; add its table"), "{missing}");
+    let blocked = folder.path().join("mine.toml/figures");
+    assert!(
+        refused(&["pulse-fig10", "--svg", blocked.to_str().expect("UTF-8")], 1).contains("give a folder")
+    );
+}
