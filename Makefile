@@ -43,7 +43,7 @@ TESTED := --workspace --features memlift-persist/sim,memlift-traverse/etcd,memli
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
 # Left out are the tests whose subject is that a facility is there. Facilities and instruction sets are masked together: no code
 # asks for both.
-FALLBACK_FOLDERS := engine services/ipc
+FALLBACK_FOLDERS := ground place offload services/ipc
 FALLBACKS ?= scalar:populate_write,huge_pages,thp sse2:memfd_seal avx2:io_uring,numa,waitpkg,mwaitx,movdir64b,enqcmd
 FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary
 SOAK_CASES ?= 50000
@@ -80,7 +80,7 @@ test-rust: venv
 # Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
 test-loom: rust
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUSTFLAGS="--cfg loom" \
-		$(CARGO) test --release -p memlift-engine --features persist --test 'loom_*'
+		$(CARGO) test --release -p memlift-ground --test 'loom_*'
 
 test-fallbacks: rust
 	@for masks in $(FALLBACKS); do \
@@ -116,7 +116,7 @@ $(QUICK): test-quick-%: tested
 soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
 	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
-	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-engine -p memlift-ipc -p memlift-conformance
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-ground -p memlift-offload -p memlift-ipc -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
 
 ## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI

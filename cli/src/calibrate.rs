@@ -4,8 +4,8 @@
 //! - **Exit** 0 also when the machine was busy: the answer is then that the built-in numbers serve, and `trust` in the JSON
 //!   says why
 
-use memlift::engine::place::{Calibration, Line, ShapeFrom};
-use memlift::engine::{Calibrated, Engine};
+use memlift::offload::{Calibrated, Engine};
+use memlift::place::{Calibration, Line, ShapeFrom};
 use serde_json::json;
 
 use crate::failure::Failure;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift config show`: each setting, its value, and where that came from.
 
-use memlift::engine::config::Config;
+use memlift::ground::config::Config;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;

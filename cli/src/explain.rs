@@ -4,8 +4,8 @@
 //! PID         the last decisions of that process, from its stats page, each with its reason
 //! copy SIZE   what would be decided for a copy of that size, by the calibration on disk; nothing is copied
 
-use memlift::engine::observe::{self, CacheState, Decision, ObserveError, StatsView};
-use memlift::engine::place::{Explanation, Origin, reason_text};
+use memlift::ground::observe::{self, CacheState, Decision, ObserveError, StatsView};
+use memlift::place::{Explanation, Origin, reason_text};
 use memlift::spec::Opcode;
 use serde_json::{Value, json};
 

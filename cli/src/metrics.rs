@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 
-use memlift::engine::observe::{OperationStats, SessionStats, Snapshot, WaitingStats};
+use memlift::ground::observe::{OperationStats, SessionStats, Snapshot, WaitingStats};
 use serde_json::json;
 
 use crate::exposition::{Exposition, Kind};

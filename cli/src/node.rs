@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
-use memlift::engine::region::Huge;
+use memlift::ground::region::Huge;
 use memlift::traverse::map::migrate::Outcome;
 use memlift::traverse::map::{Address, MapError, Secret, Source};
 use memlift::traverse::node::{

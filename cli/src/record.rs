@@ -134,7 +134,7 @@ fn create(args: &Args) -> Result<(File, PathBuf), Failure> {
         (word::THRESHOLD, args.threshold.max(1)),
         (word::TRANSFORM_THRESHOLD, TRANSFORM_THRESHOLD),
         (word::START_UNIX_NS, unix),
-        (word::START_MONOTONIC_NS, memlift::engine::observe::now_ns()),
+        (word::START_MONOTONIC_NS, memlift::ground::observe::now_ns()),
         (word::CORES, cores),
         (word::CLAIMED, HEADER_BYTES as u64),
     ];

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use memlift::engine::observe::{self, OperationStats, SessionStats, Snapshot};
+use memlift::ground::observe::{self, OperationStats, SessionStats, Snapshot};
 
 /// All processes at one moment.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl<'a> Change<'a> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use memlift::engine::observe::{ProcessStats, WaitingStats};
+    use memlift::ground::observe::{ProcessStats, WaitingStats};
     use std::time::Duration;
 
     /// A process with one row of operations and one session.

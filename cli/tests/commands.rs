@@ -8,8 +8,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 
-use memlift::engine::config::Config;
-use memlift::engine::observe::{self, Executor};
+use memlift::ground::config::Config;
+use memlift::ground::observe::{self, Executor};
 use memlift::ipc::{Client, ClientOptions, Reply, Server, ServerOptions};
 use serde_json::Value;
 
@@ -267,7 +267,7 @@ fn explain_shows_the_decisions_of_a_process() {
     let none = folder.path().join("none.json");
     let config =
         Config::load_from(&[], [("MEMLIFT_CALIBRATION".into(), none.into())]).expect("a configuration");
-    let engine = memlift::engine::Engine::open(&config).expect("an engine");
+    let engine = memlift::offload::Engine::open(&config).expect("an engine");
     engine.copy(&mut target, &source);
     assert_eq!(source, target);
     let pid = std::process::id().to_string();

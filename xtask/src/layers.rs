@@ -17,14 +17,16 @@ use crate::workspace::{Kind, Workspace, rust_files};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("bindings/openssl", &["kernels"]),
     ("bindings/zlib", &["kernels"]),
-    ("bindings/preload", &["services/zmem", "engine"]),
+    ("bindings/preload", &["services/zmem", "ground"]),
     ("bindings/tap", &["spec"]),
     ("bindings/*", &["memlift"]),
     ("cli", &["memlift"]),
-    ("memlift", &["services/*", "engine", "spec"]),
+    ("memlift", &["services/*", "offload", "place", "ground", "devices/idxd", "spec"]),
     ("services/*/derive", &[]),
-    ("services/*", &["services/*/derive", "engine", "spec"]),
-    ("engine", &["kernels", "devices/idxd", "spec"]),
+    ("services/*", &["services/*/derive", "offload", "place", "ground", "kernels", "spec"]),
+    ("offload", &["place", "ground", "kernels", "devices/idxd", "spec"]),
+    ("place", &["ground", "kernels", "spec"]),
+    ("ground", &["kernels", "devices/idxd", "spec"]),
     ("kernels", &["spec"]),
     ("devices/*", &["spec"]),
     ("spec", &[]),
@@ -174,9 +176,9 @@ mod tests {
         let workspace = workspace(vec![
             package("spec", "memlift-spec", &[]),
             package("kernels", "memlift-kernels", &[("memlift-spec", None)]),
-            package("engine", "memlift-engine", &[("memlift-kernels", None), ("memlift-spec", None)]),
-            package("services/ipc", "memlift-ipc", &[("memlift-engine", None)]),
-            package("memlift", "memlift", &[("memlift-engine", None), ("memlift-ipc", None)]),
+            package("offload", "memlift-offload", &[("memlift-kernels", None), ("memlift-spec", None)]),
+            package("services/ipc", "memlift-ipc", &[("memlift-offload", None)]),
+            package("memlift", "memlift", &[("memlift-offload", None), ("memlift-ipc", None)]),
             package("bindings/python", "memlift-python", &[("memlift", None)]),
             package("lab/bench", "memlift-bench", &[("memlift-kernels", None), ("memlift", None)]),
             package("cli", "memlift-cli", &[("memlift", None)]),
@@ -187,13 +189,13 @@ mod tests {
     #[test]
     fn a_forged_edge_is_named() {
         let workspace = workspace(vec![
-            package("engine", "memlift-engine", &[("memlift-ipc", None)]),
+            package("offload", "memlift-offload", &[("memlift-ipc", None)]),
             package("services/ipc", "memlift-ipc", &[("memlift-persist", None)]),
             package("services/persist", "memlift-persist", &[]),
         ]);
         let faults = forbidden_edges(&workspace);
         assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(faults[0].contains("engine → services/ipc"), "{}", faults[0]);
+        assert!(faults[0].contains("offload → services/ipc"), "{}", faults[0]);
         assert!(faults[1].contains("services/ipc → services/persist"), "{}", faults[1]);
     }
 
@@ -203,15 +205,15 @@ mod tests {
             package("lab/conformance", "memlift-conformance", &[]),
             package("lab/bench", "memlift-bench", &[]),
             package(
-                "engine",
-                "memlift-engine",
+                "offload",
+                "memlift-offload",
                 &[("memlift-conformance", Some("dev")), ("memlift-bench", Some("dev"))],
             ),
             package("kernels", "memlift-kernels", &[("memlift-conformance", None)]),
         ]);
         let faults = forbidden_edges(&workspace);
         assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(faults[0].contains("engine → lab/bench"), "{}", faults[0]);
+        assert!(faults[0].contains("offload → lab/bench"), "{}", faults[0]);
         assert!(faults[1].contains("kernels → lab/conformance"), "{}", faults[1]);
     }
 

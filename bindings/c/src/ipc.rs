@@ -154,7 +154,7 @@ unsafe fn changed<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault>
 pub unsafe extern "C" fn memlift_client_connect(address: *const c_char, client: *mut *mut Client) -> c_int {
     run(|| {
         let address = text(address, "address")?;
-        let config = memlift::engine::config::Config::load()
+        let config = memlift::ground::config::Config::load()
             .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
         let opened = Client::connect(address, ClientOptions::from_config(&config))?;
         // SAFETY: the caller passes room for a pointer.

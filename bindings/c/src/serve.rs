@@ -52,7 +52,7 @@ impl User {
 
 /// NULL, and what is 0, is the default.
 fn judged(options: *const CServerOptions) -> Result<ServerOptions, Fault> {
-    let config = memlift::engine::config::Config::load()
+    let config = memlift::ground::config::Config::load()
         .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
     let base = ServerOptions::from_config(&config);
     let Ok(said) = given(options, "options") else { return Ok(base) };

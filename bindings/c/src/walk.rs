@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memlift::engine::region::process_mark;
+use memlift::ground::region::process_mark;
 use memlift::traverse::bpf::elf;
 use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Ticket};
 use memlift::traverse::error::Error;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors: each of the services' becomes one of the classes in `memlift/errors.py`.
 
-use memlift::engine::region::RegionError;
+use memlift::ground::region::RegionError;
 use memlift::ipc::{Error, RemoteFailure};
 use memlift::persist::Error as PersistError;
 use memlift::transform::Error as TransformError;

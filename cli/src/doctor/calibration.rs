@@ -3,9 +3,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use memlift::engine::Engine;
-use memlift::engine::observe::CacheState;
-use memlift::engine::place::Origin;
+use memlift::ground::observe::CacheState;
+use memlift::offload::Engine;
+use memlift::place::Origin;
 use memlift::spec::Opcode;
 
 use super::Check;

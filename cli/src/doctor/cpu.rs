@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The CPU: cores, the instruction set that the kernels run, and what it offers for waiting and for devices.
 
-use memlift::engine::Engine;
+use memlift::offload::Engine;
 
 use super::{Check, facilities};
 

@@ -10,10 +10,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use memlift::engine::Engine;
-use memlift::engine::facility::{self, Availability, Facility};
-use memlift::engine::idxd::portal::Instructions;
-use memlift::engine::idxd::{Device, Machine, Mode, WorkQueue};
+use memlift::ground::facility::{self, Availability, Facility};
+use memlift::idxd::portal::Instructions;
+use memlift::idxd::{Device, Machine, Mode, WorkQueue};
+use memlift::offload::Engine;
 
 use super::Check;
 
@@ -42,7 +42,7 @@ pub fn checks() -> Vec<Check> {
             enqcmd: facility::usable(Facility::Enqcmd),
             movdir64b: facility::usable(Facility::Movdir64b),
         },
-        node: memlift::engine::run::node(),
+        node: memlift::offload::run::node(),
         may_map: has_capability(&status, CAP_SYS_RAWIO),
     };
     let root = Path::new("/");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Lists the kernel's facilities and those that `MEMLIFT_DISABLE` masks.
 
-use memlift::engine::facility::{self, Availability, Facility};
+use memlift::ground::facility::{self, Availability, Facility};
 
 use super::Check;
 

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use memlift::engine::region::Headroom;
+use memlift::ground::region::Headroom;
 
 use super::Check;
 use crate::print;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use memlift::engine::region::Huge;
+use memlift::ground::region::Huge;
 use memlift::traverse::client::{Client, Config, Request};
 use memlift::traverse::node::{Alone, Node, NodeOptions, Runner};
 use memlift::traverse::program::Program;

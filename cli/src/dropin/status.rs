@@ -9,7 +9,7 @@
 use std::fs;
 use std::io::Read;
 
-use memlift::engine::observe::dropin::{PAGE_BYTES, State, View};
+use memlift::ground::observe::dropin::{PAGE_BYTES, State, View};
 use memlift_cli::libraries::Dropin;
 use serde_json::{Value, json};
 

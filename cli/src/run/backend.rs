@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use memlift::engine::facility::{Facility, usable};
+use memlift::ground::facility::{Facility, usable};
 use memlift::zmem::pager::Mechanism;
 
 use super::kernel::Group;

@@ -5,7 +5,7 @@
 //!   refused: a machine's whole memory is no budget
 //! - **Owner** headroom is 1/32, at least 16 MiB: for this process, the shell around it and kernel memory of the cgroup
 
-use memlift::engine::region::Headroom;
+use memlift::ground::region::Headroom;
 
 use crate::failure::Failure;
 

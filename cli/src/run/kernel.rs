@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use memlift::engine::region::MemoryGroup;
+use memlift::ground::region::MemoryGroup;
 use memlift::zmem::block::{GRACE_BYTES, OVERFLOW_EXIT_CODE, OnOverflow};
 use memlift::zmem::supervise::{self, Supervised};
 

@@ -119,7 +119,7 @@ fn available() -> Result<u64, Failure> {
     let registry =
         Registry::open(&Registry::folder()).map_err(|error| Failure::Unavailable(error.to_string()))?;
     let others = u64::try_from(registry.implicit().unused()).unwrap_or(0);
-    Ok(memlift::engine::region::Headroom::read().bytes.min(others) / 16 * 15)
+    Ok(memlift::ground::region::Headroom::read().bytes.min(others) / 16 * 15)
 }
 
 /// The exit code, where somebody ended a run: there is no curve then.

@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
-use memlift_engine::observe::{self, Executor, OperationStats};
+use memlift_ground::observe::{self, Executor, OperationStats};
 
 use crate::area::Area;
 use crate::child::Bound;

@@ -8,11 +8,12 @@
 use std::hint::black_box;
 use std::sync::OnceLock;
 
-use memlift_engine::config::Config;
-use memlift_engine::place::Origin;
-use memlift_engine::submit::Pattern;
-use memlift_engine::{Cache, Engine};
+use memlift_ground::config::Config;
 use memlift_kernels::Routine;
+use memlift_offload::Engine;
+use memlift_offload::submit::Pattern;
+use memlift_place::Cache;
+use memlift_place::Origin;
 
 use crate::BenchError;
 use crate::copier::Copier;

@@ -3,9 +3,9 @@
 //! of the kernels that this CPU can run.
 
 use memlift_conformance::{Plan, run, run_each};
-use memlift_engine::complete::WaitPolicy;
-use memlift_engine::run::{Hands, Inline, Worker, WorkerSettings};
+use memlift_ground::complete::WaitPolicy;
 use memlift_kernels::{Isa, Kernels};
+use memlift_offload::run::{Hands, Inline, Worker, WorkerSettings};
 use std::sync::Arc;
 
 /// Ordinary stores only, and streaming stores for everything.

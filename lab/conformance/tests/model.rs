@@ -3,12 +3,12 @@
 //! packed, and both refuse the same.
 
 use memlift_conformance::{Plan, run};
-use memlift_engine::codec::aead::Key;
-use memlift_engine::codec::{Codec, CodecError};
-use memlift_engine::page::{MAX_PACKED_BYTES, METHODS, Method, PAGE_BYTES, Packer};
+use memlift_kernels::page::{MAX_PACKED_BYTES, METHODS, Method, PAGE_BYTES, Packer};
 use memlift_model::Model;
 use memlift_model::event::Random;
 use memlift_model::naive;
+use memlift_offload::codec::aead::Key;
+use memlift_offload::codec::{Codec, CodecError};
 use memlift_spec::{Effort, Format, Status};
 
 /// Unpacks with the product's codec; the stream must end with `packed`.

@@ -7,8 +7,8 @@
 
 use crate::mutate::{Random, messages};
 use crate::{Guarded, Input};
-use memlift_engine::Engine;
-use memlift_engine::config::{Config, TransformConfig};
+use memlift_ground::config::{Config, TransformConfig};
+use memlift_offload::Engine;
 use memlift_transform::{Chain, Format, Key, Options, Packing, Progress, Step, Transfer, Transform};
 use std::sync::OnceLock;
 

@@ -6,7 +6,7 @@
 
 use crate::Input;
 use crate::ipc_peer::{self as peer, Pen, SEGMENT_BYTES};
-use memlift_engine::region::{Access, Region};
+use memlift_ground::region::{Access, Region};
 use memlift_ipc::layout::{CONTROL_BYTES, REQUEST_TAIL_AT, RESPONSE_RING_AT, RESPONSE_TAIL_AT};
 use memlift_ipc::message::{FLAG_PACKED, FLAG_RETAINED, Kind, Message, Shape};
 use memlift_ipc::{Client, ClientOptions, Error, Payload};
@@ -121,7 +121,7 @@ fn talk(socket: OwnedFd, input: &mut Input<'_>) {
             6 => peer::ring(&client_event),
             _ => {
                 // Time for the client to call; it may have nothing to say.
-                let tail = control.layout::<AtomicU32>(memlift_engine::region::RegionOffset(REQUEST_TAIL_AT));
+                let tail = control.layout::<AtomicU32>(memlift_ground::region::RegionOffset(REQUEST_TAIL_AT));
                 let tail = tail.expect("inside the control segment");
                 let (seen, until) =
                     (tail.load(Ordering::Acquire), Instant::now() + Duration::from_micros(300));

@@ -5,7 +5,7 @@
 //! - **Not here** what must not come of it: `ipc_server`, `ipc_client`
 
 use crate::Input;
-use memlift_engine::region::{Region, RegionOffset, RegionOptions};
+use memlift_ground::region::{Region, RegionOffset, RegionOptions};
 use memlift_ipc::layout::{MAGIC, RING_ENTRIES, VERSION};
 use memlift_ipc::message::{MESSAGE_BYTES, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,7 +6,7 @@
 
 use crate::Input;
 use crate::ipc_peer::{self as peer, Pen, SEGMENT_BYTES};
-use memlift_engine::region::{Region, RegionOffset};
+use memlift_ground::region::{Region, RegionOffset};
 use memlift_ipc::layout::{CONTROL_BYTES, MAGIC, REQUEST_RING_AT, REQUEST_TAIL_AT, RING_ENTRIES, VERSION};
 use memlift_ipc::message::{Kind, Message, Shape, operation_hash};
 use memlift_ipc::{Client, ClientOptions, Reply, Server, ServerOptions, Trust};

@@ -109,7 +109,7 @@ fn forge(bytes: &mut [u8], region: usize, at: usize, salts: [u32; 2]) {
                     u32::from_le_bytes(bytes[start + 4..start + 8].try_into().expect("4 bytes")) as usize;
                 // A CRC goes on from the salt as from the CRC of earlier bytes.
                 let crc =
-                    memlift_engine::Engine::global().crc32c(&bytes[start + 4..start + size], salts[lane]);
+                    memlift_offload::Engine::global().crc32c(&bytes[start + 4..start + size], salts[lane]);
                 bytes[start..start + 4].copy_from_slice(&crc.to_le_bytes());
             }
         }

@@ -6,8 +6,8 @@
 
 use crate::mutate::messages;
 use crate::{Guarded, Input};
-use memlift_engine::codec::{Codec, CodecError};
 use memlift_model::naive;
+use memlift_offload::codec::{Codec, CodecError};
 use memlift_spec::{Effort, Format, Status};
 
 /// Panics when something is wrong.

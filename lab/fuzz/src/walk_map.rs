@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use memlift_engine::Engine;
+use memlift_offload::Engine;
 use memlift_traverse::map::message::{Answer, Request};
 use memlift_traverse::map::migrate::Message;
 use memlift_traverse::map::{Cursor, Entry, Join, Map, MapError, Order, Source, State, file};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Errors between two processes, each with what to do about it.
 
-use memlift_engine::region::RegionError;
-use memlift_engine::socket_file::Occupant;
+use memlift_ground::region::RegionError;
+use memlift_ground::socket_file::Occupant;
 use std::time::Duration;
 
 /// An error of this crate.

@@ -6,8 +6,8 @@
 //!   here all three belong to the call
 
 use crate::error::Error;
-use memlift_engine::Engine;
-use memlift_engine::observe::Executor;
+use memlift_ground::observe::Executor;
+use memlift_offload::Engine;
 use std::str::FromStr;
 use std::time::Duration;
 

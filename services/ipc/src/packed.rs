@@ -12,7 +12,7 @@
 use crate::error::Error;
 use crate::payload::{Outgoing, Payload};
 use crate::transfer::{Transfer, crc_of};
-use memlift_engine::page::{Effort, Packer, bound};
+use memlift_kernels::page::{Effort, Packer, bound};
 use std::cell::RefCell;
 
 /// Smallest payload that is packed, bytes.

@@ -10,8 +10,9 @@
 use crate::error::Error;
 use crate::message::{DIMENSIONS_MAX, Shape, Tensor};
 use crate::transfer::crc_of;
-use memlift_engine::region::{Region, RegionOptions};
-use memlift_engine::{Cache, Engine};
+use memlift_ground::region::{Region, RegionOptions};
+use memlift_offload::Engine;
+use memlift_place::Cache;
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //!   checks them against the segments it has mapped. Whoever holds a slot keeps its segment mapped
 
 use crate::layout::{GRANULE_BYTES, SEGMENTS_MAX};
-use memlift_engine::region::Region;
+use memlift_ground::region::Region;
 use offset_allocator::{Allocation, Allocator};
 use std::sync::Arc;
 
@@ -206,7 +206,7 @@ pub fn growth(bytes: u64, total: u64, segments: usize, limit: u64) -> Option<u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memlift_engine::region::RegionOptions;
+    use memlift_ground::region::RegionOptions;
     use proptest::prelude::*;
 
     fn pool(segments: &[u64]) -> Pool {

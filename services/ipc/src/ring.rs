@@ -11,7 +11,7 @@ use crate::failpoint::{Step, reach};
 use crate::layout::RING_ENTRIES;
 use crate::message::{MESSAGE_BYTES, Message};
 use bytemuck::Zeroable;
-use memlift_engine::region::{Region, RegionOffset};
+use memlift_ground::region::{Region, RegionOffset};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -9,8 +9,9 @@
 
 use crate::message::{Shape, Tensor};
 use crate::payload::Outgoing;
-use memlift_engine::observe::Executor;
-use memlift_engine::{Cache, Engine, Lost};
+use memlift_ground::observe::Executor;
+use memlift_offload::{Engine, Lost};
+use memlift_place::Cache;
 
 /// Executor and stores with which a range is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

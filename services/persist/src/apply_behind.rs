@@ -15,9 +15,9 @@
 
 use std::sync::TryLockError;
 
-use memlift_engine::Engine;
-use memlift_engine::persist::{Fence, NearData};
-use memlift_engine::submit::{BatchTicket, Operation};
+use memlift_offload::Engine;
+use memlift_offload::log::{Fence, NearData};
+use memlift_offload::submit::{BatchTicket, Operation};
 
 use crate::apply::{Applier, next};
 use crate::error::{Error, Result};

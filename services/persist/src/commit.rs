@@ -22,7 +22,7 @@ use crate::options::{Durability, Mechanism};
 use crate::record::{self, Builder};
 use crate::store::{Store, lock};
 use crate::writes::{Touched, Writes};
-use memlift_engine::observe::{self, Work};
+use memlift_ground::observe::{self, Work};
 use memlift_spec::trace::Kind;
 
 /// New objects from this size on are stored to their place and not through the log.

@@ -12,7 +12,7 @@
 use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memlift_engine::persist::Biased;
+use crate::biased::Biased;
 
 /// A lane's mirror: `capacity` bytes, 64-byte aligned.
 #[derive(Debug)]

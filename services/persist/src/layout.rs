@@ -386,7 +386,7 @@ const _: () = {
 
 /// CRC-32C of the pieces, one after the other.
 pub fn crc32c(pieces: &[&[u8]]) -> u32 {
-    pieces.iter().fold(0, |crc, piece| memlift_engine::Engine::global().crc32c(piece, crc))
+    pieces.iter().fold(0, |crc, piece| memlift_offload::Engine::global().crc32c(piece, crc))
 }
 
 #[cfg(test)]

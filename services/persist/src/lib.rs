@@ -47,6 +47,8 @@ extern crate self as memlift_persist;
 mod apply;
 #[expect(unsafe_code, reason = "names records and the heap by address for an engine thread")]
 mod apply_behind;
+#[expect(unsafe_code, reason = "guards a value by itself")]
+mod biased;
 mod catalog;
 pub mod check;
 mod checkpoint;

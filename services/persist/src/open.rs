@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
 use crate::error::{Error, Result};
@@ -32,7 +33,6 @@ use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::span::Covered;
 use crate::store::{Parts, Store};
-use memlift_engine::persist::Biased;
 
 /// Alignment of heaps in the file, in bytes, unless they are small.
 const ALIGN: u64 = 2 << 20;
@@ -260,7 +260,7 @@ fn image(
         Mechanism::Redo | Mechanism::Checkpoint => Kind::Mirror,
     };
     if kind == Kind::Filled {
-        let headroom = memlift_engine::region::Headroom::read();
+        let headroom = memlift_ground::region::Headroom::read();
         headroom.check(header.heap_bytes).map_err(|error| Error::Argument {
             what: format!("a shadow pool is read into memory when it is opened: {error}"),
         })?;
@@ -287,7 +287,7 @@ fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
             "prefault makes the whole mirror private, mirror_bytes says how much of it may be: choose one";
         return Err(Error::Argument { what: what.to_owned() });
     }
-    let headroom = memlift_engine::region::Headroom::read();
+    let headroom = memlift_ground::region::Headroom::read();
     headroom.check(header.heap_bytes).map_err(|error| Error::Argument {
         what: format!("prefault takes memory for the whole heap, open the pool without it: {error}"),
     })
@@ -340,7 +340,7 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
-    let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
+    let _ = memlift_ground::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
     if !options.read_only {
         recover::read_header(&medium)?.check_writable()?;
     }

@@ -5,7 +5,7 @@
 //! - **Flow** [`Builder::range`] / [`Builder::changed`] / [`Builder::lines`] ─▶ [`Builder::finish`] ─▶ checksum ─▶ log
 //! - **Why** [`Builder::changed`] logs only words that differ from the before-image: an object that was borrowed for writing and
 //!   changed in one field costs one field
-//! - **Not here** reading records: `memlift_engine::persist`
+//! - **Not here** reading records: `memlift_kernels::persist`
 
 use std::ops::Range;
 
@@ -206,7 +206,7 @@ pub(crate) fn wrap(record: &mut [u8], position: u64) {
 
 /// Fills the checksum.
 pub(crate) fn seal(record: &mut [u8], salt: u32) {
-    let crc = memlift_engine::Engine::global().crc32c(&record[4..], salt);
+    let crc = memlift_offload::Engine::global().crc32c(&record[4..], salt);
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -278,7 +278,7 @@ mod tests {
             assert_eq!(entries(record), ranges as usize);
             // SAFETY: the slice is readable for its length.
             #[expect(unsafe_code, reason = "the routine reads memory that others may write")]
-            let checked = unsafe { memlift_engine::persist::check(record.as_ptr(), record.len(), 7, 0) };
+            let checked = unsafe { memlift_kernels::persist::check(record.as_ptr(), record.len(), 7, 0) };
             assert!(checked.is_ok(), "{ranges}: {checked:?}");
         }
     }

@@ -23,7 +23,7 @@ use crate::options::Mechanism;
 use crate::record::{self, PARTS_WRAP};
 use crate::shadow::Shadow;
 use crate::tail::{Found, Log, LogDamage};
-use memlift_engine::persist;
+use memlift_kernels::persist;
 use memlift_spec::operand::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };

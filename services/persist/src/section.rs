@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use memlift_engine::persist::{Biased, ReadGuard, WriteGuard};
+use crate::biased::{Biased, ReadGuard, WriteGuard};
 
 /// Free slots of one type in one section, as far as they are known.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::apply::Applier;
+use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::checkpoint::Dirty;
 use crate::error::{Error, Result};
@@ -25,7 +26,6 @@ use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
 use crate::writes::Writes;
-use memlift_engine::persist::Biased;
 
 /// See the module's header.
 #[derive(Debug)]

@@ -12,6 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::biased::WriteGuard;
 use crate::commit::Committed;
 use crate::error::Result;
 use crate::layout::Entry;
@@ -20,7 +21,6 @@ use crate::pool::Pool;
 use crate::section::{Held, Section};
 use crate::store::Store;
 use crate::writes::Writes;
-use memlift_engine::persist::WriteGuard;
 
 const PAGE: u64 = 4096;
 const WORDS: usize = 512;

@@ -6,8 +6,8 @@
 //!   timed lap: its time over a lap without a burst is the slowdown. Stores take turns; medians.
 //! - **Output** one line per store: nanoseconds per line of the neighbour, slowdown, and how fast the messages themselves were
 
-use memlift_engine::Engine;
-use memlift_engine::config::{Config, Placement, TransformConfig};
+use memlift_ground::config::{Config, Placement, TransformConfig};
+use memlift_offload::Engine;
 use memlift_transform::{Cache, Key, Options, Step, Transform};
 use std::hint::black_box;
 use std::time::Instant;

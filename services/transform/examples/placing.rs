@@ -4,8 +4,8 @@
 //! - **Flow** areas of 128 MiB ─▶ rounds: every placement passes once over them, in an order that no prefetcher knows ─▶ medians
 //! - **Output** one line per operation and placement: nanoseconds per message, and how often the adaptive one took which way
 
-use memlift_engine::Engine;
-use memlift_engine::config::{Config, Placement, TransformConfig};
+use memlift_ground::config::{Config, Placement, TransformConfig};
+use memlift_offload::Engine;
 use memlift_transform::{Chain, Key, Op, Options, Step, Transform};
 use std::collections::BTreeMap;
 use std::time::Instant;

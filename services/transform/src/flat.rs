@@ -16,8 +16,8 @@ use crate::request::{Body, Packing, Plan};
 use crate::scratch::{STAGE_BYTES, Scratch, Slab};
 use crate::store::{Store, bring, pass, pull, push};
 use crate::{Error, Options, Outcome};
-use memlift_engine::Engine;
-use memlift_engine::codec::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
+use memlift_offload::Engine;
+use memlift_offload::codec::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
 use memlift_spec::Format;
 
 /// Bytes that go through all steps at once, so that they stay in cache.
@@ -207,7 +207,7 @@ impl Run<'_> {
         place: Place,
     ) -> Result<Outcome, Error> {
         let Place { source, bytes, target, capacity } = place;
-        let needed = memlift_engine::codec::bound(format, bytes);
+        let needed = memlift_offload::codec::bound(format, bytes);
         let effort = packing.effort(self.decision.contended);
         let mut slab = self.slab()?;
         let Slab { stage, codec, .. } = &mut *slab;
@@ -234,7 +234,7 @@ impl Run<'_> {
                 .map_err(|error| Error::packing(error, bytes, capacity, needed))?;
             if written > capacity {
                 return Err(Error::packing(
-                    memlift_engine::codec::CodecError::TargetTooSmall,
+                    memlift_offload::codec::CodecError::TargetTooSmall,
                     bytes,
                     capacity,
                     needed,

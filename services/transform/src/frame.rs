@@ -15,7 +15,7 @@
 //! A block whose stored bytes are as many as its plain bytes is not packed.
 
 use crate::Error;
-use memlift_engine::Engine;
+use memlift_offload::Engine;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;

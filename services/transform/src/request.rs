@@ -13,8 +13,8 @@
 
 use crate::Error;
 use crate::adapt::Decision;
-use memlift_engine::Cache;
-use memlift_engine::codec::SealKey;
+use memlift_offload::codec::SealKey;
+use memlift_place::Cache;
 use memlift_spec::{Effort, Format};
 use std::time::Duration;
 
@@ -233,7 +233,7 @@ impl<'a> Plan<'a> {
         match self.body {
             Body::Copy | Body::Cipher { .. } => Some(bytes),
             Body::Pack { format, .. } | Body::PackSeal { format, .. } => {
-                Some(memlift_engine::codec::bound(format, bytes))
+                Some(memlift_offload::codec::bound(format, bytes))
             }
             Body::Unpack { .. } | Body::OpenUnpack { .. } => None,
         }

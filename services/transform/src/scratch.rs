@@ -8,7 +8,7 @@
 //! - **Not here** small direct paths: sealing without staging takes no slab
 
 use crate::{Error, Patience};
-use memlift_engine::codec::Codec;
+use memlift_offload::codec::Codec;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -12,8 +12,8 @@
 //! | streaming | ordinary | past the cache | source |
 //! | isolated | prefetched without a place in the outer caches | past the cache | next to nothing |
 
-use memlift_engine::Engine;
-use memlift_engine::observe::Executor;
+use memlift_ground::observe::Executor;
+use memlift_offload::Engine;
 use std::sync::atomic::{Ordering, fence};
 
 /// How bytes are read and written.

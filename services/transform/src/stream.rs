@@ -8,7 +8,7 @@
 //! - **Not here** pieces out of order: `aead::Scatter`
 
 use crate::{Error, Key};
-use memlift_engine::codec::aead::{Stream, tags_equal};
+use memlift_offload::codec::aead::{Stream, tags_equal};
 
 /// A message that is sealed piece by piece.
 #[derive(Debug)]

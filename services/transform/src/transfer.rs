@@ -19,8 +19,8 @@ use crate::request::{Body, Chain, Packing, Plan};
 use crate::scratch::{Lease, STAGE_BYTES, Slab};
 use crate::store::{Store, push};
 use crate::{Error, Options, Outcome, Transform};
-use memlift_engine::Engine;
-use memlift_engine::codec::SealKey;
+use memlift_offload::Engine;
+use memlift_offload::codec::SealKey;
 use memlift_spec::Format;
 use std::marker::PhantomData;
 
@@ -175,7 +175,7 @@ impl<'a> Transfer<'a> {
             header
         };
         if let Some((format, _)) = asked.code
-            && !memlift_engine::codec::supported(format)
+            && !memlift_offload::codec::supported(format)
         {
             return Err(Error::Unsupported { format: format.name() });
         }

@@ -11,9 +11,10 @@ use crate::request::{Body, Plan};
 use crate::scratch::Scratch;
 use crate::transfer::{Progress, Transfer};
 use crate::{Error, Op, Options, Outcome, ScratchStats};
-use memlift_engine::config::{Config, TransformConfig};
-use memlift_engine::observe::now_ns;
-use memlift_engine::{Cache, Engine};
+use memlift_ground::config::{Config, TransformConfig};
+use memlift_ground::observe::now_ns;
+use memlift_offload::Engine;
+use memlift_place::Cache;
 use memlift_spec::Opcode;
 use std::sync::OnceLock;
 
@@ -171,7 +172,7 @@ impl Transform {
     fn told_nothing(&self) -> Decision {
         Decision {
             store: crate::Store::Temporal,
-            cache: memlift_engine::observe::CacheState::Unknown,
+            cache: memlift_ground::observe::CacheState::Unknown,
             contended: false,
             why: crate::adapt::Why::Small,
             predicted_ns: 0.0,

@@ -178,7 +178,7 @@ proptest! {
 fn counts_that_cannot_be_true_allocate_nothing() {
     let mut bytes = Map::empty().encode();
     bytes[28..32].copy_from_slice(&(1u32 << 17).to_le_bytes());
-    let crc = memlift_engine::Engine::global().crc32c(&bytes[12..], 0);
+    let crc = memlift_offload::Engine::global().crc32c(&bytes[12..], 0);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
     assert!(matches!(
         Map::decode(&bytes),

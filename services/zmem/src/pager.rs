@@ -39,7 +39,7 @@ mod table;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use memlift_engine::facility::{Facility, usable};
+use memlift_ground::facility::{Facility, usable};
 
 use crate::block::Job;
 use crate::lock::Lock;
@@ -190,9 +190,9 @@ impl Pager {
         }
         let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
         // Choosing a kernel reads the environment, which may lie in the arena: choose now and not in a fault.
-        let _ = memlift_engine::page::checksum(0, &[0; PAGE_BYTES]);
+        let _ = memlift_kernels::page::checksum(0, &[0; PAGE_BYTES]);
         // Choose now too whether `memlift record` listens.
-        let _ = memlift_engine::observe::tapped();
+        let _ = memlift_ground::observe::tapped();
         let (bytes, store_bytes) = reserve_arena()?;
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);

@@ -9,7 +9,7 @@ mod pager_child;
 use std::io::Write;
 use std::path::PathBuf;
 
-use memlift_engine::region::MemoryGroup;
+use memlift_ground::region::MemoryGroup;
 use memlift_zmem::block::{Objectives, OnOverflow, Registry};
 use memlift_zmem::watch::{Source, Watcher};
 use pager_child::in_child;

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memlift::engine::region::process_mark;
+use memlift::ground::region::process_mark;
 use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Routing, Ticket};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use memlift::engine::region::process_mark;
+use memlift::ground::region::process_mark;
 use memlift::traverse::map;
 use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions, Router};
 use memlift::traverse::transport::Transport;

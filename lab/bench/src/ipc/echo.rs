@@ -12,7 +12,7 @@ use std::io::{BufRead, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memlift_engine::complete::WaitPolicy;
+use memlift_ground::complete::WaitPolicy;
 use memlift_ipc::{Client, ClientOptions, Server, ServerOptions};
 use serde_json::json;
 

@@ -13,7 +13,7 @@
 //!
 //! Only our own time counts here, so the budget for slowing neighbours is wide open; `corunner/slowdown` measures theirs.
 
-use memlift_engine::config::Placement;
+use memlift_ground::config::Placement;
 
 use super::Stop;
 use super::fused::{Areas, KEY};

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use memlift_engine::Engine;
-use memlift_engine::config::{Config, Placement};
+use memlift_ground::config::{Config, Placement};
+use memlift_offload::Engine;
 use memlift_transform::{Chain, Key, Op, Options, Outcome, Step, Transform};
 
 use super::openssl::TAG_BYTES;

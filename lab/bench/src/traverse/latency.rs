@@ -8,7 +8,7 @@
 //! - **Ceiling** what `throughput` can gain at most: h c_msg / (c_msg + h t_hop), where c_msg is what a read of the rival takes and t_hop a
 //!   hop of limits/walks.c; h counts the rival's reads, and the walk's hops below the line
 
-use memlift_engine::complete::WaitPolicy;
+use memlift_ground::complete::WaitPolicy;
 use memlift_traverse::node::Counter;
 
 use super::cached::{Data, Reader, SHARE};

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use memlift_engine::complete::WaitPolicy;
+use memlift_ground::complete::WaitPolicy;
 use memlift_traverse::node::{Counter, Node};
 use memlift_traverse::program::Program;
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use memlift_engine::complete::WaitPolicy;
+use memlift_ground::complete::WaitPolicy;
 use memlift_traverse::node::{Alone, Node};
 use memlift_traverse::transport::shm::Shm;
 use memlift_traverse::transport::udp::Udp;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use memlift_engine::region::MemoryGroup;
+use memlift_ground::region::MemoryGroup;
 
 use crate::BenchError;
 use crate::row::Stop;

@@ -7,8 +7,8 @@
 //!   and compared
 //! - **Not here** time
 
-use memlift_engine::page::{self, Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer};
 use memlift_kernels::lz4::{self, Lz4};
+use memlift_kernels::page::{self, Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer};
 use memlift_zmem::store::Store;
 
 use super::corpora::{Corpus, Page};

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::ValueEnum;
-use memlift::engine::Engine;
-use memlift::engine::config::Config;
-use memlift::engine::place::Origin;
+use memlift::ground::config::Config;
+use memlift::offload::Engine;
+use memlift::place::Origin;
 use memlift::spec::trace::Kind;
 use memlift_model::parameters::{Parameters, Schema};
 use memlift_model::whatif::{

@@ -8,15 +8,15 @@
 
 use super::address;
 use memlift_conformance::{Plan, run, run_each};
-use memlift_engine::Engine;
-use memlift_engine::complete::WaitPolicy;
-use memlift_engine::config::Config;
-use memlift_engine::observe::Executor;
-use memlift_engine::run::{Absent, Finisher, Hands, open_dsa};
-use memlift_engine::submit::{Operation, Queue};
+use memlift_ground::complete::WaitPolicy;
+use memlift_ground::config::Config;
+use memlift_ground::observe::Executor;
 use memlift_idxd::portal::Written;
 use memlift_idxd::{Idxd, Mode, Portal, Settings, Untrusted, WorkQueue};
 use memlift_model::{Fortune, Twin};
+use memlift_offload::Engine;
+use memlift_offload::run::{Absent, Finisher, Hands, open_dsa};
+use memlift_offload::submit::{Operation, Queue};
 use memlift_spec::{Backend, Completion, Descriptor, Flags, Opcode, Status};
 use std::io::{self, Read};
 use std::sync::Arc;

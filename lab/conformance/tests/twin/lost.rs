@@ -6,13 +6,13 @@
 
 use super::address;
 use super::idxd::{CALM, End, Wire, bytes, finisher, fly, queue, wish};
-use memlift_engine::complete::WaitPolicy;
-use memlift_engine::config::Config;
-use memlift_engine::observe::Executor;
-use memlift_engine::submit::{Operation, OperationError, Queue};
-use memlift_engine::{Engine, Lost};
+use memlift_ground::complete::WaitPolicy;
+use memlift_ground::config::Config;
+use memlift_ground::observe::Executor;
 use memlift_idxd::{Idxd, Settings};
 use memlift_ipc::{CallOptions, Client, ClientOptions, Device, Mode, Reply, Server, ServerOptions};
+use memlift_offload::submit::{Operation, OperationError, Queue};
+use memlift_offload::{Engine, Lost};
 use memlift_spec::{Completion, Opcode, Status};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

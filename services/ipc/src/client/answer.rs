@@ -15,7 +15,7 @@ use crate::packed::unpack;
 use crate::payload::Payload;
 use crate::pool;
 use crate::rank::holds_none;
-use memlift_engine::region::{Region, RegionOffset};
+use memlift_ground::region::{Region, RegionOffset};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 

@@ -21,7 +21,7 @@ use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::rank::holds_none;
 use crate::ring::Consumer;
-use memlift_engine::complete::{FdParker, ParkWord, Waited, Waiter, ring};
+use memlift_ground::complete::{FdParker, ParkWord, Waited, Waiter, ring};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -17,9 +17,10 @@ use crate::error::Error;
 use crate::message::{FLAG_CACHED, FLAG_TIMED, FLAG_UNCACHED, operation_hash};
 use crate::options::{CachePolicy, CallOptions, Device, Mode};
 use crate::transfer::How;
-use memlift_engine::observe::CacheState;
-use memlift_engine::place::{self, Bandit, GATE_BYTES_MIN};
-use memlift_engine::{Cache, Engine};
+use memlift_ground::observe::CacheState;
+use memlift_offload::Engine;
+use memlift_place::Cache;
+use memlift_place::{self, Bandit, GATE_BYTES_MIN};
 use memlift_spec::Opcode;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -255,7 +256,7 @@ impl Decisions {
             (_, None) => format!("no such call was made yet; a {} call begins with it", mode.name()),
             (_, Some(bandit)) if bandit.switches() == 0 => format!(
                 "begun with, and nothing was measured to be {} % cheaper since",
-                place::SWITCH_PERCENT
+                memlift_place::SWITCH_PERCENT
             ),
             (_, Some(_)) => "measured to be the cheapest, copy and handler together".to_owned(),
         };
@@ -318,13 +319,13 @@ pub struct Explanation {
     /// Expected time from sending the call to its answer (L = a · bytes + b), nanoseconds; `None`: not known.
     pub expected_ns: Option<u64>,
     /// Decision of the engine's cost model about the copy alone.
-    pub placement: place::Explanation,
+    pub placement: memlift_place::Explanation,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memlift_engine::observe::Executor;
+    use memlift_ground::observe::Executor;
 
     #[test]
     fn a_line_through_sizes_and_times_is_found_and_follows() {

@@ -14,7 +14,7 @@ use crate::layout::SERVER_PARK_AT;
 use crate::message::Message;
 use crate::rank::holds_none;
 use crate::ring::Producer;
-use memlift_engine::complete::{ParkWord, ring};
+use memlift_ground::complete::{ParkWord, ring};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::layout::CLIENT_PARK_AT;
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
-use memlift_engine::complete::ParkWord;
+use memlift_ground::complete::ParkWord;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

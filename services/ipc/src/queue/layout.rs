@@ -7,7 +7,7 @@
 //!   a block, and the bytes in a slot, belong to the member that the slot names
 //! - **Not here** trust: an index, an offset or a length that is read here is checked before it is used (`table`)
 
-use memlift_engine::region::AtomicLayout;
+use memlift_ground::region::AtomicLayout;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// "memliftq", read as a little-endian number.

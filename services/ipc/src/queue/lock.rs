@@ -8,7 +8,7 @@
 //!   foreign code
 
 use super::member::Member;
-use memlift_engine::region::Region;
+use memlift_ground::region::Region;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};

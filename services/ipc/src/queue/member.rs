@@ -11,7 +11,7 @@
 use super::layout::{MEMBERS, TAGS_AT};
 use crate::error::Error;
 use crate::fork::SessionSocket;
-use memlift_engine::region::{Region, RegionOffset};
+use memlift_ground::region::{Region, RegionOffset};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -29,8 +29,8 @@ use item::{Block, Held};
 pub use item::{Item, Reserved};
 use layout::*;
 use member::Member;
-use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
-use memlift_engine::region::{Access, Headroom, Region, RegionOffset, RegionOptions};
+use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
+use memlift_ground::region::{Access, Headroom, Region, RegionOffset, RegionOptions};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::thread::futex;
 use std::io;
@@ -436,7 +436,7 @@ impl Queue {
         }
     }
 
-    fn block(&self, place: &Place) -> Result<memlift_engine::region::Window<'_>, Error> {
+    fn block(&self, place: &Place) -> Result<memlift_ground::region::Window<'_>, Error> {
         Ok(match place.bytes <= INLINE_BYTES {
             true => self.0.region.window(Shared::inline_at(place.slot), place.bytes)?,
             false => self.0.region.window(RegionOffset(POOL_AT.saturating_add(place.offset)), place.bytes)?,

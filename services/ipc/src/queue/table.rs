@@ -12,7 +12,7 @@
 use super::layout::*;
 use super::member::Member;
 use crate::error::Error;
-use memlift_engine::region::{Headroom, Region, RegionOffset};
+use memlift_ground::region::{Headroom, Region, RegionOffset};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};

@@ -2,7 +2,7 @@
 //! The listening socket, and who may connect to it.
 //!
 //! - **Owner** a socket file is removed by the process that made it, while it is still the one that it made; one that a dead server left
-//!   is taken over (`memlift_engine::socket_file`). One descriptor is kept for turning connections away when there are no others
+//!   is taken over (`memlift_ground::socket_file`). One descriptor is kept for turning connections away when there are no others
 
 use super::ServerOptions;
 use crate::address::Address;
@@ -10,7 +10,7 @@ use crate::credentials::Peer;
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Welcome};
-use memlift_engine::socket_file::{Occupant, SocketFile, SocketFileError};
+use memlift_ground::socket_file::{Occupant, SocketFile, SocketFileError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::RefCell;

@@ -26,8 +26,8 @@ use crate::number_map::NumberMap;
 use crate::rank::{Lock, Rank};
 use dispatch::Dispatcher;
 use listen::Listener;
-use memlift_engine::complete::WaitPolicy;
-use memlift_engine::config::Config;
+use memlift_ground::complete::WaitPolicy;
+use memlift_ground::config::Config;
 use run::Queue;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -343,7 +343,7 @@ impl Shared {
     /// stop from elsewhere, which may be the drop, waits for it as well.
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        memlift_engine::complete::ring(&self.stop_event);
+        memlift_ground::complete::ring(&self.stop_event);
         drop(crate::client::lock(&self.listener).take());
         if SERVES.get() == std::ptr::from_ref(self) {
             return;

@@ -16,8 +16,8 @@ use crate::message::{
 use crate::packed::{pack, unpack};
 use crate::payload::{Outgoing, Payload};
 use crate::transfer::{How, Transfer};
-use memlift_engine::Cache;
-use memlift_engine::observe::Executor;
+use memlift_ground::observe::Executor;
+use memlift_place::Cache;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -6,8 +6,8 @@
 
 use crate::alone;
 use crate::peer::{NOBODY, Peer, serve, small, unique};
-use memlift_engine::facility::{Facility, usable};
-use memlift_engine::region::{Access, Region};
+use memlift_ground::facility::{Facility, usable};
+use memlift_ground::region::{Access, Region};
 use memlift_ipc::{CallOptions, Client, Error, Reply, Server, ServerOptions, Trust};
 use rustix::fs::SealFlags;
 use std::os::fd::OwnedFd;

@@ -4,7 +4,7 @@
 //! - **Flow** `Peer::spawn(role, address, …)` ─▶ `child()` in `main.rs` ─▶ `play_role` ─▶ lines on stdout ─▶ `Peer::line`
 //! - **Owner** a `Peer` that is dropped is killed and waited for; a child whose parent is gone reads the end of its stdin
 
-use memlift_engine::complete::WaitPolicy;
+use memlift_ground::complete::WaitPolicy;
 use memlift_ipc::failpoint::{Act, Step, arm};
 use memlift_ipc::{
     Client, ClientOptions, Error, Outgoing, Payload, Reply, Request, Responder, Server, ServerOptions,

@@ -3,7 +3,7 @@
 
 use crate::alone;
 use crate::peer::{Peer, cpu_of, serve, small, unique};
-use memlift_engine::complete::WaitPolicy;
+use memlift_ground::complete::WaitPolicy;
 use memlift_ipc::{Client, ClientOptions, ClientStats, Outgoing, Reply, Request, ServerOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ fn on_one_core_nobody_spins() {
     let stats = client.stats();
     sched_setaffinity(None, &before).unwrap();
     assert!(
-        memlift_engine::observe::waiting().parks.load(Ordering::Relaxed) >= stats.parks,
+        memlift_ground::observe::waiting().parks.load(Ordering::Relaxed) >= stats.parks,
         "the stats page has them, too"
     );
     assert_eq!((stats.waits_spun, stats.spin_ns), (0, 0));

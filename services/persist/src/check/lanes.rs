@@ -6,7 +6,7 @@
 //! - **Rule** a record is good if recovery says so: both call the same routine
 //! - **Not here** replaying: `recover`
 
-use memlift_engine::persist;
+use memlift_kernels::persist;
 use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader};
 
 use crate::error::Result;

@@ -13,6 +13,7 @@ mod moving;
 
 use std::mem::ManuallyDrop;
 
+use crate::biased::WriteGuard;
 use crate::commit::{Committed, Watched};
 use crate::error::{Error, Result};
 use crate::lane::Lane;
@@ -20,7 +21,6 @@ use crate::options::Durability;
 use crate::section::Held;
 use crate::store::Store;
 use crate::writes::Writes;
-use memlift_engine::persist::WriteGuard;
 
 /// A transaction under way. See [`crate::Pool::tx`].
 #[derive(Debug)]

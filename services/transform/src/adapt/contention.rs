@@ -13,7 +13,7 @@ use super::knee::Knee;
 use super::perf::Perf;
 use super::resctrl::Resctrl;
 use super::sweep::Sweep;
-use memlift_engine::observe::now_ns;
+use memlift_ground::observe::now_ns;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

@@ -4,7 +4,7 @@
 use super::Adapt;
 use crate::request::Packing;
 use crate::store::Store;
-use memlift_engine::config::Placement;
+use memlift_ground::config::Placement;
 use memlift_spec::{Effort, Opcode};
 
 /// Inputs of a decision about a message, as they are now.

@@ -30,10 +30,10 @@ pub use explain::Explanation;
 use crate::store::Store;
 use contention::Watch;
 use cost::Costs;
-use memlift_engine::Cache;
-use memlift_engine::Engine;
-use memlift_engine::config::{Placement, TransformConfig};
-use memlift_engine::observe::{self, CacheState, DecisionRecord};
+use memlift_ground::config::{Placement, TransformConfig};
+use memlift_ground::observe::{self, CacheState, DecisionRecord};
+use memlift_offload::Engine;
+use memlift_place::Cache;
 use memlift_spec::Opcode;
 use residency::Residency;
 

@@ -17,8 +17,8 @@
 
 use super::Message;
 use super::sweep::second_level_bytes;
-use memlift_engine::Engine;
-use memlift_engine::place::timed_loads;
+use memlift_offload::Engine;
+use memlift_place::timed_loads;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const CLASSES: usize = 40;

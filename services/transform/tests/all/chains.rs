@@ -2,8 +2,8 @@
 //! Chains against the same steps one after the other, for every size, alignment and store.
 
 use crate::corpus::{NONCE, SIZES, key, noise, text};
-use memlift_engine::Engine;
-use memlift_engine::config::{Config, Placement, TransformConfig};
+use memlift_ground::config::{Config, Placement, TransformConfig};
+use memlift_offload::Engine;
 use memlift_transform::{Cache, Chain, Error, Format, Options, Packing, Step, Transform};
 use proptest::prelude::*;
 

@@ -3,8 +3,8 @@
 
 use crate::chains::settings;
 use crate::corpus::{NONCE, key, text};
-use memlift_engine::Engine;
-use memlift_engine::config::{Placement, TransformConfig};
+use memlift_ground::config::{Placement, TransformConfig};
+use memlift_offload::Engine;
 use memlift_transform::{Chain, Error, Format, Options, Packing, Patience, Step, Transfer, Transform};
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use memlift_engine::region::{process_mark, random};
+use memlift_ground::region::{process_mark, random};
 
 use super::ring::Ring;
 use super::route::{Reach, Routes};
@@ -27,7 +27,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Silent`] if none answers; errors of the transports.
     pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
-        let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a walk
+        let _ = memlift_ground::observe::tapped(); // whether `memlift record` listens is asked once, not at a walk
         let mut reaches = Vec::new();
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {

@@ -48,8 +48,8 @@ pub use local::Local;
 pub use request::{Answer, Request};
 pub use route::Link;
 
-use memlift_engine::observe::{self, Work};
-use memlift_engine::region::process_mark;
+use memlift_ground::observe::{self, Work};
+use memlift_ground::region::process_mark;
 use memlift_spec::trace;
 
 use crate::map::Map;

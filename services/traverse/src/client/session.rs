@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use memlift_engine::region::{process_mark, random};
+use memlift_ground::region::{process_mark, random};
 
 use super::flight::Flight;
 use super::{Client, ClientError, Result, TIMEOUT_MIN};

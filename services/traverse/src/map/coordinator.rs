@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use memlift_engine::own_file;
-use memlift_engine::socket_file::SocketFile;
+use memlift_ground::own_file;
+use memlift_ground::socket_file::SocketFile;
 
 use super::MapError;
 use super::change::{Join, Order};

@@ -11,7 +11,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use memlift_engine::Engine;
+use memlift_offload::Engine;
 
 use super::bytes::{Reader, Writer};
 use super::node::{ADDRESSES_MAX, Address, Node, NodeId, State};

@@ -20,7 +20,7 @@ mod segment;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memlift_engine::region::RegionError;
+use memlift_ground::region::RegionError;
 
 pub use allocate::{ALLOCATION_BYTES_MAX, Allocator, Usage};
 pub use part::Part;
@@ -106,8 +106,8 @@ impl Memory {
 
     /// Returns the kind of pages behind the first stretch.
     #[must_use]
-    pub fn huge(&self) -> memlift_engine::region::Huge {
-        self.segments.first().map_or(memlift_engine::region::Huge::None, |segment| segment.region.huge())
+    pub fn huge(&self) -> memlift_ground::region::Huge {
+        self.segments.first().map_or(memlift_ground::region::Huge::None, |segment| segment.region.huge())
     }
 
     /// Returns true if an address is mapped here, even if it is another node's by now.

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use memlift_engine::region::{Region, RegionError, RegionOptions};
+use memlift_ground::region::{Region, RegionError, RegionOptions};
 use rustix::mm::{Advice, madvise};
 
 /// Stretches that a node can map in its life: its own, and one for each range that came and was never here before.

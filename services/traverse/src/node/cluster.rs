@@ -92,7 +92,7 @@ impl Cluster {
         let map = member.shared().map();
         // Addresses of a map that is written by hand may be given twice: there each node's memory has its own number.
         match (map.cluster(), cluster) {
-            (0, 0) => node.join_cluster(memlift_engine::region::random())?,
+            (0, 0) => node.join_cluster(memlift_ground::region::random())?,
             (0, _) => {}
             (of_map, _) => node.join_cluster(of_map)?,
         }

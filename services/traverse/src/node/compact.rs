@@ -14,7 +14,7 @@ use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use memlift_engine::own_file;
+use memlift_ground::own_file;
 
 use super::log::frame::{Head, Records};
 use super::log::{Change, Entry, LogError, Stretch, is_log, lock};

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use memlift_engine::region::RegionError;
+use memlift_ground::region::RegionError;
 
 pub use clock::{Clock, GRACE};
 pub use cluster::{Cluster, ClusterError, ClusterOptions};
@@ -222,7 +222,7 @@ impl Node {
         writer.clock.tick();
         // A node of a cluster learns its cluster's number when it joins.
         if writer.cluster == 0 && bytes > 0 {
-            writer.belongs_to(memlift_engine::region::random());
+            writer.belongs_to(memlift_ground::region::random());
             writer.commit()?;
         }
         let (clock, cluster) = (writer.clock.clone(), AtomicU64::new(writer.cluster));
@@ -246,7 +246,7 @@ impl Node {
             log_full,
             workspaces,
             iterations_per_visit: options.iterations_per_visit.max(1),
-            identity: memlift_engine::region::random(),
+            identity: memlift_ground::region::random(),
             nonce: AtomicU64::new(now.as_nanos() as u64),
             stats: Arc::default(),
         };

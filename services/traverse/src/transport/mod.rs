@@ -42,7 +42,7 @@ pub enum TransportError {
     },
     /// Memory for a ring could not be made or mapped.
     #[error("a ring: {0}")]
-    Region(#[from] memlift_engine::region::RegionError),
+    Region(#[from] memlift_ground::region::RegionError),
     /// The other side does not keep to the layout of the ring.
     #[error("the other side broke the ring ({0}): it is cut off")]
     Broken(&'static str),

@@ -10,8 +10,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
-use memlift_engine::facility::{Facility, usable};
+use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
+use memlift_ground::facility::{Facility, usable};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 

@@ -9,12 +9,12 @@
 //!   and dropped after its copy is whole. A thread that touches the page meanwhile waits for `Busy` to end
 //! - **Layout** a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
 //! - **Owner** the eviction's lock: one thread at a time, with the eviction's float
-//! - **Not here** the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])
+//! - **Not here** the ratio that is worth it ([`memlift_kernels::page`]); when nothing is left to evict ([`super::evict`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use memlift_engine::page::{Effort, Method, Packed};
+use memlift_kernels::page::{Effort, Method, Packed};
 
 use super::depart::Way;
 use super::entry::{Entry, Tag};

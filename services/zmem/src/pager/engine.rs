@@ -21,7 +21,7 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use memlift_engine::facility::{Facility, usable};
+use memlift_ground::facility::{Facility, usable};
 
 use super::entry::Tag;
 use super::kernel::{self, end};

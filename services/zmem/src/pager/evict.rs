@@ -15,8 +15,8 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memlift_engine::observe::{self, Work};
-use memlift_engine::page::{Effort, Packed};
+use memlift_ground::observe::{self, Work};
+use memlift_kernels::page::{Effort, Packed};
 use memlift_spec::trace::Kind;
 
 use super::cold::COLD_ROUNDS;

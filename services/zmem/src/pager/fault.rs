@@ -11,8 +11,8 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use memlift_engine::observe::{self, Work};
-use memlift_engine::page::{Method, PAGE_BYTES, fill};
+use memlift_ground::observe::{self, Work};
+use memlift_kernels::page::{Method, PAGE_BYTES, fill};
 use memlift_spec::trace;
 
 use super::engine::UNIT;

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memlift_engine::page::Packer;
+use memlift_kernels::page::Packer;
 
 use super::kernel;
 use crate::Result;

@@ -20,7 +20,7 @@ mod slots;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use memlift_engine::page;
+use memlift_kernels::page;
 
 use crate::lock::Lock;
 use crate::mapping::{Mapping, PAGE_BYTES};

@@ -21,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memlift_engine::region::MemoryGroup;
+use memlift_ground::region::MemoryGroup;
 use rustix::fs::{Advice, fadvise};
 
 /// Files that are remembered.

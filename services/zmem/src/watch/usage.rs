@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use memlift_engine::region::MemoryGroup;
+use memlift_ground::region::MemoryGroup;
 
 use super::{Present, resident};
 use crate::block::{Process, Registry};

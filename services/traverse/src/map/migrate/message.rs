@@ -7,7 +7,7 @@
 //!   delayed never replaces a later one
 //! - **Owner** a message that decodes is no longer than [`MESSAGE_BYTES_MAX`] and encodes to the same bytes
 
-use memlift_engine::Engine;
+use memlift_offload::Engine;
 
 use crate::map::MapError;
 use crate::map::bytes::{Reader, Writer};

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-use memlift_engine::Engine;
+use memlift_offload::Engine;
 
 use super::entry::Entry;
 

@@ -19,9 +19,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
-use memlift_engine::region::{Access, Region, RegionOptions};
-use memlift_engine::socket_file::SocketFile;
+use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
+use memlift_ground::region::{Access, Region, RegionOptions};
+use memlift_ground::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

@@ -12,8 +12,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memlift_engine::complete::ParkWord;
-use memlift_engine::region::Region;
+use memlift_ground::complete::ParkWord;
+use memlift_ground::region::Region;
 
 use crate::round::{prefetch, prefetch_write};
 use crate::transport::TransportError;

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The ground that services stand on: memory that other processes may change, waiting that costs nothing when idle, one page of
+//! statistics per process, the configuration, and what this kernel and CPU offer.
+//!
+//! - **Rule** shared memory is never behind a reference: [`region`] copies out of windows, and callers validate the copy
+//! - **Owner** regions own mapped memory; the stats page belongs to the process
+//! - **Not here** decisions about work (`place`) and work itself (`offload`)
+#![deny(unsafe_code)]
+
+pub mod facility;
+pub mod config;
+#[expect(unsafe_code, reason = "maps memory that other processes write")]
+pub mod region;
+pub mod own_file;
+pub mod socket_file;
+pub mod observe;
+pub mod complete;

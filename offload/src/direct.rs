@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Synchronous calls: no descriptor, no queue. What most programs use.
+//!
+//! - **Flow** below the placement's gate: one compare, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
+//!   kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
+//! - **Order** when a call returns its bytes are visible to whoever synchronises with the caller, also those that
+//!   another core or a streaming store wrote
+//! - **Owner** slices are borrowed for the call; the `_raw` calls take addresses because the memory may be shared with
+//!   another process, of which no slice may be made
+
+use crate::engine::Engine;
+use crate::run::{Share, record, share_chunk_bytes};
+use crate::submit::{Cache, Pattern, Queue};
+use memlift_ground::observe::{self, CacheState, DecisionRecord, Executor};
+use memlift_kernels::{Routine, Shape, repeat_8, shape};
+use memlift_place::{Choice, Helpers, PIECE_BYTES, Picked, Stores, Why};
+use memlift_spec::limits::TRANSFER_BYTES_MAX;
+use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
+
+/// Calls below this size never store past the cache, even if the caller asks for it. Bytes.
+const STREAM_BYTES_MIN: usize = 4096;
+
+/// A device stopped answering during a copy. It may still write to the target, so no one may use those bytes again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the device stopped answering while it copied and may still write to the target, which must never be used again; later copies go without it"
+)]
+pub struct Lost;
+
+impl Engine {
+    /// Copies `source` into `target`.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy(&self, target: &mut [u8], source: &[u8]) {
+        assert_eq!(target.len(), source.len(), "copy: target and source must have the same length");
+        // SAFETY: both slices have this length, and a unique borrow overlaps no other.
+        unsafe { self.copy_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), Cache::Auto) }
+    }
+
+    /// Copies `bytes` bytes; `cache` is what the caller knows of the buffers.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
+    #[inline]
+    pub unsafe fn copy_raw(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
+        // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
+        unsafe {
+            if bytes < self.numbers.placer.gate_bytes() {
+                (self.copy)(target, source, bytes);
+            } else {
+                self.copy_placed(target, source, bytes, cache);
+            }
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn copy_placed(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
+        // SAFETY: both buffers hold `bytes` bytes, for which the caller of `copy_raw` vouches; a writable one is readable, too.
+        let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
+        let choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
+        let start_ns = observe::now_ns();
+        // SAFETY: both buffers hold `bytes` bytes and are apart until this returns, as the caller of `copy_raw` vouches.
+        unsafe {
+            match choice.executor {
+                Executor::Split => self.copy_shared(target, source, bytes, state),
+                Executor::InlineNt => (self.kernels.copy_nt)(target, source, bytes),
+                _ => (self.kernels.copy)(target, source, bytes),
+            }
+        }
+        self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
+    }
+
+    /// Copies by the executor that the caller names, without asking the cost model: engine threads while this one sleeps
+    /// ([`Executor::Worker`]), DSA ([`Executor::Idxd`]), or this thread (any other, and if those are not there). `streams` stores
+    /// past the cache. Less than a page is always copied by this thread, through the cache.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`]: a DSA device has stopped answering. It is given up, and later copies are made by the caller.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_raw`](Engine::copy_raw). After [`Lost`] the device may still write to the target: nobody may use those bytes
+    /// again, or unmap them, as long as the process lives. It may also read the source: what lies there then may come to the target.
+    pub unsafe fn copy_told(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        by: Executor,
+        streams: bool,
+    ) -> Result<(), Lost> {
+        let streams = streams && bytes >= STREAM_BYTES_MIN;
+        if bytes < STREAM_BYTES_MIN {
+            // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
+            unsafe { (self.kernels.copy)(target, source, bytes) };
+            return Ok(());
+        }
+        let stores = self.stores(streams, bytes);
+        let dsa = if by == Executor::Idxd { self.dsa().ok() } else { None };
+        let executor = match by {
+            Executor::Idxd if dsa.is_some() => Executor::Idxd,
+            Executor::Worker if self.worker.threads() > 0 => Executor::Worker,
+            _ if streams => Executor::InlineNt,
+            _ => Executor::InlineTemporal,
+        };
+        let cache = if streams { CacheState::Cold } else { CacheState::Hot };
+        let predicted_ns =
+            self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
+        let choice = Choice { executor, cache, predicted_ns, why: Why::Told };
+        let start_ns = observe::now_ns();
+        // SAFETY: the caller vouches for both ranges until this returns, which is after `finish`. A device that has not finished
+        // is reported as `Lost`, whose terms keep the ranges from use.
+        unsafe {
+            if let Some(queue) = dsa {
+                if let Err(lost) = copy_by(queue, target, source, bytes, streams) {
+                    let took_ns = observe::now_ns() - start_ns;
+                    observe::record(Executor::Idxd, Opcode::MEMMOVE, bytes as u64, took_ns, false);
+                    return Err(lost);
+                }
+            } else if executor == Executor::Worker {
+                let share = Share::new(self.kernels, stores, target, source, bytes, share_chunk_bytes(bytes));
+                match self.worker.offer(&share, self.worker.threads().min((bytes >> 20).max(1))) {
+                    0 => share.finish(),
+                    _ => share.finish_by_others(predicted_ns as u64),
+                }
+            } else {
+                stores.copy(self.kernels, target, source, bytes);
+            }
+        }
+        self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
+        Ok(())
+    }
+
+    /// How a copy of `bytes` stores.
+    fn stores(&self, streams: bool, bytes: usize) -> Stores {
+        if streams {
+            Stores::Streaming(shape(Routine::Copy, bytes, self.kernels.isa))
+        } else {
+            Stores::Temporal
+        }
+    }
+
+    unsafe fn copy_shared(&self, target: *mut u8, source: *const u8, bytes: usize, state: CacheState) {
+        let ns = |executor| {
+            self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, state).unwrap_or(f64::MAX)
+        };
+        let streams = state == CacheState::Cold || ns(Executor::InlineNt) < ns(Executor::InlineTemporal);
+        let stores = self.stores(streams, bytes);
+        let chunk_bytes = share_chunk_bytes(bytes);
+        // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
+        let share = unsafe { Share::new(self.kernels, stores, target, source, bytes, chunk_bytes) };
+        let mut helpers = self.worker.threads().min(bytes >> 20);
+        if helpers > 1 {
+            helpers = helpers.min(self.idle_cores());
+        }
+        self.worker.offer(&share, helpers);
+        share.finish();
+    }
+
+    /// Cores that are idle at this moment and could help. Engine threads that only wait do not count as busy.
+    fn idle_cores(&self) -> usize {
+        memlift_place::idle_cores(1 + self.worker.awake())
+    }
+
+    /// Streams `bytes` by `run`, which is given an offset, a size and a shape. Some calls run their first piece, a multiple of
+    /// `unit`, in a shape that is tried instead of the one in use. The costs of both shapes are learned.
+    fn stream(&self, routine: Routine, bytes: usize, unit: usize, mut run: impl FnMut(usize, usize, Shape)) {
+        let refine = &self.numbers.refine;
+        let Picked { shape, tried } = refine.pick(routine, bytes);
+        let mut timed = |offset: usize, part: usize, used: Shape| {
+            let start_ns = observe::now_ns();
+            run(offset, part, used);
+            let took_ns = observe::now_ns() - start_ns;
+            refine.learn(routine, bytes, used, took_ns as f64 / part as f64);
+        };
+        let piece = PIECE_BYTES.min(bytes / 2) / unit.max(1) * unit;
+        match tried.filter(|_| piece > 0) {
+            Some(tried) => {
+                timed(0, piece, tried);
+                timed(piece, bytes - piece, shape);
+            }
+            None => timed(0, bytes, shape),
+        }
+    }
+
+    /// Gathers `rows` rows of `row_bytes`, each `source_stride` bytes after the one before, into a packed target.
+    ///
+    /// # Safety
+    ///
+    /// Every row is readable, `target` is writable for `rows * row_bytes`, and they do not overlap.
+    pub unsafe fn copy_strided_raw(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        rows: usize,
+        row_bytes: usize,
+        source_stride: i64,
+        cache: Cache,
+    ) {
+        let bytes = rows.saturating_mul(row_bytes);
+        let contiguous = i64::try_from(row_bytes) == Ok(source_stride);
+        // SAFETY: the caller vouches for each row and for `rows * row_bytes` of the target; rows without gaps are one range.
+        unsafe {
+            if contiguous {
+                self.copy_raw(target, source, bytes, cache);
+            } else if bytes < self.numbers.placer.gate_bytes() {
+                (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
+            } else {
+                // Rows far apart make sampling say little: the state of the target stands for all.
+                let state = self.numbers.placer.cache_state(cache, target, target, bytes);
+                let choice = self.choose(Opcode::STRIDED_COPY, bytes, state, false);
+                let start_ns = observe::now_ns();
+                if choice.executor == Executor::InlineNt {
+                    self.stream(Routine::Strided, bytes, row_bytes, |offset, part, shape| {
+                        let first = (offset / row_bytes) as isize;
+                        let source = source.wrapping_offset(first.wrapping_mul(source_stride as isize));
+                        let (target, rows) = (target.add(offset), part / row_bytes);
+                        (self.kernels.shaped.copy_strided)(
+                            target,
+                            source,
+                            rows,
+                            row_bytes,
+                            source_stride,
+                            shape,
+                        );
+                    });
+                } else {
+                    (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
+                }
+                self.done(&choice, Opcode::STRIDED_COPY, bytes, start_ns, Some((target, source)));
+            }
+        }
+    }
+
+    /// Fills `target` with `pattern`.
+    #[inline]
+    pub fn fill(&self, target: &mut [u8], pattern: Pattern) {
+        // SAFETY: a unique borrow of this length.
+        unsafe { self.fill_raw(target.as_mut_ptr(), pattern, target.len(), Cache::Auto) }
+    }
+
+    /// Fills `bytes` bytes.
+    ///
+    /// # Safety
+    ///
+    /// `target` is writable for `bytes`.
+    #[inline]
+    pub unsafe fn fill_raw(&self, target: *mut u8, pattern: Pattern, bytes: usize, cache: Cache) {
+        let pattern = match pattern {
+            Pattern::Eight(pattern) => repeat_8(pattern),
+            Pattern::Sixteen(pattern) => pattern,
+        };
+        // SAFETY: `target` is writable for `bytes`, as the caller vouches, and `stream` hands out parts of `bytes` only.
+        unsafe {
+            if bytes < self.numbers.placer.gate_bytes() {
+                return (self.kernels.fill)(target, pattern, bytes);
+            }
+            let choice = self.choose_for(Opcode::FILL, target, target, bytes, cache);
+            let start_ns = observe::now_ns();
+            if choice.executor == Executor::InlineNt {
+                // Pieces are multiples of the pattern.
+                self.stream(Routine::Fill, bytes, 64, |offset, part, shape| {
+                    (self.kernels.shaped.fill)(target.add(offset), pattern, part, shape);
+                });
+            } else {
+                (self.kernels.fill)(target, pattern, bytes);
+            }
+            self.done(&choice, Opcode::FILL, bytes, start_ns, None);
+        }
+    }
+
+    /// The offset of the first difference; `None` if both are equal.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    #[inline]
+    pub fn compare(&self, first: &[u8], second: &[u8]) -> Option<usize> {
+        assert_eq!(first.len(), second.len(), "compare: both must have the same length");
+        // SAFETY: both slices have this length.
+        unsafe { self.compare_raw(first.as_ptr(), second.as_ptr(), first.len()) }
+    }
+
+    /// The offset of the first difference; `None` if both are equal.
+    ///
+    /// # Safety
+    ///
+    /// Both are readable for `bytes`.
+    #[inline]
+    pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
+        // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
+        unsafe {
+            if bytes < self.numbers.placer.gate_bytes() {
+                return (self.kernels.compare)(first, second, bytes);
+            }
+            let start_ns = observe::now_ns();
+            let differs = (self.kernels.compare)(first, second, bytes);
+            self.count(Opcode::COMPARE, differs.unwrap_or(bytes), start_ns);
+            differs
+        }
+    }
+
+    /// CRC-32C; seed 0, or the value of the bytes before.
+    #[inline]
+    pub fn crc32c(&self, source: &[u8], seed: u32) -> u32 {
+        // SAFETY: the slice has this length.
+        unsafe { self.crc32c_raw(source.as_ptr(), source.len(), seed) }
+    }
+
+    /// CRC-32C; seed 0, or the value of the bytes before.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable for `bytes`.
+    #[inline]
+    pub unsafe fn crc32c_raw(&self, source: *const u8, bytes: usize, seed: u32) -> u32 {
+        // SAFETY: `source` is readable for `bytes`, as the caller vouches.
+        unsafe {
+            if bytes < self.numbers.placer.gate_bytes() {
+                return (self.kernels.crc32c)(source, bytes, seed);
+            }
+            let start_ns = observe::now_ns();
+            let value = (self.kernels.crc32c)(source, bytes, seed);
+            self.count(Opcode::CRC, bytes, start_ns);
+            value
+        }
+    }
+
+    /// Copies and gives the CRC-32C of what was copied.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy_crc32c(&self, target: &mut [u8], source: &[u8], seed: u32) -> u32 {
+        assert_eq!(target.len(), source.len(), "copy_crc32c: target and source must have the same length");
+        // SAFETY: both slices have this length, and a unique borrow overlaps no other.
+        unsafe { self.copy_crc32c_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), seed, Cache::Auto) }
+    }
+
+    /// Copies and gives the CRC-32C of what was copied, also if another process changes the source meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
+    #[inline]
+    pub unsafe fn copy_crc32c_raw(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        seed: u32,
+        cache: Cache,
+    ) -> u32 {
+        // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
+        unsafe {
+            if bytes < self.numbers.placer.gate_bytes() {
+                return (self.kernels.copy_crc32c)(target, source, bytes, seed);
+            }
+            let choice = self.choose_for(Opcode::COPY_CRC, target, source, bytes, cache);
+            let start_ns = observe::now_ns();
+            let mut value = seed;
+            if choice.executor == Executor::InlineNt {
+                self.stream(Routine::CopyCrc, bytes, 64, |offset, part, shape| {
+                    let (target, source) = (target.add(offset), source.add(offset));
+                    value = (self.kernels.shaped.copy_crc32c)(target, source, part, value, shape);
+                });
+            } else {
+                value = (self.kernels.copy_crc32c)(target, source, bytes, seed);
+            }
+            self.done(&choice, Opcode::COPY_CRC, bytes, start_ns, Some((target, source)));
+            value
+        }
+    }
+
+    /// Copies `source` into both targets with one read.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn dualcast(&self, target: &mut [u8], target2: &mut [u8], source: &[u8]) {
+        let bytes = source.len();
+        assert!(
+            target.len() == bytes && target2.len() == bytes,
+            "dualcast: all three must have the same length"
+        );
+        let (target, target2, source) = (target.as_mut_ptr(), target2.as_mut_ptr(), source.as_ptr());
+        // SAFETY: all three slices have this length, and unique borrows overlap no other.
+        unsafe {
+            if bytes < self.numbers.placer.gate_bytes() {
+                return (self.kernels.dualcast)(target, target2, source, bytes);
+            }
+            let choice = self.choose_for(Opcode::DUALCAST, target, source, bytes, Cache::Auto);
+            let start_ns = observe::now_ns();
+            if choice.executor == Executor::InlineNt {
+                self.stream(Routine::Dualcast, bytes, 64, |offset, part, shape| {
+                    let (target, target2) = (target.add(offset), target2.add(offset));
+                    (self.kernels.shaped.dualcast)(target, target2, source.add(offset), part, shape);
+                });
+            } else {
+                (self.kernels.dualcast)(target, target2, source, bytes);
+            }
+            self.done(&choice, Opcode::DUALCAST, bytes, start_ns, Some((target, source)));
+        }
+    }
+
+    unsafe fn choose_for(
+        &self,
+        opcode: Opcode,
+        target: *const u8,
+        source: *const u8,
+        bytes: usize,
+        cache: Cache,
+    ) -> Choice {
+        // SAFETY: both buffers hold `bytes` bytes: every caller in this file passes those of its operation.
+        let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
+        self.choose(opcode, bytes, state, false)
+    }
+
+    fn choose(&self, opcode: Opcode, bytes: usize, state: CacheState, may_split: bool) -> Choice {
+        let splits = may_split && self.splits && bytes >= 1 << 20;
+        self.numbers.placer.choose(opcode, bytes, state, |executor| {
+            executor != Executor::Split || (splits && self.worker.idle() > 0 && self.idle_cores() > 0)
+        })
+    }
+
+    /// Counts an operation that has only one executor.
+    fn count(&self, opcode: Opcode, bytes: usize, start_ns: u64) {
+        let took_ns = observe::now_ns() - start_ns;
+        observe::record(Executor::InlineTemporal, opcode, bytes as u64, took_ns, true);
+    }
+
+    fn done(
+        &self,
+        choice: &Choice,
+        opcode: Opcode,
+        bytes: usize,
+        start_ns: u64,
+        buffers: Option<(*mut u8, *const u8)>,
+    ) {
+        let measured_ns = observe::now_ns() - start_ns;
+        if choice.why != Why::Only {
+            self.numbers.placer.learn(choice, opcode, bytes, measured_ns as f64);
+        }
+        observe::record(choice.executor, opcode, bytes as u64, measured_ns, true);
+        if self.background.saw(bytes) {
+            self.calibrate_later();
+        }
+        let record = DecisionRecord {
+            time_ns: start_ns,
+            opcode,
+            executor: choice.executor,
+            cache_state: choice.cache,
+            size: bytes as u64,
+            predicted_ns: choice.predicted_ns as u64,
+            measured_ns,
+            reason: choice.why as u16,
+        };
+        observe::decide(record);
+        if observe::tapped() {
+            tell(opcode, bytes, buffers, &record);
+        }
+    }
+}
+
+/// Copies by a queue's executor, in parts that one descriptor can hold, and waits.
+///
+/// # Safety
+///
+/// As for [`Engine::copy_told`].
+unsafe fn copy_by(
+    queue: &Queue,
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    streams: bool,
+) -> Result<(), Lost> {
+    let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
+    let flags = if streams { asks } else { asks.with(Flags::CACHE_CONTROL) };
+    let mut done = 0;
+    while done < bytes {
+        let part = (bytes - done).min(TRANSFER_BYTES_MAX as usize);
+        let mut record = Completion::PENDING;
+        let record = &raw mut record;
+        let mut copy = Descriptor::new(Opcode::MEMMOVE, flags);
+        copy.source = source.wrapping_add(done).expose_provenance() as u64;
+        copy.target = target.wrapping_add(done).expose_provenance() as u64;
+        (copy.size, copy.completion_address) = (part as u32, record.expose_provenance() as u64);
+        // SAFETY: both ranges are the caller's and the record is this call's, until the status says that nobody uses them.
+        unsafe {
+            while queue.submit_raw(&[copy]).is_err() {
+                queue.poll();
+            }
+            let mut turns = 0_u32;
+            while record::load(record).is_pending() {
+                if queue.poll() == 0 {
+                    turns += 1;
+                    if turns.is_multiple_of(256) { std::thread::yield_now() } else { std::hint::spin_loop() }
+                }
+            }
+            match record::load(record) {
+                Status::SUCCESS => {}
+                Status::DEVICE_LOST => return Err(Lost),
+                _ => target.add(done).copy_from_nonoverlapping(source.add(done), part),
+            }
+        }
+        done += part;
+    }
+    Ok(())
+}
+
+/// Shows the tap a synchronous call as the descriptor that it would have been.
+#[cold]
+fn tell(opcode: Opcode, bytes: usize, buffers: Option<(*mut u8, *const u8)>, record: &DecisionRecord) {
+    let mut descriptor = Descriptor::new(opcode, Flags::NONE);
+    descriptor.size = u32::try_from(bytes).unwrap_or(u32::MAX);
+    if let Some((target, source)) = buffers {
+        (descriptor.target, descriptor.source) = (target.addr() as u64, source.addr() as u64);
+    }
+    let completion =
+        Completion { status: Status::SUCCESS.0, bytes_completed: descriptor.size, ..Completion::PENDING };
+    observe::tap(&descriptor, &completion, record);
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The engine: kernels, workers, placement and queues of one process, opened with one configuration.
+//!
+//! - **Flow** `Engine::open(Config)` ──▶ facilities masked ─▶ kernels picked ─▶ calibration read, or built-in
+//!   numbers ──▶ synchronous calls (`direct`) and queues
+//! - **Owner** an engine owns its threads, which start when the first work is handed to them and end with it. The
+//!   process-wide one (`global`) lives for ever.
+//! - **Cost** opening reads the configuration and one file and starts nothing. An engine without numbers of this machine
+//!   measures some in the background once it has copied much (`place::background`)
+//! - **Not here** what the synchronous calls do: see `direct`
+
+use crate::error::EngineError;
+use crate::run::{Absent, Hands, Inline, Worker, WorkerSettings, open_dsa};
+use crate::submit::{BatchTicket, Operation, Queue, Reason, Rejected, RejectedBatch, Ticket};
+use memlift_ground::complete::WaitPolicy;
+use memlift_ground::config::Config;
+use memlift_ground::facility::{self, Facility};
+use memlift_ground::observe::CacheState;
+use memlift_idxd::Idxd;
+use memlift_kernels::{CopyFn, Isa, Kernels, set_rep_movsb_from};
+use memlift_place::{
+    self, Background, CalibrateError, Calibration, Explanation, Loaded, Origin, Placer, Refine, StoreError,
+};
+use memlift_spec::Opcode;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// Descriptors that the workers' ring holds.
+const RING_DEPTH: usize = 256;
+/// From this size on a queued operation goes to DSA: the break-even of Rocket (arXiv 2601.06331, §IV), whose calls do not wait
+/// either.
+const DSA_BYTES_MIN: usize = 4096;
+
+/// Runs memory operations. Share it as `&Engine` or `Arc<Engine>`.
+pub struct Engine {
+    pub(crate) copy: CopyFn,
+    pub(crate) kernels: &'static Kernels,
+    pub(crate) numbers: Arc<Numbers>,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) splits: bool,
+    pub(crate) background: Background,
+    hands: Arc<Hands>,
+    policy: WaitPolicy,
+    queue: Queue,
+    /// Opened at first use; an error is kept, and not tried again.
+    dsa: OnceLock<Result<Dsa, Absent>>,
+}
+
+/// The numbers that an engine decides by. The thread that calibrates in the background holds them, too.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    pub placer: Placer,
+    pub refine: Refine,
+    hands: Arc<Hands>,
+    path: Option<PathBuf>,
+}
+
+impl Numbers {
+    /// Saves a trusted `measured` on disk and decides by it from now on. An untrusted one never replaces a trusted one.
+    fn adopt(&self, measured: Calibration) -> Calibrated {
+        let path = self.path.as_deref();
+        let before = self.placer.loaded();
+        let isa = self.hands.kernels().isa;
+        let saved = if measured.trust.trusted || !memlift_place::load(path, isa).is_measured() {
+            memlift_place::save(&measured, path)
+        } else {
+            memlift_place::default_or(path, &measured.machine)
+        };
+        let loaded = if measured.trust.trusted {
+            let origin = saved.as_ref().map_or(Origin::Measured, |path| Origin::File { path: path.clone() });
+            Loaded { calibration: measured.clone(), origin }
+        } else if before.is_measured() {
+            before
+        } else {
+            Loaded::untrusted(&measured)
+        };
+        self.placer.replace(loaded.clone());
+        self.apply();
+        Calibrated { measured, loaded, saved }
+    }
+
+    /// Lets executors and kernels use the thresholds and shapes in use.
+    fn apply(&self) {
+        let loaded = self.placer.loaded();
+        let thresholds = &loaded.calibration.thresholds;
+        let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
+        self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
+        // Both are the process's: an engine without numbers leaves those of another engine alone.
+        if loaded.is_measured() {
+            set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
+            memlift_place::apply_shapes(&loaded.calibration);
+        }
+        self.refine.reset();
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("isa", &self.kernels.isa)
+            .field("worker", &self.worker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A DSA work queue in use.
+struct Dsa {
+    queue: Queue,
+    /// Bit n: the device does opcode n.
+    opcodes: [u64; 4],
+}
+
+impl Dsa {
+    fn new(device: Idxd, policy: WaitPolicy) -> Dsa {
+        Dsa { opcodes: device.opcodes(), queue: Queue::foreign(Box::new(device), policy) }
+    }
+}
+
+/// Result of [`Engine::calibrate`]: the numbers, and where they were saved.
+#[derive(Debug)]
+pub struct Calibrated {
+    /// The measured numbers, and whether they can be trusted.
+    pub measured: Calibration,
+    /// The numbers in use from now on: the measured ones if they can be trusted, else those from before.
+    pub loaded: Loaded,
+    /// Where it is kept, or why it is only in memory.
+    pub saved: Result<PathBuf, StoreError>,
+}
+
+impl Engine {
+    /// Opens an engine, besides the process-wide one.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] when the configuration asks for what is not there.
+    pub fn open(config: &Config) -> Result<Engine, EngineError> {
+        let unknown = facility::mask(&config.engine.disable);
+        if !unknown.is_empty() {
+            return Err(EngineError::Facility {
+                unknown: unknown.join(", "),
+                known: facility::known_names(),
+            });
+        }
+        let kernels = kernels(config.engine.isa.as_deref())?;
+        Ok(Engine::with(config, kernels))
+    }
+
+    fn with(config: &Config, kernels: &'static Kernels) -> Engine {
+        let policy = WaitPolicy::from_config(config);
+        let hands = Arc::new(Hands::new(kernels, usize::MAX));
+        let settings =
+            WorkerSettings { threads: config.engine.workers, queue_depth: RING_DEPTH, wait: policy };
+        let worker = Arc::new(Worker::new(settings, Arc::clone(&hands)));
+        let queue = if settings.threads > 0 {
+            Queue::worker(Arc::clone(&worker), policy)
+        } else {
+            Queue::inline(Inline::new(RING_DEPTH, Arc::clone(&hands)), policy)
+        };
+        let loaded = memlift_place::load(config.engine.calibration.as_deref(), kernels.isa);
+        let background =
+            Background::new(config.engine.calibrate && memlift_place::is_worth_measuring(&loaded));
+        let numbers = Numbers {
+            placer: Placer::new(loaded, kernels.isa),
+            refine: Refine::new(kernels.isa),
+            hands: Arc::clone(&hands),
+            path: config.engine.calibration.clone(),
+        };
+        numbers.apply();
+        Engine {
+            copy: kernels.copy,
+            kernels,
+            numbers: Arc::new(numbers),
+            worker,
+            splits: config.engine.split,
+            background,
+            hands,
+            policy,
+            queue,
+            dsa: OnceLock::new(),
+        }
+    }
+
+    /// The process-wide engine, configured by `memlift.toml` and `MEMLIFT_*`. A configuration that cannot be used is
+    /// replaced by the defaults; [`try_global`](Engine::try_global) tells.
+    pub fn global() -> &'static Engine {
+        static FALLBACK: OnceLock<Engine> = OnceLock::new();
+        Engine::try_global().unwrap_or_else(|_| {
+            FALLBACK.get_or_init(|| Engine::with(&Config::defaults(), memlift_kernels::active()))
+        })
+    }
+
+    /// The process-wide engine.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] when the configuration is not valid.
+    pub fn try_global() -> Result<&'static Engine, &'static EngineError> {
+        static GLOBAL: OnceLock<Result<Engine, EngineError>> = OnceLock::new();
+        let open = || Config::load().map_err(EngineError::from).and_then(|config| Engine::open(&config));
+        GLOBAL.get_or_init(open).as_ref()
+    }
+
+    /// The routines in use.
+    pub fn kernels(&self) -> &'static Kernels {
+        self.kernels
+    }
+
+    /// The engine threads.
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// The placer, which chooses the executor of each operation.
+    pub fn placer(&self) -> &Placer {
+        &self.numbers.placer
+    }
+
+    /// How waits wait, by configuration.
+    pub fn wait_policy(&self) -> WaitPolicy {
+        self.policy
+    }
+
+    /// The engine's queue: workers, or (without any) a queue that runs when it is polled or waited for.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    fn opened_dsa(&self) -> Result<&Dsa, &Absent> {
+        let open = || open_dsa(Path::new("/"), &self.hands);
+        self.dsa.get_or_init(|| Ok(Dsa::new(open()?, self.policy))).as_ref()
+    }
+
+    /// The queue in front of Intel DSA. It takes every operation that any other queue takes: those that the device does not
+    /// support run on the caller that polls or waits.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none. The search happens once.
+    pub fn dsa(&self) -> Result<&Queue, &Absent> {
+        self.opened_dsa().map(|dsa| &dsa.queue)
+    }
+
+    /// Takes `device` for [`dsa`](Engine::dsa), instead of looking for one.
+    ///
+    /// # Errors
+    ///
+    /// The device, when one was looked for already.
+    pub fn use_dsa(&self, device: Idxd) -> Result<(), Box<Idxd>> {
+        let mut device = Some(device);
+        let _ = self.dsa.get_or_init(|| Ok(Dsa::new(device.take().expect("once"), self.policy)));
+        device.map_or(Ok(()), |device| Err(Box::new(device)))
+    }
+
+    /// The queue in front of DSA, if there is one, it supports the operation, and the size is worth it.
+    fn offloads(&self, opcode: Opcode, bytes: usize) -> Option<&Queue> {
+        if bytes < DSA_BYTES_MIN {
+            return None;
+        }
+        let dsa = match self.dsa.get() {
+            Some(found) => found.as_ref().ok()?,
+            None if facility::usable(Facility::Dsa) => self.opened_dsa().ok()?,
+            None => return None,
+        };
+        (dsa.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1).then_some(&dsa.queue)
+    }
+
+    /// Makes a queue that runs on the thread that polls it or waits.
+    pub fn inline_queue(&self, depth: usize) -> Queue {
+        Queue::inline(Inline::new(depth, Arc::clone(&self.hands)), self.policy)
+    }
+
+    /// Submits to DSA if that is there and supports the operation, else to [`queue`](Engine::queue), with the cost model's
+    /// prediction for the wait. DRAIN first waits here until DSA has done all before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the operation in it.
+    pub fn submit(&self, mut operation: Operation) -> Result<Ticket, Rejected> {
+        let (opcode, bytes) = (operation.opcode(), operation.bytes());
+        if let (Opcode::DRAIN, Some(Ok(dsa))) = (opcode, self.dsa.get()) {
+            // Operations submitted before the drain may be in either queue.
+            if let Ok(ticket) = dsa.queue.submit(Operation::Drain) {
+                let _ = ticket.wait();
+            }
+        }
+        if let Some(queue) = self.offloads(opcode, bytes) {
+            match queue.submit(operation) {
+                Ok(ticket) => return Ok(ticket.with_prediction(dsa_ns(bytes))),
+                Err(Rejected { operation: back, reason: Reason::Busy }) => operation = *back,
+                Err(rejected) => return Err(rejected),
+            }
+        }
+        let predicted = self.predict_queued_ns(opcode, bytes);
+        Ok(self.queue.submit(operation)?.with_prediction(predicted))
+    }
+
+    /// Submits a batch; see [`Queue::submit_batch`].
+    ///
+    /// # Errors
+    ///
+    /// [`RejectedBatch`] with the operations in it.
+    pub fn submit_batch(
+        &self,
+        operations: Vec<Operation>,
+        fences: &[usize],
+    ) -> Result<BatchTicket, RejectedBatch> {
+        let each = operations.iter().map(|op| self.predict_queued_ns(op.opcode(), op.bytes()));
+        let predicted = each.fold(0u64, u64::saturating_add);
+        Ok(self.queue.submit_batch(operations, fences)?.with_prediction(predicted))
+    }
+
+    /// Explains which executor would run an operation of `bytes` bytes now, and why. `Unknown` takes the state that the size
+    /// suggests.
+    pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
+        self.numbers.placer.explain(opcode, bytes, cache)
+    }
+
+    /// Measures the machine (about a second). Decides by that from now on and keeps it on disk, unless the machine was busy.
+    ///
+    /// # Errors
+    ///
+    /// [`CalibrateError`] when there is no memory to measure with; nothing has changed then.
+    pub fn calibrate(&self) -> Result<Calibrated, CalibrateError> {
+        self.background.cancel();
+        Ok(self.numbers.adopt(memlift_place::calibrate(self.kernels, &*self.worker)?))
+    }
+
+    /// Calibrates in the background. Nobody waits for it.
+    #[cold]
+    pub(crate) fn calibrate_later(&self) {
+        let (kernels, numbers) = (self.kernels, Arc::clone(&self.numbers));
+        self.background.start(move |stop| {
+            // Without memory for it the built-in numbers stay.
+            if let Ok(measured) = memlift_place::calibrate_alone(kernels, stop)
+                && !stop.load(std::sync::atomic::Ordering::Relaxed)
+            {
+                numbers.adopt(measured);
+            }
+        });
+    }
+
+    /// Predicts the time until a queued operation has completed, nanoseconds.
+    fn predict_queued_ns(&self, opcode: Opcode, bytes: usize) -> u64 {
+        use memlift_ground::observe::Executor::{InlineTemporal, Worker};
+        let cold = CacheState::Cold;
+        let placer = &self.numbers.placer;
+        let predicted = placer
+            .predict_ns(Worker, opcode, bytes, cold)
+            .or_else(|| placer.predict_ns(InlineTemporal, opcode, bytes, cold));
+        predicted.map_or(0, |ns| ns as u64)
+    }
+}
+
+/// Predicted time of DSA, nanoseconds: one device of a Sapphire Rapids server, as its users measured it (intel/DML issue 25,
+/// DTO's table). Calibration does not measure DSA. Only the length of waits depends on it.
+fn dsa_ns(bytes: usize) -> u64 {
+    1_750 + bytes as u64 / 32
+}
+
+fn kernels(isa: Option<&str>) -> Result<&'static Kernels, EngineError> {
+    // The variable is the kernels' own business: they also serve programs that have no engine.
+    let Some(name) = isa.filter(|_| std::env::var_os(memlift_kernels::ISA_VARIABLE).is_none()) else {
+        return Ok(memlift_kernels::active());
+    };
+    let found = Isa::from_name(name).and_then(memlift_kernels::for_isa);
+    found.ok_or_else(|| EngineError::Isa { name: name.to_owned() })
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Intel DSA as one more executor: opened when it is first wanted, and finished by this engine's own routines.
+//!
+//! - **Flow** `open_dsa` ─▶ what sysfs lists, the CPU's own memory node first ─▶ portal ─▶ NOOP ─▶ `Idxd`
+//!   a fault, a refusal, a full queue, a private opcode ─▶ `Finisher` ─▶ `execute`
+//! - **Not here** portals, records, what is left after a fault: `memlift-idxd`'s
+
+use super::execute::{Context, perform, settle_stores};
+use super::validate::Place;
+use super::{Hands, capabilities};
+use memlift_ground::facility::{self, Facility};
+use memlift_idxd::portal::{self, Instructions};
+use memlift_idxd::{Cpu, Idxd, Machine, Settings};
+use memlift_spec::{Capabilities, Completion, Descriptor};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Does on the calling core what a device leaves.
+#[derive(Clone, Debug)]
+pub struct Finisher(Arc<Hands>);
+
+impl Finisher {
+    /// Works with `hands`.
+    pub fn new(hands: Arc<Hands>) -> Finisher {
+        Finisher(hands)
+    }
+}
+
+// SAFETY: `perform` touches what the descriptor says, and is done with it when it returns.
+unsafe impl Cpu for Finisher {
+    fn capabilities(&self) -> Capabilities {
+        capabilities(u32::MAX)
+    }
+
+    unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
+        let context = Context { capabilities: self.capabilities(), hands: &self.0 };
+        let place = if in_batch { Place::Batch } else { Place::Queue };
+        // SAFETY: the caller lends the descriptor's memory for this call, and the members' if it is a batch.
+        let done = unsafe { perform(descriptor, &context, place) };
+        settle_stores(descriptor.opcode());
+        done
+    }
+}
+
+/// Why there is no DSA queue to work with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Absent {
+    /// `MEMLIFT_DISABLE` or `engine.disable` names it.
+    #[error("dsa is masked by MEMLIFT_DISABLE or engine.disable: take it out of there")]
+    Masked,
+    /// No queue is configured for programs.
+    #[error("no DSA work queue for user space on this machine: `memlift doctor` says why and what to do")]
+    NoQueue,
+    /// There are some, and none works.
+    #[error("no DSA work queue can be used ({0}): `memlift doctor` says what to do")]
+    Unusable(String),
+}
+
+/// The memory node of the CPU that this thread is on.
+pub fn node() -> Option<u32> {
+    let mut node = 0u32;
+    // SAFETY: getcpu writes one u32 to `node`, and nothing to the null pointers.
+    let failed =
+        unsafe { libc::syscall(libc::SYS_getcpu, std::ptr::null_mut::<u32>(), &raw mut node, 0usize) };
+    (failed == 0).then_some(node)
+}
+
+/// The first queue below `root` (`/`) that opens and answers.
+///
+/// # Errors
+/// [`Absent`].
+pub fn open_dsa(root: &Path, hands: &Arc<Hands>) -> Result<Idxd, Absent> {
+    if facility::detect(Facility::Dsa) == facility::Availability::Masked {
+        return Err(Absent::Masked);
+    }
+    let machine = Machine::discover(root);
+    let allowed = Instructions {
+        enqcmd: facility::usable(Facility::Enqcmd),
+        movdir64b: facility::usable(Facility::Movdir64b),
+    };
+    let mut failures = Vec::new();
+    for queue in machine.candidates(node()) {
+        let cpu = Box::new(Finisher::new(Arc::clone(hands)));
+        let opened = portal::open(queue, allowed).map_err(|error| error.to_string()).and_then(|portal| {
+            Idxd::new(queue, portal, cpu, Settings::default()).map_err(|error| error.to_string())
+        });
+        match opened {
+            Ok(device) => return Ok(device),
+            Err(error) => failures.push(format!("{}: {error}", queue.name)),
+        }
+    }
+    if failures.is_empty() { Err(Absent::NoQueue) } else { Err(Absent::Unusable(failures.join("; "))) }
+}

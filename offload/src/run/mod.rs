@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Run: who executes a descriptor, and what executing it means in software.
+//!
+//! - **Flow** `Work` ──▶ `Inline` (the caller's core, when it polls) or `Worker` (engine threads, a bounded ring)
+//!   ──▶ `validate` ──▶ `execute` ──▶ `record` (status last, Release) ──▶ `Notify::completed`
+//! - **Order** nothing completes inside submit; inside one batch a fence waits for the members before it
+//! - **Owner** a descriptor's memory is lent until its record's status is non-zero; what `Work::notify` keeps alive
+//!   stays alive until the executor has told it
+//! - **Not here** buffers and tickets (`submit`), which executor to take (`place`)
+//!
+//! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`. Where software can
+//! differ from hardware it does so by being narrower: interrupts are refused, and the data integrity operations
+//! are absent from the capabilities. What a device leaves behind a page fault is finished here (`device`).
+
+mod batch;
+mod crew;
+mod device;
+mod execute;
+mod fork;
+mod inline;
+#[cfg(feature = "log")]
+mod persist;
+pub(crate) mod record;
+mod share;
+mod validate;
+mod worker;
+
+pub use device::{Absent, Finisher, node, open_dsa};
+pub use fork::generation;
+pub use inline::Inline;
+pub(crate) use share::{Share, share_chunk_bytes};
+pub use worker::{Worker, WorkerSettings, WorkerStats};
+
+use memlift_kernels::Kernels;
+use memlift_spec::{Capabilities, Descriptor, Opcode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Told when a descriptor has completed. Runs on the thread that executed it: be brief, do not block.
+pub trait Notify: Send + Sync {
+    /// The record's status is non-zero now.
+    fn completed(&self);
+}
+
+/// One descriptor on its way to an executor of this engine.
+pub(crate) struct Work {
+    pub descriptor: Descriptor,
+    /// Kept alive, with the memory it owns, until the descriptor has completed.
+    pub notify: Option<Arc<dyn Notify>>,
+}
+
+/// Settings of an engine's software executors: the kernels, and from how many bytes on a descriptor without
+/// CACHE_CONTROL is written past the cache (set by calibration).
+#[derive(Debug)]
+pub struct Hands {
+    kernels: &'static Kernels,
+    streaming_from_bytes: AtomicUsize,
+}
+
+impl Hands {
+    /// Works with `kernels` and streams from `streaming_from_bytes` on.
+    pub const fn new(kernels: &'static Kernels, streaming_from_bytes: usize) -> Hands {
+        Hands { kernels, streaming_from_bytes: AtomicUsize::new(streaming_from_bytes) }
+    }
+
+    /// The routines that they run.
+    pub fn kernels(&self) -> &'static Kernels {
+        self.kernels
+    }
+
+    /// The smallest size that is written past the cache.
+    pub fn streaming_from_bytes(&self) -> usize {
+        self.streaming_from_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes it for descriptors that have not started.
+    pub fn stream_from(&self, bytes: usize) {
+        self.streaming_from_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Operations that the software executors support.
+pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
+    let all = Capabilities::none(queue_depth)
+        .with(Opcode::NOOP)
+        .with(Opcode::BATCH)
+        .with(Opcode::DRAIN)
+        .with(Opcode::MEMMOVE)
+        .with(Opcode::FILL)
+        .with(Opcode::COMPARE)
+        .with(Opcode::COMPARE_PATTERN)
+        .with(Opcode::DELTA_CREATE)
+        .with(Opcode::DELTA_APPLY)
+        .with(Opcode::DUALCAST)
+        .with(Opcode::TRANSLATION_FETCH)
+        .with(Opcode::CRC)
+        .with(Opcode::COPY_CRC)
+        .with(Opcode::CACHE_FLUSH);
+    if cfg!(feature = "log") {
+        all.with(Opcode::LOG_APPEND).with(Opcode::LOG_APPLY).with(Opcode::PAGE_COPY).with(Opcode::LOG_RESET)
+    } else {
+        all
+    }
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Worker: engine threads that run descriptors from one bounded ring.
+//!
+//! - **Flow** submit ──▶ ring ──wake one parked thread──▶ pop ─▶ execute ─▶ record ─▶ notify
+//! - **Order** the ring is first in, first out, but threads finish in any order; DRAIN waits for what was submitted
+//!   before it (`crew`)
+//! - **Owner** threads start with the first submission and end with the `Worker`, after they ran what is queued. In
+//!   a forked child there are no threads: the child leaves the parent's ring alone and starts its own.
+//! - **Idle** a thread without work spins within its learned budget and then sleeps on a futex: no wake-ups
+//!
+//! When no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
+
+use super::crew::{Crew, Task};
+use super::{Hands, Share, Work, fork, share_chunk_bytes};
+use memlift_ground::complete::WaitPolicy;
+use memlift_place::{Helpers, Stores};
+use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+
+/// How a [`Worker`] is made.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerSettings {
+    /// Engine threads; 0 leaves everything to `poll`.
+    pub threads: usize,
+    /// Descriptors that the ring holds.
+    pub queue_depth: usize,
+    /// How an idle thread waits.
+    pub wait: WaitPolicy,
+}
+
+/// Work that the threads have done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerStats {
+    /// Descriptors and shares of copies that ran.
+    pub completed: u64,
+    /// Panics that were caught and answered with [`Status::HARDWARE_1`](memlift_spec::Status::HARDWARE_1).
+    pub panics: u64,
+    /// Threads that are running.
+    pub threads: usize,
+}
+
+/// The backend of engine threads.
+pub struct Worker {
+    settings: WorkerSettings,
+    hands: Arc<Hands>,
+    /// A boxed `Hold`. Replaced only in a forked child, which leaks the parent's.
+    hold: AtomicPtr<Hold>,
+}
+
+/// The crew of one process generation.
+struct Hold {
+    generation: u32,
+    crew: Arc<Crew>,
+    threads: OnceLock<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("settings", &self.settings).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Worker {
+    /// Threads start with the first submission.
+    pub fn new(settings: WorkerSettings, hands: Arc<Hands>) -> Worker {
+        let hold = AtomicPtr::new(Self::fresh(settings, &hands));
+        Worker { settings, hands, hold }
+    }
+
+    /// Work done in this process; a forked child starts from zero.
+    pub fn stats(&self) -> WorkerStats {
+        let hold = self.hold();
+        WorkerStats {
+            completed: hold.crew.completed.load(Ordering::Relaxed),
+            panics: hold.crew.panics.load(Ordering::Relaxed),
+            threads: hold.threads.get().map_or(0, Vec::len),
+        }
+    }
+
+    /// Threads that were asked for.
+    pub fn threads(&self) -> usize {
+        self.settings.threads
+    }
+
+    /// Threads that have nothing to do. The number may have changed on return.
+    pub fn idle(&self) -> usize {
+        self.hold().crew.idle()
+    }
+
+    /// Starts the threads now instead of with the first submission.
+    pub fn start(&self) {
+        self.started();
+    }
+
+    /// Queues one descriptor with its `notify`; `false`: the ring is full, and nothing will be notified.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::submit`]; what `notify` keeps alive counts.
+    #[must_use]
+    pub(crate) unsafe fn submit_work(&self, work: Work) -> bool {
+        self.started().push(Task::Descriptor(work))
+    }
+
+    /// Offers a share of a copy to up to `helpers` threads. Gives how many were offered one.
+    pub(crate) fn offer(&self, share: &Arc<Share>, helpers: usize) -> usize {
+        let crew = self.started();
+        (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share)))).count()
+    }
+
+    fn fresh(settings: WorkerSettings, hands: &Arc<Hands>) -> *mut Hold {
+        let WorkerSettings { threads, queue_depth, wait } = settings;
+        Box::into_raw(Box::new(Hold {
+            generation: fork::generation(),
+            crew: Arc::new(Crew::new(threads, queue_depth, wait, Arc::clone(hands))),
+            threads: OnceLock::new(),
+        }))
+    }
+
+    fn started(&self) -> &Crew {
+        let hold = self.hold();
+        hold.threads.get_or_init(|| hold.crew.start());
+        &hold.crew
+    }
+
+    fn hold(&self) -> &Hold {
+        let current = self.hold.load(Ordering::Acquire);
+        // SAFETY: the pointer came from `Box::into_raw`; it is replaced only in a forked child, which leaks the
+        // old one, and freed only by drop, which has `&mut self`.
+        let hold = unsafe { &*current };
+        if hold.generation == fork::generation() { hold } else { self.hold_of_child(current) }
+    }
+
+    /// Replaces the parent's crew in a forked child: its threads stayed in the parent, perhaps in the middle of a job.
+    #[cold]
+    fn hold_of_child(&self, current: *mut Hold) -> &Hold {
+        let fresh = Self::fresh(self.settings, &self.hands);
+        match self.hold.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: `fresh` is live and owned by `self` now.
+            Ok(_) => unsafe { &*fresh },
+            Err(other) => {
+                // SAFETY: `fresh` was not published, so this is its only owner; `other` is the live winner.
+                unsafe {
+                    drop(Box::from_raw(fresh));
+                    &*other
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let hold = *self.hold.get_mut();
+        // SAFETY: as in `hold`.
+        if unsafe { (*hold).generation } != fork::generation() {
+            // The parent's crew, in a child: its jobs belong to threads that are not here.
+            return;
+        }
+        // SAFETY: the pointer came from `Box::into_raw` and is taken back once, here.
+        let hold = unsafe { Box::from_raw(hold) };
+        hold.crew.stop();
+        let me = thread::current().id();
+        for thread in hold.threads.into_inner().into_iter().flatten() {
+            // A thread of the crew can be the last owner, by way of a notification; it ends by itself.
+            if thread.thread().id() != me {
+                // Panics are caught inside the thread, so joining cannot fail for that reason.
+                let _ = thread.join();
+            }
+        }
+        while hold.crew.run_one() {}
+    }
+}
+
+// SAFETY: a descriptor's memory is touched by `execute` alone, which stores the status last with Release and
+// nothing after it; submit only queues.
+unsafe impl Backend for Worker {
+    fn name(&self) -> &'static str {
+        "worker"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.hold().crew.capabilities
+    }
+
+    unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
+        let crew = self.started();
+        for (accepted, &descriptor) in descriptors.iter().enumerate() {
+            if !crew.push(Task::Descriptor(Work { descriptor, notify: None })) {
+                return Err(Busy { accepted });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one job here if there are no threads to do it; else the threads need no help.
+    fn poll(&self) -> usize {
+        let hold = self.hold();
+        let threads = hold.threads.get().map_or(0, Vec::len);
+        usize::from(threads == 0 && hold.crew.run_one())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::record;
+    use memlift_spec::{Completion, Flags, Opcode, Status};
+    use std::ptr;
+
+    fn settings(threads: usize, queue_depth: usize) -> WorkerSettings {
+        WorkerSettings { threads, queue_depth, wait: WaitPolicy::AUTO }
+    }
+
+    #[test]
+    fn a_panic_is_answered_and_the_thread_goes_on() {
+        let worker = Worker::new(settings(1, 8), Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)));
+        let mut records = [Completion::PENDING; 2];
+        let records = ptr::from_mut(&mut records).cast::<Completion>();
+        let noop = |index: usize| {
+            let mut noop =
+                Descriptor::new(Opcode::NOOP, Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
+            noop.completion_address = records.wrapping_add(index).expose_provenance() as u64;
+            Work { descriptor: noop, notify: None }
+        };
+        let crew = worker.started();
+        assert!(crew.push(Task::Panic(noop(0))));
+        assert!(crew.push(Task::Descriptor(noop(1))));
+        // SAFETY: both records outlive the loop and are written only by the worker, status atomically.
+        while unsafe { record::load(records.add(1)) }.is_pending() {
+            thread::yield_now();
+        }
+        // SAFETY: both records outlive this block, and the worker wrote them before the second status became final.
+        let statuses = unsafe { [record::load(records), record::load(records.add(1))] };
+        assert_eq!(statuses, [Status::HARDWARE_1, Status::SUCCESS]);
+        assert_eq!(worker.stats().panics, 1);
+    }
+
+    #[test]
+    fn without_threads_the_caller_runs_the_ring() {
+        let worker = Worker::new(settings(0, 2), Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)));
+        let noop = [Descriptor::new(Opcode::NOOP, Flags::NONE); 3];
+        // SAFETY: a NOOP without a record touches no memory.
+        assert_eq!(unsafe { worker.submit(&noop) }, Err(Busy { accepted: 2 }));
+        assert_eq!((worker.poll(), worker.poll(), worker.poll()), (1, 1, 0));
+    }
+}
+
+impl Helpers for Worker {
+    fn threads(&self) -> usize {
+        Worker::threads(self)
+    }
+
+    fn start(&self) {
+        Worker::start(self);
+    }
+
+    fn awake(&self) -> usize {
+        let hold = self.hold();
+        hold.crew.awake(hold.threads.get().map_or(0, Vec::len))
+    }
+
+    fn round_trip(&self) {
+        let (target, source) = (std::ptr::null_mut(), std::ptr::null());
+        // SAFETY: no byte is copied, so neither address is touched.
+        let share = unsafe { Share::new(self.hands.kernels(), Stores::None, target, source, 1, 1) };
+        if self.offer(&share, 1) == 1 {
+            share.finish_by_others(20_000);
+        }
+    }
+
+    unsafe fn share(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
+        let chunk_bytes = share_chunk_bytes(bytes);
+        // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
+        let share = unsafe { Share::new(self.hands.kernels(), stores, target, source, bytes, chunk_bytes) };
+        self.offer(&share, 1);
+        share.finish();
+    }
+}

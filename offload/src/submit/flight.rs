@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A flight: everything that must stay in place while an executor works, in one heap block shared with it.
+//!
+//! - **Layout** operations (they own the buffers) · operand blocks · batch list and the members' records · the record
+//!   that is waited for · the waiter's park word
+//! - **Order** all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
+//!   status is non-zero the cells belong to the executor; after it they belong to the ticket
+//! - **Count** whoever completes it records the latency from submission to completion, per executor and opcode
+//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has notified. The last one frees.
+
+use super::Operation;
+use super::operand::Operand;
+use crate::run::{Notify, generation, record};
+use memlift_ground::complete::{FutexParker, ParkWord};
+use memlift_ground::observe::{self, Executor};
+use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+pub(super) struct Flight {
+    operations: UnsafeCell<Vec<Operation>>,
+    operands: UnsafeCell<Box<[Operand]>>,
+    list: UnsafeCell<Box<[Descriptor]>>,
+    records: Box<[UnsafeCell<Completion>]>,
+    head: UnsafeCell<Completion>,
+    park: ParkWord,
+    generation: u32,
+    executor: Executor,
+    opcode: Opcode,
+    bytes: u64,
+    start_ns: u64,
+}
+
+// SAFETY: the cells change hands with the status (Release by the executor, Acquire by the ticket): never two
+// threads use one at a time. Everything in them is Send.
+unsafe impl Send for Flight {}
+// SAFETY: the status gives each cell to one thread at a time, so two threads with a `&Flight` never use the same cell.
+unsafe impl Sync for Flight {}
+
+impl Flight {
+    /// One operation and the descriptor that drives it.
+    pub fn single(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
+        let operands = usize::from(operation.opcode().is_private());
+        let mut flight = Flight::new(vec![operation], operands, 0, executor);
+        let this = Arc::get_mut(&mut flight).expect("not shared yet");
+        let mut none = Operand::None;
+        let operand = this.operands.get_mut().first_mut().unwrap_or(&mut none);
+        let mut descriptor = this.operations.get_mut()[0].describe(operand);
+        descriptor.completion_address = this.head.get().expose_provenance() as u64;
+        (flight, descriptor)
+    }
+
+    /// Several operations under one batch descriptor. `fences` are the indexes of fenced members.
+    pub fn batch(
+        operations: Vec<Operation>,
+        fences: &[usize],
+        executor: Executor,
+    ) -> (Arc<Flight>, Descriptor) {
+        let count = operations.len();
+        let mut flight = Flight::new(operations, count, count, executor);
+        let this = Arc::get_mut(&mut flight).expect("not shared yet");
+        let members = this.operations.get_mut().iter_mut().zip(this.operands.get_mut().iter_mut());
+        for (index, (operation, operand)) in members.enumerate() {
+            let mut member = operation.describe(operand);
+            member.completion_address = this.records[index].get().expose_provenance() as u64;
+            if fences.contains(&index) {
+                member.add_flags(Flags::FENCE);
+            }
+            this.list.get_mut()[index] = member;
+        }
+        let flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
+        let mut descriptor = Descriptor::new(Opcode::BATCH, flags);
+        descriptor.source = this.list.get_mut().as_mut_ptr().expose_provenance() as u64;
+        descriptor.size = count as u32;
+        descriptor.completion_address = this.head.get().expose_provenance() as u64;
+        (flight, descriptor)
+    }
+
+    fn new(operations: Vec<Operation>, operands: usize, members: usize, executor: Executor) -> Arc<Flight> {
+        let opcode = if members > 0 { Opcode::BATCH } else { operations[0].opcode() };
+        let bytes = operations.iter().map(|operation| operation.bytes() as u64).sum();
+        Arc::new(Flight {
+            executor,
+            opcode,
+            bytes,
+            start_ns: observe::now_ns(),
+            operations: UnsafeCell::new(operations),
+            operands: UnsafeCell::new(vec![Operand::None; operands].into_boxed_slice()),
+            list: UnsafeCell::new(
+                vec![Descriptor::new(Opcode::NOOP, Flags::NONE); members].into_boxed_slice(),
+            ),
+            records: (0..members).map(|_| UnsafeCell::new(Completion::PENDING)).collect(),
+            head: UnsafeCell::new(Completion::PENDING),
+            park: ParkWord::new(),
+            generation: generation(),
+        })
+    }
+
+    /// How it ended, or pending.
+    pub fn status(&self) -> Status {
+        // SAFETY: the record lives as long as `self`, and executors store its status atomically.
+        unsafe { record::load(self.head.get()) }
+    }
+
+    pub fn settled(&self) -> bool {
+        !self.status().is_pending()
+    }
+
+    /// Returns true if its device stopped answering and may still write to its buffers, which must never be freed.
+    pub fn is_lost(&self) -> bool {
+        self.status() == Status::DEVICE_LOST
+    }
+
+    /// Returns true if this process made it: else it will never settle here.
+    pub fn is_own(&self) -> bool {
+        self.generation == generation()
+    }
+
+    /// How its ticket sleeps.
+    pub fn parker(&self) -> FutexParker<'_> {
+        FutexParker::new(&self.park, false)
+    }
+
+    /// The line whose change says that the flight has settled.
+    pub fn line(&self) -> *const u8 {
+        self.head.get().cast()
+    }
+
+    /// The record that was waited for.
+    pub fn completion(&self) -> Completion {
+        assert!(self.settled());
+        // SAFETY: the status was seen with Acquire, so the executor's stores are visible and over.
+        unsafe { *self.head.get() }
+    }
+
+    /// Members' records, of a batch.
+    pub fn member_completions(&self) -> Vec<Completion> {
+        assert!(self.settled());
+        // SAFETY: the batch's status is stored after every member's, and was seen with Acquire.
+        self.records.iter().map(|record| unsafe { *record.get() }).collect()
+    }
+
+    /// The operations back. Empty the second time.
+    ///
+    /// # Safety
+    ///
+    /// Only the one ticket of this flight calls it.
+    pub unsafe fn take(&self) -> Vec<Operation> {
+        assert!(self.settled());
+        // SAFETY: settled, so the executor is done with the cells; the caller is the only other one to look.
+        unsafe { std::mem::take(&mut *self.operations.get()) }
+    }
+
+    /// The operations back from a flight that was not taken by any executor.
+    pub fn recall(flight: Arc<Flight>) -> Vec<Operation> {
+        let flight = Arc::into_inner(flight).expect("nobody else has a flight that was not submitted");
+        flight.operations.into_inner()
+    }
+}
+
+impl Notify for Flight {
+    fn completed(&self) {
+        let took_ns = observe::now_ns().saturating_sub(self.start_ns);
+        let ok = self.status().is_success();
+        observe::record(self.executor, self.opcode, self.bytes, took_ns, ok);
+        self.parker().wake();
+    }
+}

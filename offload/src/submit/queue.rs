@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A queue: one executor, seen from the side that submits.
+//!
+//! - **Flow** `submit` ──▶ checks that cost nothing ──▶ flight ──▶ the executor's bounded queue, or `Rejected`
+//! - **Owner** clones share the executor. A backend from outside (a device, a model) gets its flights kept here
+//!   until they settle, because it knows nothing of them; dropping the last clone then waits for them.
+//! - **Not here** completion: an inline queue runs when it is polled or waited for, never inside submit
+
+use super::flight::Flight;
+use super::{BatchTicket, Operation, Reason, Rejected, RejectedBatch, Ticket};
+use crate::run::{Inline, Notify, Work, Worker};
+use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
+use memlift_ground::observe;
+use memlift_spec::limits::BATCH_MIN;
+use memlift_spec::{Backend, Busy, Capabilities, Descriptor, Opcode};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where operations are submitted. Cheap to clone; safe to use from any thread.
+#[derive(Clone)]
+pub struct Queue {
+    core: Arc<Core>,
+}
+
+pub(super) struct Core {
+    executor: Executor,
+    policy: WaitPolicy,
+    waiters: Mutex<Vec<Waiter>>,
+}
+
+enum Executor {
+    Inline(Box<Inline>),
+    Worker(Arc<Worker>),
+    Foreign { backend: Box<dyn Backend>, flights: Mutex<Vec<Arc<Flight>>> },
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("executor", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    /// A queue that runs on whoever polls it or waits for a ticket.
+    pub fn inline(backend: Inline, policy: WaitPolicy) -> Queue {
+        Queue::new(Executor::Inline(Box::new(backend)), policy)
+    }
+
+    /// A queue in front of engine threads.
+    pub fn worker(backend: Arc<Worker>, policy: WaitPolicy) -> Queue {
+        Queue::new(Executor::Worker(backend), policy)
+    }
+
+    /// A queue in front of any backend.
+    pub fn foreign(backend: Box<dyn Backend>, policy: WaitPolicy) -> Queue {
+        Queue::new(Executor::Foreign { backend, flights: Mutex::default() }, policy)
+    }
+
+    fn new(executor: Executor, policy: WaitPolicy) -> Queue {
+        Queue { core: Arc::new(Core { executor, policy, waiters: Mutex::default() }) }
+    }
+
+    /// The executor's name.
+    pub fn name(&self) -> &'static str {
+        self.core.backend().name()
+    }
+
+    /// Operations and limits of the executor.
+    pub fn capabilities(&self) -> Capabilities {
+        self.core.backend().capabilities()
+    }
+
+    /// Lets an executor without threads run one descriptor here; gives how many completed.
+    pub fn poll(&self) -> usize {
+        self.core.poll()
+    }
+
+    /// Queues an operation. When this returns it may not have started, or another core may already have finished it.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the operation in it: the queue is full, or the buffers do not fit.
+    pub fn submit(&self, operation: Operation) -> Result<Ticket, Rejected> {
+        let reason = operation.check().and_then(|()| self.supports(operation.opcode())).err();
+        if let Some(reason) = reason {
+            return Err(Rejected { operation: Box::new(operation), reason });
+        }
+        let (flight, descriptor) = Flight::single(operation, self.core.counted_as());
+        match self.core.send(&flight, descriptor) {
+            Ok(()) => Ok(Ticket::new(flight, Arc::clone(&self.core))),
+            Err(Full) => {
+                let operation = Flight::recall(flight).pop().expect("a single flight has one operation");
+                Err(Rejected { operation: Box::new(operation), reason: Reason::Busy })
+            }
+        }
+    }
+
+    /// Queues operations as one batch. They may run in any order, except that the members whose indexes are in
+    /// `fences` wait for all members before them, and are abandoned, with all after them, if one of those failed.
+    ///
+    /// # Errors
+    ///
+    /// [`RejectedBatch`] with the operations in it.
+    pub fn submit_batch(
+        &self,
+        operations: Vec<Operation>,
+        fences: &[usize],
+    ) -> Result<BatchTicket, RejectedBatch> {
+        if let Err(reason) = self.check_batch(&operations, fences) {
+            return Err(RejectedBatch { operations, reason });
+        }
+        let (flight, descriptor) = Flight::batch(operations, fences, self.core.counted_as());
+        match self.core.send(&flight, descriptor) {
+            Ok(()) => Ok(BatchTicket::new(flight, Arc::clone(&self.core))),
+            Err(Full) => Err(RejectedBatch { operations: Flight::recall(flight), reason: Reason::Busy }),
+        }
+    }
+
+    /// Queues raw descriptors, for callers that keep their own records.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`] says how many were taken.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::submit`].
+    pub unsafe fn submit_raw(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
+        // SAFETY: the caller keeps every address valid until its descriptor has completed, as [`Backend::submit`] demands.
+        unsafe { self.core.backend().submit(descriptors) }
+    }
+
+    fn supports(&self, opcode: Opcode) -> Result<(), Reason> {
+        if self.capabilities().supports(opcode) {
+            return Ok(());
+        }
+        Err(Reason::Unsupported { executor: self.name(), opcode })
+    }
+
+    fn check_batch(&self, operations: &[Operation], fences: &[usize]) -> Result<(), Reason> {
+        self.supports(Opcode::BATCH)?;
+        let most = self.capabilities().batch_max as usize;
+        if !(BATCH_MIN as usize..=most).contains(&operations.len()) {
+            return Err(Reason::Invalid("a batch has 2 members or more, up to the executor's batch_max"));
+        }
+        if fences.iter().any(|&fence| fence >= operations.len()) {
+            return Err(Reason::Invalid("a fence names a member that the batch does not have"));
+        }
+        for operation in operations {
+            if matches!(operation, Operation::Drain) {
+                return Err(Reason::Invalid("DRAIN cannot be in a batch: submit it by itself"));
+            }
+            operation.check()?;
+            self.supports(operation.opcode())?;
+        }
+        Ok(())
+    }
+}
+
+/// The executor's queue is full and took nothing.
+struct Full;
+
+impl Core {
+    fn backend(&self) -> &dyn Backend {
+        match &self.executor {
+            Executor::Inline(inline) => &**inline,
+            Executor::Worker(worker) => &**worker,
+            Executor::Foreign { backend, .. } => &**backend,
+        }
+    }
+
+    /// The row of the stats page.
+    fn counted_as(&self) -> observe::Executor {
+        match &self.executor {
+            Executor::Inline(_) => observe::Executor::InlineTemporal,
+            Executor::Worker(_) => observe::Executor::Worker,
+            Executor::Foreign { backend, .. } if backend.name() == "idxd" => observe::Executor::Idxd,
+            Executor::Foreign { .. } => observe::Executor::Model,
+        }
+    }
+
+    fn send(&self, flight: &Arc<Flight>, descriptor: Descriptor) -> Result<(), Full> {
+        let work = || Work { descriptor, notify: Some(Arc::clone(flight) as Arc<_>) };
+        // SAFETY: every address in the descriptor was taken from the flight, whose operation was checked. The
+        // executor (or the list of flights) keeps the flight until its record is written.
+        unsafe {
+            match &self.executor {
+                Executor::Inline(inline) => inline.submit_work(work()).then_some(()).ok_or(Full),
+                Executor::Worker(worker) => worker.submit_work(work()).then_some(()).ok_or(Full),
+                Executor::Foreign { backend, flights } => {
+                    let mut flights = flights.lock().unwrap_or_else(PoisonError::into_inner);
+                    reap(&mut flights);
+                    backend.submit(&[descriptor]).map_err(|_| Full)?;
+                    flights.push(Arc::clone(flight));
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    fn poll(&self) -> usize {
+        let done = self.backend().poll();
+        if let Executor::Foreign { flights, .. } = &self.executor {
+            reap(&mut flights.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        done
+    }
+
+    /// Polls a device that works by itself and wakes no one. Backends that only work when polled are left alone.
+    pub(super) fn look_after(&self) {
+        if self.counted_as() == observe::Executor::Idxd {
+            self.poll();
+        }
+    }
+
+    /// Waits until the flight settles or the deadline passes; `false`: it has not settled.
+    pub(super) fn wait(&self, flight: &Flight, predicted_ns: Option<u64>, deadline: Option<Instant>) -> bool {
+        let pooled = self.waiters.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut waiter = pooled.unwrap_or_else(|| Waiter::new(self.policy));
+        let ready = || {
+            // An executor without threads runs its queue here; the others need no polling.
+            while !flight.settled() {
+                let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                if late || self.poll() == 0 {
+                    break;
+                }
+            }
+            flight.settled()
+        };
+        let notified = !matches!(self.executor, Executor::Foreign { .. });
+        let futex = flight.parker();
+        let parker: &dyn Parker = if notified { &futex } else { &Polling };
+        // A foreign backend writes its records only when it is polled, which no thread does while this one watches a line.
+        let line = if notified { flight.line() } else { std::ptr::null() };
+        let settled = loop {
+            match waiter.wait(parker, line, ready, predicted_ns, deadline) {
+                Waited::Ready => break true,
+                Waited::TimedOut => break flight.settled(),
+                Waited::Broken(_) => std::thread::sleep(Duration::from_micros(50)),
+            }
+        };
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner).push(waiter);
+        settled
+    }
+}
+
+/// Releases flights that have settled, and notifies them, because their backend does not.
+fn reap(flights: &mut Vec<Arc<Flight>>) {
+    flights.retain(|flight| {
+        let settled = flight.settled();
+        if settled {
+            flight.completed();
+        }
+        if flight.is_lost() {
+            std::mem::forget(Arc::clone(flight));
+        }
+        !settled
+    });
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let Executor::Foreign { backend, flights } = &mut self.executor else { return };
+        let flights = flights.get_mut().unwrap_or_else(PoisonError::into_inner);
+        while flights.iter().any(|flight| flight.is_own() && !flight.settled()) {
+            if backend.poll() == 0 {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+        // In a forked child these flights are copies of what the parent's backend may still write: leak rather than free.
+        flights.drain(..).filter(|flight| !flight.is_own()).for_each(std::mem::forget);
+    }
+}
+
+/// Sleeps briefly and polls again, for backends that wake no one.
+struct Polling;
+
+impl Parker for Polling {
+    fn prepare(&self) {}
+
+    fn park(&self, until: Option<Instant>) -> io::Result<()> {
+        let nap = Duration::from_micros(50);
+        let left = until.map_or(nap, |until| until.saturating_duration_since(Instant::now()));
+        std::thread::sleep(nap.min(left));
+        Ok(())
+    }
+
+    fn finish(&self) {}
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Explanations: a decision with everything it was made from.
+//!
+//! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
+//!   A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
+
+use super::model::Line;
+use super::store::Origin;
+use super::{Placer, SWITCH_BELOW};
+use memlift_ground::observe::{CacheState, Executor};
+use memlift_kernels::Routine;
+use memlift_spec::Opcode;
+
+/// Why an executor was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Why {
+    /// It has the lowest predicted time.
+    Fastest = 1,
+    /// It was in use, and no other is predicted to be faster by enough.
+    Held = 2,
+    /// It is second best and tried to keep its prediction true.
+    Explored = 3,
+    /// No other can run the operation.
+    Only = 4,
+    /// The caller named it.
+    Told = 5,
+}
+
+/// A reason code from the stats page, in words.
+pub const fn reason_text(code: u16) -> &'static str {
+    match code {
+        1 => "lowest predicted time",
+        2 => "in use already, and nothing is predicted to be 6 % faster",
+        3 => "second best, tried to keep its prediction true",
+        4 => "the only executor that is calibrated for it",
+        5 => "the caller said so",
+        16 => "transform: source or target is in cache, so the result stays there, too",
+        17 => "transform: neither is in cache, and streaming was measured to be faster",
+        18 => "transform: neither is in cache, and ordinary stores were measured to be faster",
+        19 => "transform: the cache is contended, so neighbours are spared",
+        20 => "transform: as before, until the least stay is over or another way is clearly better",
+        21 => "transform: tried to keep its measurement true",
+        22 => "transform: the caller said so",
+        23 => "transform: too small to be looked at",
+        _ => "unknown reason",
+    }
+}
+
+/// Prediction for one executor.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Candidate {
+    /// Name of the executor.
+    pub executor: &'static str,
+    /// Predicted time, corrected, nanoseconds.
+    pub predicted_ns: f64,
+    /// The line it was predicted by.
+    pub line: Line,
+    /// Factor on the line's value, learned from operations measured since.
+    pub correction: f64,
+}
+
+/// A decision with everything it was made from.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Explanation {
+    /// The operation's name.
+    pub opcode: &'static str,
+    /// Size of the operation, bytes.
+    pub bytes: usize,
+    /// The cache state it was asked for.
+    pub cache: &'static str,
+    /// Name of the executor that would run it now.
+    pub chosen: &'static str,
+    /// Why it was chosen.
+    pub reason: String,
+    /// Executors that could run it, the fastest first.
+    pub candidates: Vec<Candidate>,
+    /// Sizes below this are not decided about, bytes.
+    pub gate_bytes: usize,
+    /// Where the lines come from.
+    pub origin: Origin,
+    /// How copies of this size walk memory when they store past the cache.
+    pub shape: String,
+    /// When the lines were measured, seconds since 1970; 0: they are built in.
+    pub time_s: u64,
+    /// If the machine was quiet then.
+    pub trust: super::Trust,
+}
+
+pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
+    let cache = if cache == CacheState::Unknown { placer.guess(bytes) } else { cache };
+    let gate_bytes = placer.gate_bytes();
+    let mut candidates: Vec<Candidate> = Executor::ALL
+        .into_iter()
+        .filter_map(|executor| {
+            let line = placer.fast.model.line(executor, opcode, cache, bytes)?;
+            let correction = placer.correction.factor(executor, opcode, cache, bytes);
+            let predicted_ns = line.predict_ns(bytes) * correction;
+            Some(Candidate { executor: executor.name(), predicted_ns, line, correction })
+        })
+        .collect();
+    candidates.sort_by(|a, b| a.predicted_ns.total_cmp(&b.predicted_ns));
+    let temporal = Executor::InlineTemporal.name();
+    let cost = |candidate: &Candidate| {
+        let executor = Executor::ALL.into_iter().find(|executor| executor.name() == candidate.executor);
+        candidate.predicted_ns * executor.map_or(1.0, super::price)
+    };
+    let synchronous = candidates
+        .iter()
+        .filter(|candidate| candidate.executor != Executor::Worker.name())
+        .min_by(|a, b| cost(a).total_cmp(&cost(b)));
+    let chosen = if bytes < gate_bytes { temporal } else { synchronous.map_or(temporal, |c| c.executor) };
+    let reason = if bytes < gate_bytes {
+        format!("below {gate_bytes} bytes an operation is the kernel and nothing else")
+    } else {
+        match (synchronous, candidates.iter().find(|c| c.executor == temporal)) {
+            (Some(best), Some(plain)) if best.executor != temporal => format!(
+                "{:.0} ns predicted, {:.2} times as fast as an ordinary copy; another must look {:.0} % faster to \
+                 replace it",
+                best.predicted_ns,
+                plain.predicted_ns / best.predicted_ns.max(1.0),
+                (1.0 - SWITCH_BELOW) * 100.0
+            ),
+            _ => "nothing is predicted to be faster than ordinary stores on the caller's core".to_owned(),
+        }
+    };
+    let loaded = placer.loaded();
+    let shape = memlift_kernels::shape(routine(opcode), bytes, placer.isa).to_string();
+    let trust = match &loaded.origin {
+        Origin::Untrusted { why, .. } => {
+            super::Trust { trusted: false, why: why.clone(), ..super::Trust::assumed() }
+        }
+        _ => loaded.calibration.trust,
+    };
+    Explanation {
+        opcode: opcode.name(),
+        bytes,
+        cache: cache.name(),
+        chosen,
+        reason,
+        candidates,
+        gate_bytes,
+        origin: loaded.origin,
+        shape,
+        time_s: loaded.calibration.time_s,
+        trust,
+    }
+}
+
+/// The routine that streams for an opcode.
+fn routine(opcode: Opcode) -> Routine {
+    match opcode {
+        Opcode::COPY_CRC => Routine::CopyCrc,
+        Opcode::DUALCAST => Routine::Dualcast,
+        Opcode::FILL => Routine::Fill,
+        Opcode::STRIDED_COPY => Routine::Strided,
+        _ => Routine::Copy,
+    }
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Place: who runs an operation, and whether its stores go through the cache.
+//!
+//! - **Flow** (opcode, size, cache state) ──`Model`──▶ predicted ns of every executor that is available ──▶ the
+//!   fastest, with hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
+//! - **Model** L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
+//!   state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
+//! - **Shape** how streaming copies walk memory (`shapes`); other routines start from it and learn (`refine`)
+//! - **Order** nothing here is locked: corrections are single relaxed words, and a lost update costs nothing
+//! - **Not here** running anything. Sizes below the gate never come by.
+//!
+//! Rocket (§IV-C) derives the same two coefficients per machine with a script; here they are also corrected while
+//! the program runs, and every decision can be asked why (`explain`).
+
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "flushes buffers of its own from the caches")]
+mod arena;
+#[expect(unsafe_code, reason = "lowers the priority of its thread")]
+mod background;
+mod bandit;
+mod builtin;
+#[expect(unsafe_code, reason = "times kernels on buffers of its own")]
+mod calibrate;
+mod correct;
+mod explain;
+mod fit;
+mod machine;
+mod model;
+mod quiet;
+mod refine;
+#[expect(unsafe_code, reason = "times single loads of memory that the caller vouches for")]
+mod residency;
+#[expect(unsafe_code, reason = "times kernels on calibration's buffers")]
+mod shapes;
+mod store;
+#[expect(unsafe_code, reason = "copies between ranges that its callers vouch for")]
+mod stores;
+
+pub use bandit::{Bandit, Known, Pick, TRY_EVERY};
+pub use calibrate::{CalibrateError, Helpers, calibrate, calibrate_alone};
+pub use explain::{Candidate, Explanation, reason_text};
+pub use machine::Machine;
+pub use model::{Calibration, Curve, Line, Model, Thresholds};
+pub use quiet::Trust;
+pub use residency::timed_loads;
+pub use shapes::ShapeFrom;
+pub use store::{Loaded, Origin, StoreError, default_path};
+
+pub use background::Background;
+pub use explain::Why;
+pub use quiet::idle_cores;
+pub use refine::{PIECE_BYTES, Picked, Refine};
+pub use residency::Residency;
+pub use store::{default_or, is_worth_measuring, load, save};
+pub use stores::Stores;
+
+/// Lets the kernels use the shapes of a calibration.
+pub fn apply_shapes(calibration: &Calibration) {
+    shapes::apply(&calibration.shapes);
+}
+
+use correct::Correction;
+use memlift_ground::observe::{CacheState, Executor};
+use memlift_kernels::Isa;
+use memlift_spec::Opcode;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// From this size on, reading the clock costs under one percent of the work; smaller work is not placed. Bytes.
+pub const GATE_BYTES_MIN: usize = 512 * 1024;
+/// One decision in this many tries the second best, if it is not much worse.
+const EXPLORE_EVERY: u32 = 64;
+/// How much worse the second best may look and still be tried.
+const EXPLORE_WITHIN: f64 = 1.3;
+/// A split also takes another core's time: it is only taken if it looks better than one core by this factor.
+const SPLIT_COST: f64 = 1.2;
+/// How much better another executor must look before it replaces the one in use.
+const SWITCH_BELOW: f64 = 0.94;
+/// The same in percent, for reports.
+pub const SWITCH_PERCENT: u32 = 6;
+
+/// Factor that a predicted time is multiplied by before executors are compared.
+fn price(executor: Executor) -> f64 {
+    if executor == Executor::Split { SPLIT_COST } else { 1.0 }
+}
+
+/// The caller's knowledge about the cache state of its buffers, and about the next reader of the target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Cache {
+    /// Find out: by size, and for large buffers by timing a few loads.
+    #[default]
+    Auto,
+    /// The buffers are in cache, or the target is read at once.
+    Hot,
+    /// They are not, and the target is not read soon.
+    Cold,
+}
+
+/// Chooses an executor for each operation.
+#[derive(Debug)]
+pub struct Placer {
+    /// Instruction set of the kernels whose executors are compared.
+    isa: Isa,
+    loaded: RwLock<Loaded>,
+    /// Copies of what every decision reads, so that it takes no lock.
+    fast: Fast,
+    correction: Correction,
+    /// Executor in use per (opcode, cache state, size class), plus one; 0: none yet.
+    incumbents: Box<[AtomicU32]>,
+    decisions: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Fast {
+    gate_bytes: AtomicUsize,
+    cache_bytes: AtomicUsize,
+    hot_cycles: AtomicU32,
+    model: model::Table,
+}
+
+/// Decision for one operation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Choice {
+    /// Executor that runs the operation.
+    pub executor: Executor,
+    /// Cache state that was found or assumed.
+    pub cache: CacheState,
+    /// Predicted time, nanoseconds.
+    pub predicted_ns: f64,
+    /// Reason of the choice.
+    pub why: Why,
+}
+
+impl Placer {
+    /// Decides by `loaded` about the kernels of `isa`.
+    pub fn new(loaded: Loaded, isa: Isa) -> Placer {
+        let placer = Placer {
+            isa,
+            fast: Fast {
+                gate_bytes: AtomicUsize::new(GATE_BYTES_MIN),
+                cache_bytes: AtomicUsize::new(0),
+                hot_cycles: AtomicU32::new(0),
+                model: model::Table::default(),
+            },
+            correction: Correction::default(),
+            incumbents: (0..model::OPCODES * 2 * correct::CLASSES).map(|_| AtomicU32::new(0)).collect(),
+            decisions: AtomicU64::new(0),
+            loaded: RwLock::new(loaded.clone()),
+        };
+        placer.replace(loaded);
+        placer
+    }
+
+    /// Decides by another calibration from now on; corrections start anew.
+    pub fn replace(&self, loaded: Loaded) {
+        let thresholds = &loaded.calibration.thresholds;
+        let gate = GATE_BYTES_MIN.max(thresholds.gate_bytes as usize);
+        self.fast.gate_bytes.store(gate, Ordering::Relaxed);
+        self.fast.cache_bytes.store(thresholds.cache_bytes as usize, Ordering::Relaxed);
+        self.fast.hot_cycles.store(thresholds.hot_cycles, Ordering::Relaxed);
+        self.fast.model.fill(&loaded.calibration.model);
+        self.correction.reset();
+        self.incumbents.iter().for_each(|incumbent| incumbent.store(0, Ordering::Relaxed));
+        *self.loaded.write().unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
+    }
+
+    /// The calibration in use and where it came from.
+    pub fn loaded(&self) -> Loaded {
+        self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Smallest size that is decided about.
+    pub fn gate_bytes(&self) -> usize {
+        self.fast.gate_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The cache state that `hint` or, without one, a look at the buffers tells.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Residency::sample`].
+    #[expect(unsafe_code, reason = "hands raw buffers to the sampler")]
+    pub unsafe fn cache_state(
+        &self,
+        hint: Cache,
+        target: *const u8,
+        source: *const u8,
+        bytes: usize,
+    ) -> CacheState {
+        match hint {
+            Cache::Hot => CacheState::Hot,
+            Cache::Cold => CacheState::Cold,
+            Cache::Auto => {
+                let cycles = self.fast.hot_cycles.load(Ordering::Relaxed);
+                // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
+                match unsafe { Residency::sample(target, source, bytes, cycles) } {
+                    Residency::Hot => CacheState::Hot,
+                    Residency::Cold => CacheState::Cold,
+                    Residency::Unknown => self.guess(bytes),
+                }
+            }
+        }
+    }
+
+    /// Cycles, timing included, up to which a load counts as cached; 0: calibration could not tell.
+    pub fn hot_cycles(&self) -> u32 {
+        self.fast.hot_cycles.load(Ordering::Relaxed)
+    }
+
+    /// Guesses without a sample: a buffer much smaller than the cache counts as cached.
+    fn guess(&self, bytes: usize) -> CacheState {
+        let cache = self.fast.cache_bytes.load(Ordering::Relaxed);
+        if bytes.saturating_mul(4) <= cache { CacheState::Hot } else { CacheState::Cold }
+    }
+
+    /// Predicted nanoseconds, corrected by what was measured since; `None`: this executor was not calibrated for it.
+    pub fn predict_ns(
+        &self,
+        executor: Executor,
+        opcode: Opcode,
+        bytes: usize,
+        cache: CacheState,
+    ) -> Option<f64> {
+        let line = self.fast.model.line(executor, opcode, cache, bytes)?;
+        Some(line.predict_ns(bytes) * self.correction.factor(executor, opcode, cache, bytes))
+    }
+
+    /// Picks the executor for an operation whose cache state is known. `allowed` says who is available now.
+    pub fn choose(
+        &self,
+        opcode: Opcode,
+        bytes: usize,
+        cache: CacheState,
+        allowed: impl Fn(Executor) -> bool,
+    ) -> Choice {
+        let mut best = (Executor::InlineTemporal, f64::INFINITY);
+        let mut second = best;
+        let slot = &self.incumbents[correct::slot_of(opcode, cache, bytes)];
+        let incumbent = slot.load(Ordering::Relaxed);
+        let mut held = None;
+        for executor in [Executor::InlineTemporal, Executor::InlineNt, Executor::Split] {
+            let Some(predicted) = self.predict_ns(executor, opcode, bytes, cache) else { continue };
+            let predicted = predicted * price(executor);
+            // To ask may take a system call: only for what could be chosen.
+            if predicted >= best.1 * EXPLORE_WITHIN || !allowed(executor) {
+                continue;
+            }
+            if incumbent == executor as u32 + 1 {
+                held = Some((executor, predicted));
+            }
+            if predicted < best.1 {
+                second = best;
+                best = (executor, predicted);
+            } else if predicted < second.1 {
+                second = (executor, predicted);
+            }
+        }
+        let count = self.decisions.fetch_add(1, Ordering::Relaxed) as u32;
+        let choice = |(executor, cost_ns): (Executor, f64), why| Choice {
+            executor,
+            cache,
+            predicted_ns: cost_ns / price(executor),
+            why,
+        };
+        if count % EXPLORE_EVERY == EXPLORE_EVERY - 1 && second.1 < best.1 * EXPLORE_WITHIN {
+            return choice(second, Why::Explored);
+        }
+        if let Some(held) = held.filter(|held| best.0 != held.0 && best.1 > held.1 * SWITCH_BELOW) {
+            return choice(held, Why::Held);
+        }
+        if best.1.is_infinite() {
+            best.1 = 0.0;
+            return choice(best, Why::Only);
+        }
+        slot.store(best.0 as u32 + 1, Ordering::Relaxed);
+        choice(best, Why::Fastest)
+    }
+
+    /// Tells how long a choice took.
+    pub fn learn(&self, choice: &Choice, opcode: Opcode, bytes: usize, measured_ns: f64) {
+        let line = self.fast.model.line(choice.executor, opcode, choice.cache, bytes);
+        if let Some(line) = line {
+            let ratio = measured_ns / line.predict_ns(bytes).max(1.0);
+            self.correction.learn(choice.executor, opcode, choice.cache, bytes, ratio);
+        }
+    }
+
+    /// Everything about a decision: each executor's prediction with its coefficients, the choice and why.
+    pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
+        explain::explain(self, opcode, bytes, cache)
+    }
+}

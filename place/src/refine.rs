@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The shapes of routines that calibration does not measure: they start from copy's, and learn from what calls cost.
+//!
+//! - **Flow** `pick` ─▶ a piece of the call in a shape that is tried, the rest in the shape in use ─▶ `learn` both ─▶ a
+//!   shape that is clearly better goes to the kernels' table, which every caller of the routine reads
+//! - **Limits** of all calls one in [`TRY_EVERY`](super::TRY_EVERY) tries a shape, on at most [`PIECE_BYTES`] of it, so
+//!   that a shape ten times slower costs a large call little
+//! - **Order** one lock per routine and size class; a call that finds it taken neither tries nor learns
+//! - **Not here** copies: calibration measures those
+
+use super::Bandit;
+use memlift_kernels::{Isa, Routine, SHAPE_CLASSES, Shape, set_shape, shape, shape_class};
+use std::sync::Mutex;
+
+/// Most bytes of a call that a shape is tried on.
+pub const PIECE_BYTES: usize = 1 << 20;
+/// Shapes that a routine chooses between.
+const WAYS: usize = 8;
+
+/// One routine and size class.
+#[derive(Debug)]
+struct Search {
+    shapes: [Shape; WAYS],
+    bandit: Bandit<WAYS>,
+}
+
+impl Search {
+    /// Starts from the shape in use; what is next to it, and a plain loop, are tried.
+    fn new(start: Shape, isa: Isa) -> Search {
+        let vector_bytes = Shape::built_in(isa).vector_bytes();
+        let shapes = [
+            start,
+            Shape::walk(1, vector_bytes, 0),
+            Shape::walk(1, vector_bytes, 512),
+            Shape::walk(1, vector_bytes, 4096),
+            Shape::walk(1, vector_bytes / 2, 512),
+            Shape::walk(2, vector_bytes, 4096),
+            Shape::walk(4, vector_bytes, 512),
+            Shape::walk(4, vector_bytes, 4096),
+        ];
+        let allowed = std::array::from_fn(|way| !shapes[..way].contains(&shapes[way]));
+        Search { shapes, bandit: Bandit::new(allowed, 0) }
+    }
+}
+
+/// Shapes that one call uses.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Picked {
+    /// The shape in use.
+    pub shape: Shape,
+    /// A shape to try on a piece.
+    pub tried: Option<Shape>,
+}
+
+/// Searches of all routines and size classes of an engine.
+#[derive(Debug)]
+pub struct Refine {
+    isa: Isa,
+    searches: Box<[Mutex<Option<Search>>]>,
+}
+
+impl Refine {
+    /// Creates searches that have learned nothing.
+    pub fn new(isa: Isa) -> Refine {
+        let places = Routine::ALL.len() * SHAPE_CLASSES;
+        Refine { isa, searches: (0..places).map(|_| Mutex::new(None)).collect() }
+    }
+
+    fn search(&self, routine: Routine, bytes: usize) -> &Mutex<Option<Search>> {
+        &self.searches[routine as usize * SHAPE_CLASSES + shape_class(bytes)]
+    }
+
+    /// Forgets everything: the shapes to start from have changed.
+    pub fn reset(&self) {
+        for search in &self.searches {
+            *search.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        }
+    }
+
+    /// The shape for a call of `bytes`, and now and then one to try.
+    pub fn pick(&self, routine: Routine, bytes: usize) -> Picked {
+        let in_use = shape(routine, bytes, self.isa);
+        let Ok(mut search) = self.search(routine, bytes).try_lock() else {
+            return Picked { shape: in_use, tried: None };
+        };
+        let search = search.get_or_insert_with(|| Search::new(in_use, self.isa));
+        let pick = search.bandit.pick();
+        let shape = search.shapes[search.bandit.in_use()];
+        Picked { shape, tried: pick.explores.then(|| search.shapes[pick.way]) }
+    }
+
+    /// Tells what a shape has cost, nanoseconds per byte.
+    pub fn learn(&self, routine: Routine, bytes: usize, used: Shape, ns_per_byte: f64) {
+        let Ok(mut search) = self.search(routine, bytes).try_lock() else { return };
+        let Some(search) = search.as_mut() else { return };
+        let Some(way) = search.shapes.iter().position(|shape| *shape == used) else { return };
+        let before = search.bandit.in_use();
+        search.bandit.learn(way, ns_per_byte);
+        let now = search.bandit.in_use();
+        if now != before {
+            set_shape(routine, shape_class(bytes), Some(search.shapes[now]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays calls of one size in a world where `best` costs a fifth of every other shape; gives the bytes that were
+    /// spent on tries, as a share of all.
+    fn play(refine: &Refine, routine: Routine, bytes: usize, best: Shape, calls: usize) -> f64 {
+        let mut spent = 0;
+        for _ in 0..calls {
+            let picked = refine.pick(routine, bytes);
+            let cost = |shape| if shape == best { 0.1 } else { 0.5 };
+            if let Some(tried) = picked.tried {
+                spent += PIECE_BYTES.min(bytes);
+                refine.learn(routine, bytes, tried, cost(tried));
+            }
+            refine.learn(routine, bytes, picked.shape, cost(picked.shape));
+        }
+        spent as f64 / (bytes * calls) as f64
+    }
+
+    /// One test, because the shapes in use are the process's.
+    #[test]
+    fn a_routine_finds_its_best_shape_within_the_budget_and_forgets_it() {
+        let isa = Isa::Avx2;
+        let refine = Refine::new(isa);
+        let (bytes, best) = (32 << 20, Shape::walk(4, 32, 4096));
+        assert_eq!(refine.pick(Routine::Dualcast, bytes).shape, Shape::built_in(isa));
+        let spent = play(&refine, Routine::Dualcast, bytes, best, 2000);
+        assert_eq!(shape(Routine::Dualcast, bytes, isa), best, "the kernels were told");
+        assert_eq!(refine.pick(Routine::Dualcast, bytes).shape, best);
+        assert!(spent <= 1.0 / 16.0 / 32.0, "{spent}");
+        assert_eq!(shape(Routine::Fill, bytes, isa), Shape::built_in(isa), "another routine");
+        assert_eq!(shape(Routine::Dualcast, bytes / 8, isa), Shape::built_in(isa), "another class");
+
+        set_shape(Routine::Dualcast, shape_class(bytes), Some(Shape::walk(2, 32, 0)));
+        refine.reset();
+        assert_eq!(refine.pick(Routine::Dualcast, bytes).shape, Shape::walk(2, 32, 0));
+        set_shape(Routine::Dualcast, shape_class(bytes), None);
+    }
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ways to store a copy: through the cache, past it in a shape, or not at all.
+
+use memlift_kernels::{Kernels, Shape};
+
+/// The way in which a copy stores.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Stores {
+    /// Through the cache.
+    Temporal,
+    /// Past it, in this shape.
+    Streaming(Shape),
+    /// Not at all: handing over is measured.
+    None,
+}
+
+impl Stores {
+    /// Copies `bytes`.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they are apart.
+    pub unsafe fn copy(self, kernels: &Kernels, target: *mut u8, source: *const u8, bytes: usize) {
+        // SAFETY: the caller vouches that both ranges have `bytes` and are apart.
+        unsafe {
+            match self {
+                Stores::Temporal => (kernels.copy)(target, source, bytes),
+                Stores::Streaming(shape) => (kernels.shaped.copy)(target, source, bytes, shape),
+                Stores::None => {}
+            }
+        }
+    }
+}
