@@ -16,9 +16,12 @@ use memlift_kernels::{Routine, Shape, repeat_8, shape};
 use memlift_place::{Choice, Helpers, PIECE_BYTES, Picked, Stores, Why};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
+use std::time::{Duration, Instant};
 
 /// Calls below this size never store past the cache, even if the caller asks for it. Bytes.
 const STREAM_BYTES_MIN: usize = 4096;
+/// A queue that is full and completes nothing for this long has stopped.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// A device stopped answering during a copy. It may still write to the target, so no one may use those bytes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -80,7 +83,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Lost`]: a DSA device has stopped answering. It is given up, and later copies are made by the caller.
+    /// [`Lost`]: the device has stopped answering. It is given up, and later copies are made by the caller.
     ///
     /// # Safety
     ///
@@ -101,7 +104,7 @@ impl Engine {
             return Ok(());
         }
         let stores = self.stores(streams, bytes);
-        let dsa = if by == Executor::Idxd { self.dsa().ok() } else { None };
+        let dsa = if by == Executor::Idxd { self.dsa().ok().filter(|queue| !queue.is_lost()) } else { None };
         let executor = match by {
             Executor::Idxd if dsa.is_some() => Executor::Idxd,
             Executor::Worker if self.worker.threads() > 0 => Executor::Worker,
@@ -468,6 +471,17 @@ impl Engine {
     }
 }
 
+/// The moment since when a queue has been full without completing anything.
+#[derive(Default)]
+struct FullSince(Option<Instant>);
+
+impl FullSince {
+    /// Returns true when a queue has been full for so long that its executor must have stopped.
+    fn is_stuck(&mut self) -> bool {
+        self.0.get_or_insert_with(Instant::now).elapsed() > STUCK_AFTER
+    }
+}
+
 /// Copies by a queue's executor, in parts that one descriptor can hold, and waits.
 ///
 /// # Safety
@@ -482,9 +496,10 @@ unsafe fn copy_by(
 ) -> Result<(), Lost> {
     let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
     let flags = if streams { asks } else { asks.with(Flags::CACHE_CONTROL) };
+    let most = queue.capabilities().transfer_bytes_max.clamp(1, TRANSFER_BYTES_MAX) as usize;
     let mut done = 0;
     while done < bytes {
-        let part = (bytes - done).min(TRANSFER_BYTES_MAX as usize);
+        let part = (bytes - done).min(most);
         let mut record = Completion::PENDING;
         let record = &raw mut record;
         let mut copy = Descriptor::new(Opcode::MEMMOVE, flags);
@@ -493,8 +508,20 @@ unsafe fn copy_by(
         (copy.size, copy.completion_address) = (part as u32, record.expose_provenance() as u64);
         // SAFETY: both ranges are the caller's and the record is this call's, until the status says that nobody uses them.
         unsafe {
-            while queue.submit_raw(&[copy]).is_err() {
-                queue.poll();
+            let mut full = FullSince::default();
+            let taken = loop {
+                match queue.submit_raw(&[copy]) {
+                    Ok(()) => break true,
+                    Err(_) if queue.poll() > 0 => full = FullSince::default(),
+                    Err(_) if full.is_stuck() => break false,
+                    Err(_) => std::hint::spin_loop(),
+                }
+            };
+            if !taken {
+                // Nobody has these bytes but this thread.
+                target.add(done).copy_from_nonoverlapping(source.add(done), part);
+                done += part;
+                continue;
             }
             let mut turns = 0_u32;
             while record::load(record).is_pending() {
@@ -505,7 +532,10 @@ unsafe fn copy_by(
             }
             match record::load(record) {
                 Status::SUCCESS => {}
-                Status::DEVICE_LOST => return Err(Lost),
+                Status::DEVICE_LOST => {
+                    queue.give_up();
+                    return Err(Lost);
+                }
                 _ => target.add(done).copy_from_nonoverlapping(source.add(done), part),
             }
         }

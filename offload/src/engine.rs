@@ -19,9 +19,9 @@ use memlift_ground::observe::CacheState;
 use memlift_idxd::Idxd;
 use memlift_kernels::{CopyFn, Isa, Kernels, set_rep_movsb_from};
 use memlift_place::{
-    self, Background, CalibrateError, Calibration, Explanation, Loaded, Origin, Placer, Refine, StoreError,
+    Background, CalibrateError, Calibration, Explanation, Loaded, Origin, Placer, Refine, StoreError,
 };
-use memlift_spec::Opcode;
+use memlift_spec::{Backend, Opcode};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -43,7 +43,7 @@ pub struct Engine {
     policy: WaitPolicy,
     queue: Queue,
     /// Opened at first use; an error is kept, and not tried again.
-    dsa: OnceLock<Result<Dsa, Absent>>,
+    dsa: OnceLock<Result<Device, Absent>>,
 }
 
 /// The numbers that an engine decides by. The thread that calibrates in the background holds them, too.
@@ -103,16 +103,16 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A DSA work queue in use.
-struct Dsa {
+/// A device in use: a DSA work queue, or a backend of the program's own.
+struct Device {
     queue: Queue,
-    /// Bit n: the device does opcode n.
+    /// Bit n: the device does opcode n itself.
     opcodes: [u64; 4],
 }
 
-impl Dsa {
-    fn new(device: Idxd, policy: WaitPolicy) -> Dsa {
-        Dsa { opcodes: device.opcodes(), queue: Queue::foreign(Box::new(device), policy) }
+impl Device {
+    fn dsa(device: Idxd, policy: WaitPolicy) -> Device {
+        Device { opcodes: device.opcodes(), queue: Queue::device(Box::new(device), policy) }
     }
 }
 
@@ -225,9 +225,9 @@ impl Engine {
         &self.queue
     }
 
-    fn opened_dsa(&self) -> Result<&Dsa, &Absent> {
+    fn opened_dsa(&self) -> Result<&Device, &Absent> {
         let open = || open_dsa(Path::new("/"), &self.hands);
-        self.dsa.get_or_init(|| Ok(Dsa::new(open()?, self.policy))).as_ref()
+        self.dsa.get_or_init(|| Ok(Device::dsa(open()?, self.policy))).as_ref()
     }
 
     /// The queue in front of Intel DSA. It takes every operation that any other queue takes: those that the device does not
@@ -240,15 +240,22 @@ impl Engine {
         self.opened_dsa().map(|dsa| &dsa.queue)
     }
 
-    /// Takes `device` for [`dsa`](Engine::dsa), instead of looking for one.
+    /// Offloads to `backend` instead of looking for DSA: what is queued and large enough, and calls that name the device
+    /// ([`Executor::Idxd`]). Other operations go to
+    /// engine threads. A copy that names the device and that the backend does not finish is made by its caller; a queued operation
+    /// gives the backend's error.
     ///
     /// # Errors
     ///
-    /// The device, when one was looked for already.
-    pub fn use_dsa(&self, device: Idxd) -> Result<(), Box<Idxd>> {
-        let mut device = Some(device);
-        let _ = self.dsa.get_or_init(|| Ok(Dsa::new(device.take().expect("once"), self.policy)));
-        device.map_or(Ok(()), |device| Err(Box::new(device)))
+    /// The backend, when a device is in use or was looked for already.
+    pub fn use_backend(&self, backend: Box<dyn Backend>) -> Result<(), Box<dyn Backend>> {
+        let mut backend = Some(backend);
+        let _ = self.dsa.get_or_init(|| {
+            let backend = backend.take().expect("once");
+            let opcodes = backend.capabilities().opcodes;
+            Ok(Device { opcodes, queue: Queue::device(backend, self.policy) })
+        });
+        backend.map_or(Ok(()), Err)
     }
 
     /// The queue in front of DSA, if there is one, it supports the operation, and the size is worth it.
@@ -261,7 +268,9 @@ impl Engine {
             None if facility::usable(Facility::Dsa) => self.opened_dsa().ok()?,
             None => return None,
         };
-        (dsa.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1).then_some(&dsa.queue)
+        let supported = dsa.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1;
+        let fits = bytes <= dsa.queue.capabilities().transfer_bytes_max as usize;
+        (supported && fits && !dsa.queue.is_lost()).then_some(&dsa.queue)
     }
 
     /// Makes a queue that runs on the thread that polls it or waits.

@@ -89,3 +89,9 @@ pub unsafe trait Backend: Send + Sync {
     /// that run by themselves give 0.
     fn poll(&self) -> usize;
 }
+
+impl core::fmt::Debug for dyn Backend {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Backend").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

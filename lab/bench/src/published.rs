@@ -75,7 +75,7 @@ fn number(value: Option<f64>, unit: &str) -> String {
 
 /// Returns the goals of a row as text: for the lower bound of its ratio, and for its counts.
 fn wanted(definition: &Definition) -> String {
-    let ratio = definition.ratio.map(|ratio| three_digits(ratio));
+    let ratio = definition.ratio.map(three_digits);
     let counts = definition.count_max.iter().map(|(name, max)| format!("{name} ≤ {max}"));
     ratio.into_iter().chain(counts).collect::<Vec<_>>().join(", ")
 }

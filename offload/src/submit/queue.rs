@@ -14,6 +14,7 @@ use memlift_ground::observe;
 use memlift_spec::limits::BATCH_MIN;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor, Opcode};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,19 @@ pub(super) struct Core {
     executor: Executor,
     policy: WaitPolicy,
     waiters: Mutex<Vec<Waiter>>,
+    /// An operation has ended with `DEVICE_LOST`.
+    lost: AtomicBool,
 }
 
 enum Executor {
     Inline(Box<Inline>),
     Worker(Arc<Worker>),
-    Foreign { backend: Box<dyn Backend>, flights: Mutex<Vec<Arc<Flight>>> },
+    /// `row` is the row of the stats page.
+    Foreign {
+        backend: Box<dyn Backend>,
+        row: observe::Executor,
+        flights: Mutex<Vec<Arc<Flight>>>,
+    },
 }
 
 impl std::fmt::Debug for Queue {
@@ -54,16 +62,44 @@ impl Queue {
 
     /// A queue in front of any backend.
     pub fn foreign(backend: Box<dyn Backend>, policy: WaitPolicy) -> Queue {
-        Queue::new(Executor::Foreign { backend, flights: Mutex::default() }, policy)
+        Queue::new(
+            Executor::Foreign { backend, row: observe::Executor::Model, flights: Mutex::default() },
+            policy,
+        )
+    }
+
+    /// A queue in front of the engine's device.
+    pub(crate) fn device(backend: Box<dyn Backend>, policy: WaitPolicy) -> Queue {
+        Queue::new(
+            Executor::Foreign { backend, row: observe::Executor::Idxd, flights: Mutex::default() },
+            policy,
+        )
     }
 
     fn new(executor: Executor, policy: WaitPolicy) -> Queue {
-        Queue { core: Arc::new(Core { executor, policy, waiters: Mutex::default() }) }
+        Queue {
+            core: Arc::new(Core {
+                executor,
+                policy,
+                waiters: Mutex::default(),
+                lost: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// The executor's name.
     pub fn name(&self) -> &'static str {
         self.core.backend().name()
+    }
+
+    /// Returns true once an operation has ended with [`DEVICE_LOST`](memlift_spec::Status::DEVICE_LOST): the backend answers no more.
+    pub fn is_lost(&self) -> bool {
+        self.core.lost.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the backend answers no more.
+    pub(crate) fn give_up(&self) {
+        self.core.lost.store(true, Ordering::Relaxed);
     }
 
     /// Operations and limits of the executor.
@@ -175,8 +211,7 @@ impl Core {
         match &self.executor {
             Executor::Inline(_) => observe::Executor::InlineTemporal,
             Executor::Worker(_) => observe::Executor::Worker,
-            Executor::Foreign { backend, .. } if backend.name() == "idxd" => observe::Executor::Idxd,
-            Executor::Foreign { .. } => observe::Executor::Model,
+            Executor::Foreign { row, .. } => *row,
         }
     }
 
@@ -188,9 +223,9 @@ impl Core {
             match &self.executor {
                 Executor::Inline(inline) => inline.submit_work(work()).then_some(()).ok_or(Full),
                 Executor::Worker(worker) => worker.submit_work(work()).then_some(()).ok_or(Full),
-                Executor::Foreign { backend, flights } => {
+                Executor::Foreign { backend, flights, .. } => {
                     let mut flights = flights.lock().unwrap_or_else(PoisonError::into_inner);
-                    reap(&mut flights);
+                    self.reap(&mut flights);
                     backend.submit(&[descriptor]).map_err(|_| Full)?;
                     flights.push(Arc::clone(flight));
                     Ok(())
@@ -202,9 +237,24 @@ impl Core {
     fn poll(&self) -> usize {
         let done = self.backend().poll();
         if let Executor::Foreign { flights, .. } = &self.executor {
-            reap(&mut flights.lock().unwrap_or_else(PoisonError::into_inner));
+            self.reap(&mut flights.lock().unwrap_or_else(PoisonError::into_inner));
         }
         done
+    }
+
+    /// Releases flights that have settled, and notifies them, because their backend does not.
+    fn reap(&self, flights: &mut Vec<Arc<Flight>>) {
+        flights.retain(|flight| {
+            let settled = flight.settled();
+            if settled {
+                flight.completed();
+            }
+            if flight.is_lost() {
+                self.lost.store(true, Ordering::Relaxed);
+                std::mem::forget(Arc::clone(flight));
+            }
+            !settled
+        });
     }
 
     /// Polls a device that works by itself and wakes no one. Backends that only work when polled are left alone.
@@ -245,23 +295,9 @@ impl Core {
     }
 }
 
-/// Releases flights that have settled, and notifies them, because their backend does not.
-fn reap(flights: &mut Vec<Arc<Flight>>) {
-    flights.retain(|flight| {
-        let settled = flight.settled();
-        if settled {
-            flight.completed();
-        }
-        if flight.is_lost() {
-            std::mem::forget(Arc::clone(flight));
-        }
-        !settled
-    });
-}
-
 impl Drop for Core {
     fn drop(&mut self) {
-        let Executor::Foreign { backend, flights } = &mut self.executor else { return };
+        let Executor::Foreign { backend, flights, .. } = &mut self.executor else { return };
         let flights = flights.get_mut().unwrap_or_else(PoisonError::into_inner);
         while flights.iter().any(|flight| flight.is_own() && !flight.settled()) {
             if backend.poll() == 0 {

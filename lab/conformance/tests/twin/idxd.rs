@@ -451,8 +451,8 @@ fn a_queue_that_sysfs_lists_is_opened_asked_and_used() {
 fn an_engine_sends_what_is_queued_or_told_to_its_device() {
     let wire = Wire::new(8, Fortune { seed: 31, faults: 300_000, reorder: true });
     let engine = Engine::open(&Config::defaults()).unwrap();
-    engine.use_dsa(over(&queue(8), &wire)).unwrap();
-    assert!(engine.use_dsa(over(&queue(8), &wire)).is_err());
+    engine.use_backend(Box::new(over(&queue(8), &wire))).unwrap();
+    assert!(engine.use_backend(Box::new(over(&queue(8), &wire))).is_err());
     let plain = bytes(200_000);
     let took = || wire.took.load(Ordering::Relaxed);
     let before = took();

@@ -73,7 +73,7 @@ fn a_ticket_of_a_lost_device_gives_no_buffers_back() {
 fn a_copy_that_was_told_to_use_it_ends_with_an_error_and_later_ones_go_without_it() {
     let wire = Wire::new(4, CALM);
     let engine = Engine::open(&Config::defaults()).unwrap();
-    engine.use_dsa(hasty(4, &wire)).unwrap();
+    engine.use_backend(Box::new(hasty(4, &wire))).unwrap();
     let plain = bytes(200_000);
     let told = |target: &mut [u8]| {
         // SAFETY: both are this long, and apart; a target that is lost is leaked.
@@ -96,7 +96,7 @@ fn a_copy_that_was_told_to_use_it_ends_with_an_error_and_later_ones_go_without_i
 fn calls_learn_whether_it_pays_and_a_request_that_it_was_lost_over_is_copied_elsewhere() {
     let wire = Wire::new(8, CALM);
     // This process has no other use for its engine.
-    Engine::global().use_dsa(hasty(8, &wire)).unwrap();
+    Engine::global().use_backend(Box::new(hasty(8, &wire))).unwrap();
     let name = format!("memlift-lost-{}", std::process::id());
     let server = Server::bind(&name, ServerOptions::default()).unwrap();
     server.register("echo", |request| Ok(Reply::bytes(request.to_vec()))).unwrap();
