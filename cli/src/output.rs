@@ -112,7 +112,7 @@ impl Drop for Output {
     }
 }
 
-/// Refuses a target that [`write`] would refuse later, before work is done for it.
+/// Refuses a target that [`write()`] would refuse later, before work is done for it.
 ///
 /// # Errors
 ///

@@ -203,6 +203,38 @@ unsafe impl Backend for Worker {
     }
 }
 
+impl Helpers for Worker {
+    fn threads(&self) -> usize {
+        Worker::threads(self)
+    }
+
+    fn start(&self) {
+        Worker::start(self);
+    }
+
+    fn awake(&self) -> usize {
+        let hold = self.hold();
+        hold.crew.awake(hold.threads.get().map_or(0, Vec::len))
+    }
+
+    fn round_trip(&self) {
+        let (target, source) = (std::ptr::null_mut(), std::ptr::null());
+        // SAFETY: no byte is copied, so neither address is touched.
+        let share = unsafe { Share::new(self.hands.kernels(), Stores::None, target, source, 1, 1) };
+        if self.offer(&share, 1) == 1 {
+            share.finish_by_others(20_000);
+        }
+    }
+
+    unsafe fn share(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
+        let chunk_bytes = share_chunk_bytes(bytes);
+        // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
+        let share = unsafe { Share::new(self.hands.kernels(), stores, target, source, bytes, chunk_bytes) };
+        self.offer(&share, 1);
+        share.finish();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,37 +277,5 @@ mod tests {
         // SAFETY: a NOOP without a record touches no memory.
         assert_eq!(unsafe { worker.submit(&noop) }, Err(Busy { accepted: 2 }));
         assert_eq!((worker.poll(), worker.poll(), worker.poll()), (1, 1, 0));
-    }
-}
-
-impl Helpers for Worker {
-    fn threads(&self) -> usize {
-        Worker::threads(self)
-    }
-
-    fn start(&self) {
-        Worker::start(self);
-    }
-
-    fn awake(&self) -> usize {
-        let hold = self.hold();
-        hold.crew.awake(hold.threads.get().map_or(0, Vec::len))
-    }
-
-    fn round_trip(&self) {
-        let (target, source) = (std::ptr::null_mut(), std::ptr::null());
-        // SAFETY: no byte is copied, so neither address is touched.
-        let share = unsafe { Share::new(self.hands.kernels(), Stores::None, target, source, 1, 1) };
-        if self.offer(&share, 1) == 1 {
-            share.finish_by_others(20_000);
-        }
-    }
-
-    unsafe fn share(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
-        let chunk_bytes = share_chunk_bytes(bytes);
-        // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
-        let share = unsafe { Share::new(self.hands.kernels(), stores, target, source, bytes, chunk_bytes) };
-        self.offer(&share, 1);
-        share.finish();
     }
 }
