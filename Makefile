@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel lint clean rust venv binary package \
+.PHONY: help demo demo-first test soak vm-test build wheel install test-wheel lint clean rust venv binary package \
 	tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -33,7 +33,15 @@ PYTHON_CRATE := bindings/python
 package_beside = rm -rf $(1)/python && mkdir -p $(1)/python/memlift && cd $(1)/python/memlift && \
 	find $(CURDIR)/$(PYTHON_CRATE)/memlift -mindepth 1 -maxdepth 1 ! -name '*.so' -exec ln -s {} . \; && \
 	ln -s $(1)/lib_native.so _native.abi3.so
-WHEEL_SCRIPTS := $(PYTHON_CRATE)/memlift.data/scripts
+WHEEL_DATA := $(PYTHON_CRATE)/memlift.data
+WHEEL_SCRIPTS := $(WHEEL_DATA)/scripts
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+LIBRARIES := z openssl preload tap c
+# The stripped command into the first folder; libraries and headers below the second.
+installed = install -d $(1) $(2)/lib/memlift $(2)/include/memlift && install -s -m 755 $(MEMLIFT) $(1)/memlift && \
+	for library in $(LIBRARIES); do \
+		install -s -m 644 $(CARGO_TARGET_DIR)/release/libmemlift_$$library.so $(2)/lib/memlift/; \
+	done && install -m 644 bindings/c/include/*.h $(2)/include/memlift/
 
 # The Python crate has no Rust tests: pytest has them.
 WITHOUT_PYTHON := --workspace --exclude memlift-python
@@ -142,14 +150,32 @@ package: venv
 	@cd $(PYTHON_CRATE) && env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) \
 		$(VENV_PYTHON) -m maturin develop --release --quiet
 
-## wheel   Leaves one wheel in dist/ for every Python from 3.11, which also carries the `memlift` command
+## wheel   Leaves one wheel in dist/ for every Python from 3.11, with the `memlift` command, its libraries and the C headers
+# Data of a wheel is unpacked beside its scripts: the command finds its libraries in ../lib/memlift.
 wheel: venv binary
-	@mkdir -p $(WHEEL_SCRIPTS) dist
-	@install -m 755 $(MEMLIFT) $(WHEEL_SCRIPTS)/memlift
-	@strip $(WHEEL_SCRIPTS)/memlift
+	@rm -rf $(WHEEL_DATA) && mkdir -p $(WHEEL_SCRIPTS) $(WHEEL_DATA)/data dist
+	@$(call installed,$(WHEEL_SCRIPTS),$(WHEEL_DATA)/data)
 	@cd $(PYTHON_CRATE) && $(VENV_PYTHON) -m maturin build --release --strip --out $(CURDIR)/dist; \
-		status=$$?; rm -f memlift.data/scripts/memlift; exit $$status
+		status=$$?; rm -rf $(CURDIR)/$(WHEEL_DATA); exit $$status
 	@ls -l dist/*.whl
+
+## install Copies the command, libraries, headers, manual page and completions below PREFIX (/usr/local); DESTDIR is respected
+PREFIX ?= /usr/local
+install: binary
+	@$(call installed,$(DESTDIR)$(PREFIX)/bin,$(DESTDIR)$(PREFIX))
+	@install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: memlift' 'Description: memory work, lifted off the core' "Version: $(VERSION)" \
+		'Libs: -L$${prefix}/lib/memlift -Wl,-rpath,$${prefix}/lib/memlift -lmemlift_c' 'Cflags: -I$${prefix}/include/memlift' \
+		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/memlift.pc
+	@$(MEMLIFT) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memlift
+	@$(MEMLIFT) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_memlift
+	@$(MEMLIFT) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memlift.fish
+	@echo "installed below $(DESTDIR)$(PREFIX)"
+
+## test-wheel Installs the newest wheel into an environment of its own and uses each verb, without Rust or this folder
+test-wheel: venv
+	tools/wheel-test $(VENV_PYTHON) "$$(ls -t dist/memlift-*.whl | head -1)"
 
 ## lint    Format, clippy, documentation, layers, words, licences and advisories
 lint: venv

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the libraries that programs load: libmemlift_z.so, libmemlift_openssl.so, and those of `memlift run` and `memlift record`.
 //!
-//! - **Order** $MEMLIFT_DROPINS ─▶ the folder of this program ─▶ ../lib/memlift beside it ─▶ target/release of the checkout
-//!   above the current folder
-//! - **Not here** what they do, and how a program is attached to them
+//! - **Order** $MEMLIFT_DROPINS ─▶ the folder of this program ─▶ ../lib/memlift beside it, where a wheel or `make install` puts them
+//! - **Not here** the current folder, where a stranger may have put a library; what the libraries do, and how a program is attached to them
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -39,11 +38,7 @@ impl Dropin {
 
     /// How to get it, one line.
     pub fn advice(self) -> String {
-        format!(
-            "{} is not here: cargo build --release -p {}, or name its folder in MEMLIFT_DROPINS",
-            self.file(),
-            self.package()
-        )
+        advice(self.file(), self.package())
     }
 
     /// Its file, absolute; None where it is not built.
@@ -62,6 +57,14 @@ pub fn tap() -> Option<PathBuf> {
     find("libmemlift_tap.so")
 }
 
+/// Says how to get a library, one line.
+pub fn advice(file: &str, package: &str) -> String {
+    format!(
+        "{file} is not here: install the wheel, which carries it; in a checkout: cargo build --release -p {package}; or name its folder in \
+         MEMLIFT_DROPINS"
+    )
+}
+
 fn find(file: &str) -> Option<PathBuf> {
     let program = env::current_exe().ok();
     let beside = program.as_deref().and_then(Path::parent);
@@ -69,9 +72,6 @@ fn find(file: &str) -> Option<PathBuf> {
     places.extend(env::var_os("MEMLIFT_DROPINS").map(PathBuf::from));
     places.extend(beside.map(Path::to_path_buf));
     places.extend(beside.map(|folder| folder.join("../lib/memlift")));
-    if let Ok(current) = env::current_dir() {
-        places.extend(current.ancestors().map(|folder| folder.join("target/release")));
-    }
     let found = places.iter().map(|place| place.join(file)).find(|path| path.is_file())?;
     found.canonicalize().ok()
 }

@@ -81,10 +81,7 @@ pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
         return Err(Failure::Unavailable(why.clone()));
     }
     let library = memlift_cli::libraries::tap().ok_or_else(|| {
-        Failure::Unavailable(
-            "libmemlift_tap.so is not here: cargo build --release -p memlift-tap, or name its folder in MEMLIFT_DROPINS"
-                .to_owned(),
-        )
+        Failure::Unavailable(memlift_cli::libraries::advice("libmemlift_tap.so", "memlift-tap"))
     })?;
     let (file, path) = create(args)?;
     let mut command = Command::new(&args.command[0]);

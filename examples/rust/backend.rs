@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A backend of one's own behind memlift's queue: it completes out of order, faults in the middle of copies, and vanishes.
 //!
-//! - **Flow** [`Engine::use_backend`] ─▶ queued copies and copies that name the device ─▶ [`Unruly::submit`] ─▶ [`Unruly::poll`] works on the
+//! - **Flow** [`Engine::use_backend`] ─▶ queued copies and copies that name the device ─▶ `submit` ─▶ `poll`, which works on the
 //!   newest descriptor first
 //! - **Shows** what a backend has to promise ([`Backend`]), and that no byte is wrong whatever it does
 #![deny(unsafe_code)]

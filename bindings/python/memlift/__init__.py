@@ -26,6 +26,7 @@
 """
 
 from memlift import errors, ipc, persist, transform, traverse, zmem
+from memlift._libraries import libraries
 from memlift._native import __version__
 from memlift._values import register
 from memlift.errors import (
@@ -127,6 +128,7 @@ __all__ = [
     "__version__",
     "errors",
     "ipc",
+    "libraries",
     "persist",
     "register",
     "transform",

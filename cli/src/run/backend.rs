@@ -56,9 +56,7 @@ fn user(program: &Program) -> Result<PathBuf, String> {
         return Err(why.clone());
     }
     memlift_cli::libraries::preload().ok_or_else(|| {
-        "libmemlift_preload.so is not here: cargo build --release -p memlift-preload, or name its folder in \
-         MEMLIFT_DROPINS"
-            .to_owned()
+        memlift_cli::libraries::advice("libmemlift_preload.so", "memlift-preload")
     })
 }
 
