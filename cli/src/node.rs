@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
+use memlift::ground::input_file;
 use memlift::ground::region::Huge;
 use memlift::traverse::map::migrate::Outcome;
 use memlift::traverse::map::{Address, MapError, Secret, Source};
@@ -30,6 +31,9 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::node_log::LogVerb;
 use crate::{node_log, print};
+
+/// A file of keys is not longer: about ten thousand tenants. Bytes.
+const KEYS_BYTES_MAX: u64 = 1 << 20;
 
 /// The end of `--help`.
 pub const EXAMPLES: &str = "Examples:
@@ -166,7 +170,7 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
             if mode & 0o077 != 0 {
                 return Err(Failure::Failed(format!("others may read {0}: chmod 600 {0}", path.display())));
             }
-            let text = std::fs::read_to_string(path).map_err(|error| at(path, &error))?;
+            let text = input_file::text(path, KEYS_BYTES_MAX).map_err(|error| at(path, &error))?;
             Keys::parse(&text).map_err(|error| match error.line {
                 0 => at(
                     path,

@@ -11,6 +11,7 @@ pub mod facility;
 pub mod config;
 #[expect(unsafe_code, reason = "maps memory that other processes write")]
 pub mod region;
+pub mod input_file;
 pub mod own_file;
 pub mod socket_file;
 pub mod observe;

@@ -109,11 +109,7 @@ fn builtin(why: String) -> Loaded {
 const BYTES_MAX: u64 = 1 << 20;
 
 fn read(path: &Path, machine: &Machine, isa: Isa) -> Result<Calibration, String> {
-    let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if length > BYTES_MAX {
-        return Err(format!("{length} bytes are too many for a calibration"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = memlift_ground::input_file::text(path, BYTES_MAX).map_err(|error| error.to_string())?;
     let calibration: Calibration =
         serde_json::from_str(&text).map_err(|error| format!("damaged: {error}"))?;
     if calibration.format != FORMAT {

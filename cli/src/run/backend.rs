@@ -55,9 +55,8 @@ fn user(program: &Program) -> Result<PathBuf, String> {
     if let Some(why) = &program.uncovered {
         return Err(why.clone());
     }
-    memlift_cli::libraries::preload().ok_or_else(|| {
-        memlift_cli::libraries::advice("libmemlift_preload.so", "memlift-preload")
-    })
+    memlift_cli::libraries::preload()
+        .ok_or_else(|| memlift_cli::libraries::advice("libmemlift_preload.so", "memlift-preload"))
 }
 
 /// For `memlift doctor`.

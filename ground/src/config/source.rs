@@ -8,6 +8,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use crate::input_file;
+
 use super::keys::{KEYS, Key};
 use super::{Kind, Origin, Value};
 
@@ -89,10 +91,13 @@ pub(super) fn search_path(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Ca
     candidates
 }
 
+/// A configuration file is not longer. Bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 pub(super) fn first_file(candidates: &[Candidate]) -> Result<Option<(PathBuf, String)>, ConfigError> {
     for candidate in candidates {
         let path = candidate.path().to_owned();
-        match std::fs::read_to_string(&path) {
+        match input_file::text(&path, FILE_BYTES_MAX) {
             Ok(text) => return Ok(Some((path, text))),
             Err(error)
                 if matches!(candidate, Candidate::Customary(_))

@@ -21,6 +21,9 @@ use memlift_cli::failure::Failure;
 
 use grammar::{Arguments, Command};
 
+/// A file of parameters is not longer. Bytes.
+const PARAMETERS_BYTES_MAX: u64 = 1 << 20;
+
 fn main() -> ExitCode {
     // A bench may start this program again as the process that it compares with.
     if let Some(code) = memlift_bench::child() {

@@ -26,3 +26,20 @@ fn bench_names_its_rows_when_asked_for_none() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("copy/"), "{said}");
 }
+
+#[test]
+fn input_without_end_is_refused() {
+    for arguments in [
+        &["whatif", "/dev/zero"][..],
+        &["whatif", "--device", "dsa", "--parameters", "/dev/zero", "/dev/zero"],
+        &["reproduce", "pulse-fig10", "--parameters", "/dev/zero"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

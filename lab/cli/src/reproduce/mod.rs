@@ -14,12 +14,15 @@ mod svg;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use memlift::ground::input_file;
 use memlift_model::parameters::{Parameter, Parameters};
 use memlift_model::reproduce::{ALL, Entry, Figure, Inputs, Paper, Row, named};
 use serde_json::{Value, json};
 
 use memlift_cli::failure::Failure;
 use memlift_cli::{output, print};
+
+use crate::PARAMETERS_BYTES_MAX;
 
 /// Shown under the help text.
 pub const EXAMPLES: &str = "\
@@ -63,7 +66,7 @@ pub struct Args {
 pub fn run(args: &Args, as_json: bool) -> Result<(), Failure> {
     let mut inputs = Inputs::shipped();
     if let Some(path) = &args.parameters {
-        let text = fs::read_to_string(path).map_err(|error| {
+        let text = input_file::text(path, PARAMETERS_BYTES_MAX).map_err(|error| {
             Failure::Failed(format!(
                 "{}: {error}: give a file of parameters, `--list` prints the fields",
                 path.display()

@@ -10,15 +10,18 @@
 mod export;
 mod report;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::ValueEnum;
 use memlift::ground::config::Config;
+use memlift::ground::input_file;
 use memlift::offload::Engine;
 use memlift::place::Origin;
-use memlift::spec::trace::Kind;
+use memlift::spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC};
 use memlift_model::parameters::{Parameters, Schema};
 use memlift_model::whatif::{
     Cpu, Curve, Device, Line, Timing, Trace, neighbours, parameters, replay, rounded, varied,
@@ -27,6 +30,8 @@ use memlift_model::whatif::{
 use memlift_cli::failure::Failure;
 use memlift_cli::print;
 use memlift_cli::size::size;
+
+use crate::PARAMETERS_BYTES_MAX;
 
 /// Some calls, for the help.
 pub const EXAMPLES: &str = "\
@@ -258,7 +263,7 @@ fn source(args: &Args) -> Result<Source, Failure> {
             schema,
         });
     };
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = input_file::text(path, PARAMETERS_BYTES_MAX).map_err(|error| {
         Failure::Failed(format!("{}: {error}: give a file of parameters", path.display()))
     })?;
     Ok(Source { file: path.display().to_string(), text, schema })
@@ -266,9 +271,16 @@ fn source(args: &Args) -> Result<Source, Failure> {
 
 fn read(path: &Path) -> Result<Trace, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| {
+    let unread = |error: std::io::Error| {
         wrong(&format!("{error}: record one first, `memlift record -o {} -- program`", path.display()))
-    })?;
+    };
+    let mut file = File::open(path).map_err(unread)?;
+    // What is no trace shows in its head, before more of it is read: a device has no end.
+    let mut bytes = Vec::new();
+    (&mut file).take(HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(unread)?;
+    if bytes.len() == HEADER_BYTES && bytes[..8] == MAGIC.to_le_bytes() {
+        file.take(LIMIT_BYTES.1 - HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(unread)?;
+    }
     Trace::read(&bytes).map_err(|fault| wrong(&fault))
 }
 

@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+use memlift_ground::input_file;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -87,15 +88,7 @@ pub fn number(text: &str) -> Option<u64> {
 /// [`MapError::File`]; [`MapError::Text`] names the line
 pub fn read(path: &Path) -> Result<Map, MapError> {
     let file = |action| move |source| MapError::File { action, path: path.to_owned(), source };
-    let bytes = std::fs::metadata(path).map_err(file("looking for the map file"))?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(MapError::Text {
-            path: path.to_owned(),
-            line: 1,
-            what: format!("{bytes} bytes: a map file has at most {FILE_BYTES_MAX}"),
-        });
-    }
-    parse(&std::fs::read_to_string(path).map_err(file("reading the map file"))?, path)
+    parse(&input_file::text(path, FILE_BYTES_MAX).map_err(file("reading the map file"))?, path)
 }
 
 /// Reads the text of a map file; `path` only stands in errors.

@@ -14,6 +14,9 @@ use std::path::Path;
 use super::MapError;
 use super::encode::MAP_BYTES_MAX;
 
+/// A key file holds 64 digits and perhaps a line end. Bytes.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
+
 /// Most bytes of a request.
 pub const REQUEST_BYTES_MAX: usize = 4 << 10;
 const ANSWER_BYTES_MAX: usize = MAP_BYTES_MAX + 64;
@@ -48,7 +51,7 @@ impl Secret {
         if std::fs::metadata(path).map_err(file)?.mode() & 0o077 != 0 {
             return Err(MapError::refused(format!("others may read {0}: chmod 600 {0}", path.display())));
         }
-        let text = std::fs::read_to_string(path).map_err(file)?;
+        let text = memlift_ground::input_file::text(path, KEY_FILE_BYTES_MAX).map_err(file)?;
         let hash = blake3::Hash::from_hex(text.trim()).map_err(|_| {
             let path = path.display();
             MapError::refused(format!("{path} holds no key: 64 hexadecimal digits (openssl rand -hex 32)"))
