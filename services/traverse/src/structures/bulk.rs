@@ -31,9 +31,12 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
+/// Addresses and sizes of places are multiples of it. Bytes.
+pub(super) const PLACE_BYTES: u64 = 16;
+
 /// Chooses the addresses of nodes.
 pub trait Places {
-    /// An address for so many bytes.
+    /// Gives a place: an address, a multiple of 16, for so many bytes and those up to the next multiple of 16.
     ///
     /// # Errors
     /// [`ClientError::Full`], or why there is none.
@@ -100,12 +103,17 @@ impl<W: Writes> Sink for ToHeap<W> {
     fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len();
         match self.waiting.last_mut() {
-            Some((start, joined))
-                if *start + joined.len() as u64 == address && joined.len() + bytes.len() <= JOINED_BYTES =>
-            {
-                joined.extend_from_slice(bytes);
+            Some((start, joined)) => {
+                // What a place has behind its bytes, up to a multiple of 16, is its own and may be written with them.
+                let whole = (*start + joined.len() as u64).next_multiple_of(PLACE_BYTES) - *start;
+                if *start + whole == address && whole as usize + bytes.len() <= JOINED_BYTES {
+                    joined.resize(whole as usize, 0);
+                    joined.extend_from_slice(bytes);
+                } else {
+                    self.waiting.push((address, bytes.to_vec()));
+                }
             }
-            _ => self.waiting.push((address, bytes.to_vec())),
+            None => self.waiting.push((address, bytes.to_vec())),
         }
         if self.bytes >= BATCH_BYTES { self.finish() } else { Ok(()) }
     }
@@ -361,4 +369,63 @@ pub fn csv(
             Err(what) => wrong(value_column, what),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Places in a row, as a slab gives them.
+    struct Row(u64);
+
+    impl Places for Row {
+        fn place(&mut self, bytes: u64) -> Result<u64> {
+            let address = self.0;
+            self.0 += bytes.next_multiple_of(PLACE_BYTES);
+            Ok(address)
+        }
+    }
+
+    /// Memory, and how many writes reached it.
+    #[derive(Default)]
+    struct Memory {
+        bytes: BTreeMap<u64, u8>,
+        writes: usize,
+    }
+
+    impl Writes for &mut Memory {
+        fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
+            self.writes += writes.len();
+            for (address, bytes) in writes {
+                for (at, byte) in bytes.iter().enumerate() {
+                    assert_eq!(self.bytes.insert(address + at as u64, *byte), None, "a byte is written once");
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn neighbours_are_written_together_whatever_the_size_of_values() {
+        const ROWS: u64 = 2000;
+        for value_bytes in (1..=72).filter(|bytes| *bytes != 8) {
+            let pairs: Vec<(u64, Vec<u8>)> =
+                (0..ROWS).map(|key| (key, vec![key as u8; value_bytes])).collect();
+            let mut memory = Memory::default();
+            let mut sink = ToHeap::new(&mut memory);
+            let handle =
+                ordered(pairs.iter().cloned().map(Ok), value_bytes, &mut Row(4096), &mut sink, |_| {})
+                    .and_then(|handle| sink.finish().map(|()| handle))
+                    .expect("room");
+            let each_bytes = (handle.record_bytes() as u64).next_multiple_of(PLACE_BYTES) + 64;
+            let fewest = ROWS * each_bytes / JOINED_BYTES as u64;
+            assert!(memory.writes as u64 <= 2 * fewest + 8, "{value_bytes}: {} writes", memory.writes);
+            // The first record lies at the first place.
+            let record: Vec<u8> =
+                (0..handle.record_bytes() as u64).map(|at| memory.bytes[&(4096 + at)]).collect();
+            assert_eq!(record, handle.record(0, &pairs[0].1), "{value_bytes}");
+        }
+    }
 }

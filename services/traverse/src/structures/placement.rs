@@ -84,7 +84,7 @@ impl Placement {
     /// An address for so many bytes, at a multiple of the least power of two that holds them (256 at most); `None`: all ranges
     /// are full.
     pub fn next(&mut self, bytes: u64) -> Option<u64> {
-        let bytes = bytes.next_multiple_of(16).max(16);
+        let bytes = bytes.next_multiple_of(super::bulk::PLACE_BYTES).max(super::bulk::PLACE_BYTES);
         let align = bytes.next_power_of_two().min(256);
         loop {
             let index = match &mut self.random {
