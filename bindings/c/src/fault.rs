@@ -85,7 +85,7 @@ codes! {
     /// See [`ClientError::Nowhere`].
     NO_ADDRESS = -27, c"no node has the address, or it cannot be reached from here";
     /// See [`ClientError::Forbidden`].
-    FORBIDDEN = -28, c"the address is another tenant's, or not to be written";
+    FORBIDDEN = -28, c"the address is not allocated (any more), another tenant's, or only to be read";
     /// See [`ClientError::Full`].
     NODE_FULL = -29, c"no memory is left on the nodes: free something, or add a node";
     /// See [`ClientError::Fault`].

@@ -180,7 +180,7 @@ class NoSuchAddress(Error, LookupError):
 
 
 class Forbidden(Error, PermissionError):
-    """The address is another tenant's, or not to be written."""
+    """The address is not allocated (any more), another tenant's, or only to be read."""
 
 
 class NodeFull(Error, MemoryError):

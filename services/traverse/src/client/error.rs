@@ -47,7 +47,7 @@ pub enum ClientError {
     },
     /// The address is another tenant's, or may not be written.
     #[error(
-        "address {address:#x} is not tenant {tenant}'s, or not to be written: ask with the tenant that made it"
+        "address {address:#x} is not allocated to tenant {tenant}, or only to be read: it may have been freed already, or made by another tenant"
     )]
     Forbidden {
         /// Address that the request is about.
