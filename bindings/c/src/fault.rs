@@ -85,7 +85,7 @@ codes! {
     /// See [`ClientError::Nowhere`].
     NO_ADDRESS = -27, c"no node has the address, or it cannot be reached from here";
     /// See [`ClientError::Forbidden`].
-    FORBIDDEN = -28, c"the address is not allocated (any more), another tenant's, or only to be read";
+    FORBIDDEN = -28, c"the address is not allocated (any more), another tenant's, or only to be read; or the tenant's key is wrong";
     /// See [`ClientError::Full`].
     NODE_FULL = -29, c"no memory is left on the nodes: free something, or add a node";
     /// See [`ClientError::Fault`].
@@ -190,7 +190,7 @@ impl From<ClientError> for Fault {
             ClientError::Nowhere { .. }
             | ClientError::Unreachable { .. }
             | ClientError::OtherMemory { .. } => NO_ADDRESS,
-            ClientError::Forbidden { .. } => FORBIDDEN,
+            ClientError::Forbidden { .. } | ClientError::WrongKey { .. } => FORBIDDEN,
             ClientError::Full { .. } | ClientError::Resting { .. } => NODE_FULL,
             ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => WALK_FAILED,
             ClientError::Contended { .. } | ClientError::Outdated => CONTENDED,

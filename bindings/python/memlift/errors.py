@@ -180,7 +180,7 @@ class NoSuchAddress(Error, LookupError):
 
 
 class Forbidden(Error, PermissionError):
-    """The address is not allocated (any more), another tenant's, or only to be read."""
+    """The address is not allocated (any more), another tenant's, or only to be read; or the tenant's key is wrong."""
 
 
 class NodeFull(Error, MemoryError):

@@ -96,7 +96,7 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
     let class = match error {
         ClientError::Silent { .. } => "DeadlineExceeded",
         ClientError::Nowhere { .. } | ClientError::Unreachable { .. } => "NoSuchAddress",
-        ClientError::Forbidden { .. } => "Forbidden",
+        ClientError::Forbidden { .. } | ClientError::WrongKey { .. } => "Forbidden",
         ClientError::Full { .. } | ClientError::Resting { .. } => "NodeFull",
         ClientError::ReadOnly => "ReadOnly",
         ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => "WalkFailed",

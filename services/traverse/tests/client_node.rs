@@ -554,8 +554,12 @@ fn tenants_with_keys_are_told_apart() {
     let mut two = Client::udp(&[at], config(2, 2)).expect("the right key");
     let stolen = HashMap::open(map.handle()).get(&mut two, 5);
     assert!(matches!(stolen, Err(ClientError::Forbidden { tenant: 2, .. })), "{stolen:?}");
-    let forged = Client::udp(&[at], config(1, 9));
-    assert!(matches!(forged, Err(ClientError::Silent { .. })), "{forged:?}");
+    for (tenant, key) in [(1, 9), (3, 1)] {
+        let wrong = Client::udp(&[at], config(tenant, key));
+        assert!(matches!(wrong, Err(ClientError::WrongKey { .. })), "{wrong:?}");
+    }
+    let without = Client::udp(&[at], Config { keys: Keys::none(), ..config(1, 1) });
+    assert!(matches!(without, Err(ClientError::WrongKey { .. } | ClientError::Silent { .. })), "{without:?}");
 }
 
 #[test]

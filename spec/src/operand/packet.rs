@@ -126,6 +126,8 @@ pub const STATUS_TAKEN: u8 = 19;
 pub const STATUS_FOREIGN: u8 = 20;
 /// Status: since [`FLAG_SINCE`]'s clock memory may have been used again; nothing was changed. Start again.
 pub const STATUS_OUTDATED: u8 = 21;
+/// Status: the packet's MAC is not that of its tenant's key, or the tenant has none. Nobody can prove such an answer: it is a hint.
+pub const STATUS_WRONG_KEY: u8 = 22;
 /// Status: the disk of the node's log is full: it takes no changes, and goes on reading.
 pub const STATUS_LOG_FULL: u8 = 24;
 /// From here on: a fault of the program, the number of `Verdict`.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::flight::Whole;
 use super::{Answer, Client, ClientError, Result, Routing, route};
 use crate::map::{Entry, MapError, State};
-use crate::wire::{FLAG_CONTINUED, Header, Kind, Status};
+use crate::wire::{FLAG_CONTINUED, Header, Kind, Packet, Status};
 
 /// Most senders (starts of nodes) that are remembered.
 const SENDERS_MAX: usize = 4096;
@@ -25,9 +25,25 @@ impl Client {
         }
     }
 
+    /// Takes a hint from a packet that no key proves: the node says that ours is wrong. It ends nothing; it is told at the deadline.
+    fn unproven(&mut self, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse(bytes) else { return };
+        let header = packet.header;
+        let flight = self.flights.get(&header.sequence).filter(|flight| {
+            header.status == Status::WrongKey
+                && header.kind == Kind::Answer
+                && header.incarnation == self.config.incarnation
+                && flight.session.client == header.client
+        });
+        if let Some(flight) = flight {
+            self.reaches[flight.node].key_refused = true;
+        }
+    }
+
     pub(super) fn packet(&mut self, bytes: &[u8]) -> Result<()> {
         let Ok(packet) = self.config.keys.open(bytes) else {
             self.counts.stray += 1;
+            self.unproven(bytes);
             return Ok(());
         };
         let header = packet.header;
@@ -45,6 +61,11 @@ impl Client {
             let reach = &mut self.reaches[flight.node];
             reach.heard = Some(Instant::now());
             reach.silent = None;
+        }
+        if header.kind == Kind::Answer && header.status == Status::WrongKey {
+            // A client without keys takes every packet: this one is a hint for it, too.
+            self.reaches[flight.node].key_refused = true;
+            return Ok(());
         }
         if header.kind == Kind::Answer && header.status == Status::SentOn {
             let node = Entry::decode(packet.body).ok().and_then(|entry| entry.node);

@@ -25,6 +25,16 @@ pub enum ClientError {
         /// Packets sent for this request.
         attempts: u32,
     },
+    /// The node did not answer before the deadline, and something at its address says that the key is wrong.
+    #[error(
+        "{node} refuses the packets of tenant {tenant}: its key there is another, or it has none; see the node's key file. Nothing was done"
+    )]
+    WrongKey {
+        /// Name of the node.
+        node: String,
+        /// This client's tenant.
+        tenant: u32,
+    },
     /// The map says that no node has the address.
     #[error(
         "no node has address {address:#x} (map epoch {epoch}): the pointer is wrong, or its range was given up"

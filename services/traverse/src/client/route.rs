@@ -35,11 +35,13 @@ pub(super) struct Reach {
     pub heard: Option<Instant>,
     /// Time since which it has not answered; nothing is allocated there before it is asked again.
     pub silent: Option<Instant>,
+    /// Somebody says for it that our key is wrong, which no key proves.
+    pub key_refused: bool,
 }
 
 impl Reach {
     pub fn new(name: String, link: usize, peer: Peer, cluster: u64) -> Reach {
-        Reach { name, link, peer, cluster, changed: false, heard: None, silent: None }
+        Reach { name, link, peer, cluster, changed: false, heard: None, silent: None, key_refused: false }
     }
 }
 

@@ -149,6 +149,11 @@ impl Client {
             let waited = now.duration_since(flight.started);
             if waited >= self.config.deadline {
                 let attempts = flight.attempt + 1;
+                if self.reaches[flight.node].key_refused {
+                    let (node, tenant) = (self.reaches[flight.node].name.clone(), self.config.tenant);
+                    self.finish(sequence, Err(ClientError::WrongKey { node, tenant }));
+                    continue;
+                }
                 // The node that is waited for, as far as was heard: the node that was asked may have sent the request on.
                 let node = match flight.beyond.take() {
                     Some((_, node)) => node,

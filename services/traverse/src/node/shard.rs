@@ -22,6 +22,8 @@ use super::{Core, NodeError, locked};
 use crate::memory::Ranges;
 use crate::slot::{RUN, Region};
 use crate::transport::{Peer, Transport};
+use memlift_spec::operand::packet::{PACKET_HEADER_BYTES, PACKET_MAC_BYTES};
+
 use crate::wire::{
     FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX, Packet,
     PacketError, Status, TENANT_NODES,
@@ -239,7 +241,7 @@ impl Shard {
     fn packet(&mut self, peer: Peer, bytes: &[u8]) {
         let packet = match self.core.keys.open(bytes) {
             Ok(packet) => packet,
-            Err(PacketError::Forged(_)) => return self.tally.add(Counter::Forged, 1),
+            Err(PacketError::Forged(_)) => return self.forged(peer, bytes),
             Err(_) => return self.tally.add(Counter::Malformed, 1),
         };
         let header = &packet.header;
@@ -263,6 +265,20 @@ impl Shard {
                 self.tally.add(Counter::Lost, u64::from(!matches!(told, Some(Ok(())))));
             }
             _ => self.control(peer, &packet),
+        }
+    }
+
+    /// Counts a packet that has no right MAC and, if it is a request, tells where it came from so: the sender may have a wrong key.
+    /// The answer is no longer than the request and goes to its sender only, so it serves nobody to flood others.
+    fn forged(&mut self, peer: Peer, bytes: &[u8]) {
+        self.tally.add(Counter::Forged, 1);
+        let Ok(Packet { header, .. }) = Packet::parse(bytes) else { return };
+        if header.kind.is_request()
+            && !header.has(FLAG_FORWARDED | FLAG_RELAY)
+            && bytes.len() >= PACKET_HEADER_BYTES + PACKET_MAC_BYTES
+        {
+            let answer = Header { scratch_bytes: 0, pieces: 0, ..header.answer(Status::WrongKey) };
+            self.post(peer, answer, &[]);
         }
     }
 

@@ -11,7 +11,7 @@ use memlift_spec::operand::packet::{
     STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_EXPIRED,
     STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS,
     STATUS_LIMIT, STATUS_LOG_FULL, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED, STATUS_REFUSED,
-    STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_NODE,
+    STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_KEY, STATUS_WRONG_NODE,
 };
 
 /// Kind of a packet.
@@ -134,6 +134,8 @@ pub enum Status {
     Foreign,
     /// The memory may have been reused since the addresses were read; nothing was changed.
     Outdated,
+    /// A hint that nobody can prove: the packet's MAC is not that of its tenant's key.
+    WrongKey,
     /// The disk of the node's log is full: the node takes no changes, and goes on reading.
     LogFull,
     /// The program failed: [`Verdict::is_fault`].
@@ -167,6 +169,7 @@ impl Status {
             STATUS_TAKEN => Status::Taken,
             STATUS_FOREIGN => Status::Foreign,
             STATUS_OUTDATED => Status::Outdated,
+            STATUS_WRONG_KEY => Status::WrongKey,
             STATUS_LOG_FULL => Status::LogFull,
             STATUS_FAULT.. => {
                 let verdict = Verdict::from_return(u32::from(byte));
@@ -205,6 +208,7 @@ impl Status {
             Status::Taken => STATUS_TAKEN,
             Status::Foreign => STATUS_FOREIGN,
             Status::Outdated => STATUS_OUTDATED,
+            Status::WrongKey => STATUS_WRONG_KEY,
             Status::LogFull => STATUS_LOG_FULL,
             Status::Fault(verdict) => verdict as u32 as u8,
         }
@@ -227,6 +231,6 @@ mod tests {
                 assert_eq!(kind as u8, byte);
             }
         }
-        assert_eq!(statuses, 23 + 4, "every status and the four faults");
+        assert_eq!(statuses, 24 + 4, "every status and the four faults");
     }
 }
