@@ -6,6 +6,7 @@
 //! - **Layout** an upload: bytes of the name u8 · name · encoding of the program; a piece says its place in bytes
 //! - **Order** registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the
 //!   one that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
+//!   An upload beyond [`UPLOADS_MAX`] takes the place of the one that has waited longest for a piece
 //! - **Owner** the registry, behind a lock that no hop takes: a shard keeps the runners that it uses
 //! - **Not here** what a program may do (`verify`)
 
@@ -121,6 +122,8 @@ struct Upload {
     bytes: Vec<u8>,
     /// For each piece, true once it has come.
     come: Vec<bool>,
+    /// Value of `Registry::pieces` when a piece of this upload came last.
+    touched: u64,
 }
 
 /// A program, and the count of requests for programs when it was asked for last.
@@ -148,6 +151,8 @@ pub struct Registry {
     /// Counts the times that a program was asked for.
     asked: AtomicU64,
     uploads: BTreeMap<(u32, u64, Hash), Upload>,
+    /// Counts the pieces that came.
+    pieces: u64,
     per_tenant: usize,
     compile: bool,
 }
@@ -157,7 +162,14 @@ impl Registry {
     #[must_use]
     pub fn new(per_tenant: usize, compile: bool) -> Registry {
         let asked = AtomicU64::new(0);
-        Registry { programs: BTreeMap::new(), asked, uploads: BTreeMap::new(), per_tenant, compile }
+        Registry {
+            programs: BTreeMap::new(),
+            asked,
+            uploads: BTreeMap::new(),
+            pieces: 0,
+            per_tenant,
+            compile,
+        }
     }
 
     /// Returns a tenant's program, and notes that it was asked for.
@@ -222,19 +234,23 @@ impl Registry {
         }
         let key = (tenant, client, hash);
         if !self.uploads.contains_key(&key) && self.uploads.len() >= UPLOADS_MAX {
-            // The upload with the least key gives way; if its client goes on, it sends all pieces again.
-            self.uploads.pop_first();
+            // If the client of the dropped upload is still there, it sends all pieces again.
+            let stalest = self.uploads.iter().min_by_key(|(_, upload)| upload.touched).map(|(key, _)| *key);
+            stalest.and_then(|key| self.uploads.remove(&key));
         }
-        let upload = self
-            .uploads
-            .entry(key)
-            .or_insert_with(|| Upload { bytes: vec![0; whole], come: vec![false; pieces as usize] });
+        self.pieces += 1;
+        let upload = self.uploads.entry(key).or_insert_with(|| Upload {
+            bytes: vec![0; whole],
+            come: vec![false; pieces as usize],
+            touched: 0,
+        });
         if upload.bytes.len() != whole {
             self.uploads.remove(&key);
             return refused("pieces of one upload say different lengths");
         }
         upload.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         upload.come[piece as usize] = true;
+        upload.touched = self.pieces;
         let missing = upload.come.iter().filter(|come| !**come).count();
         if missing > 0 {
             return Piece::Missing(missing as u32);
@@ -274,4 +290,54 @@ pub fn program_of(upload: &[u8]) -> Result<Program, String> {
     let (name, encoding) = rest.split_at_checked(bytes.into()).ok_or("the name is longer than the upload")?;
     let name = std::str::from_utf8(name).map_err(|_| "the name is not UTF-8")?;
     Program::from_encoding(name, encoding).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::{Builder, R4, node, scratch};
+
+    /// A program whose upload has several pieces.
+    fn long() -> Program {
+        let mut b = Builder::new();
+        for _ in 0..200 {
+            b.load(R4, node(0)).store(scratch(0), R4);
+        }
+        b.done();
+        b.program("long", 64).expect("a good program")
+    }
+
+    #[test]
+    fn an_upload_that_goes_on_is_not_dropped_for_a_new_one() {
+        let program = long();
+        let upload = upload_of(&program);
+        let pieces = upload.len().div_ceil(PIECE_BYTES) as u32;
+        assert!(pieces > 2, "{pieces} pieces");
+        let hash: Hash = program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer");
+        let (given_up, others) = (1000..1000 + UPLOADS_MAX as u64, 2000..);
+        // The least key of all, one amid those that were given up, and the greatest.
+        for client in [0, given_up.start + 5, u64::MAX] {
+            let mut registry = Registry::new(1, false);
+            let mut send = |client, piece: u32| {
+                let at = piece as usize * PIECE_BYTES;
+                let bytes = &upload[at..upload.len().min(at + PIECE_BYTES)];
+                registry.piece(1, client, hash, piece, pieces, upload.len() as u64, bytes)
+            };
+            for gone in given_up.clone().filter(|&gone| gone != client) {
+                assert!(matches!(send(gone, 0), Piece::Missing(_)));
+            }
+            let mut others = others.clone();
+            for piece in 0..pieces - 1 {
+                let left = pieces - 1 - piece;
+                assert!(
+                    matches!(send(client, piece), Piece::Missing(missing) if missing == left),
+                    "client {client}"
+                );
+                for other in others.by_ref().take(UPLOADS_MAX / 2) {
+                    assert!(matches!(send(other, 0), Piece::Missing(_)));
+                }
+            }
+            assert!(matches!(send(client, pieces - 1), Piece::Complete(_)), "client {client}");
+        }
+    }
 }
