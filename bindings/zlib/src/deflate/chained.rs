@@ -18,12 +18,16 @@ use libz_rs_sys::{
 };
 use memlift_kernels::deflate::{Chains, Io, Until, crc32};
 
-/// Makes a stream chained that is open or fast and has not ended. A code other than `Z_OK` ends the call: there is no room for what is pending,
+/// Makes a stream chained that is open or fast and has not ended. `expected`: all bytes that are to come, if known. A code other than `Z_OK` ends the call: there is no room for what is pending,
 /// or no memory.
 ///
 /// # Safety
 /// `strm` is the stream of `state`, its output is valid.
-pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream) -> Result<(), c_int> {
+pub unsafe fn enter(
+    state: &mut Deflate,
+    strm: *mut z_stream,
+    expected: Option<usize>,
+) -> Result<(), c_int> {
     let window = state.settings.window_bytes();
     // SAFETY: the caller vouches for it. The memory is the stream's alone; its first part begins with the bytes that are named.
     unsafe {
@@ -47,6 +51,7 @@ pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream) -> Result<(), c_in
             state.settings.mem_level as u32,
             history,
             waiting,
+            expected,
         );
         chains.set_level(state.level(), state.settings.chain_strategy());
         state.window.clear();

@@ -119,7 +119,8 @@ unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
             if (*strm).avail_out == 0 {
                 return fail(strm, Z_BUF_ERROR);
             }
-            if let Err(code) = chained::enter(state, strm) {
+            let expected = (flush == Z_FINISH).then_some((*strm).avail_in as usize);
+            if let Err(code) = chained::enter(state, strm, expected) {
                 return code;
             }
         }
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn deflateSetDictionary(
             return Z_STREAM_ERROR;
         }
         if state.route != Route::Chained
-            && let Err(code) = chained::enter(state, strm)
+            && let Err(code) = chained::enter(state, strm, None)
         {
             return if code == Z_OK { Z_STREAM_ERROR } else { code };
         }
@@ -324,7 +325,7 @@ pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int
             return prime_late(state, bits as u32, value);
         }
         if state.route != Route::Chained
-            && let Err(code) = chained::enter(state, strm)
+            && let Err(code) = chained::enter(state, strm, None)
         {
             return if code == Z_OK { Z_BUF_ERROR } else { code };
         }
