@@ -27,8 +27,8 @@ const NEAR_BYTES: usize = 4096;
 const SHORTEST: usize = 3;
 const HASH: u32 = 0x9E37_79B1;
 /// From so many bytes without a match on, every second place is searched, then every fourth: noise has few matches, and they are short.
-const NOISE_BYTES: u32 = 512;
-const MUCH_NOISE_BYTES: u32 = 2048;
+const NOISE_BYTES: u32 = 256;
+const MUCH_NOISE_BYTES: u32 = 1024;
 
 /// # Safety
 /// Four bytes can be read.
@@ -247,7 +247,7 @@ impl Chains {
     }
 
     fn greedy(&mut self, more: bool) -> Ended {
-        let (mut at, mut used) = (self.start, self.used);
+        let (mut at, mut used, mut misses) = (self.start, self.used, self.misses);
         let ended = loop {
             let rest = self.filled - at;
             if let Some(ended) = self.ends(used, rest, more) {
@@ -257,19 +257,23 @@ impl Chains {
             // SAFETY: what is compared and inserted was read; a block that is not full has room.
             unsafe {
                 if rest >= 4 {
-                    let before = self.insert(at);
+                    if is_searched(misses) {
+                        let before = self.insert(at);
+                        let depth = self.level.depth.max(1);
+                        (length, from) = self.longest::<false>(at, before, 2, depth, rest.min(258));
+                    }
                     self.hashed = at + 1;
-                    let depth = self.level.depth.max(1);
-                    (length, from) = self.longest::<false>(at, before, 2, depth, rest.min(258));
                 } else if rest == SHORTEST {
                     (length, from) = self.last_three(at);
                 }
                 if length < SHORTEST {
                     self.push(&mut used, literal(*self.base().add(at)));
                     at += 1;
+                    misses = misses.saturating_add(1);
                     continue;
                 }
                 self.push(&mut used, matched(length, at - from));
+                misses = 0;
                 let begin = at;
                 at += length;
                 if length <= self.level.lazy as usize {
@@ -279,7 +283,7 @@ impl Chains {
                 }
             }
         };
-        (self.start, self.used) = (at, used);
+        (self.start, self.used, self.misses) = (at, used, misses);
         ended
     }
 
