@@ -24,11 +24,7 @@ use memlift_kernels::deflate::{Chains, Io, Level, Until, crc32};
 ///
 /// # Safety
 /// `strm` is the stream of `state`, its output is valid.
-pub unsafe fn enter(
-    state: &mut Deflate,
-    strm: *mut z_stream,
-    expected: Option<usize>,
-) -> Result<(), c_int> {
+pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream, expected: Option<usize>) -> Result<(), c_int> {
     let window = state.settings.window_bytes();
     // SAFETY: the caller vouches for it. The memory is the stream's alone; its first part begins with the bytes that are named.
     unsafe {

@@ -97,6 +97,8 @@ pub struct Chains {
     available: bool,
     /// Bytes since the last match.
     misses: u32,
+    /// The shortest match that this block takes: three bytes or four.
+    shortest: usize,
     /// True if the last block was begun.
     ended: bool,
     used: usize,
@@ -217,6 +219,7 @@ impl Chains {
                 from: 0,
                 available: false,
                 misses: 0,
+                shortest: 3,
                 used: 0,
                 emit: Emit::Idle,
                 hold: 0,

@@ -25,6 +25,9 @@ pub enum Ended {
 /// Three bytes farther than this are no match.
 const NEAR_BYTES: usize = 4096;
 const SHORTEST: usize = 3;
+/// Bytes that are looked at for the shortest match, and how many of them are text where three bytes are no match.
+const LOOK_BYTES: usize = 250;
+const TEXT_BYTES: usize = 240;
 const HASH: u32 = 0x9E37_79B1;
 /// From so many bytes without a match on, every second place is searched, then every fourth: noise has few matches, and they are short.
 const NOISE_BYTES: u32 = 256;
@@ -86,7 +89,7 @@ impl Chains {
         // SAFETY: wide reads go into the bytes behind the window at most.
         unsafe {
             let place = usize::from(self.third_of(four(self.base().add(at))).read());
-            if self.is_third(at, place) { (SHORTEST, place) } else { (0, 0) }
+            if self.shortest == SHORTEST && self.is_third(at, place) { (SHORTEST, place) } else { (0, 0) }
         }
     }
 
@@ -154,7 +157,7 @@ impl Chains {
             let (base, here) = (self.base(), self.base().add(at));
             let (word, mut from) = (four(here), 0);
             let nice = (self.level.nice as usize).min(most);
-            if best < SHORTEST && self.is_third(at, third) {
+            if best < SHORTEST && self.shortest == SHORTEST && self.is_third(at, third) {
                 (best, from) = (SHORTEST, third);
             }
             if best >= most {
@@ -226,12 +229,27 @@ impl Chains {
     /// Finds tokens. `more`: input may follow, which a match could grow into.
     pub(super) fn search(&mut self, more: bool) -> Ended {
         self.catch_up();
+        if self.used == 0 {
+            self.shortest = self.shortest_match();
+        }
         match (self.strategy, self.level.kind) {
             (Strategy::HuffmanOnly, _) => self.literals(more),
             (Strategy::Runs, _) => self.runs(more),
             (_, Kind::Lazy) => self.lazy(more),
             _ => self.greedy(more),
         }
+    }
+
+    /// The shortest match that a block takes. Letters have short codes, and three of them cost less than a match does. A block of few bytes has the
+    /// fixed code, whose literals are long.
+    fn shortest_match(&self) -> usize {
+        if self.filled - self.start < LOOK_BYTES {
+            return SHORTEST;
+        }
+        // SAFETY: the bytes were read.
+        let bytes = unsafe { core::slice::from_raw_parts(self.base().add(self.start), LOOK_BYTES) };
+        let is_text = |byte: &&u8| matches!(**byte, 9..=13 | 32..=126);
+        if bytes.iter().filter(is_text).count() >= TEXT_BYTES { SHORTEST + 1 } else { SHORTEST }
     }
 
     /// Returns why a search ends with `used` tokens at a place with `rest` bytes left; `None` if it goes on.
