@@ -117,29 +117,26 @@ pub const fn memory_bytes(window_bits: u32, memory_level: u32) -> (usize, usize)
     (first, tables + 4 * tokens(memory_level) + size_of::<Codes>() + align_of::<Codes>())
 }
 
-/// The least memory level whose table of four bytes has as many places as zlib's, which costs a quarter of the tokens. Blocks of fewer tokens would
-/// lose more than that by their headers.
-const LARGE_LEVEL: u32 = 7;
-/// The fewest bits of a hash of four bytes, and of three: with fewer, chains are mostly of other bytes. Memory levels 1 to 4 get 4 KiB more than
+/// The fewest bits of a hash of four bytes, and of three: with fewer, chains are mostly of other bytes. Memory levels 1 and 2 get 1 KiB more than
 /// zlib takes for it.
-const LEAST_HASH_BITS: u32 = 11;
-const LEAST_THIRD_BITS: u32 = 9;
+const LEAST_HASH_BITS: u32 = 9;
+const LEAST_THIRD_BITS: u32 = 8;
 
 /// Bits of the hash of four bytes, at most.
 const fn hash_bits(memory_level: u32) -> u32 {
-    let bits = memory_level + if memory_level < LARGE_LEVEL { 6 } else { 7 };
+    let bits = memory_level + 6;
     if bits < LEAST_HASH_BITS { LEAST_HASH_BITS } else { bits }
 }
 
 /// Bits of the hash of three bytes, of which only near places are used, at most.
 const fn third_bits(memory_level: u32) -> u32 {
-    let bits = memory_level + 5;
+    let bits = memory_level + 6;
     if bits < LEAST_THIRD_BITS { LEAST_THIRD_BITS } else { bits }
 }
 
-/// Tokens of a block.
+/// Tokens of a block, as many as zlib's: `compressBound` has room for the stored blocks of so many literals.
 const fn tokens(memory_level: u32) -> usize {
-    if memory_level < LARGE_LEVEL { 1 << (memory_level + 6) } else { 3 << (memory_level + 4) }
+    1 << (memory_level + 6)
 }
 
 /// Bits of the hashes of a stream.
@@ -207,7 +204,7 @@ impl Chains {
                 memory_level,
                 hash_bits,
                 initialized: 0,
-                most: self::tokens(memory_level),
+                most: self::tokens(memory_level) - 1,
                 level: Level::of(6),
                 strategy: Strategy::Default,
                 start: history,
