@@ -13,7 +13,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// What the system says; [`io::ErrorKind::FileTooLarge`] for a file that is longer or has no end.
+/// The error of the system; [`io::ErrorKind::FileTooLarge`] for a file that is longer or has no end.
 pub fn bytes(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most_bytes.saturating_add(1)).read_to_end(&mut bytes)?;

@@ -68,8 +68,7 @@ pub unsafe extern "C" fn compress2(
         };
         let source = slice(source, bytes);
         let room = core::slice::from_raw_parts_mut(target.cast::<MaybeUninit<u8>>(), *target_bytes as usize);
-        let effort = if level == 1 { Effort::Fast } else { Effort::Default };
-        let packed = packer.packer.pack_uninit(Format::Zlib, effort, source, room);
+        let packed = packer.packer.pack_uninit(Format::Zlib, Effort::Default, source, room);
         counts::add(Row::PackWhole, bytes, packed.map_or(0, |bytes| bytes as u64), packed.is_err());
         match packed {
             Ok(bytes) => {

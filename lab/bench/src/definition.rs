@@ -47,16 +47,24 @@ struct File {
     row: Vec<toml::Table>,
 }
 
-/// One definition, or one for each of `size` in place of `{size}` in the name.
-fn sized(mut row: toml::Table) -> Result<Vec<Definition>, toml::de::Error> {
-    let sizes: Option<Vec<u64>> = row.remove("size").map(toml::Value::try_into).transpose()?;
+/// Lists that a row may have, in place of `{size}`, `{file}` and `{level}` in its name.
+const LISTS: [&str; 3] = ["size", "file", "level"];
+
+/// One definition, or one for each combination of the lists' values.
+fn listed(mut row: toml::Table) -> Result<Vec<Definition>, toml::de::Error> {
+    let lists = LISTS.map(|list| (list, row.remove(list)));
     let definition: Definition = row.try_into()?;
-    let Some(sizes) = sizes else { return Ok(vec![definition]) };
-    let named = |size: u64| Definition {
-        name: definition.name.replace("{size}", &size.to_string()),
-        ..definition.clone()
-    };
-    Ok(sizes.into_iter().map(named).collect())
+    let mut names = vec![definition.name.clone()];
+    for (list, values) in lists {
+        let Some(values) = values else { continue };
+        let values: Vec<toml::Value> = values.try_into()?;
+        let text = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let named = |name: &String| -> Vec<String> {
+            values.iter().map(|value| name.replace(&format!("{{{list}}}"), &text(value))).collect()
+        };
+        names = names.iter().flat_map(named).collect();
+    }
+    Ok(names.into_iter().map(|name| Definition { name, ..definition.clone() }).collect())
 }
 
 impl Definition {
@@ -86,7 +94,7 @@ pub fn all(service: &str) -> Result<Vec<Definition>, BenchError> {
     let wrong = |source| BenchError::Definition { service: service.to_owned(), source };
     let file: File = toml::from_str(text).map_err(wrong)?;
     let rows: Vec<Vec<Definition>> =
-        file.row.into_iter().map(sized).collect::<Result<_, _>>().map_err(wrong)?;
+        file.row.into_iter().map(listed).collect::<Result<_, _>>().map_err(wrong)?;
     Ok(rows.concat())
 }
 

@@ -19,6 +19,9 @@ mod evp;
 mod fused;
 #[expect(unsafe_code, reason = "calls ISA-L, a C library")]
 mod isal;
+mod levels;
+#[expect(unsafe_code, reason = "calls two libz, C libraries")]
+mod libz;
 mod neighbour;
 #[expect(unsafe_code, reason = "calls libcrypto, a C library")]
 mod openssl;
@@ -31,6 +34,7 @@ mod steps;
 mod zlib;
 
 use self::adaptive::Phase;
+use self::levels::Levels;
 use self::pack::Pack;
 use crate::definition::Definition;
 use crate::row::{self, Sink, Stop};
@@ -46,6 +50,7 @@ enum Kind {
     Unpack { bytes: usize },
     CopySeal { bytes: usize },
     CopyCrcSeal { bytes: usize },
+    Levels(Levels),
     Corunner,
     Adaptive(Phase),
 }
@@ -58,6 +63,16 @@ impl Kind {
             "html" => Some(corpus::Kind::Html),
             "js" => Some(corpus::Kind::Js),
             "random" => Some(corpus::Kind::Random),
+            "xml" => Some(corpus::Kind::Xml),
+            "json" => Some(corpus::Kind::Json),
+            "chat" => Some(corpus::Kind::Chat),
+            name => corpus::SNAPPY.iter().find(|file| **file == name).map(|file| corpus::Kind::Snappy(file)),
+        };
+        let level = |text: &str| text.parse().ok().filter(|level| (1..=9).contains(level));
+        let flushed = |text: &str| match text {
+            "60B" => Some(60),
+            "1KiB" => Some(1024),
+            "4KiB" => Some(4096),
             _ => None,
         };
         Some(match parts[..] {
@@ -71,6 +86,12 @@ impl Kind {
             }
             ["copy_seal", size, "cold"] => Kind::CopySeal { bytes: bytes(size)? },
             ["copy_crc_seal", size] => Kind::CopyCrcSeal { bytes: bytes(size)? },
+            ["flush", size, kind, at] => {
+                Kind::Levels(Levels { kind: corpus(kind)?, level: level(at)?, flushed: Some(flushed(size)?) })
+            }
+            ["level", at, kind] => {
+                Kind::Levels(Levels { kind: corpus(kind)?, level: level(at)?, flushed: None })
+            }
             ["corunner", "slowdown"] | ["corunner", "slowdown", "apart"] => Kind::Corunner,
             ["adaptive", phase] => Kind::Adaptive(Phase::parse(phase)?),
             ["unpack", size, "html"] => Kind::Unpack { bytes: bytes(size)? },
@@ -93,6 +114,7 @@ pub(crate) fn run(
         Some(Kind::Unpack { bytes }) => pack::unpack_row(definition, bytes, options.quick),
         Some(Kind::CopySeal { bytes }) => fused::copy_seal(definition, bytes, options.quick),
         Some(Kind::CopyCrcSeal { bytes }) => fused::copy_crc_seal(definition, bytes, options.quick),
+        Some(Kind::Levels(levels)) => levels::row(definition, levels, options.quick),
         Some(Kind::Corunner) => corunner::row(definition, options.quick),
         Some(Kind::Adaptive(phase)) => adaptive::row(definition, phase, options.quick),
         None => Err(Stop::Failed(BenchError::Engine {

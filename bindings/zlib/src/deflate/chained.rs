@@ -16,14 +16,15 @@ use libz_rs_sys::{
     Z_BLOCK, Z_BUF_ERROR, Z_FINISH, Z_FULL_FLUSH, Z_MEM_ERROR, Z_NO_FLUSH, Z_OK, Z_PARTIAL_FLUSH,
     Z_STREAM_END, z_stream,
 };
-use memlift_kernels::deflate::{Chains, Io, Until, crc32};
+use memlift_kernels::deflate::{Chains, Io, Level, Until, crc32};
 
-/// Makes a stream chained that is open or fast and has not ended. A code other than `Z_OK` ends the call: there is no room for what is pending,
+/// Makes a stream chained that is open or fast and has not ended. `expected`: all bytes that are to come, if they
+/// are known and few. A code other than `Z_OK` ends the call: there is no room for what is pending,
 /// or no memory.
 ///
 /// # Safety
 /// `strm` is the stream of `state`, its output is valid.
-pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream) -> Result<(), c_int> {
+pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream, expected: Option<usize>) -> Result<(), c_int> {
     let window = state.settings.window_bytes();
     // SAFETY: the caller vouches for it. The memory is the stream's alone; its first part begins with the bytes that are named.
     unsafe {
@@ -47,8 +48,14 @@ pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream) -> Result<(), c_in
             state.settings.mem_level as u32,
             history,
             waiting,
+            expected,
         );
-        chains.set_level(state.level(), state.settings.chain_strategy());
+        let level = match expected {
+            // So short a message costs the same whichever of the lazy levels searches it.
+            Some(_) if state.settings.level >= 4 && state.tuned.is_none() => Level::of(9),
+            _ => state.level(),
+        };
+        chains.set_level(level, state.settings.chain_strategy());
         state.window.clear();
         state.chains = Some(chains);
         state.route = Route::Chained;

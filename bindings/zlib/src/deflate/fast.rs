@@ -18,7 +18,7 @@ use crate::strm::{self, fail};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use libz_rs_sys::{Z_BINARY, Z_BUF_ERROR, Z_FINISH, Z_NO_FLUSH, Z_OK, Z_STREAM_END, Z_TEXT, z_stream};
-use memlift_kernels::deflate::{self, Flush, Format, PackStream};
+use memlift_kernels::deflate::{self, Effort, Flush, Format, PackStream};
 
 /// The largest message that is packed at once: one block, the same that a session makes of it.
 const AT_ONCE_BYTES: usize = 32 << 10;
@@ -120,7 +120,7 @@ unsafe fn fits_at_once(state: &Deflate, strm: *mut z_stream) -> bool {
 /// Packs a message that is here as a whole. `false`: no memory, and nothing happened.
 unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
     let settings = state.settings;
-    let (format, effort) = (settings.wrap.format(), settings.effort());
+    let format = settings.wrap.format();
     let Some(mut lent) = pool::WHOLE.take() else { return false };
     let whole = &mut *lent;
     // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call. What the packer
@@ -139,7 +139,7 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
             }
             whole.scratch.spare_capacity_mut()
         };
-        let Ok(bytes) = whole.packer.pack_uninit(format, effort, source, target) else {
+        let Ok(bytes) = whole.packer.pack_uninit(format, Effort::Default, source, target) else {
             return false; // never: the target has its bound
         };
         let packed = core::slice::from_raw_parts_mut(target.as_mut_ptr().cast::<u8>(), bytes);
@@ -252,7 +252,7 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes:
         }
         {
             let Some(mut stream) = pool::STREAM.take() else { return false };
-            stream.reset(Format::Raw, settings.effort());
+            stream.reset(Format::Raw, Effort::Default);
             stream.set_window_bits(settings.window_bits);
             let past = &state.window.whole()[..state.window.at];
             if !past.is_empty() {

@@ -102,11 +102,15 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
     })
 }
 
+/// Messages of at most so many bytes are chained: the matches of three and four bytes that the fast path leaves out are a large part of them.
+const SMALL_BYTES: u64 = 1024;
+
 /// `deflate` whose arguments were looked at.
 unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
     // SAFETY: the caller vouches for the stream and its buffers.
     unsafe {
-        let plain = flush == Z_NO_FLUSH || flush == Z_FINISH;
+        let small = flush == Z_FINISH && state.total + u64::from((*strm).avail_in) <= SMALL_BYTES;
+        let plain = flush == Z_NO_FLUSH || flush == Z_FINISH && !small;
         let fast = match state.route {
             Route::Open => plain && state.settings.is_fast() && state.head.is_null(),
             Route::Fast => plain && state.settings.is_fast() || state.status == Status::Finish,
@@ -119,7 +123,8 @@ unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
             if (*strm).avail_out == 0 {
                 return fail(strm, Z_BUF_ERROR);
             }
-            if let Err(code) = chained::enter(state, strm) {
+            let expected = small.then_some((*strm).avail_in as usize);
+            if let Err(code) = chained::enter(state, strm, expected) {
                 return code;
             }
         }
@@ -239,7 +244,7 @@ pub unsafe extern "C" fn deflateSetDictionary(
             return Z_STREAM_ERROR;
         }
         if state.route != Route::Chained
-            && let Err(code) = chained::enter(state, strm)
+            && let Err(code) = chained::enter(state, strm, None)
         {
             return if code == Z_OK { Z_STREAM_ERROR } else { code };
         }
@@ -324,7 +329,7 @@ pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int
             return prime_late(state, bits as u32, value);
         }
         if state.route != Route::Chained
-            && let Err(code) = chained::enter(state, strm)
+            && let Err(code) = chained::enter(state, strm, None)
         {
             return if code == Z_OK { Z_BUF_ERROR } else { code };
         }

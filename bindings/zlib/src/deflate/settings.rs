@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Maps the arguments of `deflateInit2_` and `deflateParams` to the settings of a stream.
 //!
-//! - **Layout** on the fast path, level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
-//!   level 6). Level 0 (stored) and 7–9 (small above all) are chained, and so are all strategies but the default, windows below 8 KiB, and memory
+//! - **Layout** on the fast path, levels 1–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's level 6). Level 0 (stored)
+//!   and 7–9 (small above all) are chained, and so are messages of up to 1 KiB, all strategies but the default, windows below 8 KiB, and memory
 //!   levels that leave no room for a session.
 
 use core::ffi::{c_int, c_ulong};
 use libz_rs_sys::{
     Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FILTERED, Z_FIXED, Z_HUFFMAN_ONLY, Z_RLE,
 };
-use memlift_kernels::deflate::{Effort, Format, Strategy, memory_bytes};
+use memlift_kernels::deflate::{Format, Strategy, memory_bytes};
 
 /// Framing around the deflate stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,10 +104,6 @@ impl Settings {
             Z_FIXED => Strategy::Fixed,
             _ => Strategy::Default,
         }
-    }
-
-    pub fn effort(&self) -> Effort {
-        if self.level == 1 { Effort::Fast } else { Effort::Default }
     }
 
     pub const fn window_bytes(&self) -> usize {

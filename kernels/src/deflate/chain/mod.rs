@@ -75,7 +75,10 @@ pub struct Chains {
     codes: NonNull<Codes>,
     fast: bool,
     window_bytes: usize,
-    hash_bits: u32,
+    memory_level: u32,
+    hash_bits: HashBits,
+    /// Bytes of the window that were written, by input or with zeros; the chains' places for them were written too.
+    initialized: usize,
     /// Number of tokens at which a block ends.
     most: usize,
     level: Level,
@@ -92,6 +95,10 @@ pub struct Chains {
     from: usize,
     /// True if that byte has no token yet.
     available: bool,
+    /// Bytes since the last match.
+    misses: u32,
+    /// The shortest match that this block takes: three bytes or four.
+    shortest: usize,
     /// True if the last block was begun.
     ended: bool,
     used: usize,
@@ -106,12 +113,59 @@ pub struct Chains {
 /// Bytes of the two pieces of memory that a stream with these `windowBits` (9–15) and `memLevel` (1–9) needs.
 pub const fn memory_bytes(window_bits: u32, memory_level: u32) -> (usize, usize) {
     let first = (4 << window_bits) + BEHIND_BYTES;
-    (first, (2 << (memory_level + 7)) + (4 << (memory_level + 6)) + size_of::<Codes>() + align_of::<Codes>())
+    let tables = 2 * HashBits::of(memory_level).places();
+    (first, tables + 4 * tokens(memory_level) + size_of::<Codes>() + align_of::<Codes>())
+}
+
+/// The fewest bits of a hash of four bytes, and of three: with fewer, chains are mostly of other bytes. Memory levels 1 and 2 get 1 KiB more than
+/// zlib takes for it.
+const LEAST_HASH_BITS: u32 = 9;
+const LEAST_THIRD_BITS: u32 = 8;
+
+/// Bits of the hash of four bytes, at most.
+const fn hash_bits(memory_level: u32) -> u32 {
+    let bits = memory_level + 6;
+    if bits < LEAST_HASH_BITS { LEAST_HASH_BITS } else { bits }
+}
+
+/// Bits of the hash of three bytes, of which only near places are used, at most.
+const fn third_bits(memory_level: u32) -> u32 {
+    let bits = memory_level + 6;
+    if bits < LEAST_THIRD_BITS { LEAST_THIRD_BITS } else { bits }
+}
+
+/// Tokens of a block, as many as zlib's: `compressBound` has room for the stored blocks of so many literals.
+const fn tokens(memory_level: u32) -> usize {
+    1 << (memory_level + 6)
+}
+
+/// Bits of the hashes of a stream.
+#[derive(Clone, Copy)]
+struct HashBits {
+    four: u32,
+    three: u32,
+}
+
+impl HashBits {
+    const fn of(memory_level: u32) -> HashBits {
+        HashBits { four: hash_bits(memory_level), three: third_bits(memory_level) }
+    }
+
+    /// Those for a message of so many bytes: it fills no more places, and fewer are to be cleared.
+    fn for_message(self, bytes: usize) -> HashBits {
+        let most = bytes.max(64).ilog2() + 2;
+        HashBits { four: self.four.min(most), three: self.three.min(most) }
+    }
+
+    /// Places in both tables, which follow each other.
+    const fn places(self) -> usize {
+        (1 << self.four) + (1 << self.three)
+    }
 }
 
 impl Chains {
     /// A stream. `first` and `second` have as many bytes as [`memory_bytes`] says, aligned to 8. `first` begins with `history` bytes that the reader has
-    /// as well, and `waiting` bytes that were read: together no more than two windows.
+    /// as well, and `waiting` bytes that were read: together no more than two windows. `expected`: all bytes that are to come, if known.
     ///
     /// # Safety
     /// The memory is the stream's alone while it is used, and stays where it is; these bytes of it are initialized.
@@ -122,21 +176,22 @@ impl Chains {
         memory_level: u32,
         history: usize,
         waiting: usize,
+        expected: Option<usize>,
     ) -> Chains {
         let window_bytes = 1usize << window_bits;
-        let hash_bits = memory_level + 6;
+        let all = HashBits::of(memory_level);
+        let hash_bits = expected.map_or(all, |bytes| all.for_message(history + waiting + bytes));
         // SAFETY: all of it lies within the two pieces, whose sizes are the sums of these parts.
         unsafe {
             let held = history + waiting;
             assert!(held <= 2 * window_bytes);
-            first.add(held).write_bytes(0, 2 * window_bytes + BEHIND_BYTES - held);
             let prev = first.add(2 * window_bytes + BEHIND_BYTES).cast();
             let codes = second.add(second.align_offset(align_of::<Codes>())).cast::<Codes>();
             codes.write(Codes { counts: Counts::new(), table: Table::new() });
             let head = codes.add(1).cast::<u16>();
-            let third = head.add(1 << hash_bits);
-            head.write_bytes(0, 2 << hash_bits);
-            let tokens = third.add(1 << hash_bits).cast();
+            let third = head.add(1 << hash_bits.four);
+            head.write_bytes(0, hash_bits.places());
+            let tokens = head.add(all.places()).cast();
             let mut chains = Chains {
                 window: first,
                 prev,
@@ -146,8 +201,10 @@ impl Chains {
                 codes,
                 fast: has_avx2(crate::active().isa),
                 window_bytes,
+                memory_level,
                 hash_bits,
-                most: (1 << (memory_level + 6)) - 1,
+                initialized: 0,
+                most: self::tokens(memory_level) - 1,
                 level: Level::of(6),
                 strategy: Strategy::Default,
                 start: history,
@@ -158,6 +215,8 @@ impl Chains {
                 length: 0,
                 from: 0,
                 available: false,
+                misses: 0,
+                shortest: 3,
                 used: 0,
                 emit: Emit::Idle,
                 hold: 0,
@@ -166,6 +225,7 @@ impl Chains {
                 pending_at: 0,
                 pending_end: 0,
             };
+            chains.initialize_behind();
             chains.catch_up();
             chains
         }
@@ -176,18 +236,19 @@ impl Chains {
     /// # Safety
     /// As [`new`](Chains::new), with the settings of this stream.
     pub unsafe fn copy(&self, first: NonNull<u8>, second: NonNull<u8>) -> Chains {
-        let memory_level = self.hash_bits - 6;
+        let memory_level = self.memory_level;
         let window_bits = self.window_bytes.ilog2();
         // SAFETY: the caller vouches for both pieces of memory, as for `new`; all parts have the same sizes in both, and
         // everything that is copied was initialized.
         unsafe {
-            let fresh = Chains::new(first, second, window_bits, memory_level, 0, 0);
+            let fresh = Chains::new(first, second, window_bits, memory_level, 0, 0, None);
             fresh.window.copy_from_nonoverlapping(self.window, 2 * self.window_bytes);
             fresh.prev.cast::<u8>().copy_from_nonoverlapping(self.prev.cast(), 2 * self.window_bytes);
-            fresh.head.copy_from_nonoverlapping(self.head, 2 << self.hash_bits);
+            fresh.head.copy_from_nonoverlapping(self.head, self.hash_bits.places());
             fresh.tokens.copy_from_nonoverlapping(self.tokens, self.used);
             fresh.codes.copy_from_nonoverlapping(self.codes, 1);
-            let Chains { window, prev, head, third, tokens, codes, .. } = fresh;
+            let third = fresh.head.add(1 << self.hash_bits.four);
+            let Chains { window, prev, head, tokens, codes, .. } = fresh;
             Chains { window, prev, head, third, tokens, codes, ..self.clone() }
         }
     }
@@ -242,7 +303,7 @@ impl Chains {
     /// Forgets the history, for readers that start here. Everything was written.
     pub fn forget(&mut self) {
         // SAFETY: both tables, which follow each other.
-        unsafe { self.head.write_bytes(0, 2 << self.hash_bits) };
+        unsafe { self.head.write_bytes(0, self.hash_bits.places()) };
         self.hashed = self.start;
         if self.start == self.filled {
             (self.start, self.filled, self.block, self.hashed) = (0, 0, 0, 0);
@@ -294,7 +355,23 @@ impl Chains {
             self.filled += take;
             read += take;
         }
+        self.initialize_behind();
         read
+    }
+
+    /// Writes zeros where wide reads may go behind the bytes that were read, and into the chains of bytes that were read for the first time.
+    fn initialize_behind(&mut self) {
+        let end = self.filled + BEHIND_BYTES;
+        if self.initialized < end {
+            let zeros = self.filled.max(self.initialized);
+            let (from, to) = (self.initialized.min(self.window_bytes), end.min(self.window_bytes));
+            // SAFETY: the window has two halves and `BEHIND_BYTES` bytes more, the chains have as many places as a half; both are the stream's alone.
+            unsafe {
+                self.window.add(zeros).write_bytes(0, end - zeros);
+                self.prev.add(from).write_bytes(0, to - from);
+            }
+            self.initialized = end;
+        }
     }
 
     /// Moves the upper half of the window down.
@@ -304,7 +381,7 @@ impl Chains {
         unsafe {
             let window = self.window.as_ptr();
             window.copy_from(window.add(bytes), self.filled - bytes);
-            let tables = core::slice::from_raw_parts_mut(self.head.as_ptr(), 2 << self.hash_bits);
+            let tables = core::slice::from_raw_parts_mut(self.head.as_ptr(), self.hash_bits.places());
             for place in tables {
                 *place = place.saturating_sub(bytes as u16);
             }

@@ -25,6 +25,13 @@ pub enum Ended {
 /// Three bytes farther than this are no match.
 const NEAR_BYTES: usize = 4096;
 const SHORTEST: usize = 3;
+/// Bytes that are looked at for the shortest match, and how many of them are text where three bytes are no match.
+const LOOK_BYTES: usize = 250;
+const TEXT_BYTES: usize = 240;
+const HASH: u32 = 0x9E37_79B1;
+/// From so many bytes without a match on, every second place is searched, then every fourth: noise has few matches, and they are short.
+const NOISE_BYTES: u32 = 256;
+const MUCH_NOISE_BYTES: u32 = 1024;
 
 /// # Safety
 /// Four bytes can be read.
@@ -39,6 +46,53 @@ impl Chains {
         self.window.as_ptr()
     }
 
+    /// The first place of the chain of four bytes.
+    ///
+    /// # Safety
+    /// The tables are the stream's.
+    #[inline(always)]
+    unsafe fn head_of(&self, bytes: u32) -> *mut u16 {
+        let hash = bytes.wrapping_mul(HASH) >> (32 - self.hash_bits.four);
+        // SAFETY: a hash has as many bits as its table.
+        unsafe { self.head.as_ptr().add(hash as usize) }
+    }
+
+    /// The last place with the first three of these bytes.
+    ///
+    /// # Safety
+    /// The tables are the stream's.
+    #[inline(always)]
+    unsafe fn third_of(&self, bytes: u32) -> *mut u16 {
+        let hash = (bytes << 8).wrapping_mul(HASH) >> (32 - self.hash_bits.three);
+        // SAFETY: a hash has as many bits as its table.
+        unsafe { self.third.as_ptr().add(hash as usize) }
+    }
+
+    /// Returns true if three bytes at `at` are a match with `place`.
+    ///
+    /// # Safety
+    /// Three bytes at `at` were read, and `place` is before it.
+    #[inline(always)]
+    unsafe fn is_third(&self, at: usize, place: usize) -> bool {
+        let limit = at.saturating_sub(self.window_bytes - AHEAD_BYTES);
+        // SAFETY: wide reads go into the bytes behind the window at most.
+        let differs = || unsafe { (four(self.base().add(place)) ^ four(self.base().add(at))) << 8 != 0 };
+        place > limit && at - place <= NEAR_BYTES && !differs()
+    }
+
+    /// The match of the last three bytes, which are in no chain yet.
+    ///
+    /// # Safety
+    /// Three bytes at `at` were read.
+    #[inline(always)]
+    unsafe fn last_three(&self, at: usize) -> (usize, usize) {
+        // SAFETY: wide reads go into the bytes behind the window at most.
+        unsafe {
+            let place = usize::from(self.third_of(four(self.base().add(at))).read());
+            if self.shortest == SHORTEST && self.is_third(at, place) { (SHORTEST, place) } else { (0, 0) }
+        }
+    }
+
     /// Puts a place at the front of its chain. Returns the places before it: with the same four bytes, and with the same three.
     ///
     /// # Safety
@@ -48,9 +102,8 @@ impl Chains {
         // SAFETY: a hash has as many bits as its table, and the chains have a place for each byte of a window.
         unsafe {
             let bytes = four(self.base().add(at));
-            let shift = 32 - self.hash_bits;
-            let head = self.head.as_ptr().add((bytes.wrapping_mul(0x9E37_79B1) >> shift) as usize);
-            let third = self.third.as_ptr().add(((bytes << 8).wrapping_mul(0x9E37_79B1) >> shift) as usize);
+            let head = self.head_of(bytes);
+            let third = self.third_of(bytes);
             let before = (head.read(), third.read());
             self.prev.as_ptr().add(at & (self.window_bytes - 1)).write(before.0);
             head.write(at as u16);
@@ -84,10 +137,13 @@ impl Chains {
 
     /// The longest match that is longer than `best`, and where it is; a length of `best` means none.
     ///
+    /// A match longer than `best` also has the last four of its first `best + 1` bytes. If all places are in chains (`ALL`), the chain of those four
+    /// bytes is followed instead where it is farther: it leaves out places that are no longer matches.
+    ///
     /// # Safety
     /// `most` bytes can be compared at `at`; the places are in order.
     #[inline(always)]
-    unsafe fn longest(
+    unsafe fn longest<const ALL: bool>(
         &self,
         at: usize,
         (first, third): (usize, usize),
@@ -101,27 +157,30 @@ impl Chains {
             let (base, here) = (self.base(), self.base().add(at));
             let (word, mut from) = (four(here), 0);
             let nice = (self.level.nice as usize).min(most);
-            if best < SHORTEST
-                && third > limit
-                && at - third <= NEAR_BYTES
-                && (four(base.add(third)) ^ word) << 8 == 0
-            {
+            if best < SHORTEST && self.shortest == SHORTEST && self.is_third(at, third) {
                 (best, from) = (SHORTEST, third);
             }
             if best >= most {
                 return (best, from);
             }
-            let (mut place, mut tail) = (first, four(here.add(best.max(SHORTEST) - 3)));
-            while place > limit {
-                let there = base.add(place);
+            // `place` is in the chain of the four bytes at `offset`; a match there begins `offset` bytes before.
+            let (mut place, mut offset) = (first, 0);
+            if ALL && best > SHORTEST {
+                (place, offset) = self.farther(at, place, offset, best);
+            }
+            let mut tail = four(here.add(best.max(SHORTEST) - 3));
+            while place > limit + offset {
+                let there = base.add(place - offset);
+                let mut longer = false;
                 if four(there.add(best.max(SHORTEST) - 3)) == tail && four(there) == word {
                     let length = same(there, here, most);
                     if length > best {
-                        (best, from) = (length, place);
+                        (best, from) = (length, place - offset);
                         if length >= nice {
                             break;
                         }
                         tail = four(here.add(best - 3));
+                        longer = true;
                     }
                 }
                 depth -= 1;
@@ -129,28 +188,50 @@ impl Chains {
                     break;
                 }
                 place = self.prev.as_ptr().add(place & (self.window_bytes - 1)).read().into();
+                if ALL && longer {
+                    (place, offset) = self.farther(at, place, offset, best);
+                }
             }
             (best, from)
+        }
+    }
+
+    /// The chain of the last four of `best + 1` bytes at `at`, if its first place is farther than `place` of the chain at `offset`. The bytes from
+    /// `at` on are in no chain, so matches that reach into them are left to the chain in use.
+    ///
+    /// # Safety
+    /// `best + 1` bytes at `at` were read, more than three.
+    #[inline(always)]
+    unsafe fn farther(&self, at: usize, place: usize, offset: usize, best: usize) -> (usize, usize) {
+        // SAFETY: the four bytes were read.
+        unsafe {
+            let to = best - 3;
+            let other = usize::from(self.head_of(four(self.base().add(at + to))).read());
+            let here = place + to;
+            if here <= at + offset && other + offset < here { (other, to) } else { (place, offset) }
         }
     }
 
     /// # Safety
     /// There is room for a token.
     #[inline(always)]
-    unsafe fn push(&mut self, token: u32) {
+    unsafe fn push(&self, used: &mut usize, token: u32) {
         // SAFETY: the caller promises the room; nine and five bits are less than the tables have.
         unsafe {
-            self.tokens.add(self.used).write(token);
+            self.tokens.add(*used).write(token);
             let counts = &raw mut (*self.codes.as_ptr()).counts;
             *(*counts).index.as_mut_ptr().add((token & 511) as usize) += 1;
             *(*counts).distance.as_mut_ptr().add((token >> 9 & 31) as usize) += 1;
         }
-        self.used += 1;
+        *used += 1;
     }
 
     /// Finds tokens. `more`: input may follow, which a match could grow into.
     pub(super) fn search(&mut self, more: bool) -> Ended {
         self.catch_up();
+        if self.used == 0 {
+            self.shortest = self.shortest_match();
+        }
         match (self.strategy, self.level.kind) {
             (Strategy::HuffmanOnly, _) => self.literals(more),
             (Strategy::Runs, _) => self.runs(more),
@@ -159,11 +240,22 @@ impl Chains {
         }
     }
 
-    /// Returns why a search ends at `start`; `None` if it goes on.
+    /// The shortest match that a block takes. Letters have short codes, and three of them cost less than a match does. A block of few bytes has the
+    /// fixed code, whose literals are long.
+    fn shortest_match(&self) -> usize {
+        if self.filled - self.start < LOOK_BYTES {
+            return SHORTEST;
+        }
+        // SAFETY: the bytes were read.
+        let bytes = unsafe { core::slice::from_raw_parts(self.base().add(self.start), LOOK_BYTES) };
+        let is_text = |byte: &&u8| matches!(**byte, 9..=13 | 32..=126);
+        if bytes.iter().filter(is_text).count() >= TEXT_BYTES { SHORTEST + 1 } else { SHORTEST }
+    }
+
+    /// Returns why a search ends with `used` tokens at a place with `rest` bytes left; `None` if it goes on.
     #[inline(always)]
-    fn ends(&self, more: bool) -> Option<Ended> {
-        let rest = self.filled - self.start;
-        if self.used == self.most {
+    fn ends(&self, used: usize, rest: usize, more: bool) -> Option<Ended> {
+        if used == self.most {
             Some(Ended::Full)
         } else if more && rest < AHEAD_BYTES {
             Some(Ended::Short)
@@ -173,109 +265,124 @@ impl Chains {
     }
 
     fn greedy(&mut self, more: bool) -> Ended {
-        loop {
-            if let Some(ended) = self.ends(more) {
-                return ended;
+        let (mut at, mut used, mut misses) = (self.start, self.used, self.misses);
+        let ended = loop {
+            let rest = self.filled - at;
+            if let Some(ended) = self.ends(used, rest, more) {
+                break ended;
             }
-            let (at, rest) = (self.start, self.filled - self.start);
             let (mut length, mut from) = (0, 0);
             // SAFETY: what is compared and inserted was read; a block that is not full has room.
             unsafe {
                 if rest >= 4 {
-                    let before = self.insert(at);
+                    if is_searched(misses) {
+                        let before = self.insert(at);
+                        let depth = self.level.depth.max(1);
+                        (length, from) = self.longest::<false>(at, before, 2, depth, rest.min(258));
+                    }
                     self.hashed = at + 1;
-                    (length, from) = self.longest(at, before, 2, self.level.depth.max(1), rest.min(258));
+                } else if rest == SHORTEST {
+                    (length, from) = self.last_three(at);
                 }
                 if length < SHORTEST {
-                    self.push(literal(*self.base().add(at)));
-                    self.start += 1;
+                    self.push(&mut used, literal(*self.base().add(at)));
+                    at += 1;
+                    misses = misses.saturating_add(1);
                     continue;
                 }
-                self.push(matched(length, at - from));
-                self.start += length;
+                self.push(&mut used, matched(length, at - from));
+                misses = 0;
+                let begin = at;
+                at += length;
                 if length <= self.level.lazy as usize {
-                    self.insert_to(at + 1, self.start);
+                    self.insert_to(begin + 1, at);
                 } else {
-                    self.hashed = self.start;
+                    self.hashed = at;
                 }
             }
-        }
+        };
+        (self.start, self.used, self.misses) = (at, used, misses);
+        ended
     }
 
     fn lazy(&mut self, more: bool) -> Ended {
-        loop {
-            if let Some(ended) = self.ends(more) {
-                if ended == Ended::Empty && self.available {
+        let (mut at, mut used) = (self.start, self.used);
+        let (mut length, mut from, mut available) = (self.length, self.from, self.available);
+        let mut misses = self.misses;
+        let ended = loop {
+            let rest = self.filled - at;
+            if let Some(ended) = self.ends(used, rest, more) {
+                if ended == Ended::Empty && available {
                     // SAFETY: a block that is not full has room; the byte was read.
-                    unsafe { self.push(literal(*self.base().add(self.start - 1))) };
-                    (self.available, self.length) = (false, 0);
+                    unsafe { self.push(&mut used, literal(*self.base().add(at - 1))) };
+                    (available, length) = (false, 0);
                 }
-                return ended;
+                break ended;
             }
-            let (at, rest) = (self.start, self.filled - self.start);
-            let (before, before_from) = (self.length, self.from);
-            self.length = 0;
+            let (before, before_from) = (length, from);
+            length = 0;
             // SAFETY: what is compared and inserted was read; a block that is not full has room.
             unsafe {
                 if rest >= 4 {
-                    let places = self.insert(at);
-                    self.hashed = at + 1;
-                    if before < self.level.lazy as usize {
-                        let depth = self.level.depth;
-                        let depth = if before >= self.level.good as usize { depth >> 2 } else { depth };
-                        // A match of the same length may be nearer, and one that is shorter by one much nearer.
-                        let best = (before.max(3)) - 1;
-                        let (length, from) = self.longest(at, places, best, depth.max(1), rest.min(258));
-                        if length > best && !(length <= 5 && self.strategy == Strategy::Filtered) {
-                            (self.length, self.from) = (length, from);
+                    if is_searched(misses) {
+                        let places = self.insert(at);
+                        if before < self.level.lazy as usize {
+                            let depth = self.level.depth;
+                            let depth = if before >= self.level.good as usize { depth >> 2 } else { depth };
+                            // A match of the same length may be nearer, and one that is shorter by one much nearer.
+                            let best = (before.max(3)) - 1;
+                            let found = self.longest::<true>(at, places, best, depth.max(1), rest.min(258));
+                            if found.0 > best && !(found.0 <= 5 && self.strategy == Strategy::Filtered) {
+                                (length, from) = found;
+                            }
                         }
                     }
+                    self.hashed = at + 1;
+                } else if rest == SHORTEST && before < SHORTEST {
+                    (length, from) = self.last_three(at);
                 }
-                if before >= SHORTEST && !self.is_better(at, before, before_from) {
-                    self.push(matched(before, at - 1 - before_from));
-                    self.start = at - 1 + before;
+                if before >= SHORTEST && !is_better(at, (before, before_from), (length, from)) {
+                    self.push(&mut used, matched(before, at - 1 - before_from));
+                    let begin = at;
+                    at += before - 1;
                     if rest >= 4 {
-                        self.insert_to(at + 1, self.start);
+                        self.insert_to(begin + 1, at);
                     }
-                    (self.available, self.length) = (false, 0);
+                    (available, length, misses) = (false, 0, 0);
                     continue;
                 }
-                if self.available {
-                    self.push(literal(*self.base().add(at - 1)));
+                if available {
+                    self.push(&mut used, literal(*self.base().add(at - 1)));
                 }
-                self.available = true;
-                self.start += 1;
+                misses = if length == 0 { misses.saturating_add(1) } else { 0 };
+                available = true;
+                at += 1;
             }
-        }
-    }
-
-    /// Returns true if the match at `at` is worth a literal more than the one before it: a byte of a match saves about four bits, and twice the
-    /// distance costs one.
-    #[inline(always)]
-    fn is_better(&self, at: usize, before: usize, before_from: usize) -> bool {
-        if self.length < SHORTEST {
-            return false;
-        }
-        let longer = 4 * (self.length as i32 - before as i32);
-        let nearer = (at - 1 - before_from).ilog2() as i32 - (at - self.from).ilog2() as i32;
-        longer + nearer > 2
+        };
+        (self.start, self.used) = (at, used);
+        (self.length, self.from, self.available, self.misses) = (length, from, available, misses);
+        ended
     }
 
     fn literals(&mut self, more: bool) -> Ended {
+        let mut used = self.used;
         loop {
-            if let Some(ended) = self.ends(more) {
+            if let Some(ended) = self.ends(used, self.filled - self.start, more) {
+                self.used = used;
                 self.hashed = self.start;
                 return ended;
             }
             // SAFETY: the byte was read; a block that is not full has room.
-            unsafe { self.push(literal(*self.base().add(self.start))) };
+            unsafe { self.push(&mut used, literal(*self.base().add(self.start))) };
             self.start += 1;
         }
     }
 
     fn runs(&mut self, more: bool) -> Ended {
+        let mut used = self.used;
         loop {
-            if let Some(ended) = self.ends(more) {
+            if let Some(ended) = self.ends(used, self.filled - self.start, more) {
+                self.used = used;
                 self.hashed = self.start;
                 return ended;
             }
@@ -285,10 +392,10 @@ impl Chains {
                 let here = self.base().add(at);
                 let length = if at == 0 { 0 } else { same(here.sub(1), here, most) };
                 if length < SHORTEST {
-                    self.push(literal(*here));
+                    self.push(&mut used, literal(*here));
                     self.start += 1;
                 } else {
-                    self.push(matched(length, 1));
+                    self.push(&mut used, matched(length, 1));
                     self.start += length;
                 }
             }
@@ -307,6 +414,28 @@ impl Chains {
             _ => Ended::Empty,
         }
     }
+}
+
+/// Returns true if the place after so many bytes without a match is searched.
+fn is_searched(misses: u32) -> bool {
+    let skipped = match misses {
+        0..NOISE_BYTES => 0,
+        NOISE_BYTES..MUCH_NOISE_BYTES => 1,
+        _ => 3,
+    };
+    misses & skipped == 0
+}
+
+/// Returns true if the match at `at` is worth a literal more than the one before it: a byte of a match saves about four bits, and twice the
+/// distance costs one. Both are a length and a place.
+#[inline(always)]
+fn is_better(at: usize, (before, before_from): (usize, usize), (length, from): (usize, usize)) -> bool {
+    if length < SHORTEST {
+        return false;
+    }
+    let longer = 4 * (length as i32 - before as i32);
+    let nearer = (at - 1 - before_from).ilog2() as i32 - (at - from).ilog2() as i32;
+    longer + nearer > 2
 }
 
 /// How many bytes are the same at both places, at most `most`.

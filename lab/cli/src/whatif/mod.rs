@@ -275,7 +275,7 @@ fn read(path: &Path) -> Result<Trace, Failure> {
         wrong(&format!("{error}: record one first, `memlift record -o {} -- program`", path.display()))
     };
     let mut file = File::open(path).map_err(unread)?;
-    // What is no trace shows in its head, before more of it is read: a device has no end.
+    // The head shows whether it is a trace, before more of it is read: a device has no end.
     let mut bytes = Vec::new();
     (&mut file).take(HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(unread)?;
     if bytes.len() == HEADER_BYTES && bytes[..8] == MAGIC.to_le_bytes() {

@@ -104,7 +104,7 @@ impl<W: Writes> Sink for ToHeap<W> {
         self.bytes += bytes.len();
         match self.waiting.last_mut() {
             Some((start, joined)) => {
-                // What a place has behind its bytes, up to a multiple of 16, is its own and may be written with them.
+                // The bytes behind a node, up to a multiple of 16, belong to its place and may be written with it.
                 let whole = (*start + joined.len() as u64).next_multiple_of(PLACE_BYTES) - *start;
                 if *start + whole == address && whole as usize + bytes.len() <= JOINED_BYTES {
                     joined.resize(whole as usize, 0);
