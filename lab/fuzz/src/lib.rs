@@ -4,7 +4,7 @@
 //!
 //! - **Flow** bytes ──[`Input`]: the first ones choose, the rest are hostile──▶ target ──▶ compared with zlib-rs or the model.
 //!   The bytes come from [`seeds`](Target::seeds) changed at random (`tests/cases.rs`, part of `cargo test`), or from
-//!   libFuzzer (`fuzz_targets/`): `RUSTC_BOOTSTRAP=1 cargo fuzz run --features libfuzzer inflate`
+//!   libFuzzer (`fuzz_targets/`): `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir lab/fuzz --features libfuzzer inflate`
 //! - **Order** the same bytes do the same thing, so a failure's bytes are its reproducer
 //! - **Not here** signals, sanitizers: cargo-fuzz brings them
 #![deny(unsafe_code)]
