@@ -426,7 +426,7 @@ def test_tenants_have_keys():
             entries = HashMap.create(client, value="i8")
             entries[1] = 2
             assert entries[1] == 2
-        with pytest.raises(errors.DeadlineExceeded):
+        with pytest.raises(errors.Forbidden, match="its key there is another"):
             Client.connect(node, tenant=7, key=bytes(32), deadline=0.2)
     with pytest.raises(errors.NodeFailed, match="keys"):
         Node(memory="8M", listen="0.0.0.0:0")
