@@ -241,7 +241,7 @@ impl Engine {
     }
 
     /// Offloads to `backend` instead of looking for DSA: what is queued and large enough, and calls that name the device
-    /// ([`Executor::Idxd`]). Other operations go to
+    /// ([`Executor::Idxd`](memlift_ground::observe::Executor::Idxd)). Other operations go to
     /// engine threads. A copy that names the device and that the backend does not finish is made by its caller; a queued operation
     /// gives the backend's error.
     ///

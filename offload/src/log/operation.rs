@@ -74,7 +74,7 @@ fn size(bytes: usize) -> u32 {
 }
 
 impl NearData {
-    /// LOG_APPEND: see [`append`](super::append). The completion's value is the checksum.
+    /// LOG_APPEND: see [`append`](memlift_kernels::persist::append). The completion's value is the checksum.
     ///
     /// # Safety
     ///
@@ -92,7 +92,7 @@ impl NearData {
         NearData { opcode: Opcode::LOG_APPEND, source, target, size: size(bytes), block }
     }
 
-    /// LOG_APPLY: see [`apply`](super::apply). The completion says which sequence was applied, how many bytes were
+    /// LOG_APPLY: see [`apply`](memlift_kernels::persist::apply). The completion says which sequence was applied, how many bytes were
     /// stored and how large the record is; a record that is none fails with TORN_RECORD, STALE_RECORD or RECORD_RANGE.
     /// The lines that were stored to are written back.
     ///
@@ -119,7 +119,7 @@ impl NearData {
         }
     }
 
-    /// PAGE_COPY: see [`copy_lines`](super::copy_lines); with `checksum` also [`copy_lines_crc`](super::copy_lines_crc),
+    /// PAGE_COPY: see [`copy_lines`](memlift_kernels::persist::copy_lines); with `checksum` also [`copy_lines_crc`](memlift_kernels::persist::copy_lines_crc),
     /// seeded with it: the completion's value.
     ///
     /// # Safety
