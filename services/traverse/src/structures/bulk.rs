@@ -13,7 +13,7 @@ use super::hash::{self, chain_of};
 use super::heap::Heap;
 use super::ordered;
 use super::ordered::node::{KEYS, NODE_BYTES, Node};
-use super::placement::Placement;
+use super::placement::{PLACE_BYTES, Placement};
 use crate::client::{ClientError, Result};
 
 /// Takes nodes in the form that they have in memory.
@@ -30,9 +30,6 @@ impl<S: Sink + ?Sized> Sink for &mut S {
         (**self).put(address, bytes)
     }
 }
-
-/// Addresses and sizes of places are multiples of it. Bytes.
-pub(super) const PLACE_BYTES: u64 = 16;
 
 /// Chooses the addresses of nodes.
 pub trait Places {

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use super::bulk::{self, Places, Sink, ToHeap};
 use super::chain::Key;
 use super::heap::Heap;
+use super::placement::PLACE_BYTES;
 use super::{hash, ordered};
 use crate::client::{ClientError, Result};
 
@@ -55,7 +56,7 @@ impl<H: Heap> Slabs<'_, '_, H> {
 
 impl<H: Heap> Places for Slabs<'_, '_, H> {
     fn place(&mut self, bytes: u64) -> Result<u64> {
-        let bytes = bytes.next_multiple_of(bulk::PLACE_BYTES).max(bulk::PLACE_BYTES);
+        let bytes = bytes.next_multiple_of(PLACE_BYTES).max(PLACE_BYTES);
         // As a node's memory is given out: each piece can be given back by itself.
         let align = if bytes.is_multiple_of(64) { 64 } else { 16 };
         loop {

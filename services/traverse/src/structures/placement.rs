@@ -6,6 +6,9 @@
 //!   ranges (PULSE's BTrDB, §6); [`Order::Random`] puts each node into a slab drawn by chance (its WiredTiger)
 //! - **Not here** the memory: ranges are given by whoever allocated them
 
+/// Addresses and sizes of places are multiples of it. Bytes.
+pub(super) const PLACE_BYTES: u64 = 16;
+
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -84,7 +87,7 @@ impl Placement {
     /// An address for so many bytes, at a multiple of the least power of two that holds them (256 at most); `None`: all ranges
     /// are full.
     pub fn next(&mut self, bytes: u64) -> Option<u64> {
-        let bytes = bytes.next_multiple_of(super::bulk::PLACE_BYTES).max(super::bulk::PLACE_BYTES);
+        let bytes = bytes.next_multiple_of(PLACE_BYTES).max(PLACE_BYTES);
         let align = bytes.next_power_of_two().min(256);
         loop {
             let index = match &mut self.random {
