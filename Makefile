@@ -40,7 +40,7 @@ LIBRARIES := z openssl preload tap c
 # The stripped command into the first folder; libraries and headers below the second.
 installed = install -d $(1) $(2)/lib/memlift $(2)/include/memlift && install -s -m 755 $(MEMLIFT) $(1)/memlift && \
 	for library in $(LIBRARIES); do \
-		install -s -m 644 $(CARGO_TARGET_DIR)/release/libmemlift_$$library.so $(2)/lib/memlift/; \
+		install -s -m 644 $(CARGO_TARGET_DIR)/release/libmemlift_$$library.so $(2)/lib/memlift/ || exit 1; \
 	done && install -m 644 bindings/c/include/*.h $(2)/include/memlift/
 
 # The Python crate has no Rust tests: pytest has them.
@@ -159,7 +159,7 @@ wheel: venv binary
 		status=$$?; rm -rf $(CURDIR)/$(WHEEL_DATA); exit $$status
 	@ls -l dist/*.whl
 
-## install Copies the command, libraries, headers, manual page and completions below PREFIX (/usr/local); DESTDIR is respected
+## install Copies the command, libraries, headers and completions below PREFIX (/usr/local); DESTDIR is respected
 PREFIX ?= /usr/local
 install: binary
 	@$(call installed,$(DESTDIR)$(PREFIX)/bin,$(DESTDIR)$(PREFIX))
@@ -196,4 +196,4 @@ clean:
 ## help    This list
 help:
 	@echo "memlift: memory work, lifted off the core"
-	@sed -n 's/^## \([a-z]*\) */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^## \([a-z-]*\) */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16

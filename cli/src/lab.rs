@@ -57,6 +57,7 @@ fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     beside
         .into_iter()
-        .chain(env::split_paths(&path).map(|folder| folder.join(LAB)))
+        // An empty or relative entry is the current folder, where a stranger may have put a program.
+        .chain(env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(LAB)))
         .find(|file| file.is_file())
 }

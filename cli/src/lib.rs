@@ -4,6 +4,7 @@
 //! - **Not here** verbs: they are modules of the programs
 #![deny(unsafe_code)]
 
+pub mod arguments;
 pub mod date;
 pub mod failure;
 pub mod libraries;

@@ -28,11 +28,10 @@ mod sample;
 mod sessions;
 mod top;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use memlift_cli::{failure, output, print, probe, size};
 
 use failure::Failure;
@@ -43,17 +42,9 @@ fn main() -> ExitCode {
     if let Some(code) = probe::child_main() {
         return code;
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match memlift_cli::arguments::parse() {
         Ok(arguments) => arguments,
-        // Help and version are errors to clap, with exit code 0.
-        Err(error) if !error.use_stderr() => {
-            let _ = error.print();
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            let _ = write!(std::io::stderr(), "memlift: {}", error.render());
-            return ExitCode::from(Failure::Usage(String::new()).exit_code());
-        }
+        Err(code) => return code,
     };
     let json = arguments.json;
     let programs = match &arguments.command {

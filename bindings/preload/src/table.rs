@@ -282,7 +282,8 @@ pub const INDIRECT: &[i64] = &[
 /// have another way. Rings that were made before are followed by `rings`.
 pub const ABSENT: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3];
 
-/// A hash of everything that the filter takes from the tables (FNV-1a, folded to a byte).
+/// A hash of what the filter takes from [`TABLE`] and [`ABSENT`] (FNV-1a, folded to a byte). [`INDIRECT`] is not in it: its rules are about
+/// the text of an image, which no other image inherits.
 pub const fn hash(version: u8) -> u8 {
     const fn add(hash: u32, word: u32) -> u32 {
         (hash ^ word).wrapping_mul(0x0100_0193)

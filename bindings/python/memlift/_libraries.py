@@ -21,13 +21,12 @@ def libraries() -> dict[str, pathlib.Path]:
     `memlift run` and `memlift record` load, `c` is for C programs, whose headers lie in `../../include/memlift` beside it.
     A library that is not there is left out. The folder that MEMLIFT_DROPINS names comes first, as for the command.
     """
-    # This package may have been installed for the user, or into a folder of its own: data lies beside its scripts.
-    package = pathlib.Path(__file__).resolve().parent
-    folders = [pathlib.Path(folder) for folder in (os.environ.get("MEMLIFT_DROPINS"),) if folder]
-    for scheme in (None, "posix_user"):
-        paths = sysconfig.get_paths() if scheme is None else sysconfig.get_paths(scheme)
-        folders.append(pathlib.Path(paths["data"], "lib", "memlift"))
-    folders += [above / "lib" / "memlift" for above in package.parents]
+    # pip unpacks data below the environment, below the user's folder, or, with --target, beside the package.
+    prefixes = [sysconfig.get_path("data"), sysconfig.get_path("data", "posix_user"), pathlib.Path(__file__).resolve().parents[1]]
+    folders = [pathlib.Path(prefix, "lib", "memlift") for prefix in prefixes]
+    named = os.environ.get("MEMLIFT_DROPINS")
+    if named:
+        folders.insert(0, pathlib.Path(named))
     found = {}
     for purpose, name in _NAMES.items():
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)

@@ -12,10 +12,8 @@ mod grammar;
 mod reproduce;
 mod whatif;
 
-use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
 use memlift_bench::{Options, TourOptions};
 use memlift_cli::failure::Failure;
 
@@ -29,17 +27,9 @@ fn main() -> ExitCode {
     if let Some(code) = memlift_bench::child() {
         return code;
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments: Arguments = match memlift_cli::arguments::parse() {
         Ok(arguments) => arguments,
-        // Help and version are errors to clap, with exit code 0.
-        Err(error) if !error.use_stderr() => {
-            let _ = error.print();
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            let _ = write!(std::io::stderr(), "memlift: {}", error.render());
-            return ExitCode::from(Failure::Usage(String::new()).exit_code());
-        }
+        Err(code) => return code,
     };
     match verb(arguments.command, arguments.json) {
         Ok(()) => ExitCode::SUCCESS,

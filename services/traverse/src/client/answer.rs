@@ -55,17 +55,17 @@ impl Client {
             self.counts.stray += 1;
             return Ok(());
         };
+        if header.kind == Kind::Answer && header.status == Status::WrongKey {
+            // A client without keys takes every packet: this one is a hint for it, too.
+            self.reaches[flight.node].key_refused = true;
+            return Ok(());
+        }
         self.heard.hear(header.session);
         if matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read) {
             // Only the node that was asked answers these, so that node was heard.
             let reach = &mut self.reaches[flight.node];
             reach.heard = Some(Instant::now());
             reach.silent = None;
-        }
-        if header.kind == Kind::Answer && header.status == Status::WrongKey {
-            // A client without keys takes every packet: this one is a hint for it, too.
-            self.reaches[flight.node].key_refused = true;
-            return Ok(());
         }
         if header.kind == Kind::Answer && header.status == Status::SentOn {
             let node = Entry::decode(packet.body).ok().and_then(|entry| entry.node);

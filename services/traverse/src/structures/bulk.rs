@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_written_together_whatever_the_size_of_values() {
-        const ROWS: u64 = 2000;
+        const ROWS: u64 = 500;
         for value_bytes in (1..=72).filter(|bytes| *bytes != 8) {
             let pairs: Vec<(u64, Vec<u8>)> =
                 (0..ROWS).map(|key| (key, vec![key as u8; value_bytes])).collect();
