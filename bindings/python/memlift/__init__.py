@@ -76,7 +76,8 @@ from memlift.errors import (
     WrongTag,
 )
 from memlift.executor import Executor
-from memlift.queue import Queue
+from memlift.pool import Pool
+from memlift.queue import JoinableQueue, Queue
 
 __all__ = [
     "AddressInUse",
@@ -96,6 +97,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "Incompressible",
+    "JoinableQueue",
     "MessageTooLarge",
     "NoSuchAddress",
     "NodeFailed",
@@ -107,6 +109,7 @@ __all__ = [
     "Overlap",
     "PeerDied",
     "PeerFault",
+    "Pool",
     "PoolDamaged",
     "PoolFull",
     "PoolInUse",

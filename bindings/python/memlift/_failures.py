@@ -21,17 +21,6 @@ _DEPTH_MAX = 50
 """Groups inside groups."""
 
 
-class RemoteTraceback(Exception):
-    """What the worker's Python would have printed: the `__cause__` of an exception that came from a worker."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"\n{self.text.rstrip()}"
-
-
 def _class_name(cls: type) -> tuple[str, str]:
     module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
     return module, cls.__qualname__
@@ -81,8 +70,20 @@ def put_together(failure: tuple[str, str, Any], allow_pickle: bool) -> BaseExcep
         error = _together(apart, allow_pickle)
     except BaseException:
         error = RemoteError(name.partition(":")[2], text)
-    error.__cause__ = RemoteTraceback(text)
+    from multiprocessing.pool import RemoteTraceback
+
+    error.__cause__ = RemoteTraceback(f'\n"""\n{text}"""')
     return error
+
+
+def unsent(error: BaseException, shown: str) -> BaseException:
+    """Returns what multiprocessing's pools raise for a result that cannot be sent; `error` says why, and is its cause."""
+    from multiprocessing.pool import MaybeEncodingError
+
+    made = MaybeEncodingError(error, None)
+    made.value, made.args = shown, (made.exc, shown)
+    made.__cause__ = error
+    return made
 
 
 def _together(apart: Any, allow_pickle: bool) -> BaseException:

@@ -191,7 +191,13 @@ class Queue:
     """See memlift.Queue."""
 
     def __new__(
-        cls, maxsize: int = 0, *, bytes_max: int | None = None, allow_pickle: bool = False, fd: int | None = None
+        cls,
+        maxsize: int = 0,
+        *,
+        bytes_max: int | None = None,
+        allow_pickle: bool = False,
+        ledger: str = "none",
+        fds: tuple[int, int] | None = None,
     ) -> Self: ...
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Copies `obj` into the queue. Without room for `timeout` seconds, or at all if not `block`: queue.Full.
@@ -215,14 +221,25 @@ class Queue:
         """As `put`, for `get_call`."""
     def get_call(self) -> tuple[int, int, Any, BaseException | None]:
         """Waits for the next item of `put_call`: number, mark and value; or None and the exception that reading the value raised."""
+    def settle_call(self) -> None:
+        """The call that this process took last has been answered. For queues with the ledger "calls"."""
+    def lost(self, identity: int) -> int | None:
+        """Number of the call that a dead process had taken and not settled; told once."""
+    def _identity(self) -> int:
+        """This process, for `lost`."""
+    def _task_done(self) -> bool: ...
+    def _join(self) -> None: ...
     def qsize(self) -> int: ...
-    def empty(self) -> bool: ...
+    def empty(self) -> bool:
+        """Whether no item waits. Raises OSError if the queue was used and then closed here."""
     def full(self) -> bool: ...
     def close(self) -> None:
         """This process uses the queue no more. What it put stays; arrays that it got stay valid."""
     def stats(self) -> dict[str, int]:
         """items (waiting), writing, reading (items), memory_bytes, viewed_bytes, bytes_max (bytes)."""
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """A descriptor that is readable while an item waits, for select, `multiprocessing.connection.wait` and event loops. Do not read it."""
+    def _descriptors(self) -> tuple[int, int]: ...
     @property
     def _allow_pickle(self) -> bool: ...
     @property

@@ -2,7 +2,7 @@
 //! `Queue`, as Python sees it; `memlift/queue.py` makes it one of multiprocessing's kind.
 //!
 //! - **Flow** put: `values::Encoded` ─▶ one copy into a block ─▶ published. get: block ─▶ `Slot` ─▶ `values::decode`, views in place
-//! - **Layout** of an item of `put_call`, behind the value: number u64 · mark u64. They can be read when the value cannot
+//! - **Layout** the label of an item of `put_call`: number, mark. They can be read when the value cannot
 //! - **Order** waits are cut into slices, and between them signals are handled. Short items, and items while views take more than
 //!   half of the queue's memory, are copied out, so that putters have their room back
 
@@ -11,20 +11,17 @@ use crate::convert::{DETACH_BYTES, put_into};
 use crate::errors::{corrupt, raise};
 use crate::slot::Slot;
 use crate::values::{Allow, Encoded, decode};
-use memlift::ipc::{self, Error, Outgoing, QueueOptions};
+use memlift::ipc::{self, Error, Label, Ledger, QueueOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Items up to here are copied out when they are taken: that costs less than a view and its end.
 const COPY_BYTES: u64 = 4096;
-
-/// Bytes behind the value of an item that belongs to a call.
-const CALL_BYTES: usize = 16;
 
 /// Number, mark and value of an item that belongs to a call, and what reading the value raised.
 type Call<'py> = (u64, u64, Bound<'py, PyAny>, Option<Py<PyAny>>);
@@ -35,6 +32,8 @@ pub struct Queue {
     queue: ipc::Queue,
     allow: Allow,
     closed: AtomicBool,
+    /// This object has put or taken something.
+    used: AtomicBool,
 }
 
 impl Queue {
@@ -45,40 +44,41 @@ impl Queue {
         }
     }
 
-    /// Puts a value and, behind it, `tail`.
-    fn put_behind(
+    /// Puts a value with a label.
+    fn put_labelled(
         &self,
         py: Python<'_>,
         obj: &Bound<'_, PyAny>,
-        tail: &[u8],
+        label: Label,
         until: Option<Instant>,
     ) -> PyResult<()> {
         let queue = self.open()?;
+        self.used.store(true, Ordering::Relaxed);
         let encoded = Encoded::new(obj, self.allow)?;
-        let value_bytes = encoded.bytes();
-        let bytes = value_bytes + tail.len() as u64;
-        if bytes <= ipc::Queue::INLINE_BYTES && value_bytes == encoded.head().len() as u64 {
-            let whole = [encoded.head(), tail].concat();
-            let put = sliced(py, until, |until| queue.put(&whole, until).map(|put| put.then_some(())))?;
-            return put.ok_or_else(|| said(py, "Full"));
+        let bytes = encoded.bytes();
+        let head = encoded.head();
+        if bytes <= ipc::Queue::INLINE_BYTES && bytes == head.len() as u64 {
+            let step = |until| queue.put_labelled(head, label, until).map(|put| put.then_some(()));
+            return sliced(py, until, step)?.ok_or_else(|| said(py, "Full"));
         }
         let reserved = sliced(py, until, |until| queue.reserve(bytes, until))?;
         let Some(mut reserved) = reserved else { return Err(said(py, "Full")) };
-        let mut parts = encoded.parts();
-        parts.push((value_bytes, Outgoing::from(tail)));
+        let parts = encoded.parts();
         let copy = move || {
             for (at, part) in &parts {
                 reserved.write(*at, part)?;
             }
+            reserved.set_label(label)?;
             reserved.publish()
         };
         let copied = if bytes < DETACH_BYTES as u64 { copy() } else { py.detach(copy) };
         copied.map_err(|error| raise(py, error))
     }
 
-    /// The memory of the oldest item; `None`: there was none until `until`.
-    fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Slot>> {
+    /// The memory of the oldest item, and its label; `None`: there was none until `until`.
+    fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<(Slot, Label)>> {
         let queue = self.open()?;
+        self.used.store(true, Ordering::Relaxed);
         let Some(item) = sliced(py, until, |until| queue.get(until))? else { return Ok(None) };
         let item = if item.is_leased() && (item.bytes() <= COPY_BYTES || item.is_crowded()) {
             py.detach(|| item.detach())
@@ -88,7 +88,11 @@ impl Queue {
         if item.as_ref().is_ok_and(|item| item.bytes() == 0) {
             return Err(corrupt(py, "empty"));
         }
-        item.and_then(Slot::taken).map(Some).map_err(|error| raise(py, error))
+        let slot = item.and_then(|item| {
+            let label = item.label();
+            Ok((Slot::taken(item)?, label))
+        });
+        slot.map(Some).map_err(|error| raise(py, error))
     }
 }
 
@@ -135,28 +139,43 @@ fn sliced<T: Send>(
 #[pymethods]
 impl Queue {
     #[new]
-    #[pyo3(signature = (maxsize=0, *, bytes_max=None, allow_pickle=false, fd=None))]
+    #[pyo3(signature = (maxsize=0, *, bytes_max=None, allow_pickle=false, ledger="none", fds=None))]
     fn new(
         py: Python<'_>,
         maxsize: i64,
         bytes_max: Option<u64>,
         allow_pickle: bool,
-        fd: Option<i32>,
+        ledger: &str,
+        fds: Option<(i32, i32)>,
     ) -> PyResult<Queue> {
-        let made = match fd {
-            Some(fd) => ipc::Queue::from_fd(duplicate(fd)?),
+        let made = match fds {
+            Some((fd, bell)) => ipc::Queue::from_fds([duplicate(fd)?, duplicate(bell)?]),
             None => {
-                let options = QueueOptions { items_max: u64::try_from(maxsize).unwrap_or(0), bytes_max };
+                let ledger = match ledger {
+                    "none" => Ledger::None,
+                    "tasks" => Ledger::Tasks,
+                    "calls" => Ledger::Calls,
+                    other => return Err(PyValueError::new_err(format!("a queue has no ledger of {other}"))),
+                };
+                let items_max = u64::try_from(maxsize).unwrap_or(0);
+                let options = QueueOptions { items_max, bytes_max, ledger };
                 py.detach(|| ipc::Queue::new(&options))
             }
         };
         let queue = made.map_err(|error| raise(py, error))?;
-        Ok(Queue { queue, allow: Allow { pickle: allow_pickle }, closed: AtomicBool::new(false) })
+        let allow = Allow { pickle: allow_pickle };
+        Ok(Queue { queue, allow, closed: AtomicBool::new(false), used: AtomicBool::new(false) })
     }
 
-    /// The descriptor to pass on.
-    fn fileno(&self) -> i32 {
-        self.queue.as_fd().as_raw_fd()
+    /// A descriptor that is readable while an item waits: for select, `multiprocessing.connection.wait` and event loops. Do not read it.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let ready = self.open()?.readiness().map_err(|error| raise(py, error))?;
+        Ok(ready.as_raw_fd())
+    }
+
+    /// The descriptors to pass on.
+    fn _descriptors(&self) -> (i32, i32) {
+        self.queue.as_fds().map(|fd| fd.as_raw_fd()).into()
     }
 
     #[getter]
@@ -171,7 +190,7 @@ impl Queue {
 
     #[pyo3(signature = (obj, block=true, timeout=None))]
     fn put(&self, py: Python<'_>, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
-        self.put_behind(py, obj, &[], limit(block, timeout)?)
+        self.put_labelled(py, obj, Label::default(), limit(block, timeout)?)
     }
 
     /// Puts a value that belongs to a call: whatever becomes of the value, the getter learns number and mark.
@@ -184,19 +203,12 @@ impl Queue {
         obj: &Bound<'_, PyAny>,
         block: bool,
     ) -> PyResult<()> {
-        let call = u128::from(mark) << 64 | u128::from(number);
-        self.put_behind(py, obj, &call.to_le_bytes(), limit(block, None)?)
+        self.put_labelled(py, obj, [number, mark], limit(block, None)?)
     }
 
     /// The next value that belongs to a call, as (number, mark, value, None); or, if it cannot be read, (number, mark, None, exception).
     fn get_call<'py>(&self, py: Python<'py>) -> PyResult<Call<'py>> {
-        let slot = self.take(py, None)?.ok_or_else(|| said(py, "Empty"))?;
-        let mut call = [0; CALL_BYTES];
-        let at =
-            slot.bytes().checked_sub(CALL_BYTES as u64).ok_or_else(|| corrupt(py, "without its call"))?;
-        slot.read_into(at, &mut call).map_err(|error| raise(py, error))?;
-        let call = u128::from_le_bytes(call);
-        let (number, mark) = (call as u64, (call >> 64) as u64);
+        let (slot, [number, mark]) = self.take(py, None)?.ok_or_else(|| said(py, "Empty"))?;
         let none = py.None().into_bound(py);
         match Bound::new(py, slot).and_then(|slot| decode(&slot, self.allow)) {
             Ok(value) => Ok((number, mark, value, None)),
@@ -217,7 +229,7 @@ impl Queue {
         timeout: Option<f64>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let slot = self.take(py, limit(block, timeout)?)?.ok_or_else(|| said(py, "Empty"))?;
+        let (slot, _) = self.take(py, limit(block, timeout)?)?.ok_or_else(|| said(py, "Empty"))?;
         let item = decode(&Bound::new(py, slot)?, self.allow)?;
         let Some(out) = out else { return Ok(item) };
         put_into(&item, out).or_else(|error| {
@@ -234,8 +246,12 @@ impl Queue {
         self.queue.len()
     }
 
+    /// Raises OSError where the queue was used and then closed here, as multiprocessing's does.
     fn empty(&self) -> PyResult<bool> {
-        Ok(self.open()?.is_empty())
+        if self.closed.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) {
+            return Err(PyOSError::new_err("this queue is closed"));
+        }
+        Ok(self.queue.is_empty())
     }
 
     fn full(&self) -> bool {
@@ -246,6 +262,32 @@ impl Queue {
 
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// One item that was taken is done with; `false`: there is none.
+    fn _task_done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.open()?.task_done().map_err(|error| raise(py, error))
+    }
+
+    /// Waits until everything that was put is taken and done with.
+    fn _join(&self, py: Python<'_>) -> PyResult<()> {
+        let queue = self.open()?;
+        sliced(py, None, |until| queue.join(until).map(|done| done.then_some(()))).map(drop)
+    }
+
+    /// This process, for `lost`.
+    fn _identity(&self, py: Python<'_>) -> PyResult<u32> {
+        self.queue.identity().map_err(|error| raise(py, error))
+    }
+
+    /// The call that this process took has been answered.
+    fn settle_call(&self, py: Python<'_>) -> PyResult<()> {
+        self.queue.settle_call().map_err(|error| raise(py, error))
+    }
+
+    /// Number of the call that a dead process had taken and not settled, told once.
+    fn lost(&self, py: Python<'_>, identity: u32) -> PyResult<Option<u64>> {
+        py.detach(|| self.queue.lost(identity)).map_err(|error| raise(py, error))
     }
 
     /// Counts of items and bytes in the queue.
@@ -264,7 +306,7 @@ impl Queue {
 
 /// A descriptor of our own for the same queue.
 #[expect(unsafe_code, reason = "takes a descriptor by its number, as Python gives it")]
-fn duplicate(fd: i32) -> PyResult<std::os::fd::OwnedFd> {
+fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     if fd < 0 {
         return Err(PyOSError::new_err("a queue's descriptor is no negative number"));
     }

@@ -257,7 +257,7 @@ def test_workers_are_replaced(method):
         assert executor.submit(add, 1, 1).result(60) == 2
     with memlift.Executor(1, max_tasks_per_child=1) as executor:
         assert len({executor.submit(pid).result(60) for _ in range(3)}) == 3
-        assert executor._state.context.get_start_method() == "spawn"
+        assert executor._workers.context.get_start_method() == "spawn"
         dying = executor.submit(kill_self)
         with pytest.raises(concurrent.futures.BrokenExecutor, match="SIGKILL"):
             dying.result(60)
@@ -275,7 +275,7 @@ def here(x): return multiprocessing.get_start_method(), x + 1
 if __name__ == "__main__":
     {before}
     with memlift.Executor(2) as executor:
-        print(executor.submit(here, 1).result(60), executor._state.context.get_start_method())
+        print(executor.submit(here, 1).result(60), executor._workers.context.get_start_method())
 """
 
 
@@ -351,7 +351,7 @@ def test_a_worker_that_dies_breaks_the_executor():
         waiting = [executor.submit(wait_for, 30) for _ in range(4)]
         victim = executor.submit(kill_self)
         waiting[0].cancel()
-        os.kill(executor._state.processes[0].pid, signal.SIGKILL)
+        os.kill(executor._workers.processes[0].pid, signal.SIGKILL)
         for future in [*waiting, victim]:
             with pytest.raises(concurrent.futures.BrokenExecutor, match="SIGKILL.*out of memory.*new Executor"):
                 future.result(60)

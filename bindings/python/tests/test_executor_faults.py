@@ -170,7 +170,7 @@ def test_an_exception(executor, name):
     assert type(error) in (type(EXCEPTIONS[name]()), memlift.RemoteError)
     if type(error) is memlift.RemoteError:
         assert "in throw" in str(error), "its traceback came"
-    assert "in throw" in error.__cause__.text
+    assert "in throw" in error.__cause__.tb
 
 
 @pytest.mark.parametrize("names", [[list(TROUBLES), list(EXCEPTIONS)]])
@@ -189,5 +189,5 @@ def pid():
 
 
 def test_it_was_one_worker_all_the_time(executor):
-    assert executor.submit(pid).result(120) == executor._state.processes[0].pid
-    assert len(executor._state.processes) == 1
+    assert executor.submit(pid).result(120) == executor._workers.processes[0].pid
+    assert len(executor._workers.processes) == 1

@@ -99,7 +99,7 @@ def test_full_and_empty():
 def test_a_closed_queue_refuses_and_the_others_go_on():
     ours = memlift.Queue()
     ours.put(1)
-    theirs = memlift._native.Queue(fd=ours.fileno())
+    theirs = memlift._native.Queue(fds=ours._descriptors())
     ours.close()
     for use in (ours.get, lambda: ours.put(2)):
         with pytest.raises(ValueError, match="closed"):
@@ -292,7 +292,7 @@ def test_pickles_only_where_they_were_allowed():
         memlift.Queue().put(range(3))
     allowing = memlift.Queue(allow_pickle=True)
     allowing.put([range(3), np.arange(3)])
-    refusing = memlift._native.Queue(fd=allowing.fileno())
+    refusing = memlift._native.Queue(fds=allowing._descriptors())
     with pytest.raises(memlift.UnsupportedType, match="may run any code"):
         refusing.get()
     allowing.put([range(3), np.arange(3)])

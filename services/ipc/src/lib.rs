@@ -66,5 +66,5 @@ pub use error::{Error, RemoteFailure};
 pub use message::{ElementType, Tensor};
 pub use options::{CachePolicy, CallOptions, Device, Mode};
 pub use payload::{Outgoing, Payload};
-pub use queue::{Item, Queue, QueueOptions, QueueStats, Reserved};
+pub use queue::{Item, Label, Ledger, Queue, QueueOptions, QueueStats, Reserved};
 pub use server::{Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust};

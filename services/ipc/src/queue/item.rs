@@ -6,7 +6,7 @@
 //! - **Owner** a block is one process's alone between reserving and publishing, and again between taking and dropping
 
 use super::Queue;
-use super::table::Place;
+use super::table::{Label, Place};
 use crate::error::Error;
 use crate::fork;
 use crate::payload::Outgoing;
@@ -40,6 +40,15 @@ impl Reserved {
         // `Outgoing` except from an item's block, which is another one than this while both are held.
         unsafe { part.copy_here(target, Transfer::PLAIN) };
         Ok(())
+    }
+
+    /// Writes two numbers beside the item: [`Item::label`] has them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if the books were spoilt.
+    pub fn set_label(&mut self, label: Label) -> Result<(), Error> {
+        self.queue.0.table().label(self.place.slot, label)
     }
 
     /// First byte of the item, to be written in place while this lives.
@@ -115,18 +124,26 @@ impl Drop for Block {
 
 /// An item that was taken: its bytes are this process's alone, where they lie, until it is dropped.
 #[derive(Debug)]
-pub struct Item(pub(super) Held);
+pub struct Item {
+    pub(super) held: Held,
+    pub(super) label: Label,
+}
 
 impl From<Vec<u8>> for Item {
     fn from(bytes: Vec<u8>) -> Item {
-        Item(Held::Small(bytes))
+        Item { held: Held::Small(bytes), label: Label::default() }
     }
 }
 
 impl Item {
+    /// The numbers that its putter wrote beside it; zeros, unless it did.
+    pub fn label(&self) -> Label {
+        self.label
+    }
+
     /// Length of the item, bytes.
     pub fn bytes(&self) -> u64 {
-        match &self.0 {
+        match &self.held {
             Held::Small(bytes) => bytes.len() as u64,
             Held::Block(block) => block.place.bytes,
         }
@@ -134,12 +151,12 @@ impl Item {
 
     /// Returns true if it occupies a block of the queue, which putters may need.
     pub fn is_leased(&self) -> bool {
-        matches!(self.0, Held::Block(_))
+        matches!(self.held, Held::Block(_))
     }
 
     /// Returns true if items that are being read take more than half of the budget: copy the item and drop it, or putters starve.
     pub fn is_crowded(&self) -> bool {
-        match &self.0 {
+        match &self.held {
             Held::Small(_) => false,
             Held::Block(block) => {
                 let stats = block.queue.stats();
@@ -154,9 +171,9 @@ impl Item {
     ///
     /// [`Error::Memory`] if the books were spoilt.
     pub fn detach(self) -> Result<Item, Error> {
-        match &self.0 {
+        match &self.held {
             Held::Small(_) => Ok(self),
-            Held::Block(_) => Ok(Item(Held::Small(self.to_vec()?))),
+            Held::Block(_) => Ok(Item { held: Held::Small(self.to_vec()?), label: self.label }),
         }
     }
 
@@ -166,7 +183,7 @@ impl Item {
     ///
     /// [`Error::Memory`] if the books were spoilt.
     pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
-        match &mut self.0 {
+        match &mut self.held {
             Held::Small(bytes) => Ok(bytes.as_mut_ptr()),
             Held::Block(block) => Ok(block.queue.block(&block.place)?.as_mut_ptr()?),
         }
@@ -178,7 +195,7 @@ impl Item {
     ///
     /// [`Error::Memory`] beyond its end.
     pub fn read_into(&self, at: u64, target: &mut [u8]) -> Result<(), Error> {
-        match &self.0 {
+        match &self.held {
             Held::Small(bytes) => {
                 let start = usize::try_from(at).unwrap_or(usize::MAX);
                 let part = bytes.get(start..).and_then(|rest| rest.get(..target.len()));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Layout of the memory that the members of a queue share: one sealed, sparse memfd.
 //!
-//! - **Layout** 0 [`Header`] · 4,096 heads of the free lists, u32 each · 8,192 tags of the members, u32 each · 24,576 slots, 128 bytes
-//!   each · the order of what waits, u32 each · from the next multiple of 4,096 the blocks. Untouched pages take no memory
+//! - **Layout** 0 [`Header`] · 4,096 heads of the free lists, u32 each · 8,192 tags of the members, u32 each · 24,576 debts of the
+//!   members, u64 each · 57,344 slots, 128 bytes each · the order of what waits, u32 each · from the next multiple of 4,096 the blocks.
+//!   Untouched pages take no memory
 //! - **Owner** every word is written under the queue's lock, except the lock itself, the words to sleep on and a member's own tag;
-//!   a block, and the bytes in a slot, belong to the member that the slot names
+//!   a block, and the bytes and the label in a slot, belong to the member that the slot names
 //! - **Not here** trust: an index, an offset or a length that is read here is checked before it is used (`table`)
 
 use memlift_ground::region::AtomicLayout;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// "memliftq", read as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memliftq");
 /// Version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Slots, a power of two: the most items that wait or are looked at.
 pub const SLOTS: u32 = 1 << 20;
 /// The most processes that use one queue at once.
@@ -22,8 +23,10 @@ pub const MEMBERS: u32 = 4096;
 pub const HEADS_AT: u64 = 4096;
 /// Where the members' tags lie.
 pub const TAGS_AT: u64 = 8192;
+/// Where the members' debts lie (`ledger`).
+pub const DEBTS_AT: u64 = TAGS_AT + MEMBERS as u64 * 4;
 /// Where the slots lie.
-pub const SLOTS_AT: u64 = TAGS_AT + MEMBERS as u64 * 4;
+pub const SLOTS_AT: u64 = DEBTS_AT + MEMBERS as u64 * 8;
 /// Bytes of a slot.
 pub const SLOT_BYTES: u64 = 128;
 /// Bytes that fit into the slot itself.
@@ -54,8 +57,8 @@ pub struct Header {
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// Reserved, always zero.
-    pub reserved: AtomicU32,
+    /// How debts are counted: a [`Ledger`](super::Ledger).
+    pub ledger: AtomicU32,
     /// Items that may wait at once; 0: no limit but the slots.
     pub items_max: AtomicU64,
     /// Bytes of address space for blocks.
@@ -78,8 +81,8 @@ pub struct Header {
     pub writing: AtomicU32,
     /// Slots that are being read.
     pub reading: AtomicU32,
-    /// Reserved, always zero.
-    pub reserved2: AtomicU32,
+    /// 1: some member watches the bell, so it is rung and silenced from now on.
+    pub watched: AtomicU32,
     /// End of the blocks given out so far.
     pub bump: AtomicU64,
     /// Bytes of the blocks that have memory.
@@ -88,7 +91,10 @@ pub struct Header {
     pub viewed_bytes: AtomicU64,
     /// Number of the next item.
     pub next_number: AtomicU64,
-    line3: AtomicU64,
+    /// The highest number that a member ever had, plus one.
+    pub members: AtomicU32,
+    /// Reserved, always zero.
+    pub reserved: AtomicU32,
     /// Counts items; getters sleep on it.
     pub items: AtomicU32,
     /// Getters that sleep.
@@ -98,6 +104,11 @@ pub struct Header {
     pub room: AtomicU32,
     /// Putters that sleep.
     pub room_sleepers: AtomicU32,
+    line5: [AtomicU64; 7],
+    /// Counts the times at which no task was left; joiners sleep on it.
+    pub done: AtomicU32,
+    /// Joiners that sleep.
+    pub done_sleepers: AtomicU32,
 }
 
 /// One item's place.
@@ -120,6 +131,8 @@ pub struct Slot {
     pub bytes: AtomicU64,
     /// 1: its block has memory.
     pub touched: AtomicU64,
+    /// Numbers that the putter wrote beside the item.
+    pub label: [AtomicU64; 2],
 }
 
 const _: () = {
@@ -129,7 +142,9 @@ const _: () = {
     assert!(offset_of!(Header, used) == 128);
     assert!(offset_of!(Header, items) == 192);
     assert!(offset_of!(Header, room) == 256);
-    assert!(size_of::<Slot>() <= INLINE_AT as usize);
+    assert!(offset_of!(Header, done) == 320);
+    assert!(SLOTS_AT == 57344);
+    assert!(size_of::<Slot>() == INLINE_AT as usize);
     assert!(INLINE_AT + INLINE_BYTES == SLOT_BYTES);
     assert!(SLOTS.is_power_of_two());
 };

@@ -8,7 +8,8 @@
 //! - **Layout** an identity is the number in the low 12 bits and the tag in the next 19; never 0. Tags keep a dead member and its
 //!   number's next holder apart
 
-use super::layout::{MEMBERS, TAGS_AT};
+use super::layout::{Header, MEMBERS, TAGS_AT};
+use super::ledger::{Ledger, debt};
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use memlift_ground::region::{Region, RegionOffset};
@@ -52,7 +53,7 @@ impl Member {
     ///
     /// [`Error::System`] when the memfd cannot be opened again (no `/proc`, no descriptors left), or when 4,096 processes use the
     /// queue.
-    pub fn join(region: &Region, next_tag: &AtomicU32) -> Result<Member, Error> {
+    pub fn join(region: &Region, head: &Header, ledger: Ledger) -> Result<Member, Error> {
         let doing = "joining a queue";
         let base = region.as_fd().ok_or(Error::Closed { what: "queue" })?;
         let own: OwnedFd = rustix::fs::open(
@@ -66,9 +67,19 @@ impl Member {
             let wanted = lock_of(number, libc::F_WRLCK);
             // SAFETY: the descriptor is open and the struct lives as long as the call.
             if unsafe { libc::fcntl(lock.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) } == 0 {
-                let drawn = next_tag.fetch_add(1, Ordering::Relaxed) % TAG_MAX + 1;
+                let debt = debt(region, number)?;
+                if ledger == Ledger::Calls && debt.load(Ordering::Relaxed) != 0 {
+                    // A dead member's call, which nobody has asked for yet.
+                    let free = lock_of(number, libc::F_UNLCK);
+                    // SAFETY: the descriptor is open and the struct lives as long as the call.
+                    unsafe { libc::fcntl(lock.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const free) };
+                    continue;
+                }
+                debt.store(0, Ordering::Relaxed);
+                let drawn = head.next_tag.fetch_add(1, Ordering::Relaxed) % TAG_MAX + 1;
                 let identity = drawn << NUMBER_BITS | number;
                 tag(region, number)?.store(identity, Ordering::SeqCst);
+                head.members.fetch_max(number + 1, Ordering::Relaxed);
                 return Ok(Member { identity, lock });
             }
             let source = std::io::Error::last_os_error();
@@ -85,10 +96,30 @@ impl Member {
         if identity == self.identity {
             return true;
         }
-        let number = identity & (MEMBERS - 1);
-        if tag(region, number).is_ok_and(|tag| tag.load(Ordering::SeqCst) != identity) {
+        let number = Member::number_of(identity);
+        if Member::had_number_last(region, identity).is_ok_and(|had| !had) {
             return false;
         }
+        self.is_locked(number)
+    }
+
+    /// Returns true if a living member has that number.
+    pub fn is_number_alive(&self, number: u32) -> bool {
+        number == Member::number_of(self.identity) || self.is_locked(number)
+    }
+
+    /// The number in an identity.
+    pub fn number_of(identity: u32) -> u32 {
+        identity & (MEMBERS - 1)
+    }
+
+    /// Returns true if nobody had the number of `identity` after it.
+    pub fn had_number_last(region: &Region, identity: u32) -> Result<bool, Error> {
+        Ok(tag(region, Member::number_of(identity))?.load(Ordering::SeqCst) == identity)
+    }
+
+    /// Asks the kernel; true if it cannot tell. A lock of one's own opening is not seen.
+    fn is_locked(&self, number: u32) -> bool {
         let mut asked = lock_of(number, libc::F_WRLCK);
         // SAFETY: the descriptor is open and the struct lives as long as the call.
         let ok =

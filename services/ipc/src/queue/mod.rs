@@ -10,10 +10,12 @@
 //! - **Not here** peers that lie: members are processes that were given the descriptor on purpose (`Client` and `Server` are for
 //!   others). What they write into the books is checked all the same, so that it fails a call and not a process
 
+mod bell;
 #[expect(unsafe_code, reason = "copies into blocks of the queue, and gives them memory")]
 mod item;
 #[expect(unsafe_code, reason = "promises that the shared words are atomics only")]
 mod layout;
+mod ledger;
 mod lock;
 #[expect(unsafe_code, reason = "locks on bytes of a file, by fcntl")]
 mod member;
@@ -25,9 +27,11 @@ mod tests;
 use crate::error::Error;
 use crate::fork;
 use crate::payload::Outgoing;
+use bell::Bell;
 use item::{Block, Held};
 pub use item::{Item, Reserved};
 use layout::*;
+pub use ledger::Ledger;
 use member::Member;
 use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
 use memlift_ground::region::{Access, Headroom, Region, RegionOffset, RegionOptions};
@@ -37,12 +41,15 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+pub use table::Label;
 use table::{Limits, Place, Table};
 
 /// How many forks may lie between the process that opened a queue and one that uses the same object.
 const FORKS: usize = 16;
 /// Interval at which a putter without room looks for members that died.
 const LOOK: Duration = Duration::from_millis(100);
+/// Longest sleep of a getter: a putter may die between its item and the wake.
+const WAKE: Duration = Duration::from_secs(1);
 /// Address space per byte of budget: sizes that come and go leave gaps.
 const SPREAD: u64 = 4;
 
@@ -53,6 +60,8 @@ pub struct QueueOptions {
     pub items_max: u64,
     /// Bytes of memory that it may take; `None`: half of what is available now.
     pub bytes_max: Option<u64>,
+    /// Record of items that were taken.
+    pub ledger: Ledger,
 }
 
 /// State of a queue at one moment.
@@ -79,6 +88,7 @@ pub struct Queue(Arc<Shared>);
 
 struct Shared {
     region: Region,
+    bell: Bell,
     limits: Limits,
     /// State of each process that uses this object, by fork generation.
     own: [OnceLock<Own>; FORKS],
@@ -151,7 +161,7 @@ impl Shared {
         if let Some(own) = place.get() {
             return Ok(own);
         }
-        let member = Member::join(&self.region, &self.head().next_tag)?;
+        let member = Member::join(&self.region, self.head(), self.limits.ledger)?;
         let wait = WaitPolicy::AUTO;
         Ok(place.get_or_init(|| Own {
             member,
@@ -162,7 +172,7 @@ impl Shared {
     }
 
     fn table(&self) -> Table<'_> {
-        Table { region: &self.region, head: self.head(), limits: &self.limits }
+        Table { region: &self.region, head: self.head(), limits: &self.limits, bell: &self.bell }
     }
 
     /// Runs `step` under the lock.
@@ -239,18 +249,21 @@ impl Queue {
         head.items_max.store(options.items_max, Ordering::Relaxed);
         head.pool_bytes.store(pool_bytes, Ordering::Relaxed);
         head.budget_bytes.store(budget_bytes, Ordering::Relaxed);
-        let limits = Limits { items_max: options.items_max, pool_bytes, budget_bytes };
-        Table { region: &region, head, limits: &limits }.reset()?;
+        head.ledger.store(options.ledger as u32, Ordering::Relaxed);
+        let limits =
+            Limits { items_max: options.items_max, pool_bytes, budget_bytes, ledger: options.ledger };
+        let bell = Bell::new()?;
+        Table { region: &region, head, limits: &limits, bell: &bell }.reset()?;
         head.magic.store(MAGIC, Ordering::Release);
-        Queue::of(region, limits)
+        Queue::of(region, bell, limits)
     }
 
-    /// Opens the queue behind a descriptor that another process passed on.
+    /// Opens the queue behind the descriptors ([`Queue::as_fds`]) that another process passed on.
     ///
     /// # Errors
     ///
     /// [`Error::PeerFault`] if it is none; [`Error::Memory`], [`Error::System`].
-    pub fn from_fd(fd: OwnedFd) -> Result<Queue, Error> {
+    pub fn from_fds([fd, bell]: [OwnedFd; 2]) -> Result<Queue, Error> {
         let bytes = rustix::fs::fstat(&fd).map_err(Error::system("looking at a queue"))?.st_size as u64;
         if bytes <= POOL_AT {
             return Err(Error::peer_fault("a queue that is too short"));
@@ -264,19 +277,109 @@ impl Queue {
             items_max: head.items_max.load(Ordering::Relaxed),
             pool_bytes: head.pool_bytes.load(Ordering::Relaxed).min(bytes - POOL_AT),
             budget_bytes: head.budget_bytes.load(Ordering::Relaxed),
+            ledger: Ledger::from_word(head.ledger.load(Ordering::Relaxed))?,
         };
-        Queue::of(region, limits)
+        Queue::of(region, Bell::from_fd(bell)?, limits)
     }
 
-    fn of(region: Region, limits: Limits) -> Result<Queue, Error> {
-        let queue = Queue(Arc::new(Shared { region, limits, own: [const { OnceLock::new() }; FORKS] }));
+    fn of(region: Region, bell: Bell, limits: Limits) -> Result<Queue, Error> {
+        let own = [const { OnceLock::new() }; FORKS];
+        let queue = Queue(Arc::new(Shared { region, bell, limits, own }));
         queue.0.own()?;
         Ok(queue)
     }
 
-    /// The descriptor that makes another process a member: pass it on and give it to [`Queue::from_fd`].
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.region.as_fd().expect("a queue's region is a memfd")
+    /// The descriptors that make another process a member: pass them on and give them to [`Queue::from_fds`].
+    pub fn as_fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.0.region.as_fd().expect("a queue's region is a memfd"), self.0.bell.as_fd()]
+    }
+
+    /// A descriptor that is readable while an item waits, to be waited for beside others. Never read it: a [`get`](Queue::get) does what it
+    /// needs. From now on the members make a system call when the queue becomes empty, and when it ceases to be.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if the books were spoilt.
+    pub fn readiness(&self) -> Result<BorrowedFd<'_>, Error> {
+        if self.0.head().watched.load(Ordering::Relaxed) == 0 {
+            self.0.locked(self.0.own()?, |table| {
+                table.head.watched.store(1, Ordering::Relaxed);
+                table.settle_bell();
+                Ok(())
+            })?;
+        }
+        Ok(self.0.bell.as_fd())
+    }
+
+    /// Reports an item that was taken as done ([`Ledger::Tasks`]); `false`: no item is left that was not reported.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if the books were spoilt.
+    pub fn task_done(&self) -> Result<bool, Error> {
+        let own = self.0.own()?;
+        let Some(is_last) = self.0.locked(own, |table| table.pay(own.member.identity))? else {
+            return Ok(false);
+        };
+        if is_last {
+            let head = self.0.head();
+            advance(&head.done, &head.done_sleepers, u32::MAX);
+        }
+        Ok(true)
+    }
+
+    /// Waits until nothing waits and everything that was taken is reported as done ([`Ledger::Tasks`]); what a member had taken that died
+    /// counts as done. `false`: it was not so until `until` (`None`: waits for ever).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`], [`Error::System`].
+    pub fn join(&self, until: Option<Instant>) -> Result<bool, Error> {
+        let own = self.0.own()?;
+        let head = self.0.head();
+        loop {
+            let parker = CounterParker::new(&head.done, &head.done_sleepers);
+            let before = parker.seen.get();
+            if self.0.locked_until(own, until, |table| table.is_settled(&own.member))? == Some(true) {
+                return Ok(true);
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return Ok(false);
+            }
+            let soon = until.map_or(now + LOOK, |until| until.min(now + LOOK));
+            let moved = || head.done.load(Ordering::SeqCst) != before;
+            self.0.wait(&own.putter, &parker, moved, Some(soon))?;
+        }
+    }
+
+    /// This process as a member. [`lost`](Queue::lost) takes it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] in a process that cannot become a member.
+    pub fn identity(&self) -> Result<u32, Error> {
+        Ok(self.0.own()?.member.identity)
+    }
+
+    /// Settles the call that this process has taken ([`Ledger::Calls`]): its answer is out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] in a process that cannot become a member.
+    pub fn settle_call(&self) -> Result<(), Error> {
+        let number = Member::number_of(self.0.own()?.member.identity);
+        ledger::debt(&self.0.region, number)?.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The first word of the label of the call that a dead member had taken and not settled ([`Ledger::Calls`]). It is told once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if the books were spoilt.
+    pub fn lost(&self, identity: u32) -> Result<Option<u64>, Error> {
+        self.0.locked(self.0.own()?, |table| table.lost(identity))
     }
 
     /// Items that wait.
@@ -358,6 +461,15 @@ impl Queue {
     ///
     /// As [`reserve`](Queue::reserve).
     pub fn put(&self, item: &[u8], until: Option<Instant>) -> Result<bool, Error> {
+        self.put_labelled(item, Label::default(), until)
+    }
+
+    /// As [`put`](Queue::put), with two numbers beside the item.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve`](Queue::reserve).
+    pub fn put_labelled(&self, item: &[u8], label: Label, until: Option<Instant>) -> Result<bool, Error> {
         if item.len() as u64 <= Queue::INLINE_BYTES {
             let own = self.0.own()?;
             let done = self.0.locked_until(own, until, |table| {
@@ -365,6 +477,7 @@ impl Queue {
                     return Ok(false);
                 };
                 self.0.region.window(Shared::inline_at(place.slot), INLINE_BYTES)?.write_from(item)?;
+                table.label(place.slot, label)?;
                 table.publish(place.slot)?;
                 Ok(true)
             })?;
@@ -379,6 +492,7 @@ impl Queue {
         }
         let Some(mut reserved) = self.reserve(item.len() as u64, until)? else { return Ok(false) };
         reserved.write(0, &Outgoing::from(item))?;
+        reserved.set_label(label)?;
         reserved.publish()?;
         Ok(true)
     }
@@ -402,9 +516,9 @@ impl Queue {
         loop {
             if !self.is_empty() {
                 let taken = self.0.locked_until(own, until, |table| {
-                    let Some(place) = table.take(own.member.identity)? else { return Ok(None) };
+                    let Some((place, label)) = table.take(own.member.identity)? else { return Ok(None) };
                     if place.bytes > INLINE_BYTES {
-                        return Ok(Some((place, None)));
+                        return Ok(Some((place, label, None)));
                     }
                     let mut bytes = vec![0; place.bytes as usize];
                     self.0
@@ -412,10 +526,10 @@ impl Queue {
                         .window(Shared::inline_at(place.slot), INLINE_BYTES)?
                         .read_into(&mut bytes)?;
                     table.release(place.slot)?;
-                    Ok(Some((place, Some(bytes))))
+                    Ok(Some((place, label, Some(bytes))))
                 })?;
                 let Some(taken) = taken else { return Ok(None) };
-                if let Some((place, inline)) = taken {
+                if let Some((place, label, inline)) = taken {
                     if self.0.limits.items_max != 0 || inline.is_some() {
                         advance(&head.room, &head.room_sleepers, 1);
                     }
@@ -425,15 +539,29 @@ impl Queue {
                             Held::Block(Block { queue: self.clone(), place, generation: fork::generation() })
                         }
                     };
-                    return Ok(Some(Item(held)));
+                    return Ok(Some(Item { held, label }));
                 }
             }
-            if until.is_some_and(|until| until <= Instant::now()) {
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                self.quiet(own, until)?;
                 return Ok(None);
             }
             let parker = CounterParker::new(&head.items, &head.items_sleepers);
-            self.0.wait(&own.getter, &parker, || !self.is_empty(), until)?;
+            let soon = until.map_or(now + WAKE, |until| until.min(now + WAKE));
+            self.0.wait(&own.getter, &parker, || !self.is_empty(), Some(soon))?;
         }
+    }
+
+    /// Silences a bell that rings for nothing: a member died as it rang it.
+    fn quiet(&self, own: &Own, until: Option<Instant>) -> Result<(), Error> {
+        if self.0.head().watched.load(Ordering::Relaxed) != 0 {
+            self.0.locked_until(own, until, |table| {
+                table.settle_bell();
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     fn block(&self, place: &Place) -> Result<memlift_ground::region::Window<'_>, Error> {

@@ -9,7 +9,9 @@
 //! - **Owner** the caller holds the lock
 //! - **Not here** waiting; copying
 
+use super::bell::Bell;
 use super::layout::*;
+use super::ledger::Ledger;
 use super::member::Member;
 use crate::error::Error;
 use memlift_ground::region::{Headroom, Region, RegionOffset};
@@ -34,6 +36,7 @@ pub struct Limits {
     pub items_max: u64,
     pub pool_bytes: u64,
     pub budget_bytes: u64,
+    pub ledger: Ledger,
 }
 
 /// The books, for whoever holds the lock.
@@ -41,7 +44,11 @@ pub struct Table<'a> {
     pub region: &'a Region,
     pub head: &'a Header,
     pub limits: &'a Limits,
+    pub bell: &'a Bell,
 }
+
+/// Numbers that a putter writes beside an item: they can be read when the item cannot.
+pub type Label = [u64; 2];
 
 /// A slot that is now the caller's.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +97,7 @@ impl Table<'_> {
         Ok(self.region.layout(RegionOffset(HEADS_AT + u64::from(class) * 4))?)
     }
 
-    fn order(&self, at: u32) -> Result<&AtomicU32, Error> {
+    pub fn order(&self, at: u32) -> Result<&AtomicU32, Error> {
         Ok(self.region.layout(RegionOffset(ORDER_AT + u64::from(at % SLOTS) * 4))?)
     }
 
@@ -158,9 +165,17 @@ impl Table<'_> {
         }
         slot.owner.store(owner, Relaxed);
         slot.bytes.store(bytes, Relaxed);
+        slot.label.iter().for_each(|word| word.store(0, Relaxed));
         slot.state.store(WRITING, Relaxed);
         add(&self.head.writing, 1);
         Ok(Some(Place { slot: index, offset, bytes, fresh }))
+    }
+
+    /// Writes the label of a slot that is being written.
+    pub fn label(&self, index: u32, label: Label) -> Result<(), Error> {
+        let slot = self.slot(index)?;
+        slot.label.iter().zip(label).for_each(|(word, value)| word.store(value, Relaxed));
+        Ok(())
     }
 
     /// Makes the slot's item ready to be taken.
@@ -169,14 +184,17 @@ impl Table<'_> {
         let put = self.head.put.load(Relaxed);
         slot.number.store(self.head.next_number.fetch_add(1, Relaxed), Relaxed);
         self.order(put)?.store(index, Relaxed);
+        if self.length() == 0 && self.is_watched() {
+            self.bell.set(true);
+        }
         slot.state.store(READY, Relaxed);
         add(&self.head.writing, -1);
         self.head.put.store(put.wrapping_add(1), Relaxed);
         Ok(())
     }
 
-    /// Takes the oldest item; `None`: there is none.
-    pub fn take(&self, owner: u32) -> Result<Option<Place>, Error> {
+    /// Takes the oldest item, with its label; `None`: there is none.
+    pub fn take(&self, owner: u32) -> Result<Option<(Place, Label)>, Error> {
         if self.length() == 0 {
             return Ok(None);
         }
@@ -193,14 +211,30 @@ impl Table<'_> {
         {
             return Err(Error::peer_fault(format!("slot {index} of a queue is not what its order says")));
         }
+        let label = [slot.label[0].load(Relaxed), slot.label[1].load(Relaxed)];
+        self.owe(owner, label[0])?;
         slot.owner.store(owner, Relaxed);
         slot.state.store(READING, Relaxed);
         self.head.taken.store(taken.wrapping_add(1), Relaxed);
+        if self.length() == 0 && self.is_watched() {
+            self.bell.set(false);
+        }
         add(&self.head.reading, 1);
         if class < CLASSES {
             add64(&self.head.viewed_bytes, room as i64);
         }
-        Ok(Some(Place { slot: index, offset, bytes, fresh: false }))
+        Ok(Some((Place { slot: index, offset, bytes, fresh: false }, label)))
+    }
+
+    fn is_watched(&self) -> bool {
+        self.head.watched.load(Relaxed) != 0
+    }
+
+    /// Makes the bell say what the queue holds, for a queue that is watched.
+    pub fn settle_bell(&self) {
+        if self.is_watched() {
+            self.bell.set(self.length() != 0);
+        }
     }
 
     /// Gives a slot back that was written or read.
@@ -404,6 +438,7 @@ impl Table<'_> {
         head.bump.store(bump, Relaxed);
         head.touched_bytes.store(touched, Relaxed);
         head.viewed_bytes.store(viewed, Relaxed);
+        self.settle_bell();
         Ok(())
     }
 }

@@ -5,14 +5,19 @@
 //!   would have it
 
 use super::*;
+use rustix::event::{PollFd, PollFlags, poll};
 
 fn queue(items_max: u64, bytes_max: u64) -> Queue {
-    Queue::new(&QueueOptions { items_max, bytes_max: Some(bytes_max) }).unwrap()
+    Queue::new(&QueueOptions { items_max, bytes_max: Some(bytes_max), ..QueueOptions::default() }).unwrap()
+}
+
+fn with_ledger(ledger: Ledger) -> Queue {
+    Queue::new(&QueueOptions { bytes_max: Some(1 << 20), ledger, ..QueueOptions::default() }).unwrap()
 }
 
 /// The same queue as another process has it.
 fn again(queue: &Queue) -> Queue {
-    Queue::from_fd(queue.as_fd().try_clone_to_owned().unwrap()).unwrap()
+    Queue::from_fds(queue.as_fds().map(|fd| fd.try_clone_to_owned().unwrap())).unwrap()
 }
 
 /// Runs `body` in a forked child, which dies by SIGKILL at its end.
@@ -227,7 +232,129 @@ fn spoilt_books_are_an_error() {
         assert!(matches!(queue.get(now()), Err(Error::PeerFault { .. })));
     }
     let memfd = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    assert!(Queue::from_fd(memfd.try_clone().unwrap()).is_err());
+    let opened = |memfd: &OwnedFd| {
+        let bell = queue(0, 1 << 20).as_fds()[1].try_clone_to_owned().unwrap();
+        Queue::from_fds([memfd.try_clone().unwrap(), bell])
+    };
+    assert!(opened(&memfd).is_err());
     rustix::fs::ftruncate(&memfd, POOL_AT + 4096).unwrap();
-    assert!(Queue::from_fd(memfd).is_err(), "not sealed, no queue");
+    assert!(opened(&memfd).is_err(), "not sealed, no queue");
+}
+
+/// Returns true if the queue's descriptor is readable.
+fn rings(queue: &Queue) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(queue.readiness().unwrap(), PollFlags::IN)];
+    poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+}
+
+#[test]
+fn the_descriptor_is_readable_while_something_waits() {
+    let queue = queue(0, 1 << 20);
+    let other = again(&queue);
+    queue.put(b"before it is watched", None).unwrap();
+    assert!(rings(&other) && rings(&queue), "what was there before counts");
+    for item in [&b"short"[..], &[7; 500]] {
+        other.put(item, None).unwrap();
+        assert!(rings(&queue));
+        drop(queue.get(now()).unwrap().unwrap());
+        assert!(rings(&other), "one is left");
+    }
+    drop(other.get(now()).unwrap().unwrap());
+    assert!(!rings(&queue) && !rings(&other));
+    assert!(queue.get(now()).unwrap().is_none() && !rings(&queue));
+    let reserved = queue.reserve(500, None).unwrap().unwrap();
+    assert!(!rings(&other), "it is not there yet");
+    reserved.publish().unwrap();
+    assert!(rings(&other));
+}
+
+#[test]
+fn whoever_dies_with_the_bell_in_hand_leaves_no_silent_item() {
+    // Where a member may die as it puts the first item or takes the last one, by what it has done until then.
+    let rung_only: fn(&Table<'_>) = |table| table.bell.set(true);
+    let put_and_no_more: fn(&Table<'_>) = |table| {
+        table.bell.set(true);
+        let place = table.reserve(4, 77).unwrap().unwrap();
+        let slot = table.slot(place.slot).unwrap();
+        slot.number.store(1 << 40, Ordering::Relaxed);
+        slot.state.store(READY, Ordering::Relaxed);
+    };
+    for (die, waits) in [(rung_only, false), (put_and_no_more, true)] {
+        let queue = queue(0, 1 << 20);
+        assert!(!rings(&queue));
+        dying(|| {
+            let own = queue.0.own().unwrap();
+            let guard = lock::lock(&queue.0.head().lock, &own.turn, &own.member, &queue.0.region, None);
+            die(&queue.0.table());
+            std::mem::forget(guard);
+        });
+        assert!(rings(&queue), "somebody looks");
+        let taken = match queue.get(now()).unwrap() {
+            // The table is made whole by whoever comes next.
+            None => queue.get(now()).unwrap(),
+            taken => taken,
+        };
+        assert_eq!(taken.is_some(), waits);
+        assert!(!rings(&queue), "nobody looks for ever at what is not there");
+    }
+}
+
+#[test]
+fn tasks_are_joined_and_those_of_the_dead_count_as_done() {
+    let queue = with_ledger(Ledger::Tasks);
+    assert!(queue.join(now()).unwrap() && !queue.task_done().unwrap());
+    for item in [&b"a"[..], &[1; 500], b"c"] {
+        queue.put(item, None).unwrap();
+    }
+    assert!(!queue.join(now()).unwrap());
+    let other = again(&queue);
+    drop((queue.get(None).unwrap(), other.get(None).unwrap()));
+    assert!(queue.task_done().unwrap() && queue.task_done().unwrap(), "its own, and one that it was handed");
+    assert!(!queue.task_done().unwrap() && !queue.join(now()).unwrap(), "one waits");
+    dying(|| drop(queue.get(None).unwrap().unwrap()));
+    assert!(queue.join(None).unwrap(), "whoever had the last one is dead");
+    assert!(!queue.task_done().unwrap());
+
+    queue.put(b"d", None).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(other.get(None).unwrap().is_some());
+            assert!(other.task_done().unwrap());
+        });
+        assert!(queue.join(None).unwrap());
+    });
+    assert!(again(&queue).join(now()).unwrap(), "a new member owes nothing");
+}
+
+#[test]
+fn the_call_of_a_dead_worker_is_told_once() {
+    let queue = with_ledger(Ledger::Calls);
+    let identity = |queue: &Queue| queue.identity().unwrap();
+    let told = again(&queue);
+    let ends: [fn(&Queue); 3] = [
+        |_| {},
+        |queue| queue.settle_call().unwrap(),
+        // Noted, and not yet taken.
+        |queue| queue.0.locked(queue.0.own().unwrap(), |table| table.owe(queue.identity()?, 40)).unwrap(),
+    ];
+    for (end, expected) in ends.into_iter().zip([Some(3), None, None]) {
+        queue.put_labelled(&[5; 300], [3, 9], None).unwrap();
+        queue.put_labelled(b"short", [40, 8], None).unwrap();
+        let shared =
+            Queue::new(&QueueOptions { bytes_max: Some(1 << 16), ..QueueOptions::default() }).unwrap();
+        dying(|| {
+            let item = queue.get(None).unwrap().unwrap();
+            assert_eq!((item.label(), item.bytes()), ([3, 9], 300));
+            end(&queue);
+            shared.put(&identity(&queue).to_le_bytes(), None).unwrap();
+        });
+        let own = shared.get(now()).unwrap().unwrap().to_vec().unwrap();
+        let worker = u32::from_le_bytes(own.try_into().unwrap());
+        let next = again(&queue);
+        assert_eq!(told.lost(identity(&next)).unwrap(), None, "a living worker that took nothing");
+        assert_eq!(told.lost(worker).unwrap(), expected);
+        assert_eq!(told.lost(worker).unwrap(), None, "once");
+        assert_eq!(told.get(now()).unwrap().unwrap().label(), [40, 8]);
+        told.settle_call().unwrap();
+    }
 }
