@@ -2,7 +2,7 @@
 //! Traces put together by hand: what is read from them, what replays make of them, what is refused.
 
 use memlift_spec::trace::{
-    CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
+    CHUNK_USED_AT, CHUNKS_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
 };
 
 use super::*;
@@ -26,7 +26,7 @@ fn put(bytes: &mut [u8], index: usize, value: u64) {
 
 /// A trace with these chunks: process, parent, thread, sequence, records.
 fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER_BYTES];
+    let mut bytes = vec![0; CHUNKS_AT];
     for &(process, parent, thread, sequence, records) in chunks {
         let used = RECORD_BYTES * (1 + records.len());
         let length = used.next_multiple_of(HEADER_BYTES);
@@ -217,7 +217,7 @@ fn what_exec_has_made_new_goes_on_where_the_old_one_was() {
     // Nothing is known of 1 to 4 ms; its CPU time counts from the old one's.
     let new = [mark(Kind::Mark, 6 * MS, 3 * MS, 0), mark(Kind::End, 9 * MS, 6 * MS, 0)];
     let mut bytes = file(&[(1, 0, 1, 0, &old), (2, 0, 2, 0, &new)], 9 * MS);
-    let second = 2 * HEADER_BYTES + 24;
+    let second = CHUNKS_AT + HEADER_BYTES + 24;
     bytes[second..second + 4].copy_from_slice(&1u32.to_le_bytes());
     let trace = Trace::read(&bytes).unwrap();
     assert_eq!((trace.threads[1].parent, trace.cpu_ns), (Some(0), 6 * MS));
@@ -281,29 +281,29 @@ fn every_fault_names_its_field_and_the_fix() {
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         bytes
     };
-    let chunk = HEADER_BYTES;
+    let chunk = CHUNKS_AT;
     let cases: Vec<(Vec<u8>, &str, &str)> = vec![
         (good[..100].to_vec(), "size (byte 0)", "give what `memlift record` wrote"),
         (word_of(0, 7), "magic (byte 0)", "this is no trace"),
-        (word_of(8, 3), "version (byte 8): 0x3", "this memlift reads version 2"),
+        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 3"),
         (word_of(16, 12345), "limit (byte 16)", "record again"),
         (word_of(64, 1 << 19), "claimed (byte 64)", "shorter than what was claimed"),
         (word_of(128, 2), "finished (byte 128)", "0 or 1"),
-        (word_of(80, 0), "chunk.thread (byte 4096)", "the header counts fewer"),
-        (word_of(chunk, 0x1000_1234_5678), "chunk.magic (byte 4096)", "no chunk begins here"),
-        (word_of(chunk, 0x4843_4c4d | 100 << 32), "chunk.bytes (byte 4096): 0x64", "a multiple of 4096"),
-        (word_of(chunk, 0x4843_4c4d | 8192 << 32), "chunk.bytes (byte 4096)", "cut off"),
-        (word_of(chunk + 8, 65), "chunk.used (byte 4096): 0x41", "in steps of 64"),
-        (word_of(chunk + 8, 64 | 3 << 32), "chunk.sequence (byte 4096): 0x3", "not in order"),
-        (word_of(chunk + 16, 1 << 32), "chunk.process (byte 4096)", "count from 1"),
-        (word_of(chunk + 64, 5), "record.kind (byte 4160): 0x5", "no kind of this version"),
-        (word_of(chunk + 72, u64::MAX), "record.time (byte 4160)", "2^60"),
-        (word_of(chunk + 64 + 128 + 40, u64::MAX), "record.bytes_read (byte 4288)", "2^47"),
+        (word_of(80, 0), "chunk.thread (byte 69632)", "the header counts fewer"),
+        (word_of(chunk, 0x1000_1234_5678), "chunk.magic (byte 69632)", "no chunk begins here"),
+        (word_of(chunk, 0x4843_4c4d | 100 << 32), "chunk.bytes (byte 69632): 0x64", "a multiple of 4096"),
+        (word_of(chunk, 0x4843_4c4d | 8192 << 32), "chunk.bytes (byte 69632)", "cut off"),
+        (word_of(chunk + 8, 65), "chunk.used (byte 69632): 0x41", "in steps of 64"),
+        (word_of(chunk + 8, 64 | 3 << 32), "chunk.sequence (byte 69632): 0x3", "not in order"),
+        (word_of(chunk + 16, 1 << 32), "chunk.process (byte 69632)", "count from 1"),
+        (word_of(chunk + 64, 5), "record.kind (byte 69696): 0x5", "no kind of this version"),
+        (word_of(chunk + 72, u64::MAX), "record.time (byte 69696)", "2^60"),
+        (word_of(chunk + 64 + 128 + 40, u64::MAX), "record.bytes_read (byte 69824)", "2^47"),
         (word_of(chunk + 64 + 64 + 16, 9 * MS), "mark.cpu", "clock went back"),
-        (word_of(chunk + 64, 66), "record.parameter (byte 4160)", "no call"),
+        (word_of(chunk + 64, 66), "record.parameter (byte 69696)", "no call"),
         (
             file(&[(1, 0, 1, 0, &records), (2, 0, 1, 1, &records)], 9),
-            "chunk.thread (byte 8192)",
+            "chunk.thread (byte 73728)",
             "another process",
         ),
     ];
