@@ -2,7 +2,8 @@
 //! Traces put together by hand: what is read from them, what replays make of them, what is refused.
 
 use memlift_spec::trace::{
-    CHUNK_USED_AT, CHUNKS_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
+    CHUNK_USED_AT, CHUNKS_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Reason, Record,
+    VERSION, word,
 };
 
 use super::*;
@@ -60,6 +61,21 @@ fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
         put(&mut bytes, index, value);
     }
     bytes
+}
+
+/// A wait that thread `waker` ended; 0: nobody did.
+fn waited(at: u64, wall: u64, waker: u64, woken: u64) -> Record {
+    let words = [at, wall, waker, woken, 0, 0, 0];
+    Record { kind: Kind::Waited, parameter: Reason::Memory as u32, words }
+}
+
+/// Returns how often one thread awaits what the other one signals.
+fn awaited(trace: &Trace, waiter: usize, waker: usize) -> usize {
+    let steps = |thread: usize| trace.threads[thread].steps.iter().map(|step| step.what);
+    let signals: Vec<What> = steps(waker).collect();
+    steps(waiter)
+        .filter(|what| matches!(what, What::Await(event) if signals.contains(&What::Signal(*event))))
+        .count()
 }
 
 fn slow_dsa() -> Device {
@@ -167,12 +183,8 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     gap.insert(2, mark(Kind::Mark, 10 * MS + MS / 10, 3 * MS, 0));
     let bytes = file(&[(1, 0, 1, 0, &gap), (2, 1, 2, 0, &child)], 11 * MS);
     let trace = Trace::read(&bytes).unwrap();
-    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Begin(1)));
-    assert!(
-        trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)),
-        "{:?}",
-        trace.threads[0].steps
-    );
+    assert_eq!(awaited(&trace, 1, 0), 1, "it was started");
+    assert_eq!(awaited(&trace, 0, 1), 1, "{:?}", trace.threads[0].steps);
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(11 * MS));
@@ -181,34 +193,110 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     // A thread says that it is done and then ends: the wait is over first, and was for it all the same.
     gap[2] = mark(Kind::Mark, 10 * MS - MS / 10, 3 * MS, 0);
     let trace = Trace::read(&file(&[(1, 0, 1, 0, &gap), (2, 1, 2, 0, &child)], 11 * MS)).unwrap();
-    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)));
+    assert_eq!(awaited(&trace, 0, 1), 1);
 }
 
 /// A pool's thread that is told to end when all is done does not hold the program up where all is done sooner.
 #[test]
-fn a_wait_that_a_join_ended_ends_when_the_join_begins() {
+fn a_wait_ends_as_long_after_what_ended_it_as_it_did() {
     let parent = [
         mark(Kind::Mark, 0, 0, 0),
         mark(Kind::Mark, MS, MS, 0),
         call(Kind::Copy, MS, 8 * MS, 8 << 20),
         mark(Kind::Mark, 9 * MS, 9 * MS, 0),
-        mark(Kind::Mark, 9 * MS + MS / 10, 9 * MS, 0),
-        mark(Kind::End, 10 * MS, 10 * MS - MS / 10, 0),
+        waited(9 * MS + MS / 100, 9 * MS / 100, 2, 9 * MS + MS / 11),
+        mark(Kind::Mark, 9 * MS + MS / 10, 9 * MS + MS / 100, 0),
+        mark(Kind::End, 10 * MS, 10 * MS - 9 * MS / 100, 0),
     ];
     let child = [
         mark(Kind::Mark, MS / 2, 0, 0),
+        waited(MS / 2, 17 * MS / 2 + MS / 20, 1, 9 * MS),
         mark(Kind::Mark, 9 * MS + MS / 20, 0, 0),
         mark(Kind::End, 9 * MS + MS / 10, MS / 20, 0),
     ];
-    let bytes = file(&[(1, 0, 1, 0, &parent), (2, 1, 2, 0, &child)], 10 * MS);
+    let bytes = file(&[(1, 0, 1, 0, &parent), (1, 0, 2, 0, &child)], 10 * MS);
     let trace = Trace::read(&bytes).unwrap();
-    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)), "{:?}", trace.threads);
-    assert!(trace.threads[1].steps.iter().any(|step| step.what == What::Wait && step.ns > 8 * MS));
+    assert_eq!((awaited(&trace, 0, 1), awaited(&trace, 1, 0)), (1, 2), "{:?}", trace.threads);
+    assert_eq!(trace.waits.explained_ns, 9 * MS / 100 + 17 * MS / 2 + MS / 20);
+    assert_eq!((trace.waits.unexplained_ns, trace.waits.outside_ns), (0, 0));
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(10 * MS));
     let (_, with) = slow_dsa().best_size(&trace, &cpu);
     assert!(with.wall < Time::from_ns(4 * MS) && with.wall > Time::from_ns(2 * MS), "{:?}", with.wall);
+}
+
+#[test]
+fn a_later_record_of_a_wait_corrects_the_first_and_strangers_end_none() {
+    let first = [
+        mark(Kind::Mark, 0, 0, 0),
+        waited(MS, 3 * MS, 0, 0),
+        mark(Kind::Mark, 4 * MS, MS, 0),
+        waited(MS, 3 * MS, 2, 3 * MS),
+        waited(5 * MS, MS, 77, 5 * MS),
+        waited(7 * MS, MS, 1, 7 * MS),
+        mark(Kind::End, 9 * MS, 4 * MS, 0),
+    ];
+    let second = [mark(Kind::Mark, 0, 0, 0), mark(Kind::End, 8 * MS, 8 * MS, 0)];
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second)], 9 * MS)).unwrap();
+    assert_eq!(awaited(&trace, 0, 1), 1, "{:?}", trace.threads[0].steps);
+    let outside: Vec<u64> = trace.threads[0]
+        .steps
+        .iter()
+        .filter(|step| step.what == What::Sleep)
+        .map(|step| step.at_ns)
+        .collect();
+    assert_eq!(outside, [5 * MS, 7 * MS], "a thread that is not there, and the waiter itself, end no wait");
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(9 * MS));
+}
+
+/// Whoever woke whom, at whatever time: nothing changes where nothing is changed, and no damage keeps a replay from its end.
+#[test]
+fn a_replay_of_any_waits_takes_the_recorded_time() {
+    let mut state = 7u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % below
+    };
+    for round in 0..300 {
+        let threads = 1 + draw(5);
+        let mut last = 0;
+        let all: Vec<Vec<Record>> = (0..threads)
+            .map(|thread| {
+                let (mut now, mut on_core) = (draw(3 * MS), 0);
+                let mut records = vec![mark(Kind::Mark, now, 0, 0)];
+                for _ in 0..draw(20) {
+                    let length = 1 + draw(MS);
+                    match draw(3) {
+                        0 => {
+                            records.push(call(Kind::Copy, now, length, length));
+                            on_core += length;
+                        }
+                        1 => {
+                            let at = if draw(8) == 0 { draw(20 * MS) } else { now + draw(length) };
+                            records.push(waited(now, length, draw(threads + 2), at));
+                        }
+                        _ => on_core += draw(length + 1),
+                    }
+                    now += length;
+                    if draw(3) == 0 {
+                        records.push(mark(Kind::Mark, now, on_core, 0));
+                    }
+                }
+                let kind = if thread == 0 || draw(2) == 0 { Kind::End } else { Kind::Mark };
+                records.push(mark(kind, now, on_core, 0));
+                last = last.max(now);
+                records
+            })
+            .collect();
+        let chunks: Vec<(u32, u32, u32, u32, &[Record])> =
+            all.iter().zip(1..).map(|(records, number)| (1, 0, number, 0, &records[..])).collect();
+        let trace = Trace::read(&file(&chunks, last)).unwrap();
+        let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+        let run = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+        assert_eq!(run.wall, Time::from_ns(last), "round {round}: {:?}", trace.threads);
+    }
 }
 
 #[test]
@@ -482,10 +570,7 @@ fn what_begins_in_the_middle_of_a_wait_for_another_end_begins_then() {
     let other = [mark(Kind::Mark, 5 * MS, 0, 0), mark(Kind::End, 19 * MS / 2, 9 * MS / 2, 0)];
     let bytes = file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second), (2, 1, 3, 0, &other)], 10 * MS);
     let trace = Trace::read(&bytes).unwrap();
-    let order: Vec<What> = trace.threads[0].steps.iter().map(|step| step.what).collect();
-    let [begin, join] =
-        [What::Begin(2), What::Join(1)].map(|what| order.iter().position(|one| *one == what).unwrap());
-    assert!(begin < join, "{order:?}");
+    assert_eq!((awaited(&trace, 2, 0), awaited(&trace, 0, 1)), (1, 1), "{:?}", trace.threads[0].steps);
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(10 * MS));
 }
