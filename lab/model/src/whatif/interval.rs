@@ -46,8 +46,9 @@ fn waits(thread: &mut Thread, records: &[Record]) -> Vec<Piece> {
         if record.parameter == Reason::Start as u32 {
             thread.started_by = waker;
         } else {
-            // A later one of the same start knows better.
-            found.insert(at_ns, (wall_ns, waker));
+            // A later one of the same start knows better who ended it, and was written later.
+            let wait = found.entry(at_ns).or_insert((wall_ns, waker));
+            wait.1 = waker.map(|waker| Waker { over_ns: at_ns.saturating_add(wait.0), ..waker }).or(wait.1);
         }
     }
     let piece = |(at_ns, (wall_ns, waker)): (u64, (u64, Option<Waker>))| {
@@ -96,7 +97,7 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
                 if from.is_none() {
                     thread.begin_ns = before.at_ns;
                 }
-                interval(&mut thread, (&before, &mark), &since, begun_before(&mut waits, mark.at_ns));
+                interval(&mut thread, (&before, &mark), &since, over_by(&mut waits, mark.at_ns));
                 since.clear();
                 from = Some(mark);
                 thread.ended |= record.kind == Kind::End;
@@ -136,11 +137,12 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
     Ok(thread)
 }
 
-/// Takes the waits that began before this time.
-fn begun_before<'a>(waits: &mut &'a [Piece], at_ns: u64) -> &'a [Piece] {
-    let (begun, later) = waits.split_at(waits.partition_point(|wait| wait.at_ns < at_ns));
+/// Takes the waits that were over by this time. One may begin shortly before the mark that was made because of it.
+fn over_by<'a>(waits: &mut &'a [Piece], at_ns: u64) -> &'a [Piece] {
+    let over = waits.iter().take_while(|wait| wait.at_ns.saturating_add(wait.wall_ns) <= at_ns).count();
+    let (over, later) = waits.split_at(over);
     *waits = later;
-    begun
+    over
 }
 
 /// Returns the steps between two marks.

@@ -321,10 +321,17 @@ impl Trace {
 
     /// Finds each thread's parent.
     fn find_parents(&mut self, heads: &[Chunk]) {
+        // A process begins with the thread that has its id, whichever made the first record.
         let mut first_of: BTreeMap<u32, usize> = BTreeMap::new();
+        for (index, head) in heads.iter().enumerate() {
+            let first = first_of.entry(head.process).or_insert(index);
+            if head.tid == head.pid && heads[*first].tid != head.pid {
+                *first = index;
+            }
+        }
         let mut of_pid: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (index, head) in heads.iter().enumerate() {
-            let first = *first_of.entry(head.process).or_insert(index);
+            let first = first_of[&head.process];
             let of = |pid: u32| of_pid.get(&pid).map_or(&[][..], Vec::as_slice);
             let another = |other: &&usize| heads[**other].process != head.process;
             let parent = if index != first {
@@ -350,8 +357,7 @@ impl Trace {
                 }
             };
             let begin = self.threads[index].begin_ns;
-            self.threads[index].parent =
-                parent.filter(|parent| *parent < index && self.threads[*parent].begin_ns <= begin);
+            self.threads[index].parent = parent.filter(|parent| self.threads[*parent].begin_ns <= begin);
             of_pid.entry(head.pid).or_default().push(index);
         }
     }
@@ -366,7 +372,7 @@ impl Trace {
         for (index, thread) in self.threads.iter_mut().enumerate() {
             let mut at_ns = thread.begin_ns;
             if let Some(waker) = thread.started_by
-                && let Some(starter) = number.get(&waker.thread).filter(|starter| **starter < index)
+                && let Some(starter) = number.get(&waker.thread).filter(|starter| **starter != index)
             {
                 thread.parent = Some(*starter);
                 at_ns = waker.at_ns.min(at_ns);
