@@ -61,7 +61,8 @@ pub fn run(data: &[u8]) {
         assert_eq!(once, replay(&trace, &cpu, timing, device, 4096));
         assert!(once.wall >= Time::ZERO && once.offloaded <= trace.calls().count() as u64);
     }
-    let _ = dsa.best_size(&trace, &cpu);
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    let _ = dsa.best_size(&trace, &cpu, &without);
 }
 
 /// Bytes of a trace with these threads: process, thread, records.

@@ -23,6 +23,8 @@ pub struct Outcome {
     pub calls: Time,
     /// CPU time that threads waited for the device, in UMWAIT or spinning: nobody else had the core.
     pub waiting: Time,
+    /// CPU time, waiting for the device included, of the thread that has the most of it.
+    pub busiest: Time,
     /// Calls that the device took.
     pub offloaded: u64,
     /// Bytes of those calls.
@@ -31,6 +33,15 @@ pub struct Outcome {
     pub read_bytes: u64,
     /// Bytes that calls wrote to memory.
     pub written_bytes: u64,
+}
+
+impl Outcome {
+    /// The time that all this work takes where its input never keeps it waiting: that of the thread that has most to do, or of all on so
+    /// many cores.
+    #[must_use]
+    pub fn saturated(&self, cores: u64) -> Time {
+        self.busiest.max(Time::from_ps((self.cpu + self.waiting).as_ps() / cores.max(1)))
+    }
 }
 
 /// How calls are timed that stay with the CPU.
@@ -69,6 +80,8 @@ struct Run<'a> {
     waiting: Vec<(usize, Time)>,
     /// Threads that found the device's queue full, with their calls.
     full: std::collections::VecDeque<(usize, usize)>,
+    /// CPU time of each thread, waiting for the device included.
+    held: Vec<Time>,
     end: Time,
     outcome: Outcome,
 }
@@ -84,13 +97,14 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
         from_bytes,
         engine: device.engine(),
         calendar: Calendar::new(),
-        shadow: Shadow::new(cpu.cache_bytes, trace.calls().count()),
+        shadow: Shadow::new(cpu.cache_bytes, (timing == Timing::Modelled).then(|| trace.calls().count())),
         next: vec![0; threads],
         happened: vec![None; trace.events],
         awaiting: vec![None; trace.events],
         busy: trace.threads.iter().map(busy).collect(),
         waiting: Vec::new(),
         full: std::collections::VecDeque::new(),
+        held: vec![Time::ZERO; threads],
         end: Time::ZERO,
         outcome: Outcome::default(),
     };
@@ -105,6 +119,7 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
     run.outcome.wall = run.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
     let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
     run.outcome.cpu = run.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
+    run.outcome.busiest = run.held.iter().copied().max().unwrap_or(Time::ZERO);
     run.outcome
 }
 
@@ -132,7 +147,8 @@ impl Run<'_> {
                             let (thread, since) = self.waiting[done];
                             let wake = self.engine.wake();
                             self.outcome.waiting = self.outcome.waiting + (now - since);
-                            self.outcome.cpu = self.outcome.cpu + wake;
+                            self.held[thread] = self.held[thread] + (now - since);
+                            self.works(thread, wake);
                             self.calendar.after(wake, Event::Thread(thread));
                         }
                         if let Some((thread, call)) = self.full.pop_front() {
@@ -158,7 +174,7 @@ impl Run<'_> {
             let ns = Time::from_ns(step.ns);
             match step.what {
                 What::Compute => {
-                    self.outcome.cpu = self.outcome.cpu + Time::from_ns(step.cpu_ns);
+                    self.works(thread, Time::from_ns(step.cpu_ns));
                     return self.calendar.after(ns, Event::Thread(thread));
                 }
                 What::Wait | What::Sleep => return self.calendar.after(ns, Event::Thread(thread)),
@@ -176,6 +192,11 @@ impl Run<'_> {
                 What::Call(call) => return self.call(thread, call, step),
             }
         }
+    }
+
+    fn works(&mut self, thread: usize, time: Time) {
+        self.outcome.cpu = self.outcome.cpu + time;
+        self.held[thread] = self.held[thread] + time;
     }
 
     fn happen(&mut self, event: usize) {
@@ -201,13 +222,13 @@ impl Run<'_> {
                 };
                 let time = Time::from_ns(ns);
                 self.traffic(call, residency.source, residency.target, true);
-                self.outcome.cpu = self.outcome.cpu + time;
+                self.works(thread, time);
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }
             Placed::Queue => {
                 let submit = self.engine.submit();
-                self.outcome.cpu = self.outcome.cpu + submit;
+                self.works(thread, submit);
                 self.outcome.calls = self.outcome.calls + submit;
                 self.calendar.after(submit, Event::Submitted(thread, index));
             }
@@ -217,7 +238,7 @@ impl Run<'_> {
                 self.count(call);
                 // The bytes are the same, whoever moves them.
                 self.traffic(call, 0, 0, true);
-                self.outcome.cpu = self.outcome.cpu + core;
+                self.works(thread, core);
                 self.outcome.calls = self.outcome.calls + core;
                 self.calendar.at(done, Event::Thread(thread));
             }
@@ -230,7 +251,7 @@ impl Run<'_> {
                 self.count(call);
                 self.outcome.read_bytes += call.read;
                 self.outcome.written_bytes += residency.source.min(call.read) + call.written;
-                self.outcome.cpu = self.outcome.cpu + time;
+                self.works(thread, time);
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }

@@ -78,6 +78,11 @@ fn awaited(trace: &Trace, waiter: usize, waker: usize) -> usize {
         .count()
 }
 
+/// The best size, and the run with it.
+fn best(device: &Device, trace: &Trace, cpu: &Cpu) -> (Option<u64>, Outcome) {
+    device.best_size(trace, cpu, &replay(trace, cpu, Timing::Recorded, &Device::Cpu, 0))
+}
+
 fn slow_dsa() -> Device {
     Device::Dsa(crate::dsa::Timing::shipped())
 }
@@ -125,7 +130,7 @@ fn without_a_device_a_replay_takes_what_was_recorded_and_a_device_shortens_calls
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((without.wall, without.cpu), (Time::from_ns(11 * MS), Time::from_ns(6 * MS)));
     assert_eq!((without.read_bytes, without.written_bytes, without.offloaded), (2 << 20, 1 << 20, 0));
-    let (from, with) = slow_dsa().best_size(&trace, &cpu);
+    let (from, with) = best(&slow_dsa(), &trace, &cpu);
     let (alone, _) = crate::dsa::experiment::latency(&crate::dsa::Timing::shipped(), 1 << 20).unwrap();
     assert_eq!((from, with.offloaded), (Some(1 << 20), 1));
     assert_eq!(with.wall, Time::from_ns(10 * MS) + alone, "the device's own latency, to the picosecond");
@@ -188,7 +193,7 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(11 * MS));
-    let (_, with) = slow_dsa().best_size(&trace, &cpu);
+    let (_, with) = best(&slow_dsa(), &trace, &cpu);
     assert!(with.wall < Time::from_ns(5 * MS) && with.wall > Time::from_ns(3 * MS), "{:?}", with.wall);
     // A thread says that it is done and then ends: the wait is over first, and was for it all the same.
     gap[2] = mark(Kind::Mark, 10 * MS - MS / 10, 3 * MS, 0);
@@ -222,7 +227,7 @@ fn a_wait_ends_as_long_after_what_ended_it_as_it_did() {
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(10 * MS));
-    let (_, with) = slow_dsa().best_size(&trace, &cpu);
+    let (_, with) = best(&slow_dsa(), &trace, &cpu);
     assert!(with.wall < Time::from_ns(4 * MS) && with.wall > Time::from_ns(2 * MS), "{:?}", with.wall);
 }
 
@@ -452,7 +457,7 @@ fn served(trace: &Trace, service: Service) -> (Option<u64>, replay::Outcome) {
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, trace);
     let without = replay(trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((without.wall, without.cpu), (Time::from_ns(3 * MS), Time::from_ns(3 * MS)));
-    Device::Service(service).best_size(trace, &cpu)
+    best(&Device::Service(service), trace, &cpu)
 }
 
 #[test]
