@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use memlift::spec::trace::{COMMAND_AT, CPU_AT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word};
+use memlift::spec::trace::{CHUNKS_AT, COMMAND_AT, CPU_AT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word};
 use memlift::zmem::supervise::Supervised;
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -133,7 +133,7 @@ fn create(args: &Args) -> Result<(File, PathBuf), Failure> {
         (word::START_UNIX_NS, unix),
         (word::START_MONOTONIC_NS, memlift::ground::observe::now_ns()),
         (word::CORES, cores),
-        (word::CLAIMED, HEADER_BYTES as u64),
+        (word::CLAIMED, CHUNKS_AT as u64),
     ];
     let mut command = Vec::new();
     for argument in &args.command {

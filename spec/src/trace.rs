@@ -2,7 +2,8 @@
 //! The trace of a program: what `memlift record` leaves and `memlift whatif` reads.
 //!
 //! - **Layout** 0 header of 4096 bytes: u64 words at the places in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`]
-//!   4096 chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
+//!   [`WAKES_AT`] the last wake of each object, a word each ([`Wake`]): used while the program runs
+//!   [`CHUNKS_AT`] chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
 //!   record: kind u32 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
 //! - **Order** little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: what `used` covers is
 //!   whole, whenever the program was killed. A page of zeros where a chunk should begin was claimed and never written
@@ -14,9 +15,15 @@ use core::fmt;
 /// First word of a trace.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLTRACE1");
 /// Version of the layout.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Bytes of the header, and what chunks are multiples of.
 pub const HEADER_BYTES: usize = 4096;
+/// Where the words of wakes lie.
+pub const WAKES_AT: usize = HEADER_BYTES;
+/// Number of words of wakes, a power of two.
+pub const WAKES: usize = 8192;
+/// Where the first chunk lies.
+pub const CHUNKS_AT: usize = WAKES_AT + 8 * WAKES;
 /// Bytes of a record, and of what precedes the records of a chunk.
 pub const RECORD_BYTES: usize = 64;
 /// First word of a chunk.
@@ -113,7 +120,7 @@ pub enum Kind {
     /// Pages that it put away. Written: bytes packed; parts: pages.
     PageOut = 52,
     /// How far a thread is: time ns · its CPU ns so far · minor faults · major faults · times that it waited · times that it was
-    /// displaced · 0.
+    /// displaced · ns so far in which it could run and had no core, plus 1; 0: unknown.
     Mark = 64,
     /// The same, at its end.
     End = 65,
@@ -122,11 +129,15 @@ pub enum Kind {
     Counted = 66,
     /// The end of a process: time ns · its CPU ns · minor faults · major faults · most resident bytes · 0 · 0.
     Exit = 67,
+    /// A wait of 20 µs or more: start ns · wall ns · number of the thread that ended it, 0: none of the program · time ns of what that
+    /// thread did to end it · 0 · 0 · 0; the parameter is what was waited for, a [`Reason`]. A second one of the same start corrects
+    /// the first: what epoll_wait waited for is known when it is read.
+    Waited = 68,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 19] = [
         Kind::Copy,
         Kind::Move,
         Kind::Fill,
@@ -145,6 +156,7 @@ impl Kind {
         Kind::End,
         Kind::Counted,
         Kind::Exit,
+        Kind::Waited,
     ];
 
     /// The kind of this number.
@@ -187,7 +199,65 @@ impl Kind {
             Kind::End => "end of a thread",
             Kind::Counted => "counted",
             Kind::Exit => "end of a process",
+            Kind::Waited => "wait",
         }
+    }
+}
+
+/// What a thread waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// A condition, semaphore, lock or futex, or a thread's end.
+    Memory = 1,
+    /// The end of a process.
+    Process = 2,
+    /// A pipe or a socket.
+    Stream = 3,
+    /// A time: it slept.
+    Time = 4,
+    /// No wait: the thread's start by the thread that is named.
+    Start = 5,
+}
+
+impl Reason {
+    /// The reason of this number.
+    #[must_use]
+    pub fn of(number: u32) -> Option<Reason> {
+        [Reason::Memory, Reason::Process, Reason::Stream, Reason::Time, Reason::Start]
+            .into_iter()
+            .find(|reason| *reason as u32 == number)
+    }
+}
+
+/// The last wake of an object: which thread, and when, to 16 ns. Objects are told apart by a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// Number of the thread in the trace, from 1.
+    pub thread: u32,
+    /// Time of the wake, nanoseconds since the trace's start.
+    pub time_ns: u64,
+}
+
+impl Wake {
+    const TIME_BITS: u32 = 44;
+
+    /// As a word of the table; `None`: the thread's number (2^20 and more) or the time (78 hours) does not fit.
+    #[must_use]
+    pub const fn encode(self) -> Option<u64> {
+        let time = self.time_ns >> 4;
+        if self.thread == 0 || self.thread >> (64 - Wake::TIME_BITS) != 0 || time >> Wake::TIME_BITS != 0 {
+            return None;
+        }
+        Some((self.thread as u64) << Wake::TIME_BITS | time)
+    }
+
+    /// From a word of the table; `None`: nobody was woken there.
+    #[must_use]
+    pub const fn decode(word: u64) -> Option<Wake> {
+        let thread = (word >> Wake::TIME_BITS) as u32;
+        let time_ns = (word & ((1 << Wake::TIME_BITS) - 1)) << 4;
+        if thread == 0 { None } else { Some(Wake { thread, time_ns }) }
     }
 }
 
@@ -259,6 +329,25 @@ impl Record {
             }
         } else if record.words[1] >= TIME_NS_MAX {
             return fault("record.cpu", record.words[1], "less than 2^60 is expected: record again");
+        }
+        if kind == Kind::Waited {
+            if record.words[3] >= TIME_NS_MAX {
+                return fault(
+                    "record.woken_at",
+                    record.words[3],
+                    "a time below 2^60 ns is expected: record again",
+                );
+            }
+            if record.words[2] > u64::from(u32::MAX) {
+                return fault("record.waker", record.words[2], "less than 2^32 is expected: record again");
+            }
+            if Reason::of(record.parameter).is_none() {
+                return fault(
+                    "record.parameter",
+                    record.parameter.into(),
+                    "a reason, 1 to 5, is expected: record again",
+                );
+            }
         }
         if kind == Kind::Counted && !Kind::of(record.parameter).is_some_and(Kind::is_call) {
             return fault(
@@ -372,13 +461,13 @@ impl<'a> File<'a> {
     /// The field that is wrong.
     pub fn open(bytes: &'a [u8]) -> Result<File<'a>, Fault> {
         let fault = |field, index: usize, found, fix| Err(Fault { at: 8 * index as u64, field, found, fix });
-        if bytes.len() < HEADER_BYTES {
+        if bytes.len() < CHUNKS_AT {
             let found = bytes.len() as u64;
             return fault(
                 "size",
                 0,
                 found,
-                "a trace has at least 4096 bytes: give what `memlift record` wrote",
+                "a trace has at least 69632 bytes: give what `memlift record` wrote",
             );
         }
         let file = File { bytes };
@@ -392,19 +481,19 @@ impl<'a> File<'a> {
             );
         }
         if of(word::VERSION) != VERSION {
-            let fix = "this memlift reads version 2: use the memlift that recorded it, or record again";
+            let fix = "this memlift reads version 3: use the memlift that recorded it, or record again";
             return fault("version", word::VERSION, of(word::VERSION), fix);
         }
         let limit = of(word::LIMIT);
         if !(LIMIT_BYTES.0..=LIMIT_BYTES.1).contains(&limit) || !limit.is_multiple_of(HEADER_BYTES as u64) {
             return fault("limit", word::LIMIT, limit, "1 MiB to 1 TiB, in pages, is expected: record again");
         }
-        if of(word::CLAIMED) < HEADER_BYTES as u64 || of(word::CLAIMED) >= SIZE_MAX {
+        if of(word::CLAIMED) < CHUNKS_AT as u64 || of(word::CLAIMED) >= SIZE_MAX {
             return fault(
                 "claimed",
                 word::CLAIMED,
                 of(word::CLAIMED),
-                "at least the header's 4096 bytes are expected: record again",
+                "at least 69632 bytes, up to the first chunk, are expected: record again",
             );
         }
         for (name, index) in [("processes", word::PROCESSES), ("threads", word::THREADS)] {
@@ -446,7 +535,7 @@ impl<'a> File<'a> {
     #[must_use]
     pub fn chunks(&self) -> Chunks<'a> {
         let end = self.word(word::CLAIMED).min(self.word(word::LIMIT)).min(self.bytes.len() as u64);
-        Chunks { bytes: &self.bytes[..end as usize], at: HEADER_BYTES }
+        Chunks { bytes: &self.bytes[..end as usize], at: CHUNKS_AT }
     }
 }
 

@@ -5,14 +5,15 @@
 //! memcpy … ──▶ below the threshold: counted in the thread's block ──▶ libc's
 //!          ──▶ else: clock, libc's, clock ──▶ a record in the thread's chunk
 //! deflate, EVP_EncryptUpdate … ──▶ the same, with the library that the caller would have met
-//! pthread_join, poll, read …    ──▶ clock, libc's, clock ──▶ a mark, if it has waited
+//! pthread_join, poll, read …    ──▶ clock, libc's, clock ──▶ if it has waited: who ended the wait, and a mark
+//! pthread_cond_signal, write …  ──▶ who, and when, in the object's word ──▶ libc's
 //! ```
 //!
 //! - **Flow** [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] take the functions' places; [`thread`]
 //!   holds what each thread has counted, and its chunk; [`sink`] claims chunks and writes records
 //! - **Layout** `memlift_spec::trace`, docs/formats/trace.md
-//! - **Order** no lock, no allocation, no descriptor kept open, and no system call but for a thread's CPU time and faults, once a
-//!   millisecond, after a wait or for a large call. A record counts once `used` covers it: who is killed leaves all that came before
+//! - **Order** no lock, no allocation, no descriptor kept open, and no system call but for a thread's CPU time, faults and delays, once a
+//!   millisecond, after a wait or for a large call, and for what a socket or pipe that is written to is. A record counts once `used` covers it: who is killed leaves all that came before
 //! - **Owner** a chunk has one thread. A forked child finds an empty page where its parent had its number, and takes one of its own
 //! - **Rule** the program's result is the same: errno, signals, longjmp and cancellation meet the functions that they would have met.
 //!   Where anything is not as it should be, nothing is recorded
@@ -24,6 +25,8 @@
 mod library;
 #[expect(unsafe_code, reason = "takes the place of libc's functions")]
 mod memory;
+#[expect(unsafe_code, reason = "asks the kernel what a descriptor is")]
+mod object;
 #[expect(unsafe_code, reason = "finds what a caller would have called")]
 mod real;
 #[expect(unsafe_code, reason = "writes into a file that all processes have mapped")]

@@ -3,6 +3,8 @@
 //!
 //! - **Flow** a call that is recorded ──[`timed`]──▶ [`put`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
 //!   faults and waits, once a millisecond, and where a call has waited ([`waited`])
+//! - **Method** who ends a wait leaves its thread's number and the time in a word of the trace that all processes share ([`woke`]); who
+//!   has waited finds it there. A wake writes no record: nearly all of them end no wait
 //! - **Order** a record, then `used`, with Release. Nothing is recorded while our own code runs ([`quietly`]) or inside a library's
 //!   call that is recorded itself
 //! - **Owner** the file is mapped whole and shared by all processes; nobody changes another's chunk
@@ -13,9 +15,11 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use memlift_spec::trace::{
-    CHUNK_BYTES_MAX, CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
+    CHUNK_BYTES_MAX, CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, RECORD_BYTES, Reason, Record,
+    WAKES_AT, Wake, word,
 };
 
+use crate::object::Object;
 use crate::thread::{COUNTED, Thread, current};
 
 /// Calls from this many bytes on have their page faults counted: two system calls are a percent of them.
@@ -25,6 +29,9 @@ const MARK_NS: u64 = 1_000_000;
 
 /// A call that may wait and took this long has waited, nanoseconds.
 const WAIT_NS: u64 = 20_000;
+
+/// Who ended a wait may have done so this long before it began: a writer is noted before its bytes are there, nanoseconds.
+const EARLY_NS: u64 = 50_000;
 
 /// The mapping; null: nothing is recorded.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
@@ -66,7 +73,7 @@ pub fn header(index: usize) -> Option<&'static AtomicU64> {
 }
 
 /// This process's number; one is taken in a child that has none yet. 0: there is no trace.
-fn process() -> u32 {
+pub fn process() -> u32 {
     let page = NUMBER.load(Relaxed);
     // SAFETY: null, or a page that is mapped for the life of the process.
     let Some(number) = (unsafe { page.as_ref() }) else { return 0 };
@@ -89,16 +96,20 @@ fn pid() -> u32 {
     unsafe { libc::getpid() as u32 }
 }
 
-/// Runs `work` unless our own code runs already.
+/// Runs `work` unless our own code runs already; errno stays what it was.
 fn quietly(thread: &Thread, work: impl FnOnce()) {
     if BASE.load(Relaxed).is_null() || thread.inside.swap(1, Relaxed) != 0 {
         return;
     }
+    // SAFETY: the thread's own errno, whose address is the same all its life.
+    let errno = unsafe { *libc::__errno_location() };
     let process = process();
     if thread.process.load(Relaxed) != process {
         thread.renew(process);
     }
     work();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
     thread.inside.store(0, Relaxed);
 }
 
@@ -160,7 +171,20 @@ fn claim(thread: &Thread) -> bool {
     thread.bytes.store(bytes as u32, Relaxed);
     thread.used.store(RECORD_BYTES as u32, Relaxed);
     thread.chunks.store(sequence + 1, Relaxed);
+    if sequence == 0 {
+        started(thread);
+    }
     true
+}
+
+/// The first record of a thread that another one has started.
+fn started(thread: &Thread) {
+    // SAFETY: asks for the thread's own handle.
+    let Some(wake) = Object::thread_started(unsafe { libc::pthread_self() }).last_wake() else { return };
+    if wake.thread != thread.number.load(Relaxed) {
+        let words = [wake.time_ns, 0, wake.thread.into(), wake.time_ns, 0, 0, 0];
+        put(thread, &Record { kind: Kind::Waited, parameter: Reason::Start as u32, words });
+    }
 }
 
 /// Writes a record. Inside [`quietly`] only.
@@ -204,6 +228,34 @@ fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Time so far in which this thread could run and had no core, nanoseconds, plus 1; 0: unknown, as where a filter of system calls
+/// might end a program that opens files.
+fn delayed_ns() -> u64 {
+    let mut text = [0u8; 64];
+    // SAFETY: the name has its zero; the kernel writes at most as many bytes as there are; the descriptor is closed at once. System
+    // calls by number are no points of cancellation.
+    let bytes = unsafe {
+        if libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) != 0 {
+            return 0;
+        }
+        let (name, flags) = (c"/proc/thread-self/schedstat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags);
+        if file < 0 {
+            return 0;
+        }
+        let bytes = libc::syscall(libc::SYS_read, file, text.as_mut_ptr(), text.len());
+        libc::syscall(libc::SYS_close, file);
+        usize::try_from(bytes).unwrap_or(0)
+    };
+    let number = |text: &[u8]| {
+        text.iter().try_fold(0u64, |sum, digit| {
+            digit.is_ascii_digit().then(|| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+        })
+    };
+    let mut words = text[..bytes].split(|byte| *byte == b' ');
+    words.nth(1).and_then(number).map_or(0, |ns| ns + 1)
+}
+
 fn cpu_ns(usage: &libc::rusage) -> u64 {
     let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
     1000 * (us(usage.ru_utime) + us(usage.ru_stime))
@@ -233,7 +285,7 @@ fn mark(thread: &Thread, kind: Kind) {
         usage.ru_majflt as u64,
         usage.ru_nvcsw as u64,
         usage.ru_nivcsw as u64,
-        0,
+        delayed_ns(),
     ];
     put(thread, &Record { kind, parameter: 0, words });
 }
@@ -254,10 +306,38 @@ pub fn begin() {
     quietly(thread, || mark(thread, Kind::Mark));
 }
 
-/// Runs `call`, which may wait. Marks before and after a wait say when it was: before, if the last one is a millisecond old.
+/// The words of wakes: the place of this object's; none: there is no trace.
+pub fn wakes(index: usize) -> Option<&'static AtomicU64> {
+    let base = BASE.load(Acquire);
+    // SAFETY: the mapping has all of the table and stays for the life of the process; words are aligned, and all who share them use
+    // atomics.
+    (!base.is_null()).then(|| unsafe { &*base.add(WAKES_AT).cast::<AtomicU64>().add(index) })
+}
+
+/// This thread is about to end waits for `object`.
 #[inline]
-pub fn waited<R>(call: impl FnOnce() -> R) -> R {
-    if BASE.load(Relaxed).is_null() {
+pub fn woke(object: Option<Object>) {
+    let Some(object) = object else { return };
+    let thread = current();
+    quietly(thread, || {
+        if thread.chunk.load(Relaxed) == 0 {
+            mark(thread, Kind::Mark);
+        }
+        object.wake(thread.number.load(Relaxed), now());
+    });
+}
+
+/// Returns true if anything is recorded in this process.
+#[inline]
+pub fn recording() -> bool {
+    !BASE.load(Relaxed).is_null()
+}
+
+/// Runs `call`, which may wait. Marks before and after a wait say when it was: before, if the last one is a millisecond old. After a
+/// wait `ended_by` is asked which object's wake ended it; none: nobody of the program.
+#[inline]
+pub fn waited<R>(reason: Reason, call: impl FnOnce() -> R, ended_by: impl FnOnce(&R) -> Option<Object>) -> R {
+    if !recording() {
         return call();
     }
     let thread = current();
@@ -266,15 +346,52 @@ pub fn waited<R>(call: impl FnOnce() -> R) -> R {
         look(thread);
     }
     let result = call();
-    if now().saturating_sub(begin) >= WAIT_NS {
-        quietly(thread, || mark(thread, Kind::Mark));
+    let end = now();
+    if end.saturating_sub(begin) >= WAIT_NS {
+        quietly(thread, || {
+            put_wait(thread, reason, begin, end, ended_by(&result));
+            mark(thread, Kind::Mark);
+        });
     }
     result
+}
+
+fn put_wait(thread: &Thread, reason: Reason, begin: u64, end: u64, object: Option<Object>) {
+    let in_it = |wake: &Wake| {
+        (begin.saturating_sub(EARLY_NS)..=end).contains(&wake.time_ns)
+            && wake.thread != thread.number.load(Relaxed)
+    };
+    let wake = object.and_then(Object::last_wake).filter(in_it);
+    let (waker, at) = wake.map_or((0, 0), |wake| (wake.thread, wake.time_ns));
+    let words = [begin, end - begin, waker.into(), at, 0, 0, 0];
+    put(thread, &Record { kind: Kind::Waited, parameter: reason as u32, words });
+}
+
+/// The thread has waited for any of many descriptors since `begin_ns`: what it reads next tells which one it was.
+pub fn polled(begin_ns: u64) {
+    current().polled_ns.store(begin_ns + 1, Relaxed);
+}
+
+/// The thread reads `object`, after it may have waited for many.
+#[inline]
+pub fn reads(object: impl FnOnce() -> Option<Object>) {
+    let thread = current();
+    let begin = thread.polled_ns.load(Relaxed);
+    if begin != 0 {
+        thread.polled_ns.store(0, Relaxed);
+        quietly(thread, || put_wait(thread, Reason::Stream, begin - 1, now(), object()));
+    }
 }
 
 /// The thread ends, or the process does.
 pub fn end(kind: Kind) {
     let thread = current();
+    let ends = match kind {
+        Kind::Exit => Object::process(pid()),
+        // SAFETY: asks for the thread's own handle.
+        _ => Object::memory(unsafe { libc::pthread_self() } as usize),
+    };
+    woke(Some(ends));
     quietly(thread, || {
         mark(thread, Kind::End);
         if kind == Kind::Exit && pid() == PID.load(Relaxed) {

@@ -70,6 +70,8 @@ pub struct Thread {
     pub outer: AtomicUsize,
     /// Time of the last mark.
     pub marked_ns: AtomicU64,
+    /// Start of an epoll_wait whose descriptor is not known yet, plus 1; 0: none.
+    pub polled_ns: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Thread>() <= 256);
@@ -113,6 +115,7 @@ impl Thread {
         self.number.store(0, Relaxed);
         self.outer.store(0, Relaxed);
         self.marked_ns.store(0, Relaxed);
+        self.polled_ns.store(0, Relaxed);
         self.process.store(process, Relaxed);
     }
 }

@@ -65,7 +65,7 @@ fn a_wait_is_where_it_was_and_a_thread_that_was_waited_for_is_known() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let trace = Trace::read(&std::fs::read(&file).expect("the trace")).expect("a trace");
         let first = &trace.threads[0].steps;
-        let joined = first.iter().position(|step| matches!(step.what, What::Join(_)));
+        let joined = first.iter().position(|step| matches!(step.what, What::Await(_)));
         let computed = |steps: &[memlift_model::whatif::Step]| -> u64 {
             steps.iter().filter(|step| step.what == What::Compute).map(|step| step.cpu_ns).sum()
         };
@@ -78,4 +78,219 @@ fn a_wait_is_where_it_was_and_a_thread_that_was_waited_for_is_known() {
         }
     }
     panic!("computing comes after the wait: {seen:?}");
+}
+
+/// Records the program, and returns what `whatif --device dsa --json` says.
+fn asked(place: &Place, number: usize, program: &[&str]) -> serde_json::Value {
+    let file = path(place, &format!("{number}.trace"));
+    let output = place.run(&[&["record", "-q", "-o", &file, "--"], program].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = place.run(&["whatif", "--device", "dsa", "--json", &file]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// How long a replay without a device takes, as a part of the recorded time.
+fn unchanged(answer: &serde_json::Value) -> f64 {
+    answer["without"]["wall_s"].as_f64().expect("a number") * 1e9
+        / answer["trace"]["wall_ns"].as_f64().expect("a number")
+}
+
+/// A library whose destructor tells its idle thread to end and joins it, as numerical libraries do, around copies.
+const POOL: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t told = PTHREAD_COND_INITIALIZER;
+static int stop;
+static pthread_t thread;
+static void *idle(void *unused) {
+    pthread_mutex_lock(&lock);
+    while (!stop) pthread_cond_wait(&told, &lock);
+    pthread_mutex_unlock(&lock);
+    return unused;
+}
+__attribute__((constructor)) static void up(void) { pthread_create(&thread, 0, idle, 0); }
+__attribute__((destructor)) static void down(void) {
+    pthread_mutex_lock(&lock);
+    stop = 1;
+    pthread_cond_signal(&told);
+    pthread_mutex_unlock(&lock);
+    pthread_join(thread, 0);
+}
+int main(void) {
+    size_t bytes = 16u << 20;
+    char *source = malloc(bytes), *target = malloc(bytes);
+    memset(source, 1, bytes);
+    memset(target, 2, bytes);
+    for (int i = 0; i < 60; i++) {
+        memcpy(target, source, bytes);
+        source[i] = target[i + 1];
+    }
+    return target[77] != 1;
+}
+"#;
+
+#[test]
+fn a_pool_that_ends_at_exit_does_not_hold_an_answer_up() {
+    let place = Place::new();
+    let program = compiled(&place, POOL);
+    for number in 0..6 {
+        let answer = asked(&place, number, &[&program]);
+        let of = |run: &str, what: &str| answer[run][what].as_f64().expect("a number");
+        let cpu = (of("with", "cpu_s") + of("with", "waiting_s")) / of("without", "cpu_s");
+        let time = of("with", "wall_s") / of("without", "wall_s");
+        assert!((0.98..1.02).contains(&unchanged(&answer)), "{}: {answer}", unchanged(&answer));
+        assert!(cpu < 0.9 && (time - cpu).abs() < 0.1, "time {time}, CPU time {cpu}: {answer}");
+    }
+}
+
+/// Real programs: one thread, several, children, pipes, servers. What is not installed is left out, and said.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("gzip", &["gzip", "-6", "-k", "-c", "text"]),
+    ("pipe", &["sh", "-c", "cat text | gzip -1 | gzip -dc | wc -c"]),
+    ("xz", &["xz", "-T2", "-0", "-k", "-c", "text"]),
+    ("zstd", &["zstd", "-q", "-T2", "-5", "-k", "-c", "text"]),
+    ("bzip2", &["bzip2", "-k", "-c", "text"]),
+    ("sort", &["sort", "--parallel=2", "text", "-o", "sorted"]),
+    ("perl", &["perl", "-e", "my %h; for (1..200000) { $h{$_ % 5000} .= 'x' x 99; } print scalar keys %h"]),
+    ("awk", &["awk", "{ n[$1] = n[$1] $2 } END { print length(n) }", "text"]),
+    (
+        "sqlite3",
+        &[
+            "sqlite3",
+            ":memory:",
+            "create table a as with recursive c(x) as (select 1 union all select x+1 from c where x<100000) select x, hex(x) h from c; select count(distinct h) from a;",
+        ],
+    ),
+    ("cc", &["cc", "-O1", "-c", "many.c", "-o", "many.o"]),
+    ("make", &["make", "-j2", "-B"]),
+    ("tar", &["sh", "-c", "tar cf - . | tar tf -"]),
+    (
+        "shell",
+        &[
+            "sh",
+            "-c",
+            "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do /bin/true; done; cp text copied",
+        ],
+    ),
+    (
+        "node",
+        &[
+            "node",
+            "-e",
+            "const z=require('zlib');let b=Buffer.alloc(1<<20,'abcd');for(let i=0;i<8;i++)z.gzip(b,()=>{})",
+        ],
+    ),
+    (
+        "openssl",
+        &[
+            "openssl",
+            "enc",
+            "-aes-128-ctr",
+            "-K",
+            "00112233445566778899aabbccddeeff",
+            "-iv",
+            "00112233445566778899aabbccddeeff",
+            "-in",
+            "text",
+            "-out",
+            "sealed",
+        ],
+    ),
+    (
+        "git",
+        &[
+            "sh",
+            "-c",
+            "git init -q r && cd r && cp ../text . && git add text && git -c user.name=a -c user.email=a@b commit -qm a",
+        ],
+    ),
+    (
+        "python: pool",
+        &[
+            "python3",
+            "-c",
+            "import multiprocessing as m\nwith m.get_context('fork').Pool(2) as p: print(len(b''.join(p.map(bytes, [1 << 20] * 20))))",
+        ],
+    ),
+    (
+        "python: threads",
+        &[
+            "python3",
+            "-c",
+            "import threading,queue\nq=queue.Queue(4)\ndef f():\n for i in range(100): q.put(bytes(1<<18))\n q.put(None)\nt=threading.Thread(target=f);t.start();n=0\nwhile (b:=q.get()) is not None: n+=len(bytearray(b))\nt.join()",
+        ],
+    ),
+    (
+        "python: http server",
+        &[
+            "python3",
+            "-c",
+            "import http.server,threading,urllib.request\nclass H(http.server.BaseHTTPRequestHandler):\n def do_GET(s): s.send_response(200); s.end_headers(); s.wfile.write(bytes(1<<20))\n def log_message(s,*a): pass\nh=http.server.ThreadingHTTPServer(('127.0.0.1',0),H);threading.Thread(target=h.serve_forever,daemon=True).start()\nfor i in range(20): urllib.request.urlopen(f'http://127.0.0.1:{h.server_port}/').read()\nh.shutdown()",
+        ],
+    ),
+    (
+        "python: asyncio server",
+        &[
+            "python3",
+            "-c",
+            "import asyncio\nasync def h(r,w):\n for i in range(50): w.write(await r.readexactly(65536)); await w.drain()\nasync def m():\n s=await asyncio.start_server(h,'127.0.0.1',0); r,w=await asyncio.open_connection(*s.sockets[0].getsockname())\n for i in range(50): w.write(bytes(65536)); await r.readexactly(65536)\n s.close()\nasyncio.run(m())",
+        ],
+    ),
+];
+
+fn replays_unchanged(recordings: usize) {
+    let place = Place::new();
+    let folder = place.folder.path();
+    let line = |number: usize| {
+        format!("{:x} {:x} {:x}\n", number * 7919, number * 104_729, number.wrapping_mul(number))
+    };
+    std::fs::write(folder.join("text"), (0..100_000).map(line).collect::<String>()).expect("written");
+    let function = |number: usize| {
+        format!(
+            "int f{number}(int *a, int n) {{ int s = {number}; while (n--) s += a[n] * {}; return s; }}\n",
+            number % 7
+        )
+    };
+    std::fs::write(folder.join("many.c"), (0..400).map(function).collect::<String>()).expect("written");
+    std::fs::write(folder.join("Makefile"), "all: a.o b.o\na.o b.o: many.c\n\tcc -c many.c -o $@\n")
+        .expect("written");
+    let (mut held, mut missed) = (0, Vec::new());
+    for (name, program) in PROGRAMS {
+        let found =
+            Command::new("sh").args(["-c", "command -v \"$0\"", program[0]]).output().expect("a shell");
+        if !found.status.success() {
+            eprintln!("{name}: {} is not installed", program[0]);
+            continue;
+        }
+        for number in 0..recordings {
+            let file = path(&place, &format!("{name}{number}.trace"));
+            let mut recording = place
+                .memlift(&[&["record", "-q", "--threshold", "64", "-o", &file, "--"], *program].concat());
+            let output = recording.current_dir(folder).output().expect("the command starts");
+            assert_eq!(output.status.code(), Some(0), "{name}: {}", text(&output.stderr));
+            let output = place.run(&["whatif", "--device", "dsa", "--json", &file]);
+            assert_eq!(output.status.code(), Some(0), "{name}: {}", text(&output.stderr));
+            let answer = serde_json::from_slice(&output.stdout).expect("JSON");
+            let ratio = unchanged(&answer);
+            eprintln!("{name}: {ratio:.4}, {}", answer["trace"]["waits"]);
+            std::fs::remove_file(&file).expect("removed");
+            let _ = std::fs::remove_dir_all(folder.join("r"));
+            if (0.98..1.02).contains(&ratio) { held += 1 } else { missed.push((name, ratio)) }
+        }
+    }
+    assert!(held > 0 && missed.is_empty(), "{missed:?}");
+}
+
+#[test]
+fn a_trace_that_is_replayed_unchanged_takes_the_recorded_time() {
+    replays_unchanged(1);
+}
+
+#[test]
+#[ignore = "soak: ten recordings of each program"]
+fn soak_ten_recordings_of_each_program() {
+    replays_unchanged(10);
 }

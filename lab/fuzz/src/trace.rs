@@ -8,7 +8,7 @@
 use memlift_model::event::Time;
 use memlift_model::whatif::{Cpu, Device, Timing, Trace, replay};
 use memlift_spec::trace::{
-    CHUNK_USED_AT, Chunk, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
+    CHUNK_USED_AT, CHUNKS_AT, Chunk, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
 };
 
 use crate::Input;
@@ -18,8 +18,8 @@ fn set(bytes: &mut [u8], index: usize, value: u64) {
 }
 
 fn header(bytes: &mut Vec<u8>) {
-    if bytes.len() < HEADER_BYTES {
-        bytes.resize(HEADER_BYTES, 0);
+    if bytes.len() < CHUNKS_AT {
+        bytes.resize(CHUNKS_AT, 0);
     }
     let length = bytes.len() as u64;
     for (index, value) in [
@@ -61,12 +61,13 @@ pub fn run(data: &[u8]) {
         assert_eq!(once, replay(&trace, &cpu, timing, device, 4096));
         assert!(once.wall >= Time::ZERO && once.offloaded <= trace.calls().count() as u64);
     }
-    let _ = dsa.best_size(&trace, &cpu);
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    let _ = dsa.best_size(&trace, &cpu, &without);
 }
 
 /// Bytes of a trace with these threads: process, thread, records.
 fn trace(threads: &[(u32, u32, Vec<Record>)]) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER_BYTES];
+    let mut bytes = vec![0; CHUNKS_AT];
     for (process, thread, records) in threads {
         let used = RECORD_BYTES * (1 + records.len());
         let length = used.next_multiple_of(HEADER_BYTES);

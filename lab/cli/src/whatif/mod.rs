@@ -166,11 +166,11 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     let (from, with) = match args.from {
         Some(size) => (Some(size), replay(&trace, &cpu, Timing::Recorded, &device, size)),
-        None => device.best_size(&trace, &cpu),
+        None => device.best_size(&trace, &cpu, &without),
     };
     let runs = |device: &Device| match args.from {
         Some(size) => replay(&trace, &cpu, Timing::Recorded, device, size),
-        None => device.best_size(&trace, &cpu).1,
+        None => device.best_size(&trace, &cpu, &without).1,
     };
     let mut answer = report::Answer {
         name: args.device.name(),

@@ -65,6 +65,37 @@ fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 }
 }
 
+/// What halving or doubling a parameter changes: time, CPU time, time at saturation, traffic, each as a part of what it was.
+struct Matter<'a> {
+    name: &'a str,
+    factor: f64,
+    changes: [f64; 4],
+}
+
+fn changes(run: &Outcome, from: &Outcome, cores: u64) -> [f64; 4] {
+    let of = |what: fn(&Outcome, u64) -> f64| what(run, cores) / what(from, cores).max(1e-12) - 1.0;
+    [
+        of(|one, _| s(one.wall)),
+        of(|one, _| s(one.cpu + one.waiting)),
+        of(|one, cores| s(one.saturated(cores))),
+        of(|one, _| one.read_bytes.saturating_add(one.written_bytes).max(1) as f64),
+    ]
+}
+
+/// The three parameters that change it most.
+fn most(matters: &[Matter<'_>], place: usize) -> String {
+    let mut found: Vec<&Matter<'_>> = matters.iter().filter(|one| one.changes[place].abs() > 5e-5).collect();
+    found.sort_by(|one, other| other.changes[place].abs().total_cmp(&one.changes[place].abs()));
+    let said = |one: &&Matter<'_>| {
+        let how = if one.factor < 1.0 { "halved" } else { "doubled" };
+        format!("{} {how}: {:+.2} %", one.name, 100.0 * one.changes[place])
+    };
+    match found.iter().take(3).map(said).collect::<Vec<_>>() {
+        said if said.is_empty() => "no parameter, halved or doubled".to_owned(),
+        said => said.join("; "),
+    }
+}
+
 /// How many times as fast at most; none: there is no bound.
 fn bound(share: f64) -> Option<f64> {
     (share < 0.999).then(|| 1.0 / (1.0 - share))
@@ -116,6 +147,19 @@ impl Base<'_> {
             times(bound(self.seen()))
         ));
         lines.push(format!("not seen   {INVISIBLE}"));
+        let waits = &trace.waits;
+        let of = |ns: u64| percent(share(ns as f64, waits.all_ns() as f64));
+        if waits.all_ns() > 0 {
+            lines.push(format!(
+                "waits      {:.3} s of its threads without a core: {} for threads of the program, {} for time or somebody else, {} displaced, {} \
+                 not explained (their length stays)",
+                waits.all_ns() as f64 / 1e9,
+                of(waits.explained_ns),
+                of(waits.outside_ns),
+                of(waits.displaced_ns),
+                of(waits.unexplained_ns)
+            ));
+        }
         if !trace.finished {
             lines.push("partial    the program or its recording was killed: what follows is about the time up to the last record".into());
         }
@@ -150,7 +194,9 @@ impl Base<'_> {
             "command": trace.command, "cpu": trace.cpu, "finished": trace.finished, "processes": trace.processes,
             "threads": trace.threads.len(), "wall_ns": trace.wall_ns, "cpu_ns": trace.cpu_ns, "calls_ns": trace.calls_ns(),
             "threshold": trace.threshold, "dropped": trace.dropped, "calls": kinds, "counted": counted,
-            "recording_ns": trace.overhead_ns(), "share_seen": self.seen(), "amdahl": bound(self.seen()), "invisible": INVISIBLE,
+            "recording_ns": trace.overhead_ns(), "share_seen": self.seen(),
+            "waits": { "explained_ns": trace.waits.explained_ns, "outside_ns": trace.waits.outside_ns,
+                "displaced_ns": trace.waits.displaced_ns, "unexplained_ns": trace.waits.unexplained_ns }, "amdahl": bound(self.seen()), "invisible": INVISIBLE,
         })
     }
 }
@@ -291,15 +337,20 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         Device::Service(service) => service.commits(trace),
         _ => None,
     };
-    let mut matters: Vec<(&str, f64, f64)> = answer
+    let cores = trace.cores;
+    let matters: Vec<Matter<'_>> = answer
         .parameters
         .iter()
-        .map(|(name, factor, run)| (*name, *factor, s(run.wall) / s(answer.with.wall).max(1e-12) - 1.0))
+        .map(|(name, factor, run)| Matter {
+            name,
+            factor: *factor,
+            changes: changes(run, &answer.with, cores),
+        })
         .collect();
-    matters.sort_by(|one, other| other.2.abs().total_cmp(&one.2.abs()));
     if as_json {
         let outcome = |run: &Outcome| {
-            json!({ "wall_s": s(run.wall), "cpu_s": s(run.cpu), "waiting_s": s(run.waiting), "offloaded": run.offloaded,
+            json!({ "wall_s": s(run.wall), "cpu_s": s(run.cpu), "waiting_s": s(run.waiting), "busiest_s": s(run.busiest),
+                    "saturated_s": s(run.saturated(cores)), "offloaded": run.offloaded,
                     "offloaded_bytes": run.offloaded_bytes, "read_bytes": run.read_bytes, "written_bytes": run.written_bytes })
         };
         let sweep = answer.sweep.as_ref().map(|(name, unit, runs)| {
@@ -307,13 +358,16 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
                 runs.iter().map(|(value, run)| json!({ "value": value, "run": outcome(run) })).collect();
             json!({ "parameter": name, "unit": unit, "runs": runs })
         });
-        let matters: Vec<Value> = matters
+        let values: Vec<Value> = matters
             .iter()
-            .map(|(name, factor, change)| json!({ "parameter": name, "factor": factor, "time_changes_by": change }))
+            .map(|Matter { name, factor, changes: [time, cpu, saturated, traffic] }| {
+                json!({ "parameter": name, "factor": factor, "time_changes_by": time, "cpu_changes_by": cpu,
+                    "saturated_time_changes_by": saturated, "traffic_changes_by": traffic })
+            })
             .collect();
         return print::json(&json!({
             "trace": base.json(), "device": answer.name, "from_bytes": answer.from, "share_it_takes": part, "amdahl": bound(part),
-            "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": matters, "sweep": sweep,
+            "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": values, "sweep": sweep,
             "commits_on_its_memory": commits.map(|(cpu, near)| json!({ "cpu_s": s(cpu), "device_s": s(near) })),
             "inputs": answer.inputs.iter().map(|(kind, names)| ((*kind).to_owned(), json!(names))).collect::<serde_json::Map<_, _>>(),
         }));
@@ -361,6 +415,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         time("time", without.wall, with.wall),
         time("CPU time, working", without.cpu, with.cpu),
         time("CPU time, waiting for it too", without.cpu, held),
+        time("the busiest thread's", without.busiest, with.busiest),
         bytes("read from memory by calls", without.read_bytes, with.read_bytes),
         bytes("written to memory by calls", without.written_bytes, with.written_bytes),
     ];
@@ -374,6 +429,15 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         with.offloaded,
         print::bytes(from),
         print::bytes(with.offloaded_bytes)
+    ))?;
+    let (before, after) = (without.saturated(cores), with.saturated(cores));
+    let bound =
+        if after > with.busiest { format!("its {cores} cores") } else { "the busiest thread".to_owned() };
+    print::line(&format!(
+        "the recorded load is {} of what the program can do; with {} it can do {} times as much, as {bound} allows",
+        percent(share(s(before), s(without.wall))),
+        answer.name,
+        if s(after) > 0.0 { format!("{:.2}", s(before) / s(after)) } else { "any number of".into() }
     ))?;
     if let Some((cpu, near)) = commits {
         print::line(&same_memory(answer.name, cpu, near))?;
@@ -395,11 +459,8 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
             print::table(&[&format!(">{name}"), ">time", ">CPU time", ">of without"], &rows)
         ));
     }
-    let said = |(name, factor, change): &(&str, f64, f64)| {
-        format!("{name} {}: {:+.2} %", if *factor < 1.0 { "halved" } else { "doubled" }, 100.0 * change)
-    };
-    match matters.iter().filter(|(_, _, change)| change.abs() > 1e-6).take(3).map(said).collect::<Vec<_>>() {
-        changes if changes.is_empty() => print::line("no parameter, halved or doubled, changes the time"),
-        changes => print::line(&format!("what matters most to the time: {}", changes.join("; "))),
+    for (place, of) in ["time", "CPU time", "time at saturation", "traffic"].into_iter().enumerate() {
+        print::line(&format!("what matters most to the {of}: {}", most(&matters, place)))?;
     }
+    Ok(())
 }

@@ -48,6 +48,8 @@ impl<E> Ord for Entry<E> {
 /// Events that are due, and the clock. See the module.
 #[derive(Debug)]
 pub struct Calendar<E> {
+    /// The earliest of all, if it is not in the heap: what is entered for soon comes out next, and never goes through it.
+    front: Option<Entry<E>>,
     heap: BinaryHeap<Entry<E>>,
     now: Time,
     serial: u64,
@@ -55,7 +57,7 @@ pub struct Calendar<E> {
 
 impl<E> Default for Calendar<E> {
     fn default() -> Self {
-        Calendar { heap: BinaryHeap::new(), now: Time::ZERO, serial: 0 }
+        Calendar { front: None, heap: BinaryHeap::new(), now: Time::ZERO, serial: 0 }
     }
 }
 
@@ -75,20 +77,26 @@ impl<E> Calendar<E> {
     /// Events that came out so far.
     #[must_use]
     pub fn happened(&self) -> u64 {
-        self.serial - self.heap.len() as u64
+        self.serial - self.due() as u64
     }
 
     /// Events that are still due.
     #[must_use]
     pub fn due(&self) -> usize {
-        self.heap.len()
+        self.heap.len() + usize::from(self.front.is_some())
     }
 
     /// Enters an event for a time; one that lies in the past is due now.
     pub fn at(&mut self, time: Time, event: E) {
         let key = u128::from(time.max(self.now).as_ps()) << 64 | u128::from(self.serial);
         self.serial += 1;
-        self.heap.push(Entry { key, event });
+        let entry = Entry { key, event };
+        let first = self.front.as_ref().or(self.heap.peek()).is_none_or(|head| key < head.key);
+        if !first {
+            self.heap.push(entry);
+        } else if let Some(later) = self.front.replace(entry) {
+            self.heap.push(later);
+        }
     }
 
     /// Enters an event for so much later than now.
@@ -99,12 +107,12 @@ impl<E> Calendar<E> {
     /// Returns the time of the earliest event.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        self.heap.peek().map(|entry| Time::from_ps((entry.key >> 64) as u64))
+        self.front.as_ref().or(self.heap.peek()).map(|entry| Time::from_ps((entry.key >> 64) as u64))
     }
 
     /// The earliest event; the clock goes to it.
     pub fn pop(&mut self) -> Option<E> {
-        let entry = self.heap.pop()?;
+        let entry = self.front.take().or_else(|| self.heap.pop())?;
         self.now = Time::from_ps((entry.key >> 64) as u64);
         Some(entry.event)
     }

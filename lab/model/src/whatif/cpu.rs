@@ -174,14 +174,15 @@ fn fit(calls: &[&Call]) -> Vec<Line> {
 pub struct Shadow {
     cache: Cache,
     bytes: u64,
-    reuse: Reuse,
+    /// None: nobody asks what was used since.
+    reuse: Option<Reuse>,
 }
 
 impl Shadow {
-    /// An empty one, for so many calls.
+    /// An empty one, for so many calls whose working sets are asked for; none: [`Residency::again`] stays empty.
     #[must_use]
-    pub fn new(bytes: u64, calls: usize) -> Shadow {
-        Shadow { cache: Cache::new(bytes, 16, 2), bytes, reuse: Reuse::new(2 * calls) }
+    pub fn new(bytes: u64, calls: Option<usize>) -> Shadow {
+        Shadow { cache: Cache::new(bytes, 16, 2), bytes, reuse: calls.map(|calls| Reuse::new(2 * calls)) }
     }
 
     fn touch(&mut self, address: u64, bytes: u64) -> u64 {
@@ -203,8 +204,11 @@ impl Shadow {
             return Residency::default();
         }
         let source = self.touch(call.source, call.read);
-        let mut again = self.reuse.touch(call.source, call.read);
-        again.extend(self.reuse.touch(call.target, second(call)));
+        let mut again = Vec::new();
+        if let Some(reuse) = &mut self.reuse {
+            again = reuse.touch(call.source, call.read);
+            again.extend(reuse.touch(call.target, second(call)));
+        }
         Residency { source, target: self.touch(call.target, second(call)), again }
     }
 
@@ -214,8 +218,10 @@ impl Shadow {
         let skip = call.written.saturating_sub(2 * self.bytes);
         let (first, end) = (call.target.saturating_add(skip), call.target.saturating_add(call.written));
         (first / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.cache.write(block, false));
-        self.reuse.touch(call.source, call.read);
-        self.reuse.forget(call.target, call.written);
+        if let Some(reuse) = &mut self.reuse {
+            reuse.touch(call.source, call.read);
+            reuse.forget(call.target, call.written);
+        }
         Residency { source, target: 0, again: Vec::new() }
     }
 }

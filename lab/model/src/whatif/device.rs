@@ -94,15 +94,14 @@ impl Device {
     }
 
     /// The least size, a power of two, from which on it pays to give calls to the device, and what the run takes then. No size pays:
-    /// the run without it.
+    /// `without`, the run without it.
     #[must_use]
-    pub fn best_size(&self, trace: &Trace, cpu: &Cpu) -> (Option<u64>, Outcome) {
-        let without = replay(trace, cpu, Timing::Recorded, &Device::Cpu, 0);
+    pub fn best_size(&self, trace: &Trace, cpu: &Cpu, without: &Outcome) -> (Option<u64>, Outcome) {
         let mut engine = self.engine();
         let takes: Vec<u32> =
             trace.calls().filter(|call| self.takes(call)).map(|call| call.bytes().max(1).ilog2()).collect();
         let (Some(least), Some(most)) = (takes.iter().min(), takes.iter().max()) else {
-            return (None, without);
+            return (None, *without);
         };
         // The gain of each power of two alone, then the best end of the list.
         let mut gains = vec![0.0f64; 64];
@@ -123,7 +122,7 @@ impl Device {
         }
         match best.1 {
             Some(size) => (Some(size), replay(trace, cpu, Timing::Recorded, self, size)),
-            None => (None, without),
+            None => (None, *without),
         }
     }
 }

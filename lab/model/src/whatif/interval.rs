@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of one thread, from its records.
 //!
-//! - **Method** between two marks of a thread, whose CPU time they say, there is time without a core. A thread that waited by itself did so
-//!   in the longest gaps between calls; one that was displaced lost the same part of everything. Page faults are the calls' that
-//!   wrote, as many as they have pages
+//! - **Method** waits are where their records say. What then is left of the time between two marks, less their CPU time, was spent without a
+//!   core: a thread that waited in ways that have no record did so in the longest gaps between calls; one that was displaced lost the same
+//!   part of everything. Page faults are the calls' that wrote, as many as they have pages
 //! - **Rule** marks do not go back. Calls of signal handlers may lie inside others: time never goes back for it
 //! - **Not here** other threads (timeline.rs)
 
-use memlift_spec::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Record};
+use std::collections::BTreeMap;
 
-use super::timeline::{Call, Step, Thread, What};
+use memlift_spec::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Reason, Record};
+
+use super::timeline::{Call, Step, Thread, Waker, What, part};
 
 /// Shorter waits are part of computing, nanoseconds: CPU time is known to the microsecond.
 const WAIT_NS: u64 = 20_000;
@@ -21,6 +23,45 @@ struct Mark {
     cpu_ns: u64,
     faults: (u64, u64),
     waits: u64,
+    /// Time so far in which it could run and had no core; none: unknown.
+    delayed_ns: Option<u64>,
+}
+
+/// A call or a wait between two marks.
+#[derive(Clone, Copy)]
+struct Piece {
+    at_ns: u64,
+    wall_ns: u64,
+    what: What,
+}
+
+/// The recorded waits of a thread by their start, in order; what ended one is an [`What::Await`] of the thread's `wakers`.
+fn waits(thread: &mut Thread, records: &[Record]) -> Vec<Piece> {
+    let mut found = BTreeMap::new();
+    for record in records.iter().filter(|record| record.kind == Kind::Waited) {
+        let [at_ns, wall_ns, thread_number, woken_ns, ..] = record.words;
+        let waker = u32::try_from(thread_number).ok().filter(|number| *number != 0);
+        let waker =
+            waker.map(|thread| Waker { thread, at_ns: woken_ns, over_ns: at_ns.saturating_add(wall_ns) });
+        if record.parameter == Reason::Start as u32 {
+            thread.started_by = waker;
+        } else {
+            // A later one of the same start knows better who ended it, and was written later.
+            let wait = found.entry(at_ns).or_insert((wall_ns, waker));
+            wait.1 = waker.map(|waker| Waker { over_ns: at_ns.saturating_add(wait.0), ..waker }).or(wait.1);
+        }
+    }
+    let piece = |(at_ns, (wall_ns, waker)): (u64, (u64, Option<Waker>))| {
+        let what = match waker {
+            Some(waker) => {
+                thread.wakers.push(waker);
+                What::Await(thread.wakers.len() - 1)
+            }
+            None => What::Sleep,
+        };
+        Piece { at_ns, wall_ns, what }
+    };
+    found.into_iter().map(piece).collect()
 }
 
 /// A thread, its steps and calls.
@@ -32,11 +73,15 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
     let mut from: Option<Mark> = None;
     // Calls since the last mark: when, and their places.
     let mut since: Vec<(u64, usize)> = Vec::new();
+    let waits = waits(&mut thread, records);
+    let mut waits = waits.as_slice();
     for record in records {
         let [at, second, third, fourth, fifth, sixth, seventh] = record.words;
         match record.kind {
             Kind::Mark | Kind::End => {
-                let mark = Mark { at_ns: at, cpu_ns: second, faults: (third, fourth), waits: fifth };
+                let delayed_ns = seventh.checked_sub(1);
+                let mark =
+                    Mark { at_ns: at, cpu_ns: second, faults: (third, fourth), waits: fifth, delayed_ns };
                 if let Some(before) = from
                     && (mark.at_ns < before.at_ns || mark.cpu_ns < before.cpu_ns)
                 {
@@ -52,7 +97,7 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
                 if from.is_none() {
                     thread.begin_ns = before.at_ns;
                 }
-                interval(&mut thread, &before, &mark, &since);
+                interval(&mut thread, (&before, &mark), &since, over_by(&mut waits, mark.at_ns));
                 since.clear();
                 from = Some(mark);
                 thread.ended |= record.kind == Kind::End;
@@ -87,24 +132,44 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
             since.iter().map(|(at, call)| at.saturating_add(thread.calls[*call].wall_ns)).max().unwrap_or(0);
         let at_ns = over.max(before.at_ns);
         let cpu_ns = before.cpu_ns.saturating_add(at_ns - before.at_ns);
-        interval(&mut thread, &before, &Mark { at_ns, cpu_ns, ..before }, &since);
+        interval(&mut thread, (&before, &Mark { at_ns, cpu_ns, ..before }), &since, waits);
     }
     Ok(thread)
 }
 
+/// Takes the waits that were over by this time. One may begin shortly before the mark that was made because of it.
+fn over_by<'a>(waits: &mut &'a [Piece], at_ns: u64) -> &'a [Piece] {
+    let over = waits.iter().take_while(|wait| wait.at_ns.saturating_add(wait.wall_ns) <= at_ns).count();
+    let (over, later) = waits.split_at(over);
+    *waits = later;
+    over
+}
+
 /// Returns the steps between two marks.
-fn interval(thread: &mut Thread, from: &Mark, to: &Mark, calls: &[(u64, usize)]) {
-    // Gaps before, between and after the calls; a call inside another takes no time of its own.
-    let mut steps = Vec::with_capacity(2 * calls.len() + 1);
+fn interval(thread: &mut Thread, (from, to): (&Mark, &Mark), calls: &[(u64, usize)], waits: &[Piece]) {
+    let call = |(at_ns, call): &(u64, usize)| Piece {
+        at_ns: *at_ns,
+        wall_ns: thread.calls[*call].wall_ns,
+        what: What::Call(*call),
+    };
+    let mut pieces: Vec<Piece> = calls.iter().map(call).chain(waits.iter().copied()).collect();
+    if !waits.is_empty() {
+        pieces.sort_by_key(|piece| piece.at_ns);
+    }
+    // Gaps before, between and after the pieces; one inside another takes no time of its own.
+    let mut steps = Vec::with_capacity(2 * pieces.len() + 1);
     let mut now = from.at_ns;
-    let step = |at_ns, ns, what| Step { at_ns, ns, cpu_ns: ns, what };
-    for (at, call) in calls {
-        if *at > now {
-            steps.push(step(now, at - now, What::Compute));
+    let step = |at_ns, ns, what| {
+        let works = matches!(what, What::Compute | What::Call(_));
+        Step { at_ns, ns, cpu_ns: if works { ns } else { 0 }, what }
+    };
+    for piece in &pieces {
+        if piece.at_ns > now {
+            steps.push(step(now, piece.at_ns - now, What::Compute));
         }
-        let begin = now.max(*at);
-        let over = at.saturating_add(thread.calls[*call].wall_ns).max(begin);
-        steps.push(step(begin, over - begin, What::Call(*call)));
+        let begin = now.max(piece.at_ns);
+        let over = piece.at_ns.saturating_add(piece.wall_ns).max(begin);
+        steps.push(step(begin, over - begin, piece.what));
         now = over;
     }
     if to.at_ns > now {
@@ -112,15 +177,17 @@ fn interval(thread: &mut Thread, from: &Mark, to: &Mark, calls: &[(u64, usize)])
     }
     let sum = |steps: &[Step], of: fn(&Step) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
     let on_core = to.cpu_ns - from.cpu_ns;
-    if to.waits > from.waits {
-        let away = sum(&steps, |step| step.cpu_ns).saturating_sub(on_core);
+    if to.waits.saturating_sub(from.waits) > waits.len() as u64 {
+        let delayed = to.delayed_ns.unwrap_or(0).saturating_sub(from.delayed_ns.unwrap_or(0));
+        let away = sum(&steps, |step| step.cpu_ns).saturating_sub(on_core).saturating_sub(delayed);
         wait(&mut steps, away);
     }
     // The rest of the time without a core was taken from it: the same part of everything.
     let worked = sum(&steps, |step| step.cpu_ns);
     if worked > on_core {
+        thread.displaced_ns = thread.displaced_ns.saturating_add(worked - on_core);
         for step in &mut steps {
-            step.cpu_ns = (u128::from(step.cpu_ns) * u128::from(on_core) / u128::from(worked)) as u64;
+            step.cpu_ns = part(step.cpu_ns, on_core, worked);
         }
     }
     for step in &steps {

@@ -2,7 +2,7 @@
 //! The recorded run once more: every thread's steps on one calendar, with calls as long as whoever takes them needs.
 //!
 //! - **Flow** a thread's event ─▶ its next step: computing and waiting take as long as they did; a call takes what the CPU or the
-//!   device says; a thread that is begun gets its own event; a join waits for the end it is about ─▶ [`Outcome`]
+//!   device says; who awaits another thread's event goes on as long after it as then ─▶ [`Outcome`]
 //! - **Order** picoseconds; equal inputs give equal outcomes everywhere
 //! - **Traffic** of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
 //!   overwrites before (no streaming stores are assumed); a device does not
@@ -11,9 +11,6 @@ use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
 use super::timeline::{Call, Step, Thread, Trace, What};
 use crate::event::{Calendar, Time};
-
-/// A wait that ends so close to a join was for whoever joins, nanoseconds: marks are a millisecond apart.
-const NEAR_NS: u64 = 2_000_000;
 
 /// Time and traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +23,8 @@ pub struct Outcome {
     pub calls: Time,
     /// CPU time that threads waited for the device, in UMWAIT or spinning: nobody else had the core.
     pub waiting: Time,
+    /// CPU time, waiting for the device included, of the thread that has the most of it.
+    pub busiest: Time,
     /// Calls that the device took.
     pub offloaded: u64,
     /// Bytes of those calls.
@@ -34,6 +33,15 @@ pub struct Outcome {
     pub read_bytes: u64,
     /// Bytes that calls wrote to memory.
     pub written_bytes: u64,
+}
+
+impl Outcome {
+    /// The time that all this work takes where its input never keeps it waiting: that of the thread that has most to do, or of all on so
+    /// many cores.
+    #[must_use]
+    pub fn saturated(&self, cores: u64) -> Time {
+        self.busiest.max(Time::from_ps((self.cpu + self.waiting).as_ps() / cores.max(1)))
+    }
 }
 
 /// How calls are timed that stay with the CPU.
@@ -62,17 +70,18 @@ struct Run<'a> {
     calendar: Calendar<Event>,
     shadow: Shadow,
     next: Vec<usize>,
-    over: Vec<bool>,
-    /// Threads that wait for this thread's end, and how long after it.
-    joining: Vec<Vec<(usize, Time)>>,
-    /// For each thread the wait that its joining parent ends.
-    held: Vec<Option<Held>>,
+    /// Time of each event, once it was.
+    happened: Vec<Option<Time>>,
+    /// For each event who awaits it, and how long after it that thread goes on.
+    awaiting: Vec<Option<(usize, Time)>>,
     /// For each thread how many steps it has until only idle ones are left.
     busy: Vec<usize>,
     /// Threads of device submissions, by their number; their call's share of CPU time is counted at once.
     waiting: Vec<(usize, Time)>,
     /// Threads that found the device's queue full, with their calls.
     full: std::collections::VecDeque<(usize, usize)>,
+    /// CPU time of each thread, waiting for the device included.
+    held: Vec<Time>,
     end: Time,
     outcome: Outcome,
 }
@@ -88,21 +97,21 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
         from_bytes,
         engine: device.engine(),
         calendar: Calendar::new(),
-        shadow: Shadow::new(cpu.cache_bytes, trace.calls().count()),
+        shadow: Shadow::new(cpu.cache_bytes, (timing == Timing::Modelled).then(|| trace.calls().count())),
         next: vec![0; threads],
-        over: vec![false; threads],
-        joining: vec![Vec::new(); threads],
-        held: (0..threads).map(|child| held(trace, child)).collect(),
+        happened: vec![None; trace.events],
+        awaiting: vec![None; trace.events],
         busy: trace.threads.iter().map(busy).collect(),
         waiting: Vec::new(),
         full: std::collections::VecDeque::new(),
+        held: vec![Time::ZERO; threads],
         end: Time::ZERO,
         outcome: Outcome::default(),
     };
     for (index, thread) in trace.threads.iter().enumerate() {
-        if thread.parent.is_none() {
-            run.calendar.at(Time::from_ns(thread.begin_ns), Event::Thread(index));
-        }
+        // One that was started begins with awaiting that.
+        let begin_ns = if thread.parent.is_none() { thread.begin_ns } else { 0 };
+        run.calendar.at(Time::from_ns(begin_ns), Event::Thread(index));
     }
     run.all();
     let recorded = trace.threads.iter().map(working_until).max().unwrap_or(0);
@@ -110,34 +119,8 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
     run.outcome.wall = run.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
     let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
     run.outcome.cpu = run.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
+    run.outcome.busiest = run.held.iter().copied().max().unwrap_or(Time::ZERO);
     run.outcome
-}
-
-/// A wait that ended as somebody began to wait for the thread's end: that is who it was for, as where a pool is told to end and joined.
-#[derive(Clone, Copy)]
-struct Held {
-    /// Index of the step.
-    step: usize,
-    /// Time from the begin of the join to the end of the wait.
-    after: Time,
-    /// True while its thread is in the wait.
-    waits: bool,
-    /// Earliest end of the wait, once known.
-    end: Option<Time>,
-}
-
-/// The last wait of a thread, if its parent's join ended it.
-fn held(trace: &Trace, child: usize) -> Option<Held> {
-    let thread = &trace.threads[child];
-    let parent = &trace.threads[thread.parent?];
-    let join = parent.steps.iter().find(|step| step.what == What::Join(child))?;
-    let step = thread.steps.iter().rposition(|step| step.what == What::Wait)?;
-    let end = thread.steps[step].at_ns.saturating_add(thread.steps[step].ns);
-    let begun = thread.steps[step].at_ns < join.at_ns;
-    let near =
-        end.saturating_add(NEAR_NS) >= join.at_ns && end <= join.at_ns.saturating_add(join.ns + NEAR_NS);
-    let after = Time::from_ns(end.saturating_sub(join.at_ns));
-    (begun && near).then_some(Held { step, after, waits: false, end: None })
 }
 
 /// Steps of a thread until it waits for what never came: the program ended without it, and does so sooner or later.
@@ -164,7 +147,8 @@ impl Run<'_> {
                             let (thread, since) = self.waiting[done];
                             let wake = self.engine.wake();
                             self.outcome.waiting = self.outcome.waiting + (now - since);
-                            self.outcome.cpu = self.outcome.cpu + wake;
+                            self.held[thread] = self.held[thread] + (now - since);
+                            self.works(thread, wake);
                             self.calendar.after(wake, Event::Thread(thread));
                         }
                         if let Some((thread, call)) = self.full.pop_front() {
@@ -173,10 +157,10 @@ impl Run<'_> {
                     }
                 }
             }
-            // Threads that wait for each other's ends go on with the first of them: the trace was guessed wrong.
-            let stuck = self.joining.iter().position(|waiting| !waiting.is_empty());
-            let Some(thread) = stuck else { return };
-            self.release(thread);
+            // Threads that await each other go on with the first of them: the trace was guessed wrong, or damaged.
+            let stuck = self.awaiting.iter().position(Option::is_some);
+            let Some(event) = stuck else { return };
+            self.happen(event);
         }
     }
 
@@ -190,41 +174,35 @@ impl Run<'_> {
             let ns = Time::from_ns(step.ns);
             match step.what {
                 What::Compute => {
-                    self.outcome.cpu = self.outcome.cpu + Time::from_ns(step.cpu_ns);
+                    self.works(thread, Time::from_ns(step.cpu_ns));
                     return self.calendar.after(ns, Event::Thread(thread));
                 }
-                What::Wait => match &mut self.held[thread] {
-                    Some(held) if held.step + 1 == self.next[thread] => match held.end {
-                        Some(end) => return self.calendar.at(end, Event::Thread(thread)),
-                        None => {
-                            held.waits = true;
-                            return;
-                        }
-                    },
-                    _ => return self.calendar.after(ns, Event::Thread(thread)),
-                },
-                What::Begin(child) => self.calendar.after(Time::ZERO, Event::Thread(child)),
-                What::Join(child) if self.over[child] => {}
-                What::Join(child) => {
-                    if let Some(held) = &mut self.held[child] {
-                        let end = self.calendar.now() + held.after;
-                        held.end = Some(end);
-                        if std::mem::take(&mut held.waits) {
-                            self.calendar.at(end, Event::Thread(child));
-                        }
+                What::Wait | What::Sleep => return self.calendar.after(ns, Event::Thread(thread)),
+                What::Signal(event) => self.happen(event),
+                What::Await(event) => match self.happened[event] {
+                    Some(at) => {
+                        let over = (at + ns).max(self.calendar.now());
+                        return self.calendar.at(over, Event::Thread(thread));
                     }
-                    return self.joining[child].push((thread, ns));
-                }
+                    None => {
+                        self.awaiting[event] = Some((thread, ns));
+                        return;
+                    }
+                },
                 What::Call(call) => return self.call(thread, call, step),
             }
         }
-        self.release(thread);
     }
 
-    fn release(&mut self, thread: usize) {
-        self.over[thread] = true;
-        for (waiting, after) in std::mem::take(&mut self.joining[thread]) {
-            self.calendar.after(after, Event::Thread(waiting));
+    fn works(&mut self, thread: usize, time: Time) {
+        self.outcome.cpu = self.outcome.cpu + time;
+        self.held[thread] = self.held[thread] + time;
+    }
+
+    fn happen(&mut self, event: usize) {
+        self.happened[event] = Some(self.calendar.now());
+        if let Some((thread, after)) = self.awaiting[event].take() {
+            self.calendar.after(after, Event::Thread(thread));
         }
     }
 
@@ -244,13 +222,13 @@ impl Run<'_> {
                 };
                 let time = Time::from_ns(ns);
                 self.traffic(call, residency.source, residency.target, true);
-                self.outcome.cpu = self.outcome.cpu + time;
+                self.works(thread, time);
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }
             Placed::Queue => {
                 let submit = self.engine.submit();
-                self.outcome.cpu = self.outcome.cpu + submit;
+                self.works(thread, submit);
                 self.outcome.calls = self.outcome.calls + submit;
                 self.calendar.after(submit, Event::Submitted(thread, index));
             }
@@ -260,7 +238,7 @@ impl Run<'_> {
                 self.count(call);
                 // The bytes are the same, whoever moves them.
                 self.traffic(call, 0, 0, true);
-                self.outcome.cpu = self.outcome.cpu + core;
+                self.works(thread, core);
                 self.outcome.calls = self.outcome.calls + core;
                 self.calendar.at(done, Event::Thread(thread));
             }
@@ -273,7 +251,7 @@ impl Run<'_> {
                 self.count(call);
                 self.outcome.read_bytes += call.read;
                 self.outcome.written_bytes += residency.source.min(call.read) + call.written;
-                self.outcome.cpu = self.outcome.cpu + time;
+                self.works(thread, time);
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }

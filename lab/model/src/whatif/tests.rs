@@ -2,7 +2,8 @@
 //! Traces put together by hand: what is read from them, what replays make of them, what is refused.
 
 use memlift_spec::trace::{
-    CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
+    CHUNK_USED_AT, CHUNKS_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Reason, Record,
+    VERSION, word,
 };
 
 use super::*;
@@ -26,7 +27,7 @@ fn put(bytes: &mut [u8], index: usize, value: u64) {
 
 /// A trace with these chunks: process, parent, thread, sequence, records.
 fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER_BYTES];
+    let mut bytes = vec![0; CHUNKS_AT];
     for &(process, parent, thread, sequence, records) in chunks {
         let used = RECORD_BYTES * (1 + records.len());
         let length = used.next_multiple_of(HEADER_BYTES);
@@ -60,6 +61,26 @@ fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
         put(&mut bytes, index, value);
     }
     bytes
+}
+
+/// A wait that thread `waker` ended; 0: nobody did.
+fn waited(at: u64, wall: u64, waker: u64, woken: u64) -> Record {
+    let words = [at, wall, waker, woken, 0, 0, 0];
+    Record { kind: Kind::Waited, parameter: Reason::Memory as u32, words }
+}
+
+/// Returns how often one thread awaits what the other one signals.
+fn awaited(trace: &Trace, waiter: usize, waker: usize) -> usize {
+    let steps = |thread: usize| trace.threads[thread].steps.iter().map(|step| step.what);
+    let signals: Vec<What> = steps(waker).collect();
+    steps(waiter)
+        .filter(|what| matches!(what, What::Await(event) if signals.contains(&What::Signal(*event))))
+        .count()
+}
+
+/// The best size, and the run with it.
+fn best(device: &Device, trace: &Trace, cpu: &Cpu) -> (Option<u64>, Outcome) {
+    device.best_size(trace, cpu, &replay(trace, cpu, Timing::Recorded, &Device::Cpu, 0))
 }
 
 fn slow_dsa() -> Device {
@@ -109,7 +130,7 @@ fn without_a_device_a_replay_takes_what_was_recorded_and_a_device_shortens_calls
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((without.wall, without.cpu), (Time::from_ns(11 * MS), Time::from_ns(6 * MS)));
     assert_eq!((without.read_bytes, without.written_bytes, without.offloaded), (2 << 20, 1 << 20, 0));
-    let (from, with) = slow_dsa().best_size(&trace, &cpu);
+    let (from, with) = best(&slow_dsa(), &trace, &cpu);
     let (alone, _) = crate::dsa::experiment::latency(&crate::dsa::Timing::shipped(), 1 << 20).unwrap();
     assert_eq!((from, with.offloaded), (Some(1 << 20), 1));
     assert_eq!(with.wall, Time::from_ns(10 * MS) + alone, "the device's own latency, to the picosecond");
@@ -167,48 +188,120 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     gap.insert(2, mark(Kind::Mark, 10 * MS + MS / 10, 3 * MS, 0));
     let bytes = file(&[(1, 0, 1, 0, &gap), (2, 1, 2, 0, &child)], 11 * MS);
     let trace = Trace::read(&bytes).unwrap();
-    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Begin(1)));
-    assert!(
-        trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)),
-        "{:?}",
-        trace.threads[0].steps
-    );
+    assert_eq!(awaited(&trace, 1, 0), 1, "it was started");
+    assert_eq!(awaited(&trace, 0, 1), 1, "{:?}", trace.threads[0].steps);
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(11 * MS));
-    let (_, with) = slow_dsa().best_size(&trace, &cpu);
+    let (_, with) = best(&slow_dsa(), &trace, &cpu);
     assert!(with.wall < Time::from_ns(5 * MS) && with.wall > Time::from_ns(3 * MS), "{:?}", with.wall);
     // A thread says that it is done and then ends: the wait is over first, and was for it all the same.
     gap[2] = mark(Kind::Mark, 10 * MS - MS / 10, 3 * MS, 0);
     let trace = Trace::read(&file(&[(1, 0, 1, 0, &gap), (2, 1, 2, 0, &child)], 11 * MS)).unwrap();
-    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)));
+    assert_eq!(awaited(&trace, 0, 1), 1);
 }
 
 /// A pool's thread that is told to end when all is done does not hold the program up where all is done sooner.
 #[test]
-fn a_wait_that_a_join_ended_ends_when_the_join_begins() {
+fn a_wait_ends_as_long_after_what_ended_it_as_it_did() {
     let parent = [
         mark(Kind::Mark, 0, 0, 0),
         mark(Kind::Mark, MS, MS, 0),
         call(Kind::Copy, MS, 8 * MS, 8 << 20),
         mark(Kind::Mark, 9 * MS, 9 * MS, 0),
-        mark(Kind::Mark, 9 * MS + MS / 10, 9 * MS, 0),
-        mark(Kind::End, 10 * MS, 10 * MS - MS / 10, 0),
+        waited(9 * MS + MS / 100, 9 * MS / 100, 2, 9 * MS + MS / 11),
+        mark(Kind::Mark, 9 * MS + MS / 10, 9 * MS + MS / 100, 0),
+        mark(Kind::End, 10 * MS, 10 * MS - 9 * MS / 100, 0),
     ];
     let child = [
         mark(Kind::Mark, MS / 2, 0, 0),
+        waited(MS / 2, 17 * MS / 2 + MS / 20, 1, 9 * MS),
         mark(Kind::Mark, 9 * MS + MS / 20, 0, 0),
         mark(Kind::End, 9 * MS + MS / 10, MS / 20, 0),
     ];
-    let bytes = file(&[(1, 0, 1, 0, &parent), (2, 1, 2, 0, &child)], 10 * MS);
+    let bytes = file(&[(1, 0, 1, 0, &parent), (1, 0, 2, 0, &child)], 10 * MS);
     let trace = Trace::read(&bytes).unwrap();
-    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)), "{:?}", trace.threads);
-    assert!(trace.threads[1].steps.iter().any(|step| step.what == What::Wait && step.ns > 8 * MS));
+    assert_eq!((awaited(&trace, 0, 1), awaited(&trace, 1, 0)), (1, 2), "{:?}", trace.threads);
+    assert_eq!(trace.waits.explained_ns, 9 * MS / 100 + 17 * MS / 2 + MS / 20);
+    assert_eq!((trace.waits.unexplained_ns, trace.waits.outside_ns), (0, 0));
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(10 * MS));
-    let (_, with) = slow_dsa().best_size(&trace, &cpu);
+    let (_, with) = best(&slow_dsa(), &trace, &cpu);
     assert!(with.wall < Time::from_ns(4 * MS) && with.wall > Time::from_ns(2 * MS), "{:?}", with.wall);
+}
+
+#[test]
+fn a_later_record_of_a_wait_corrects_the_first_and_strangers_end_none() {
+    let first = [
+        mark(Kind::Mark, 0, 0, 0),
+        waited(MS, 3 * MS, 0, 0),
+        mark(Kind::Mark, 4 * MS, MS, 0),
+        waited(MS, 3 * MS, 2, 3 * MS),
+        waited(5 * MS, MS, 77, 5 * MS),
+        waited(7 * MS, MS, 1, 7 * MS),
+        mark(Kind::End, 9 * MS, 4 * MS, 0),
+    ];
+    let second = [mark(Kind::Mark, 0, 0, 0), mark(Kind::End, 8 * MS, 8 * MS, 0)];
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second)], 9 * MS)).unwrap();
+    assert_eq!(awaited(&trace, 0, 1), 1, "{:?}", trace.threads[0].steps);
+    let outside: Vec<u64> = trace.threads[0]
+        .steps
+        .iter()
+        .filter(|step| step.what == What::Sleep)
+        .map(|step| step.at_ns)
+        .collect();
+    assert_eq!(outside, [5 * MS, 7 * MS], "a thread that is not there, and the waiter itself, end no wait");
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(9 * MS));
+}
+
+/// Whoever woke whom, at whatever time: nothing changes where nothing is changed, and no damage keeps a replay from its end.
+#[test]
+fn a_replay_of_any_waits_takes_the_recorded_time() {
+    let mut state = 7u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % below
+    };
+    for round in 0..300 {
+        let threads = 1 + draw(5);
+        let mut last = 0;
+        let all: Vec<Vec<Record>> = (0..threads)
+            .map(|thread| {
+                let (mut now, mut on_core) = (draw(3 * MS), 0);
+                let mut records = vec![mark(Kind::Mark, now, 0, 0)];
+                for _ in 0..draw(20) {
+                    let length = 1 + draw(MS);
+                    match draw(3) {
+                        0 => {
+                            records.push(call(Kind::Copy, now, length, length));
+                            on_core += length;
+                        }
+                        1 => {
+                            let at = if draw(8) == 0 { draw(20 * MS) } else { now + draw(length) };
+                            records.push(waited(now, length, draw(threads + 2), at));
+                        }
+                        _ => on_core += draw(length + 1),
+                    }
+                    now += length;
+                    if draw(3) == 0 {
+                        records.push(mark(Kind::Mark, now, on_core, 0));
+                    }
+                }
+                let kind = if thread == 0 || draw(2) == 0 { Kind::End } else { Kind::Mark };
+                records.push(mark(kind, now, on_core, 0));
+                last = last.max(now);
+                records
+            })
+            .collect();
+        let chunks: Vec<(u32, u32, u32, u32, &[Record])> =
+            all.iter().zip(1..).map(|(records, number)| (1, 0, number, 0, &records[..])).collect();
+        let trace = Trace::read(&file(&chunks, last)).unwrap();
+        let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+        let run = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+        assert_eq!(run.wall, Time::from_ns(last), "round {round}: {:?}", trace.threads);
+    }
 }
 
 #[test]
@@ -217,7 +310,7 @@ fn what_exec_has_made_new_goes_on_where_the_old_one_was() {
     // Nothing is known of 1 to 4 ms; its CPU time counts from the old one's.
     let new = [mark(Kind::Mark, 6 * MS, 3 * MS, 0), mark(Kind::End, 9 * MS, 6 * MS, 0)];
     let mut bytes = file(&[(1, 0, 1, 0, &old), (2, 0, 2, 0, &new)], 9 * MS);
-    let second = 2 * HEADER_BYTES + 24;
+    let second = CHUNKS_AT + HEADER_BYTES + 24;
     bytes[second..second + 4].copy_from_slice(&1u32.to_le_bytes());
     let trace = Trace::read(&bytes).unwrap();
     assert_eq!((trace.threads[1].parent, trace.cpu_ns), (Some(0), 6 * MS));
@@ -281,29 +374,29 @@ fn every_fault_names_its_field_and_the_fix() {
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         bytes
     };
-    let chunk = HEADER_BYTES;
+    let chunk = CHUNKS_AT;
     let cases: Vec<(Vec<u8>, &str, &str)> = vec![
         (good[..100].to_vec(), "size (byte 0)", "give what `memlift record` wrote"),
         (word_of(0, 7), "magic (byte 0)", "this is no trace"),
-        (word_of(8, 3), "version (byte 8): 0x3", "this memlift reads version 2"),
+        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 3"),
         (word_of(16, 12345), "limit (byte 16)", "record again"),
         (word_of(64, 1 << 19), "claimed (byte 64)", "shorter than what was claimed"),
         (word_of(128, 2), "finished (byte 128)", "0 or 1"),
-        (word_of(80, 0), "chunk.thread (byte 4096)", "the header counts fewer"),
-        (word_of(chunk, 0x1000_1234_5678), "chunk.magic (byte 4096)", "no chunk begins here"),
-        (word_of(chunk, 0x4843_4c4d | 100 << 32), "chunk.bytes (byte 4096): 0x64", "a multiple of 4096"),
-        (word_of(chunk, 0x4843_4c4d | 8192 << 32), "chunk.bytes (byte 4096)", "cut off"),
-        (word_of(chunk + 8, 65), "chunk.used (byte 4096): 0x41", "in steps of 64"),
-        (word_of(chunk + 8, 64 | 3 << 32), "chunk.sequence (byte 4096): 0x3", "not in order"),
-        (word_of(chunk + 16, 1 << 32), "chunk.process (byte 4096)", "count from 1"),
-        (word_of(chunk + 64, 5), "record.kind (byte 4160): 0x5", "no kind of this version"),
-        (word_of(chunk + 72, u64::MAX), "record.time (byte 4160)", "2^60"),
-        (word_of(chunk + 64 + 128 + 40, u64::MAX), "record.bytes_read (byte 4288)", "2^47"),
+        (word_of(80, 0), "chunk.thread (byte 69632)", "the header counts fewer"),
+        (word_of(chunk, 0x1000_1234_5678), "chunk.magic (byte 69632)", "no chunk begins here"),
+        (word_of(chunk, 0x4843_4c4d | 100 << 32), "chunk.bytes (byte 69632): 0x64", "a multiple of 4096"),
+        (word_of(chunk, 0x4843_4c4d | 8192 << 32), "chunk.bytes (byte 69632)", "cut off"),
+        (word_of(chunk + 8, 65), "chunk.used (byte 69632): 0x41", "in steps of 64"),
+        (word_of(chunk + 8, 64 | 3 << 32), "chunk.sequence (byte 69632): 0x3", "not in order"),
+        (word_of(chunk + 16, 1 << 32), "chunk.process (byte 69632)", "count from 1"),
+        (word_of(chunk + 64, 5), "record.kind (byte 69696): 0x5", "no kind of this version"),
+        (word_of(chunk + 72, u64::MAX), "record.time (byte 69696)", "2^60"),
+        (word_of(chunk + 64 + 128 + 40, u64::MAX), "record.bytes_read (byte 69824)", "2^47"),
         (word_of(chunk + 64 + 64 + 16, 9 * MS), "mark.cpu", "clock went back"),
-        (word_of(chunk + 64, 66), "record.parameter (byte 4160)", "no call"),
+        (word_of(chunk + 64, 66), "record.parameter (byte 69696)", "no call"),
         (
             file(&[(1, 0, 1, 0, &records), (2, 0, 1, 1, &records)], 9),
-            "chunk.thread (byte 8192)",
+            "chunk.thread (byte 73728)",
             "another process",
         ),
     ];
@@ -364,7 +457,7 @@ fn served(trace: &Trace, service: Service) -> (Option<u64>, replay::Outcome) {
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, trace);
     let without = replay(trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((without.wall, without.cpu), (Time::from_ns(3 * MS), Time::from_ns(3 * MS)));
-    Device::Service(service).best_size(trace, &cpu)
+    best(&Device::Service(service), trace, &cpu)
 }
 
 #[test]
@@ -482,10 +575,7 @@ fn what_begins_in_the_middle_of_a_wait_for_another_end_begins_then() {
     let other = [mark(Kind::Mark, 5 * MS, 0, 0), mark(Kind::End, 19 * MS / 2, 9 * MS / 2, 0)];
     let bytes = file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second), (2, 1, 3, 0, &other)], 10 * MS);
     let trace = Trace::read(&bytes).unwrap();
-    let order: Vec<What> = trace.threads[0].steps.iter().map(|step| step.what).collect();
-    let [begin, join] =
-        [What::Begin(2), What::Join(1)].map(|what| order.iter().position(|one| *one == what).unwrap());
-    assert!(begin < join, "{order:?}");
+    assert_eq!((awaited(&trace, 2, 0), awaited(&trace, 0, 1)), (1, 1), "{:?}", trace.threads[0].steps);
     let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(10 * MS));
 }

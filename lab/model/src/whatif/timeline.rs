@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a trace's records to what its threads did: they computed, waited, called, started another thread, waited for another's end.
+//! From a trace's records to what its threads did: they computed, waited, called, started and woke others.
 //!
-//! - **Flow** chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ who began whom, and who waited for whom
-//! - **Method** a thread begins when the one that started it has come as far as it had then. A wait that ends within 2 ms of the end of a
-//!   thread that this one started was for that; before it, where the thread says that it is done and then ends
+//! - **Flow** chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ events: who started whom, and who ended whose
+//!   wait
+//! - **Method** a thread goes on as long after an event as it did then, wherever the event lies now. Who ended a wait is recorded. A wait
+//!   without a record that ends within 2 ms of the end of a thread that this one started is taken to be for that end
 //! - **Rule** hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
 //! - **Not here** layout and limits of single records: `memlift_spec::trace`
 
@@ -53,14 +54,16 @@ impl Call {
 pub enum What {
     /// Something that is not in the trace.
     Compute,
-    /// Nothing: it slept, or had no core.
+    /// Nothing: it had no core, and has no record of what it waited for.
     Wait,
     /// A call, by its place in [`Thread::calls`].
     Call(usize),
-    /// This thread starts at that point.
-    Begin(usize),
-    /// The thread waits for this thread's end.
-    Join(usize),
+    /// Nothing: it waited for a time, or for somebody outside of the program.
+    Sleep,
+    /// It lets an event happen, which is another thread's [`What::Await`].
+    Signal(usize),
+    /// It waits until so long (the step's `ns`) after an event.
+    Await(usize),
 }
 
 /// A step of a thread.
@@ -68,12 +71,23 @@ pub enum What {
 pub struct Step {
     /// Start of the step, nanoseconds since the trace's start.
     pub at_ns: u64,
-    /// Length of the step, nanoseconds.
+    /// Length of the step; for [`What::Await`] the time from the event to the step's end. Nanoseconds.
     pub ns: u64,
     /// CPU time within it, nanoseconds.
     pub cpu_ns: u64,
     /// Action of the step.
     pub what: What,
+}
+
+/// The end of a wait, by another thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waker {
+    /// Number of that thread in the trace.
+    pub thread: u32,
+    /// Time at which it did so, nanoseconds since the trace's start.
+    pub at_ns: u64,
+    /// End of the wait, nanoseconds since the trace's start.
+    pub over_ns: u64,
 }
 
 /// A thread of the trace.
@@ -95,8 +109,14 @@ pub struct Thread {
     pub faults: (u64, u64),
     /// True if its end is in the trace.
     pub ended: bool,
+    /// Time in which it could have run and had no core, nanoseconds.
+    pub displaced_ns: u64,
     /// Actions of the thread, in order.
     pub steps: Vec<Step>,
+    /// Who started it, where that is in the trace.
+    pub(super) started_by: Option<Waker>,
+    /// Who ended its waits, by the number in [`What::Await`] until events are known.
+    pub(super) wakers: Vec<Waker>,
     /// Calls of the thread, in order.
     pub calls: Vec<Call>,
     /// For each call, the number of pages of its target that it may have touched first; `None` without page faults.
@@ -126,6 +146,29 @@ pub struct Counted {
     pub bytes: u64,
 }
 
+/// Time of all threads in which they had no core, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// They waited for a thread of the program, which is known.
+    pub explained_ns: u64,
+    /// They waited for a time, or for somebody outside of the program.
+    pub outside_ns: u64,
+    /// They could have run, and had no core.
+    pub displaced_ns: u64,
+    /// They waited in a way that has no record.
+    pub unexplained_ns: u64,
+}
+
+impl Waits {
+    /// All of it, nanoseconds.
+    #[must_use]
+    pub fn all_ns(&self) -> u64 {
+        [self.outside_ns, self.displaced_ns, self.unexplained_ns]
+            .into_iter()
+            .fold(self.explained_ns, u64::saturating_add)
+    }
+}
+
 /// A trace that passed.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
@@ -153,6 +196,10 @@ pub struct Trace {
     pub processes: u32,
     /// Threads, in order of their numbers.
     pub threads: Vec<Thread>,
+    /// Number of events.
+    pub events: usize,
+    /// How much of its time without a core is explained.
+    pub waits: Waits,
     /// Calls that were only counted, by kind.
     pub counted: BTreeMap<Kind, Counted>,
 }
@@ -272,67 +319,133 @@ impl Trace {
         Ok(())
     }
 
-    /// Finds each thread's parent, and the threads that waited for others.
-    fn relate(&mut self, heads: &[Chunk]) {
+    /// Finds each thread's parent.
+    fn find_parents(&mut self, heads: &[Chunk]) {
+        // A process begins with the thread that has its id, whichever made the first record.
         let mut first_of: BTreeMap<u32, usize> = BTreeMap::new();
         for (index, head) in heads.iter().enumerate() {
-            first_of.entry(head.process).or_insert(index);
+            let first = first_of.entry(head.process).or_insert(index);
+            if head.tid == head.pid && heads[*first].tid != head.pid {
+                *first = index;
+            }
         }
+        let mut of_pid: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (index, head) in heads.iter().enumerate() {
             let first = first_of[&head.process];
-            // After exec, the CPU time of the first thread is that of the old one, too.
-            let old =
-                (0..index).rfind(|old| heads[*old].pid == head.pid && heads[*old].process != head.process);
-            if let Some(old) = old.filter(|_| index == first) {
-                let (end_ns, cpu_ns) = (self.threads[old].end_ns, self.threads[old].cpu_ns);
-                self.threads[index].goes_on(end_ns, cpu_ns);
-            }
-            let begin = self.threads[index].begin_ns;
-            // A process that exec has made new has its own id; one that was started has its parent's.
-            let process = |wanted: u32| {
-                let older = |other: &usize| other < &index && self.threads[*other].begin_ns <= begin;
-                (0..heads.len())
-                    .filter(older)
-                    .rfind(|other| heads[*other].pid == wanted && heads[*other].process != head.process)
-            };
+            let of = |pid: u32| of_pid.get(&pid).map_or(&[][..], Vec::as_slice);
+            let another = |other: &&usize| heads[**other].process != head.process;
             let parent = if index != first {
                 Some(first)
-            } else if head.parent != 0 {
-                first_of.get(&head.parent).copied()
             } else {
-                process(head.pid)
-                    .or_else(|| process(head.parent_pid))
-                    .map(|other| first_of[&heads[other].process])
+                // After exec, the CPU time of the first thread is that of the old one, too.
+                if let Some(old) = of(head.pid).iter().rfind(another) {
+                    let (end_ns, cpu_ns) = (self.threads[*old].end_ns, self.threads[*old].cpu_ns);
+                    self.threads[index].goes_on(end_ns, cpu_ns);
+                }
+                // A process that exec has made new has its own id; one that was started has its parent's.
+                let begin = self.threads[index].begin_ns;
+                let older = |pid: u32| {
+                    let mut others = of(pid).iter().filter(another);
+                    others.rfind(|other| self.threads[**other].begin_ns <= begin).copied()
+                };
+                if head.parent != 0 {
+                    first_of.get(&head.parent).copied()
+                } else {
+                    older(head.pid)
+                        .or_else(|| older(head.parent_pid))
+                        .map(|other| first_of[&heads[other].process])
+                }
             };
-            self.threads[index].parent =
-                parent.filter(|parent| *parent < index && self.threads[*parent].begin_ns <= begin);
+            let begin = self.threads[index].begin_ns;
+            self.threads[index].parent = parent.filter(|parent| self.threads[*parent].begin_ns <= begin);
+            of_pid.entry(head.pid).or_default().push(index);
         }
-        // All beginnings first: a wait in which another thread began is two, and the second may be the one for an end.
-        for child in 0..self.threads.len() {
-            let (begin, parent) = (self.threads[child].begin_ns, self.threads[child].parent);
-            let Some(parent) = parent else { continue };
-            let from = self.threads[parent].begin_ns;
-            let steps = &mut self.threads[parent].steps;
-            // After its last record a thread was there, and nothing is known of it.
-            let over = steps.last().map_or(from, |step| step.at_ns.saturating_add(step.ns));
-            if begin > over {
-                steps.push(Step { at_ns: over, ns: begin - over, cpu_ns: 0, what: What::Wait });
+    }
+
+    /// Makes events of starts and of the ends of waits.
+    fn relate(&mut self, heads: &[Chunk]) {
+        self.find_parents(heads);
+        let number: BTreeMap<u32, usize> =
+            heads.iter().zip(0..).map(|(head, index)| (head.thread, index)).collect();
+        let mut edges = Vec::new();
+        let mut starts = vec![None; self.threads.len()];
+        for (index, thread) in self.threads.iter_mut().enumerate() {
+            let mut at_ns = thread.begin_ns;
+            if let Some(waker) = thread.started_by
+                && let Some(starter) = number.get(&waker.thread).filter(|starter| **starter != index)
+            {
+                thread.parent = Some(*starter);
+                at_ns = waker.at_ns.min(at_ns);
             }
-            insert(steps, begin, Step { at_ns: begin, ns: 0, cpu_ns: 0, what: What::Begin(child) });
+            if let Some(parent) = thread.parent {
+                starts[index] = Some(edges.len());
+                edges.push(Edge { waker: parent, at_ns, over_ns: thread.begin_ns, placed_ns: 0 });
+            }
         }
+        self.guess_joins(heads);
+        let mut wakes: Vec<Vec<Option<usize>>> = Vec::with_capacity(self.threads.len());
+        for (index, thread) in self.threads.iter().enumerate() {
+            let mut event = |waker: &Waker| {
+                let other = number.get(&waker.thread)?;
+                if *other == index || waker.at_ns > waker.over_ns {
+                    return None;
+                }
+                edges.push(Edge { waker: *other, at_ns: waker.at_ns, over_ns: waker.over_ns, placed_ns: 0 });
+                Some(edges.len() - 1)
+            };
+            wakes.push(thread.wakers.iter().map(&mut event).collect());
+        }
+        let mut signals = vec![Vec::new(); self.threads.len()];
+        for (event, edge) in edges.iter().enumerate() {
+            signals[edge.waker].push(event);
+        }
+        for (thread, signals) in self.threads.iter_mut().zip(signals) {
+            thread.signal(signals, &mut edges);
+        }
+        for ((thread, start), wakes) in self.threads.iter_mut().zip(starts).zip(wakes) {
+            self.waits.displaced_ns = self.waits.displaced_ns.saturating_add(thread.displaced_ns);
+            for step in &mut thread.steps {
+                let of = match step.what {
+                    What::Wait => &mut self.waits.unexplained_ns,
+                    What::Sleep => &mut self.waits.outside_ns,
+                    What::Await(waker) => match wakes[waker].map(|event| (event, &edges[event])) {
+                        Some((event, edge)) if edge.placed_ns <= edge.over_ns => {
+                            self.waits.explained_ns = self.waits.explained_ns.saturating_add(step.ns);
+                            (step.ns, step.what) = (edge.over_ns - edge.placed_ns, What::Await(event));
+                            continue;
+                        }
+                        _ => {
+                            step.what = What::Sleep;
+                            &mut self.waits.outside_ns
+                        }
+                    },
+                    What::Compute | What::Call(_) | What::Signal(_) => continue,
+                };
+                *of = of.saturating_add(step.ns);
+            }
+            if let Some(event) = start {
+                let Edge { placed_ns, over_ns, .. } = edges[event];
+                let ns = over_ns.saturating_sub(placed_ns);
+                thread.steps.insert(0, Step { at_ns: over_ns - ns, ns, cpu_ns: 0, what: What::Await(event) });
+            }
+        }
+        self.events = edges.len();
+    }
+
+    /// Waits without a record that end with a thread that this one started were for its end.
+    fn guess_joins(&mut self, heads: &[Chunk]) {
         for child in 0..self.threads.len() {
             let Thread { begin_ns: begin, end_ns: end, ended, parent, .. } = self.threads[child];
             let Some(parent) = parent.filter(|_| ended) else { continue };
-            let joins = |step: &&mut Step| {
-                let over = step.at_ns.saturating_add(step.ns);
-                step.what == What::Wait
-                    && (begin..=end).contains(&step.at_ns)
-                    && over.abs_diff(end) <= JOIN_NS
-            };
-            if let Some(step) = self.threads[parent].steps.iter_mut().find(joins) {
-                // The rest after the child's end is the time until its parent is told.
-                step.ns = step.at_ns.saturating_add(step.ns).saturating_sub(end);
-                step.what = What::Join(child);
+            let Thread { steps, wakers, .. } = &mut self.threads[parent];
+            let over = |step: &Step| step.at_ns.saturating_add(step.ns);
+            let first = steps.partition_point(|step| over(step) < end.saturating_sub(JOIN_NS));
+            let near = steps[first..].iter_mut().take_while(|step| step.at_ns <= end);
+            let mut waits = near.filter(|step| step.what == What::Wait && step.at_ns >= begin);
+            if let Some(step) = waits.find(|step| over(step).abs_diff(end) <= JOIN_NS) {
+                let at_ns = end.min(over(step));
+                wakers.push(Waker { thread: heads[child].thread, at_ns, over_ns: over(step) });
+                step.what = What::Await(wakers.len() - 1);
             }
         }
     }
@@ -356,21 +469,61 @@ impl Trace {
     }
 }
 
-/// Puts a step where its time is, cutting computing or waiting in two.
-fn insert(steps: &mut Vec<Step>, at_ns: u64, step: Step) {
-    let place = steps.partition_point(|step| step.at_ns < at_ns);
-    let Some(before) = place.checked_sub(1).map(|index| &mut steps[index]) else {
-        steps.insert(0, step);
-        return;
-    };
-    let over = before.at_ns.saturating_add(before.ns);
-    if over > at_ns && matches!(before.what, What::Compute | What::Wait) {
-        let ns = at_ns - before.at_ns;
-        let cpu_ns = before.cpu_ns.min(ns);
-        let rest = Step { at_ns, ns: over - at_ns, cpu_ns: before.cpu_ns - cpu_ns, what: before.what };
-        (before.ns, before.cpu_ns) = (ns, cpu_ns);
-        steps.splice(place..place, [step, rest]);
-    } else {
-        steps.insert(place, step);
+/// One thread's start or end of a wait by another.
+#[derive(Clone, Copy)]
+struct Edge {
+    waker: usize,
+    /// Time at which it did so.
+    at_ns: u64,
+    /// Time at which the other one went on.
+    over_ns: u64,
+    /// Time of the signal's place in the waker's steps.
+    placed_ns: u64,
+}
+
+impl Thread {
+    /// Puts signals where they belong in the steps. Computing and waiting are cut in two for it; what cannot be is done later than the
+    /// signal.
+    fn signal(&mut self, mut signals: Vec<usize>, edges: &mut [Edge]) {
+        if signals.is_empty() {
+            return;
+        }
+        signals.sort_unstable_by_key(|event| (edges[*event].at_ns, *event));
+        let mut signals = signals
+            .into_iter()
+            .map(|event| (event, edges[event].at_ns))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .peekable();
+        let mut placed = Vec::with_capacity(self.steps.len() + 2 * signals.len());
+        let mut put = |placed: &mut Vec<Step>, event: usize, at_ns| {
+            edges[event].placed_ns = at_ns;
+            placed.push(Step { at_ns, ns: 0, cpu_ns: 0, what: What::Signal(event) });
+        };
+        let mut over = self.begin_ns;
+        for mut step in std::mem::take(&mut self.steps) {
+            let end = step.at_ns.saturating_add(step.ns);
+            while let Some((event, at_ns)) = signals.next_if(|(_, at_ns)| *at_ns < end) {
+                if matches!(step.what, What::Compute | What::Wait) && at_ns > step.at_ns {
+                    let ns = at_ns - step.at_ns;
+                    let cpu_ns = part(step.cpu_ns, ns, step.ns);
+                    placed.push(Step { ns, cpu_ns, ..step });
+                    step = Step { at_ns, ns: step.ns - ns, cpu_ns: step.cpu_ns - cpu_ns, ..step };
+                }
+                put(&mut placed, event, step.at_ns);
+            }
+            over = over.max(end);
+            placed.push(step);
+        }
+        // After its last record nothing is known of a thread: what it still did is as long after that.
+        for (event, _) in signals {
+            put(&mut placed, event, over);
+        }
+        self.steps = placed;
     }
+}
+
+/// Returns `of` times `some` over `all`; `all` is at least `some` and not 0.
+pub(super) fn part(of: u64, some: u64, all: u64) -> u64 {
+    (u128::from(of) * u128::from(some) / u128::from(all)) as u64
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What threads wait for, and who woke them last: a word of the trace for each object.
+//!
+//! - **Method** an object is the hash of its identity, which picks a word of [`WAKES`]; two that share a word are told apart by time alone
+//! - **Rule** memory is a process's own unless it says that it is shared; pipes are their inode, connected sockets both their names in
+//!   the direction of the bytes, others the port or path that they are reached by
+//! - **Not here** unnamed pairs of sockets, whose ends do not know each other, and eventfds, which have no identity
+
+use core::ffi::{c_int, c_void};
+use core::mem::{MaybeUninit, size_of};
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+use memlift_spec::trace::{WAKES, Wake};
+
+use crate::sink;
+
+/// Something that threads wait for.
+#[derive(Clone, Copy)]
+pub struct Object(u64);
+
+/// What an identity is of, so that equal numbers of two kinds are two objects.
+#[derive(Clone, Copy)]
+enum Class {
+    Memory = 1,
+    Shared = 2,
+    Process = 3,
+    Pipe = 4,
+    Connection = 5,
+    Listener = 6,
+    Start = 7,
+}
+
+/// Direction of bytes through a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Bytes come in.
+    In,
+    /// Bytes go out.
+    Out,
+}
+
+fn mixed(state: u64, word: u64) -> u64 {
+    let product = u128::from(state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    (product >> 64) as u64 ^ product as u64
+}
+
+impl Object {
+    fn new(class: Class, words: &[u64]) -> Object {
+        let hash =
+            words.iter().fold(mixed(0x243f_6a88_85a3_08d3, class as u64), |hash, word| mixed(hash, *word));
+        Object(hash)
+    }
+
+    /// Memory of this process: a condition, a lock, a futex, the handle of a thread.
+    pub fn memory(address: usize) -> Object {
+        Object::new(Class::Memory, &[sink::process().into(), address as u64])
+    }
+
+    /// Memory that processes share, which they have at the same address.
+    pub fn shared(address: usize) -> Object {
+        Object::new(Class::Shared, &[address as u64])
+    }
+
+    /// The end of a process.
+    pub fn process(pid: u32) -> Object {
+        Object::new(Class::Process, &[pid.into()])
+    }
+
+    /// The start of a thread of this process.
+    pub fn thread_started(handle: libc::pthread_t) -> Object {
+        Object::new(Class::Start, &[sink::process().into(), handle])
+    }
+
+    /// What goes through a descriptor; none: it is neither a pipe nor a socket that has a name.
+    pub fn stream(file: c_int, way: Way) -> Option<Object> {
+        let mut status = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: the kernel fills it; zeros are a value of it too.
+        let status = unsafe {
+            if libc::fstat(file, status.as_mut_ptr()) != 0 {
+                return None;
+            }
+            status.assume_init()
+        };
+        match status.st_mode & libc::S_IFMT {
+            libc::S_IFIFO => Some(Object::new(Class::Pipe, &[status.st_dev, status.st_ino])),
+            libc::S_IFSOCK => {
+                let Some(peer) = Name::of(file, libc::getpeername) else {
+                    return (way == Way::In).then(|| Object::accepting(file)).flatten();
+                };
+                let own = Name::of(file, libc::getsockname)?;
+                if own.is_empty() && peer.is_empty() {
+                    return None;
+                }
+                let (to, from) = if way == Way::In { (own, peer) } else { (peer, own) };
+                Some(Object::new(Class::Connection, &[to.hash, from.hash]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Who connects or sends to this address.
+    ///
+    /// # Safety
+    /// `address` is null or has `bytes` bytes.
+    pub unsafe fn address(address: *const c_void, bytes: u32) -> Option<Object> {
+        let mut name = Name { bytes: [0; Name::BYTES], length: (bytes as usize).min(Name::BYTES), hash: 0 };
+        if address.is_null() {
+            return None;
+        }
+        // SAFETY: as many bytes as there are, and as there is room for.
+        unsafe { core::ptr::copy_nonoverlapping(address.cast::<u8>(), name.bytes.as_mut_ptr(), name.length) };
+        name.listener()
+    }
+
+    /// A socket that others connect or send to.
+    pub fn accepting(file: c_int) -> Option<Object> {
+        Name::of(file, libc::getsockname)?.listener()
+    }
+
+    fn word(self) -> Option<&'static core::sync::atomic::AtomicU64> {
+        sink::wakes(self.0 as usize % WAKES)
+    }
+
+    /// The last wake of this object.
+    pub fn last_wake(self) -> Option<Wake> {
+        Wake::decode(self.word()?.load(Acquire))
+    }
+
+    /// Notes a wake.
+    pub fn wake(self, thread: u32, time_ns: u64) {
+        if let (Some(place), Some(word)) = (self.word(), (Wake { thread, time_ns }).encode()) {
+            place.store(word, Release);
+        }
+    }
+}
+
+/// The name of a socket, or of its peer.
+struct Name {
+    bytes: [u8; Name::BYTES],
+    length: usize,
+    hash: u64,
+}
+
+type AskFn = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
+
+impl Name {
+    const BYTES: usize = size_of::<libc::sockaddr_un>();
+
+    fn of(file: c_int, ask: AskFn) -> Option<Name> {
+        let mut name = Name { bytes: [0; Name::BYTES], length: 0, hash: 0 };
+        let mut bytes = Name::BYTES as libc::socklen_t;
+        // SAFETY: room for as many bytes as it says.
+        let result = unsafe { ask(file, name.bytes.as_mut_ptr().cast(), &raw mut bytes) };
+        name.length = (bytes as usize).min(Name::BYTES);
+        name.hash = name.words().iter().fold(0, |hash, word| mixed(hash, *word));
+        (result == 0 && name.length >= 2).then_some(name)
+    }
+
+    fn family(&self) -> c_int {
+        c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
+    }
+
+    /// A socket of a local pair has no more than its family.
+    fn is_empty(&self) -> bool {
+        self.length <= 2
+    }
+
+    fn port(&self) -> u64 {
+        u16::from_be_bytes([self.bytes[2], self.bytes[3]]).into()
+    }
+
+    /// An IPv4 address inside an IPv6 one is itself.
+    fn words(&self) -> [u64; 3] {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&self.bytes[at..at + 8]);
+            u64::from_ne_bytes(word)
+        };
+        match self.family() {
+            libc::AF_INET => [self.port(), word(4) & 0xffff_ffff, 0],
+            libc::AF_INET6 if word(8) == 0 && word(16) & 0xffff_ffff == 0xffff_0000 => {
+                [self.port(), word(16) >> 32, 0]
+            }
+            libc::AF_INET6 => [self.port(), word(8), word(16)],
+            _ => [1 << 32, self.path(), 0],
+        }
+    }
+
+    fn path(&self) -> u64 {
+        self.bytes[2..self.length.max(2)].iter().fold(0, |hash, byte| mixed(hash, u64::from(*byte) + 1))
+    }
+
+    fn listener(&self) -> Option<Object> {
+        match self.family() {
+            libc::AF_INET | libc::AF_INET6 => Some(Object::new(Class::Listener, &[self.port()])),
+            libc::AF_UNIX if self.length > 2 => Some(Object::new(Class::Listener, &[self.path()])),
+            _ => None,
+        }
+    }
+}
