@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::flight::Whole;
-use super::{Answer, Client, ClientError, Result, Routing, route};
+use super::{Answer, Client, ClientError, Result, route};
 use crate::map::{Entry, MapError, State};
 use crate::wire::{FLAG_CONTINUED, Header, Kind, Packet, Status};
 
@@ -133,7 +133,12 @@ impl Client {
                 self.finish(sequence, Ok(answer));
             }
             Status::Continue => return self.go_on(sequence, &header, body, &emitted),
-            Status::Hops if self.config.routing == Routing::Bounce || flight.request.is_library_walk() => {
+            Status::Hops if flight.bounces || flight.request.is_library_walk() => {
+                let was = flight.node;
+                if self.routes.owner(header.address) == Some(was) {
+                    // It is not that node's any more.
+                    self.ask_owner(header.address, was)?;
+                }
                 return self.go_on(sequence, &header, body, &emitted);
             }
             Status::Iterations if flight.request.is_library_walk() => {

@@ -56,6 +56,7 @@ impl Client {
             senders: HashSet::new(),
             unsent: HashSet::new(),
             trip: None,
+            crossing_lost: None,
             next_look: Instant::now(),
             next_node: 0,
             turn_bytes: 0,

@@ -63,6 +63,8 @@ pub(super) struct Flight {
     pub parked: bool,
     /// Hops that it may still make, and the last node that it was sent on to, as far as was heard.
     pub beyond: Option<(u8, String)>,
+    /// True if its walk comes back to the client at each border, as it was sent last.
+    pub bounces: bool,
     parts: BTreeMap<u32, Part>,
 }
 
@@ -101,6 +103,7 @@ impl Flight {
             restarts: 0,
             parked: false,
             beyond: None,
+            bounces: false,
             parts: BTreeMap::new(),
             request,
         }

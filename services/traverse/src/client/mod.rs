@@ -117,6 +117,8 @@ pub struct Client {
     unsent: HashSet<usize>,
     /// Smoothed time of a round trip, and its smoothed deviation.
     trip: Option<(Duration, Duration)>,
+    /// Time at which answers of nodes that a walk was sent on to were last seen to be lost.
+    crossing_lost: Option<Instant>,
     next_look: Instant,
     /// Node that is asked next for memory.
     next_node: usize,

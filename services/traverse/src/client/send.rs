@@ -14,6 +14,12 @@ use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;
 
+/// So many attempts in a row whose walk was sent on without an answer from there are taken for a network that loses those answers.
+const CROSSINGS_LOST: u32 = 2;
+
+/// So long walks then come back to the client at each border, before nodes may send them on again.
+const CROSSING_PAUSE: Duration = Duration::from_secs(60);
+
 impl Client {
     pub(super) fn route(&mut self, address: u64) -> Result<usize> {
         let epoch = self.routes.epoch;
@@ -73,7 +79,9 @@ impl Client {
         if flight.continued {
             flags |= FLAG_CONTINUED;
         }
-        let hops = if self.config.routing == Routing::Bounce { 0 } else { self.config.hops };
+        let lost = self.crossing_lost.is_some_and(|at| flight.sent.duration_since(at) < CROSSING_PAUSE);
+        flight.bounces = self.config.routing == Routing::Bounce || (lost && !request.writes());
+        let hops = if flight.bounces { 0 } else { self.config.hops };
         let program = request.program.as_ref();
         let header = Header {
             flags,
@@ -120,14 +128,22 @@ impl Client {
 
     /// Asks another node for the owner of an address, because the silent one may be down, or not the owner any more.
     fn inquire(&mut self, address: u64, silent: usize) -> Result<()> {
-        let inquiry = |flight: &Flight| flight.request.kind == Kind::Map && flight.ticket.is_none();
-        if self.reaches.len() < 2 || self.flights.values().any(inquiry) {
+        if self.reaches.len() < 2 {
             return Ok(());
         }
         self.next_node = self.next_node.wrapping_add(1);
         let mut node = self.next_node % self.reaches.len();
         if node == silent {
             node = (node + 1) % self.reaches.len();
+        }
+        self.ask_owner(address, node)
+    }
+
+    /// Asks a node for the owner of an address, unless such a question is under way.
+    pub(super) fn ask_owner(&mut self, address: u64, node: usize) -> Result<()> {
+        let inquiry = |flight: &Flight| flight.request.kind == Kind::Map && flight.ticket.is_none();
+        if self.flights.values().any(inquiry) {
+            return Ok(());
         }
         let request = Request { node: Some(node), ..Request::new(Kind::Map, address, 0) };
         self.launch(None, request, node)
@@ -164,6 +180,11 @@ impl Client {
             }
             flight.attempt += 1;
             self.counts.again += 1;
+            // The node that was asked answers, and no answer comes from where it sent the walk on to: a translation of addresses may
+            // let only answers of nodes through that were asked. Walks that write are answered by the first node.
+            if flight.attempt > CROSSINGS_LOST && flight.beyond.is_some() && !flight.request.writes() {
+                self.crossing_lost = Some(now);
+            }
             let (address, silent, attempt) = (flight.address, flight.node, flight.attempt);
             let uploads = flight.request.kind == Kind::Register;
             let inquires = !matches!(flight.request.kind, Kind::Map | Kind::Register);

@@ -139,6 +139,14 @@ impl Default for NodeOptions {
     }
 }
 
+/// Where a message of another node's mover came from.
+#[derive(Clone, Copy, Debug)]
+struct Speaker {
+    /// The node's number in the map plus 1, as it says; 0: it does not say.
+    number: u64,
+    socket: SocketAddr,
+}
+
 /// Channel by which other shards hand a shard packets for its peers.
 type Inbox = Sender<(Peer, Vec<u8>)>;
 /// Tenant and client → shard and peer.
@@ -159,7 +167,7 @@ struct Core {
     gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
     /// Channel to the mover: messages of other nodes about ranges that move, each with its sender's address.
-    mover: OnceLock<SyncSender<(SocketAddr, Vec<u8>)>>,
+    mover: OnceLock<SyncSender<(Speaker, Vec<u8>)>>,
     /// Progress of the ranges that leave just now.
     progress: Mutex<Vec<Progress>>,
     /// Locked while the log is compacted.

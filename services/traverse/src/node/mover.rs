@@ -7,7 +7,7 @@
 //! - **Owner** one per node; steps that change something take the writer's lock, copying does not
 //! - **Not here** the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::cluster::ClusterError;
 use super::log::{LogError, Stretch};
 use super::route::socket_of;
-use super::{Core, Node, locked};
+use super::{Core, Node, Speaker, locked};
 use crate::map::migrate::{Arrival, Ask, Host, Message, Migrations, Outcome, Progress, RECORD_BYTES_MAX};
 use crate::map::{MapError, Member, NodeId, Order};
 use crate::wire::{Header, Kind, TENANT_NODES};
@@ -38,7 +38,7 @@ pub struct Mover {
     core: Arc<Core>,
     member: Arc<Member>,
     migrations: Migrations,
-    inbox: Receiver<(SocketAddr, Vec<u8>)>,
+    inbox: Receiver<(Speaker, Vec<u8>)>,
     /// `None`: other nodes cannot reach this one.
     speaker: Option<UdpSocket>,
     begun: Instant,
@@ -122,7 +122,12 @@ impl Mover {
         let mut hands = Hands { core: &self.core, reached, failed: None, changed: false };
         for _ in 0..BATCH {
             let Some((from, bytes)) = next else { break };
-            let node = map.nodes().iter().find(|node| socket_of(node) == Some(from)).map(|node| node.id);
+            // It says its number, which is proven; one of an earlier version is known by its socket.
+            let is_it = |node: &&crate::map::Node| match from.number {
+                0 => socket_of(node) == Some(from.socket),
+                number => u64::from(node.id.0) + 1 == number,
+            };
+            let node = map.nodes().iter().find(is_it).map(|node| node.id);
             if let (Some(node), Ok(message)) = (node, Message::decode(&bytes)) {
                 self.migrations.receive(node, message, &mut hands, &mut self.out);
             }
@@ -160,6 +165,8 @@ impl Mover {
             let Some(socket) = map.node(to).and_then(socket_of) else { continue };
             let header = Header {
                 client: self.core.identity,
+                cluster: self.core.cluster.load(Ordering::Relaxed),
+                value: self.member.id().map_or(0, |me| u64::from(me.0) + 1),
                 sequence: 1,
                 tenant: TENANT_NODES,
                 epoch: map.epoch(),

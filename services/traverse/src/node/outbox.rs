@@ -27,11 +27,12 @@ impl Core {
     /// Signs a packet as this node's; an answer also says which memory it is about, and the clock.
     pub(super) fn signed(&self, header: &Header, nonce: u64) -> Header {
         let header = Header { sender: self.identity, nonce, ..*header };
-        if !matches!(header.kind, Kind::Answer | Kind::Chunk) {
-            return header;
+        let cluster = self.cluster.load(Ordering::Relaxed);
+        if matches!(header.kind, Kind::Answer | Kind::Chunk) {
+            return Header { cluster, session: u64::from(self.clock.now()), ..header };
         }
-        let (cluster, session) = (self.cluster.load(Ordering::Relaxed), u64::from(self.clock.now()));
-        Header { cluster, session, ..header }
+        // What one node sends to another has the number by which they know each other.
+        Header { cluster, ..header }
     }
 }
 

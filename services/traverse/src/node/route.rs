@@ -63,8 +63,13 @@ pub trait Router: Send + std::fmt::Debug {
         true
     }
 
-    /// Returns true if a node of the map sends from there: only those may send on the packets of others.
+    /// Returns true if a node of the map sends from there.
     fn is_node(&self, socket: SocketAddr) -> bool;
+
+    /// Returns the socket at which the other nodes reach this one, as the map has it.
+    fn home(&self) -> Option<SocketAddr> {
+        None
+    }
 
     /// Returns the map's entry about an address, as clients read it; empty if there is none.
     fn entry(&self, address: u64) -> Vec<u8>;
@@ -138,6 +143,10 @@ impl Router for map::View {
 
     fn is_node(&self, socket: SocketAddr) -> bool {
         self.map().nodes().iter().any(|node| socket_of(node) == Some(socket))
+    }
+
+    fn home(&self) -> Option<SocketAddr> {
+        map::View::home(self)
     }
 
     fn entry(&self, address: u64) -> Vec<u8> {

@@ -18,7 +18,7 @@ use super::lane::{Lane, Waiting};
 use super::outbox::Outbox;
 use super::route::Router;
 use super::stats::{Counter, Tally};
-use super::{Core, NodeError, locked};
+use super::{Core, NodeError, Speaker, locked};
 use crate::memory::Ranges;
 use crate::slot::{RUN, Region};
 use crate::transport::{Peer, Transport};
@@ -178,7 +178,8 @@ impl Shard {
 
     /// Address at which other nodes reach this one.
     pub(super) fn home(&self) -> Option<std::net::SocketAddr> {
-        self.local.or_else(|| self.core.gateway.get().map(|&(_, local)| local))
+        // What the socket calls itself may be known on this machine only: a port may be mapped, an address be a container's.
+        self.router.home().or(self.local).or_else(|| self.core.gateway.get().map(|&(_, local)| local))
     }
 
     fn forget_regions(&mut self) {
@@ -251,7 +252,7 @@ impl Shard {
             return self.tally.add(Counter::Replayed, 1);
         }
         let nodes_only = header.has(FLAG_FORWARDED | FLAG_RELAY) || !header.kind.is_request();
-        if nodes_only && !matches!(peer, Peer::Socket(socket) if self.router.is_node(socket)) {
+        if nodes_only && !self.is_from_node(peer, header) {
             return self.tally.add(Counter::Foreign, 1);
         }
         let Some(header) = self.admitted(peer, header) else { return };
@@ -260,12 +261,23 @@ impl Shard {
         match (header.kind, peer) {
             (Kind::Walk, _) => self.start(peer, header, packet.body),
             (Kind::Migrate, Peer::Socket(from)) if header.tenant == TENANT_NODES => {
+                let from = Speaker { number: header.value, socket: from };
                 let told = self.core.mover.get().map(|mover| mover.try_send((from, packet.body.to_vec())));
                 // A message that finds no room is repeated by its sender.
                 self.tally.add(Counter::Lost, u64::from(!matches!(told, Some(Ok(())))));
             }
             _ => self.control(peer, &packet),
         }
+    }
+
+    /// Returns true for a packet of another node: it has the nodes' key; where there is none, it comes from where the map has a node, or,
+    /// without any keys, knows the cluster's number. Behind mapped ports and addresses a node's packets come from elsewhere.
+    fn is_from_node(&self, peer: Peer, header: &Header) -> bool {
+        let Peer::Socket(socket) = peer else { return false };
+        let own = self.core.cluster.load(Ordering::Relaxed);
+        self.core.keys.proves_node(header)
+            || (self.core.keys.is_empty() && own != 0 && header.cluster == own)
+            || self.router.is_node(socket)
     }
 
     /// Counts a packet that has no right MAC and, if it is a request, tells where it came from so: the sender may have a wrong key.

@@ -3,14 +3,16 @@
 //!
 //! - **Flow** key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
 //! - **Layout** MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
-//!   key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other about ranges that move;
-//!   `#` starts a comment
+//!   key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other, about ranges that move
+//!   and about requests that one sends on to another; `#` starts a comment
 //! - **Order** with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
 //! - **Not here** replay: a MAC proves the sender, [`super::Senders`] refuses a packet that comes twice
 
 use std::collections::BTreeMap;
 
-use memlift_spec::operand::packet::{FLAG_AUTHENTICATED, PACKET_MAC_BYTES, TENANT_NODES};
+use memlift_spec::operand::packet::{
+    FLAG_AUTHENTICATED, FLAG_FORWARDED, FLAG_RELAY, PACKET_MAC_BYTES, TENANT_NODES,
+};
 
 use super::{Header, Packet, PacketError};
 
@@ -87,11 +89,25 @@ impl Keys {
         self.is_empty() || self.keys.contains_key(&TENANT_NODES)
     }
 
-    /// Appends a packet to `bytes`, with a MAC if there is a key for its tenant.
+    /// The key for a packet: what nodes say to each other about a client's request has theirs, which no client has, if there is one.
+    fn key(&self, header: &Header) -> Option<&[u8; 32]> {
+        let between_nodes = header.has(FLAG_FORWARDED | FLAG_RELAY);
+        let nodes = if between_nodes { self.keys.get(&TENANT_NODES) } else { None };
+        nodes.or_else(|| self.keys.get(&header.tenant))
+    }
+
+    /// Returns true if only a node can have sealed a packet with this header that [`Keys::open`] has accepted.
+    #[must_use]
+    pub fn proves_node(&self, header: &Header) -> bool {
+        let nodes = header.has(FLAG_FORWARDED | FLAG_RELAY) || header.tenant == TENANT_NODES;
+        nodes && self.keys.contains_key(&TENANT_NODES)
+    }
+
+    /// Appends a packet to `bytes`, with a MAC if there is a key for it.
     #[inline]
     pub fn seal(&self, header: &Header, body: &[u8], bytes: &mut Vec<u8>) {
         let start = bytes.len();
-        match self.keys.get(&header.tenant) {
+        match self.key(header) {
             None => Header { flags: header.flags & !FLAG_AUTHENTICATED, ..*header }.format(body, bytes),
             Some(key) => {
                 Header { flags: header.flags | FLAG_AUTHENTICATED, ..*header }.format(body, bytes);
@@ -114,7 +130,7 @@ impl Keys {
             return Ok(packet);
         }
         let forged = PacketError::Forged(packet.header.tenant);
-        let key = self.keys.get(&packet.header.tenant).ok_or(forged)?;
+        let key = self.key(&packet.header).ok_or(forged)?;
         if !packet.header.has(FLAG_AUTHENTICATED) {
             return Err(forged);
         }
