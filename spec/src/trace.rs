@@ -204,7 +204,7 @@ impl Kind {
     }
 }
 
-/// What a thread waited for.
+/// Kinds of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {

@@ -23,6 +23,8 @@
 
 #[expect(unsafe_code, reason = "takes the place of libz's and libcrypto's functions")]
 mod library;
+#[expect(unsafe_code, reason = "the trace is mapped memory, which all processes share")]
+mod mapping;
 #[expect(unsafe_code, reason = "takes the place of libc's functions")]
 mod memory;
 #[expect(unsafe_code, reason = "asks the kernel what a descriptor is")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What threads wait for, and who woke them last: a word of the trace for each object.
+//! Objects that threads wait for, and their last wakes: a word of the trace for each object.
 //!
 //! - **Method** an object is the hash of its identity, which picks a word of [`WAKES`]; two that share a word are told apart by time alone
 //! - **Rule** memory is a process's own unless it says that it is shared; pipes are their inode, connected sockets both their names in
@@ -12,13 +12,13 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 
 use memlift_spec::trace::{WAKES, Wake};
 
-use crate::sink;
+use crate::mapping;
 
 /// Something that threads wait for.
 #[derive(Clone, Copy)]
 pub struct Object(u64);
 
-/// What an identity is of, so that equal numbers of two kinds are two objects.
+/// Class of an identity, so that equal numbers of two kinds are two objects.
 #[derive(Clone, Copy)]
 enum Class {
     Memory = 1,
@@ -53,7 +53,7 @@ impl Object {
 
     /// Memory of this process: a condition, a lock, a futex, the handle of a thread.
     pub fn memory(address: usize) -> Object {
-        Object::new(Class::Memory, &[sink::process().into(), address as u64])
+        Object::new(Class::Memory, &[mapping::process().into(), address as u64])
     }
 
     /// Memory that processes share, which they have at the same address.
@@ -68,10 +68,10 @@ impl Object {
 
     /// The start of a thread of this process.
     pub fn thread_started(handle: libc::pthread_t) -> Object {
-        Object::new(Class::Start, &[sink::process().into(), handle])
+        Object::new(Class::Start, &[mapping::process().into(), handle])
     }
 
-    /// What goes through a descriptor; none: it is neither a pipe nor a socket that has a name.
+    /// The bytes through a descriptor; none: it is neither a pipe nor a socket that has a name.
     pub fn stream(file: c_int, way: Way) -> Option<Object> {
         let mut status = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel fills it; zeros are a value of it too.
@@ -98,7 +98,7 @@ impl Object {
         }
     }
 
-    /// Who connects or sends to this address.
+    /// The port or path at this address, to which others connect or send.
     ///
     /// # Safety
     /// `address` is null or has `bytes` bytes.
@@ -118,7 +118,7 @@ impl Object {
     }
 
     fn word(self) -> Option<&'static core::sync::atomic::AtomicU64> {
-        sink::wakes(self.0 as usize % WAKES)
+        mapping::wakes(self.0 as usize % WAKES)
     }
 
     /// The last wake of this object.

@@ -11,14 +11,15 @@
 //! - **Not here** making the file: `memlift record` has reserved all of it, so that no write can find the disk full
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::AtomicU32;
 
 use memlift_spec::trace::{
     CHUNK_BYTES_MAX, CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, RECORD_BYTES, Reason, Record,
-    WAKES_AT, Wake, word,
+    Wake, word,
 };
 
+use crate::mapping::{self, LIMIT, START_NS, header, now, pid, process};
 use crate::object::Object;
 use crate::thread::{COUNTED, Thread, current};
 
@@ -30,75 +31,17 @@ const MARK_NS: u64 = 1_000_000;
 /// A call that may wait and took this long has waited, nanoseconds.
 const WAIT_NS: u64 = 20_000;
 
-/// Who ended a wait may have done so this long before it began: a writer is noted before its bytes are there, nanoseconds.
+/// The end of a wait may be noted this long before the wait begins: a writer is noted before its bytes are there, nanoseconds.
 const EARLY_NS: u64 = 50_000;
 
-/// The mapping; null: nothing is recorded.
-static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-static LIMIT: AtomicUsize = AtomicUsize::new(0);
-static START_NS: AtomicU64 = AtomicU64::new(0);
-/// A page with this process's number, which the kernel empties in a forked child.
-static NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The number that was there before: the parent's, in a child.
 static BEFORE: AtomicU32 = AtomicU32::new(0);
-/// The process's id: a child of vfork has its parent's memory, and not its CPU time.
-static PID: AtomicU32 = AtomicU32::new(0);
 /// The key whose destructor tells that a thread ends, plus 1; 0: none.
 pub static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// From now on there is a trace.
-pub fn open(base: *mut u8, limit: usize, start_ns: u64, number: *mut AtomicU32) {
-    LIMIT.store(limit, Relaxed);
-    START_NS.store(start_ns, Relaxed);
-    NUMBER.store(number, Relaxed);
-    BASE.store(base, Release);
-}
-
-/// Nanoseconds on the trace's clock.
-#[inline]
-pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to a local; with this clock it does not fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    let time = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    time.saturating_sub(START_NS.load(Relaxed))
-}
-
-/// A word of the header.
-pub fn header(index: usize) -> Option<&'static AtomicU64> {
-    let base = BASE.load(Acquire);
-    // SAFETY: the mapping has the header and stays for the life of the process; words are aligned, and all who share them use
-    // atomics.
-    (!base.is_null()).then(|| unsafe { &*base.cast::<AtomicU64>().add(index) })
-}
-
-/// This process's number; one is taken in a child that has none yet. 0: there is no trace.
-pub fn process() -> u32 {
-    let page = NUMBER.load(Relaxed);
-    // SAFETY: null, or a page that is mapped for the life of the process.
-    let Some(number) = (unsafe { page.as_ref() }) else { return 0 };
-    match number.load(Relaxed) {
-        0 => {
-            let Some(processes) = header(word::PROCESSES) else { return 0 };
-            let mine = processes.fetch_add(1, Relaxed) as u32 + 1;
-            PID.store(pid(), Relaxed);
-            match number.compare_exchange(0, mine, Relaxed, Relaxed) {
-                Ok(_) => mine,
-                Err(other) => other,
-            }
-        }
-        number => number,
-    }
-}
-
-fn pid() -> u32 {
-    // SAFETY: asks for a number.
-    unsafe { libc::getpid() as u32 }
-}
-
 /// Runs `work` unless our own code runs already; errno stays what it was.
 fn quietly(thread: &Thread, work: impl FnOnce()) {
-    if BASE.load(Relaxed).is_null() || thread.inside.swap(1, Relaxed) != 0 {
+    if !mapping::is_there() || thread.inside.swap(1, Relaxed) != 0 {
         return;
     }
     // SAFETY: the thread's own errno, whose address is the same all its life.
@@ -108,7 +51,7 @@ fn quietly(thread: &Thread, work: impl FnOnce()) {
         thread.renew(process);
     }
     work();
-    // SAFETY: as above.
+    // SAFETY: the thread's own errno, whose address is the same all its life.
     unsafe { *libc::__errno_location() = errno };
     thread.inside.store(0, Relaxed);
 }
@@ -156,7 +99,7 @@ fn claim(thread: &Thread) -> bool {
         parent_pid: parent_pid as u32,
         name,
     };
-    let address = BASE.load(Relaxed) as usize + at as usize;
+    let address = mapping::BASE.load(Relaxed) as usize + at as usize;
     // SAFETY: these bytes of the mapping were claimed by this thread alone; addresses are multiples of 8.
     unsafe {
         let words = address as *mut u64;
@@ -263,7 +206,7 @@ fn cpu_ns(usage: &libc::rusage) -> u64 {
 
 /// Writes the thread's counts, then its progress. Inside [`quietly`] only.
 fn mark(thread: &Thread, kind: Kind) {
-    if pid() != PID.load(Relaxed) {
+    if pid() != mapping::PID.load(Relaxed) {
         return;
     }
     let time = now();
@@ -306,14 +249,6 @@ pub fn begin() {
     quietly(thread, || mark(thread, Kind::Mark));
 }
 
-/// The words of wakes: the place of this object's; none: there is no trace.
-pub fn wakes(index: usize) -> Option<&'static AtomicU64> {
-    let base = BASE.load(Acquire);
-    // SAFETY: the mapping has all of the table and stays for the life of the process; words are aligned, and all who share them use
-    // atomics.
-    (!base.is_null()).then(|| unsafe { &*base.add(WAKES_AT).cast::<AtomicU64>().add(index) })
-}
-
 /// This thread is about to end waits for `object`.
 #[inline]
 pub fn woke(object: Option<Object>) {
@@ -330,7 +265,7 @@ pub fn woke(object: Option<Object>) {
 /// Returns true if anything is recorded in this process.
 #[inline]
 pub fn recording() -> bool {
-    !BASE.load(Relaxed).is_null()
+    mapping::is_there()
 }
 
 /// Runs `call`, which may wait. Marks before and after a wait say when it was: before, if the last one is a millisecond old. After a
@@ -394,7 +329,7 @@ pub fn end(kind: Kind) {
     woke(Some(ends));
     quietly(thread, || {
         mark(thread, Kind::End);
-        if kind == Kind::Exit && pid() == PID.load(Relaxed) {
+        if kind == Kind::Exit && pid() == mapping::PID.load(Relaxed) {
             let usage = usage(libc::RUSAGE_SELF);
             let (minor, major) = (usage.ru_minflt as u64, usage.ru_majflt as u64);
             let words = [now(), cpu_ns(&usage), minor, major, usage.ru_maxrss as u64 * 1024, 0, 0];

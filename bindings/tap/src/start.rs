@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use memlift_spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC, VERSION, word};
 
+use crate::mapping;
 use crate::{library, memory, sink};
 
 /// Keys below this are kept in the thread's own descriptor: setting one allocates nothing.
@@ -42,7 +43,7 @@ extern "C" fn at_load() {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0 && key < CHEAP_KEYS {
         sink::KEY.store(key + 1, Relaxed);
     }
-    sink::open(base, limit, at(word::START_MONOTONIC_NS), number);
+    mapping::open(base, limit, at(word::START_MONOTONIC_NS), number);
     sink::begin();
     weigh();
     memory::begin(threshold as usize);
@@ -144,7 +145,8 @@ fn page() -> Option<*mut AtomicU32> {
 /// Measures the cost of recording and of counting one call, once for all processes: about 50 µs.
 fn weigh() {
     const ROUNDS: u64 = 256;
-    let (Some(record), Some(count)) = (sink::header(word::RECORD_COST_PS), sink::header(word::COUNT_COST_PS))
+    let (Some(record), Some(count)) =
+        (mapping::header(word::RECORD_COST_PS), mapping::header(word::COUNT_COST_PS))
     else {
         return;
     };
@@ -152,20 +154,20 @@ fn weigh() {
         return;
     }
     let mut scratch = [0u64; 8];
-    let begin = sink::now();
+    let begin = mapping::now();
     for round in 0..ROUNDS {
-        let (start, end) = (sink::now(), sink::now());
+        let (start, end) = (mapping::now(), mapping::now());
         for (index, word) in scratch.iter_mut().enumerate() {
             // SAFETY: a word of a local; volatile, so that the work is done.
             unsafe { core::ptr::from_mut(word).write_volatile(start ^ end ^ round ^ index as u64) };
         }
     }
-    let middle = sink::now();
+    let middle = mapping::now();
     let thread = crate::thread::current();
     for _ in 0..ROUNDS {
         core::hint::black_box(core::hint::black_box(thread).count(0, 0));
     }
-    let end = sink::now();
+    let end = mapping::now();
     thread.counts[0].told.store(thread.counts[0].calls.load(Relaxed), Relaxed);
     record.store((1000 * (middle - begin) / ROUNDS).max(1), Relaxed);
     count.store((1000 * (end - middle) / ROUNDS).max(1), Relaxed);

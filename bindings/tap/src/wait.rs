@@ -20,8 +20,9 @@ use libc::{
 };
 use memlift_spec::trace::Reason;
 
+use crate::mapping::now;
 use crate::object::{Object, Way};
-use crate::sink::{now, polled, reads, recording, waited, woke};
+use crate::sink::{polled, reads, recording, waited, woke};
 
 /// libc's function of this name; null: it has none.
 fn found(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
@@ -209,7 +210,7 @@ entries! {
         // SAFETY: null, or the caller's address of so many bytes.
         |real| output(|| Object::stream(socket, Way::Out).or_else(|| unsafe { Object::address(to.cast(), length) }), real);
     connect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int, failed,
-        // SAFETY: as above.
+        // SAFETY: null, or the caller's address of so many bytes.
         |real| output(|| unsafe { Object::address(to.cast(), length) }, real);
     nanosleep(time_at: *const timespec, left: *mut timespec) -> c_int, failed, |real| time(real);
     clock_nanosleep(clock: clockid_t, flags: c_int, time_at: *const timespec, left: *mut timespec) -> c_int, absent, |real| time(real);

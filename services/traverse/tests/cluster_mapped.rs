@@ -136,7 +136,7 @@ fn works(keys: &Keys, tenant: u32, strict: bool) {
         assert!(!strict || client.counts().again < again + 8, "a client learns that answers are lost");
         let sent_on: u64 = nodes.iter().map(|node| node.stats().read().get(Counter::Forwarded)).sum();
         assert!(sent_on > 8 && nodes.iter().all(|node| node.stats().read().get(Counter::Foreign) == 0));
-        // What one node has moves to the other one.
+        // The range of one node moves to the other one.
         let base = authority.read().expect("a map").ranges()[0].base;
         authority.order(&Order::Plan { base, bytes: MEMORY, to: "b".to_owned() }).expect("planned");
         while authority.read().expect("a map").ranges()[0].owner != Some(memlift_traverse::map::NodeId(1)) {

@@ -65,7 +65,7 @@ fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 }
 }
 
-/// What halving or doubling a parameter changes: time, CPU time, time at saturation, traffic, each as a part of what it was.
+/// Changes by halving or doubling a parameter: time, CPU time, time at saturation, traffic, each as a part of what it was.
 struct Matter<'a> {
     name: &'a str,
     factor: f64,

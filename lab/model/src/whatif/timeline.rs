@@ -113,9 +113,9 @@ pub struct Thread {
     pub displaced_ns: u64,
     /// Actions of the thread, in order.
     pub steps: Vec<Step>,
-    /// Who started it, where that is in the trace.
+    /// The thread that started it, where that is in the trace.
     pub(super) started_by: Option<Waker>,
-    /// Who ended its waits, by the number in [`What::Await`] until events are known.
+    /// Threads that ended its waits, by the number in [`What::Await`] until events are known.
     pub(super) wakers: Vec<Waker>,
     /// Calls of the thread, in order.
     pub calls: Vec<Call>,
@@ -434,7 +434,7 @@ impl Trace {
 
     /// Waits without a record that end with a thread that this one started were for its end.
     fn guess_joins(&mut self, heads: &[Chunk]) {
-        for child in 0..self.threads.len() {
+        for (child, head) in heads.iter().enumerate() {
             let Thread { begin_ns: begin, end_ns: end, ended, parent, .. } = self.threads[child];
             let Some(parent) = parent.filter(|_| ended) else { continue };
             let Thread { steps, wakers, .. } = &mut self.threads[parent];
@@ -444,7 +444,7 @@ impl Trace {
             let mut waits = near.filter(|step| step.what == What::Wait && step.at_ns >= begin);
             if let Some(step) = waits.find(|step| over(step).abs_diff(end) <= JOIN_NS) {
                 let at_ns = end.min(over(step));
-                wakers.push(Waker { thread: heads[child].thread, at_ns, over_ns: over(step) });
+                wakers.push(Waker { thread: head.thread, at_ns, over_ns: over(step) });
                 step.what = What::Await(wakers.len() - 1);
             }
         }

@@ -8,7 +8,8 @@
 //!   a block, and the bytes and the label in a slot, belong to the member that the slot names
 //! - **Not here** trust: an index, an offset or a length that is read here is checked before it is used (`table`)
 
-use memlift_ground::region::AtomicLayout;
+use crate::error::Error;
+use memlift_ground::region::{AtomicLayout, Region, RegionOffset};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// "memliftq", read as a little-endian number.
@@ -153,3 +154,35 @@ const _: () = {
 unsafe impl AtomicLayout for Header {}
 // SAFETY: all fields are atomics, so any bytes are valid and other processes may write them.
 unsafe impl AtomicLayout for Slot {}
+
+/// Record that a queue keeps of items that were taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum Ledger {
+    /// Items that were taken are forgotten.
+    #[default]
+    None = 0,
+    /// How many each member has taken and not reported as done: [`Queue::join`](super::Queue::join) waits for all.
+    Tasks = 1,
+    /// The label of the last one that each member has taken and not settled: [`Queue::lost`](super::Queue::lost) tells it of the dead.
+    Calls = 2,
+}
+
+impl Ledger {
+    pub(super) fn from_word(word: u32) -> Result<Ledger, Error> {
+        match word {
+            0 => Ok(Ledger::None),
+            1 => Ok(Ledger::Tasks),
+            2 => Ok(Ledger::Calls),
+            other => Err(Error::peer_fault(format!("a queue with a ledger of kind {other}"))),
+        }
+    }
+}
+
+/// The debt of the member with that number.
+pub fn debt(region: &Region, number: u32) -> Result<&AtomicU64, Error> {
+    if number >= MEMBERS {
+        return Err(Error::peer_fault(format!("member {number} of a queue")));
+    }
+    Ok(region.layout(RegionOffset(DEBTS_AT + u64::from(number) * 8))?)
+}

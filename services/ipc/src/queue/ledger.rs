@@ -13,41 +13,7 @@ use super::layout::*;
 use super::member::Member;
 use super::table::Table;
 use crate::error::Error;
-use memlift_ground::region::{Region, RegionOffset};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Record that a queue keeps of items that were taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u32)]
-pub enum Ledger {
-    /// Items that were taken are forgotten.
-    #[default]
-    None = 0,
-    /// How many each member has taken and not reported as done: [`Queue::join`](super::Queue::join) waits for all.
-    Tasks = 1,
-    /// The label of the last one that each member has taken and not settled: [`Queue::lost`](super::Queue::lost) tells it of the dead.
-    Calls = 2,
-}
-
-impl Ledger {
-    pub(super) fn from_word(word: u32) -> Result<Ledger, Error> {
-        match word {
-            0 => Ok(Ledger::None),
-            1 => Ok(Ledger::Tasks),
-            2 => Ok(Ledger::Calls),
-            other => Err(Error::peer_fault(format!("a queue with a ledger of kind {other}"))),
-        }
-    }
-}
-
-/// The debt of the member with that number.
-pub fn debt(region: &Region, number: u32) -> Result<&AtomicU64, Error> {
-    if number >= MEMBERS {
-        return Err(Error::peer_fault(format!("member {number} of a queue")));
-    }
-    Ok(region.layout(RegionOffset(DEBTS_AT + u64::from(number) * 8))?)
-}
 
 impl Table<'_> {
     /// Notes that a member takes an item with that label.

@@ -8,8 +8,7 @@
 //! - **Layout** an identity is the number in the low 12 bits and the tag in the next 19; never 0. Tags keep a dead member and its
 //!   number's next holder apart
 
-use super::layout::{Header, MEMBERS, TAGS_AT};
-use super::ledger::{Ledger, debt};
+use super::layout::{Header, Ledger, MEMBERS, TAGS_AT, debt};
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use memlift_ground::region::{Region, RegionOffset};

@@ -30,8 +30,8 @@ use crate::payload::Outgoing;
 use bell::Bell;
 use item::{Block, Held};
 pub use item::{Item, Reserved};
+pub use layout::Ledger;
 use layout::*;
-pub use ledger::Ledger;
 use member::Member;
 use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
 use memlift_ground::region::{Access, Headroom, Region, RegionOffset, RegionOptions};
@@ -369,7 +369,7 @@ impl Queue {
     /// [`Error::System`] in a process that cannot become a member.
     pub fn settle_call(&self) -> Result<(), Error> {
         let number = Member::number_of(self.0.own()?.member.identity);
-        ledger::debt(&self.0.region, number)?.store(0, Ordering::Release);
+        layout::debt(&self.0.region, number)?.store(0, Ordering::Release);
         Ok(())
     }
 

@@ -11,7 +11,6 @@
 
 use super::bell::Bell;
 use super::layout::*;
-use super::ledger::Ledger;
 use super::member::Member;
 use crate::error::Error;
 use memlift_ground::region::{Headroom, Region, RegionOffset};

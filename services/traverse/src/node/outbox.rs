@@ -31,7 +31,7 @@ impl Core {
         if matches!(header.kind, Kind::Answer | Kind::Chunk) {
             return Header { cluster, session: u64::from(self.clock.now()), ..header };
         }
-        // What one node sends to another has the number by which they know each other.
+        // Messages between nodes have the number by which they know each other.
         Header { cluster, ..header }
     }
 }

@@ -178,7 +178,7 @@ impl Shard {
 
     /// Address at which other nodes reach this one.
     pub(super) fn home(&self) -> Option<std::net::SocketAddr> {
-        // What the socket calls itself may be known on this machine only: a port may be mapped, an address be a container's.
+        // The socket's own address may be known on this machine only: a port may be mapped, an address be a container's.
         self.router.home().or(self.local).or_else(|| self.core.gateway.get().map(|&(_, local)| local))
     }
 
