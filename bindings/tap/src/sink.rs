@@ -11,8 +11,8 @@
 //! - **Not here** making the file: `memlift record` has reserved all of it, so that no write can find the disk full
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use memlift_spec::trace::{
     CHUNK_BYTES_MAX, CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, RECORD_BYTES, Reason, Record,

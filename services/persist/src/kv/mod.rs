@@ -327,7 +327,8 @@ impl<'p> Kv<'p> {
     ///
     /// As [`Pool::read`].
     pub fn len(&self) -> Result<u64> {
-        self.pool.read(|r| self.trees.iter().map(|tree| tree.len(r)).sum())
+        // Counts of a damaged store may be any.
+        self.pool.read(|r| self.trees.iter().try_fold(0u64, |sum, tree| Ok(sum.saturating_add(tree.len(r)?))))
     }
 
     /// Returns true if the store has no entries.
