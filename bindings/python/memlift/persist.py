@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _native
+from memlift._sizes import in_bytes
 from memlift.errors import BadArgument, Gone, PoolDamaged, UnsupportedType
 
 __all__ = ["Dict", "Guarantee", "Pool", "open"]
@@ -50,19 +51,19 @@ class Guarantee(NamedTuple):
 
 def open(
     path: str | os.PathLike[str],
-    size: int = 64 << 20,
+    size: int | str = 64 << 20,
     mode: str = "c",
     *,
     durability: str = "sync",
-    size_max: int = 64 << 30,
-    lane_bytes: int = 8 << 20,
+    size_max: int | str = 64 << 30,
+    lane_bytes: int | str = 8 << 20,
     mechanism: str = "redo",
     domain: str = "auto",
     prefault: bool = False,
 ) -> "Pool":
     """Opens a pool, recovers it if it was not closed, and creates it if there is none.
 
-    size        bytes for objects at first; it grows up to `size_max`
+    size        bytes for objects at first, or text like "64M"; it grows up to `size_max`
     mode        "c" create if missing, "w" there is one, "x" there is none, "r" read only
     durability  "sync": a transaction is durable when it is done. "group": the same, shared with others that end at the same
                 time. "buffered": after the next sync, `pool.sync()` or `pool.close()`; a crash loses the last ones, never one in
@@ -78,9 +79,9 @@ def open(
         _native.PersistPool(
             os.fspath(path),
             mode=mode,
-            size=size,
-            size_max=size_max,
-            lane_bytes=lane_bytes,
+            size=in_bytes(size),
+            size_max=in_bytes(size_max),
+            lane_bytes=in_bytes(lane_bytes),
             mechanism=mechanism,
             domain=domain,
             durability=durability,
@@ -284,8 +285,9 @@ class _Values(ValuesView[Any]):
 
 
 class Dict(MutableMapping[Any, Any]):
-    """A dict that survives a crash. Keys are str, bytes or int; values None, bool, int, float, str, bytes, and lists, tuples and
-    dicts of these. It keeps the order of insertion.
+    """A dict that survives a crash. Keys are str, bytes or int, NumPy's included; values None, bool, int, float, complex, str, bytes,
+    bytearray, scalars of NumPy, and lists, tuples, sets, frozensets and dicts of these. What comes back has the type that was put in. It
+    keeps the order of insertion.
 
     A value is a copy: `d["list"].append(1)` changes nothing in the pool; assign it again. Raises UnsupportedValue for other kinds,
     TransactionTooLarge for a change that does not fit into the log, PoolFull.
@@ -387,8 +389,19 @@ class Dict(MutableMapping[Any, Any]):
         """An ordinary dict with the same content."""
         return dict(self.items())
 
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(list(self))
+
     def __or__(self, other: Mapping[Any, Any]) -> dict[Any, Any]:
         return self.copy() | dict(other)
+
+    def __ror__(self, other: Mapping[Any, Any]) -> dict[Any, Any]:
+        return dict(other) | self.copy()
+
+    def __ior__(self, other: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> "Dict":
+        """All or nothing: one transaction."""
+        self.update(other)
+        return self
 
     def __repr__(self) -> str:
         if self._pool.closed:

@@ -21,27 +21,16 @@ are given:
 
 import contextlib
 import ctypes
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from memlift._native import zmem_enter, zmem_handler, zmem_numbers, zmem_pin
+from memlift._sizes import in_bytes
 
 __all__ = ["job", "numbers", "pinned"]
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
 _SET_HANDLER = 304
 """The place of `PyDataMem_SetHandler` in numpy's table of C functions (NEP 49), from numpy 1.22 on."""
-
-
-def _bytes(size: int | str) -> int:
-    if isinstance(size, int):
-        return size
-    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", size, re.IGNORECASE)
-    if parts is None:
-        raise ValueError(f'a size is a number of bytes, or text like "4G" or "512M", not {size!r}')
-    return int(float(parts[1]) * _UNITS[parts[2].upper()])
 
 
 def _set_handler(handler: Any) -> Any:
@@ -72,7 +61,7 @@ def job(
 
     Raises MemoryError when the machine has not so much left, or its kernel cannot do it.
     """
-    zmem_enter(name, _bytes(total), _bytes(min_uncompressed), on_overflow)
+    zmem_enter(name, in_bytes(total), in_bytes(min_uncompressed), on_overflow)
     before = _set_handler(zmem_handler())
     try:
         yield

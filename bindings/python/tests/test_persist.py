@@ -67,11 +67,14 @@ def test_keys_are_told_apart_by_kind(path):
         for number, key in enumerate(keys):
             d[key] = number
         assert list(d) == keys and [d[key] for key in keys] == list(range(len(keys)))
-        for wrong in (1.5, None, (1,), True, ["list"], np.int64(1)):
+        for wrong in (1.5, None, (1,), True, ["list"], np.float64(1), np.True_, np.datetime64(1, "s")):
             with pytest.raises(errors.UnsupportedValue, match="a key is"):
                 d[wrong] = 1
             with pytest.raises(TypeError):
                 d.get(wrong)
+        # As in a dict: what is equal is one key.
+        d[np.int16(256)], d[np.str_("é")], d[np.bytes_(b"1")] = "number", "text", "bytes"
+        assert (d[256], d["é"], d[b"1"]) == ("number", "text", "bytes") and list(d) == keys
 
 
 def test_it_is_a_dict(path):
@@ -344,18 +347,63 @@ def test_values_of_other_kinds_are_refused_or_pickled(path):
         d = pool.dict("d")
         itself = []
         itself.append(itself)
-        for wrong in ({1, 2}, 1j, np.float64(1), np.zeros(3), itself, [object()], bytearray(b"x"), Exception()):
+        for wrong in (range(3), memoryview(b"x"), np.zeros(3), np.array(1.5), itself, [object()], {("a", object())}, Exception(), np.void(b"x"), np.longlong(1)):
             with pytest.raises(errors.UnsupportedValue):
                 d["a"] = wrong
         with pytest.raises(UnicodeEncodeError):
             d["a"] = "\ud800"
         assert not d
         pickled = pool.dict("d", pickle=True)
-        pickled["set"] = {1, 2}
-        pickled["list"] = [1j, "plain"]
-        assert pickled["set"] == {1, 2} and pickled["list"] == [1j, "plain"]
+        pickled["range"] = range(2)
+        pickled["list"] = [range(3), "plain"]
+        assert pickled["range"] == range(2) and pickled["list"] == [range(3), "plain"]
         with pytest.raises(errors.UnsupportedValue, match="pickle=True"):
-            d["set"]
+            d["range"]
+
+
+SCALARS = [
+    *(kind(value) for kind in (np.bool_, *np.sctypeDict.values()) for value in (0, 1)
+      if issubclass(kind, np.number | np.bool_) and np.dtype(np.dtype(kind).str).type is kind),
+    *(np.finfo(kind).max for kind in (np.float16, np.float32, np.float64, np.longdouble)),
+    *(np.iinfo(kind).min for kind in (np.int8, np.int16, np.int32, np.int64)),
+    np.complex64(1 - 2j), np.complex128(complex("nan")), np.clongdouble(1j), np.datetime64("NaT"), np.datetime64("2026-11-27T01:02", "25s"),
+    np.timedelta64(-3, "h"), np.str_(""), np.str_("a\0"), np.str_("é"), np.bytes_(b""), np.bytes_(b"\0x\0"),
+]
+
+
+def test_scalars_of_numpy_come_back_as_they_were(path):
+    with persist.open(path, **SMALL) as pool:
+        d = pool.dict("d")
+        for number, value in enumerate(SCALARS):
+            d[number] = value
+            d["in"] = {"a": [value, (value,)]}
+            assert [type(one) for one in (d["in"]["a"][0], d["in"]["a"][1][0])] == [type(value)] * 2
+    with persist.open(path) as pool:
+        d = pool.dict("d")
+        for number, value in enumerate(SCALARS):
+            found = d[number]
+            assert type(found) is type(value) and repr(found) == repr(value)
+            if isinstance(value, np.generic) and not isinstance(value, str | bytes):
+                assert found.dtype == value.dtype and found.tobytes() == value.tobytes()
+
+
+def test_the_rest_of_a_mutable_mapping(path):
+    with persist.open(path, size="1M", size_max="4M", lane_bytes="64K", domain=SMALL["domain"]) as pool:
+        d, model = pool.dict("d"), {}
+        for one in (d, model):
+            one |= {"a": 1}
+            one |= [("b", {1, 2}), ("c", frozenset([b"x"]))]
+            one["d"] = bytearray(b"y")
+            one["e"] = 1 + 2j
+        assert dict(d) == model and list(reversed(d)) == list(reversed(model))
+        assert {"z": 1} | d == {"z": 1} | model and d | {"z": 1} == model | {"z": 1}
+        assert [type(value) for value in d.values()] == [type(value) for value in model.values()]
+        with pytest.raises(errors.UnsupportedValue):
+            d |= {"f": 1, "g": object()}
+        assert "f" not in d, "all or nothing"
+    for wrong in ("4 apples", "", "M"):
+        with pytest.raises(errors.BadArgument, match="4G"):
+            persist.open(path, size=wrong)
 
 
 def test_durabilities(path):

@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 import memlift
+from memlift._sizes import in_bytes
 
 
 def run(text: str) -> str:
@@ -97,6 +98,6 @@ def test_what_is_refused() -> None:
 
 
 def test_sizes_are_read() -> None:
-    assert memlift.zmem._bytes("4G") == 4 << 30
-    assert memlift.zmem._bytes("1.5 MiB") == 3 << 19
-    assert memlift.zmem._bytes(77) == 77
+    assert in_bytes("4G") == 4 << 30
+    assert in_bytes("1.5 MiB") == 3 << 19
+    assert in_bytes(77) == 77

@@ -14,22 +14,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from memlift import _native
+from memlift._sizes import in_bytes
 from memlift.errors import BadArgument
 
 __all__ = ["Node"]
-
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def _bytes(size: int | str) -> int:
-    if isinstance(size, int):
-        return size
-    text = size.strip().upper().removesuffix("B").removesuffix("I")
-    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
-    try:
-        return int(float(number) * unit)
-    except ValueError:
-        raise BadArgument(f"memory={size!r}: write bytes, or a number with K, M or G") from None
 
 
 class Node:
@@ -65,9 +53,9 @@ class Node:
             raise BadArgument("map and name belong together: which of the map's nodes this is")
         wrong = [key for key in (keys or {}).values() if len(key) != 32]
         if wrong:
-            raise BadArgument(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.token_bytes(32))")
+            raise BadArgument(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.tokenin_bytes(32))")
         self._native = _native.WalkNode(
-            _bytes(memory),
+            in_bytes(memory),
             [listen] if isinstance(listen, str) else list(listen),
             base=base,
             shards=shards,

@@ -3,14 +3,19 @@
 //!
 //! - **Layout** a tag, then: 0 None, 1 False, 2 True: nothing · 3 int: its shortest two's complement, little endian, with a length ·
 //!   4 float: 8 bytes · 5 str (UTF-8), 6 bytes: length, bytes · 7 list, 8 tuple, 9 dict: how many, then so many
-//!   values, or keys and values in turn · 10 pickle: length, bytes. Lengths are LEB128. All little endian
-//!   a key is a value of kind int, str or bytes; equal keys are equal bytes
+//!   values, or keys and values in turn · 10 pickle: length, bytes · 11 NumPy scalar: its dtype, as NumPy writes it, with a length, then its
+//!   bytes, with a length · 12 numpy.str_, 13 numpy.bytes_: as 5 and 6 · 14 complex: two floats · 15 set, 16 frozenset: as 7 · 17
+//!   bytearray: as 6. Lengths are LEB128. All little endian
+//!   a key is a value of kind int, str or bytes; equal keys are equal bytes, so a NumPy integer or string is the key that it equals
 //! - **Rule** types are matched exactly, so that what comes back is what was put in; others are refused, not turned into something
 //! - **Order** what a file says is checked: lengths against what is left, depth against a bound
 
 use crate::errors::new;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString,
+    PyTuple,
+};
 
 const NONE: u8 = 0;
 const FALSE: u8 = 1;
@@ -23,6 +28,13 @@ const LIST: u8 = 7;
 const TUPLE: u8 = 8;
 const DICT: u8 = 9;
 const PICKLE: u8 = 10;
+const SCALAR: u8 = 11;
+const SCALAR_STR: u8 = 12;
+const SCALAR_BYTES: u8 = 13;
+const COMPLEX: u8 = 14;
+const SET: u8 = 15;
+const FROZENSET: u8 = 16;
+const BYTEARRAY: u8 = 17;
 
 /// Containers in containers.
 const DEPTH_MAX: usize = 64;
@@ -78,6 +90,16 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
         sized(&mut bytes, BYTES, raw.as_bytes());
     } else if let Ok(number) = object.cast_exact::<PyInt>() {
         int(&mut bytes, number)?;
+    } else if let Some(name) = numpy_type(object)? {
+        match (name.as_str(), object.call_method0("item")?) {
+            ("bool", _) => {
+                return Err(refused(object.py(), "a key is a str, bytes or int, not a bool".to_owned()));
+            }
+            (_, plain) if numpy_type(&plain)?.is_none() => return key(&plain),
+            _ => {
+                return Err(refused(object.py(), format!("a key is a str, bytes or int, not a numpy.{name}")));
+            }
+        }
     } else {
         let kind = object.get_type().name()?;
         return Err(refused(object.py(), format!("a key is a str, bytes or int, not a {kind}")));
@@ -85,11 +107,80 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Name of a scalar type of NumPy itself; `None` for all else. Programs that have not imported NumPy have no such values.
+fn numpy_type(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let kind = object.get_type();
+    if kind.module()? != "numpy" {
+        return Ok(None);
+    }
+    let is_scalar = object.is_instance(&object.py().import("numpy")?.getattr("generic")?)?;
+    Ok(if is_scalar { Some(kind.name()?.to_string()) } else { None })
+}
+
+/// A scalar of NumPy whose bytes are all of it; false: it is none, such as a record.
+fn scalar(into: &mut Vec<u8>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Some(name) = numpy_type(object)? else { return Ok(false) };
+    match name.as_str() {
+        "str_" => sized(into, SCALAR_STR, object.cast::<PyString>()?.to_str()?.as_bytes()),
+        "bytes_" => sized(into, SCALAR_BYTES, object.cast::<PyBytes>()?.as_bytes()),
+        _ => {
+            let dtype: String = object.getattr("dtype")?.getattr("str")?.extract()?;
+            // Two types may share a dtype: numpy.longlong would come back as numpy.int64.
+            let comes_back =
+                object.py().import("numpy")?.call_method1("dtype", (&dtype,))?.getattr("type")?;
+            if !is_plain(&dtype) || !comes_back.is(object.get_type()) {
+                return Ok(false);
+            }
+            sized(into, SCALAR, dtype.as_bytes());
+            let bytes = object.call_method0("tobytes")?;
+            let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+            length(into, bytes.len());
+            into.extend_from_slice(bytes);
+        }
+    }
+    Ok(true)
+}
+
+/// True for a dtype of numbers, truth or time, as NumPy writes it: `<f8`, `|b1`, `<M8[ns]`.
+fn is_plain(dtype: &str) -> bool {
+    let mut rest = dtype.chars();
+    let order = matches!(rest.next(), Some('<' | '|' | '>'));
+    let kind = matches!(rest.next(), Some('b' | 'i' | 'u' | 'f' | 'c' | 'm' | 'M'));
+    order
+        && kind
+        && rest.as_str().len() <= 16
+        && rest.all(|one| one.is_ascii_alphanumeric() || "[]".contains(one))
+}
+
+/// The scalar of NumPy with this dtype and these bytes; `None`: there is none.
+fn numpy_scalar<'py>(py: Python<'py>, dtype: &[u8], bytes: &[u8]) -> Option<Bound<'py, PyAny>> {
+    let dtype = std::str::from_utf8(dtype).ok().filter(|dtype| is_plain(dtype))?;
+    let numpy = py.import("numpy").ok()?;
+    let dtype = numpy.call_method1("dtype", (dtype,)).ok()?;
+    if dtype.getattr("itemsize").ok()?.extract::<usize>().ok()? != bytes.len() {
+        return None;
+    }
+    let array = numpy.call_method1("frombuffer", (PyBytes::new(py, bytes), dtype)).ok()?;
+    array.get_item(0).ok()
+}
+
 /// The bytes of a value. `pickle`: what else than these kinds is pickled.
 pub fn encode(object: &Bound<'_, PyAny>, pickle: bool) -> PyResult<Vec<u8>> {
     let mut bytes = Vec::new();
     put(&mut bytes, object, pickle, 0)?;
     Ok(bytes)
+}
+
+fn elements(
+    into: &mut Vec<u8>,
+    tag: u8,
+    all: Vec<Bound<'_, PyAny>>,
+    pickle: bool,
+    depth: usize,
+) -> PyResult<()> {
+    into.push(tag);
+    length(into, all.len());
+    all.iter().try_for_each(|one| put(into, one, pickle, depth + 1))
 }
 
 fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize) -> PyResult<()> {
@@ -114,14 +205,9 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
         into.push(if truth.is_true() { TRUE } else { FALSE });
     } else if let Ok(list) = object.cast_exact::<PyList>() {
         // Elements are taken at once: an exotic element's conversion could change the list.
-        let elements: Vec<_> = list.iter().collect();
-        into.push(LIST);
-        length(into, elements.len());
-        elements.iter().try_for_each(|one| put(into, one, pickle, depth + 1))?;
+        elements(into, LIST, list.iter().collect(), pickle, depth)?;
     } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
-        into.push(TUPLE);
-        length(into, tuple.len());
-        tuple.iter().try_for_each(|one| put(into, &one, pickle, depth + 1))?;
+        elements(into, TUPLE, tuple.iter().collect(), pickle, depth)?;
     } else if let Ok(dict) = object.cast_exact::<PyDict>() {
         let pairs: Vec<_> = dict.iter().collect();
         into.push(DICT);
@@ -130,6 +216,17 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
             put(into, key, pickle, depth + 1)?;
             put(into, value, pickle, depth + 1)?;
         }
+    } else if let Ok(number) = object.cast_exact::<PyComplex>() {
+        into.push(COMPLEX);
+        into.extend_from_slice(&number.real().to_le_bytes());
+        into.extend_from_slice(&number.imag().to_le_bytes());
+    } else if let Ok(set) = object.cast_exact::<PySet>() {
+        elements(into, SET, set.iter().collect(), pickle, depth)?;
+    } else if let Ok(set) = object.cast_exact::<PyFrozenSet>() {
+        elements(into, FROZENSET, set.iter().collect(), pickle, depth)?;
+    } else if let Ok(raw) = object.cast_exact::<PyByteArray>() {
+        sized(into, BYTEARRAY, &raw.to_vec());
+    } else if scalar(into, object)? {
     } else if pickle {
         let dumped = py.import("pickle")?.call_method1("dumps", (object, 5))?;
         sized(into, PICKLE, dumped.cast::<PyBytes>()?.as_bytes());
@@ -138,8 +235,8 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
         return Err(refused(
             py,
             format!(
-                "a value of type {kind} is not kept as it is: convert it to None, bool, int, float, str, bytes, list, \
-                 tuple or dict, put arrays with put_array, or open the dict with pickle=True"
+                "a value of type {kind} is not kept as it is: convert it to None, bool, int, float, complex, str, bytes, \
+                 bytearray, list, tuple, set, frozenset, dict or a scalar of NumPy, put arrays with put_array, or open the dict with pickle=True"
             ),
         ));
     }
@@ -255,10 +352,36 @@ fn get<'py>(
             for _ in 0..count {
                 let key = get(py, source, pickle, depth + 1)?;
                 let value = get(py, source, pickle, depth + 1)?;
-                dict.set_item(key, value)?;
+                dict.set_item(key, value).map_err(|_| spoilt(py))?;
             }
             dict.into_any()
         }
+        SCALAR => {
+            let dtype = source.sized().ok_or_else(wrong)?;
+            let bytes = source.sized().ok_or_else(wrong)?;
+            numpy_scalar(py, dtype, bytes).ok_or_else(wrong)?
+        }
+        tag @ (SCALAR_STR | SCALAR_BYTES) => {
+            let bytes = source.sized().ok_or_else(wrong)?;
+            let numpy = py.import("numpy")?;
+            if tag == SCALAR_BYTES {
+                numpy.call_method1("bytes_", (PyBytes::new(py, bytes),))?
+            } else {
+                numpy.call_method1("str_", (std::str::from_utf8(bytes).map_err(|_| spoilt(py))?,))?
+            }
+        }
+        COMPLEX => {
+            let mut part =
+                || source.take(8).map(|bytes| f64::from_le_bytes(bytes.try_into().expect("8 bytes")));
+            let (real, imaginary) = (part().ok_or_else(wrong)?, part().ok_or_else(wrong)?);
+            PyComplex::from_doubles(py, real, imaginary).into_any()
+        }
+        // A damaged set may hold what cannot be hashed.
+        SET => PySet::new(py, many(py, source, pickle, depth)?).map_err(|_| spoilt(py))?.into_any(),
+        FROZENSET => {
+            PyFrozenSet::new(py, many(py, source, pickle, depth)?).map_err(|_| spoilt(py))?.into_any()
+        }
+        BYTEARRAY => PyByteArray::new(py, source.sized().ok_or_else(wrong)?).into_any(),
         PICKLE => {
             let bytes = source.sized().ok_or_else(wrong)?;
             if !pickle {
