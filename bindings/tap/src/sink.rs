@@ -134,6 +134,10 @@ fn started(thread: &Thread) {
 fn put(thread: &Thread, record: &Record) {
     let used = thread.used.load(Relaxed);
     let room = thread.chunk.load(Relaxed) != 0 && used + RECORD_BYTES as u32 <= thread.bytes.load(Relaxed);
+    // A child of vfork has its parent's memory: a chunk of its own would stand in the parent's name.
+    if !room && pid() != mapping::PID.load(Relaxed) {
+        return;
+    }
     if !room && !claim(thread) {
         if let Some(dropped) = header(word::DROPPED) {
             dropped.fetch_add(1, Relaxed);

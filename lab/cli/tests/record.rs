@@ -146,6 +146,36 @@ fn a_pool_that_ends_at_exit_does_not_hold_an_answer_up() {
     }
 }
 
+/// A child of vfork copies more often than a chunk of the trace has room, in its parent's memory.
+const VFORK: &str = r#"
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char source[1 << 16], target[1 << 16];
+static volatile size_t bytes = sizeof source;
+int main(void) {
+    for (int round = 0; round < 3; round++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            for (int i = 0; i < 300; i++) memcpy(target, source, bytes);
+            _exit(0);
+        }
+        waitpid(child, 0, 0);
+        memcpy(target, source, bytes);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn a_child_of_vfork_leaves_a_trace_that_can_be_read() {
+    let place = Place::new();
+    let answer = asked(&place, 0, &[&compiled(&place, VFORK)]);
+    assert_eq!(answer["trace"]["dropped"], 0);
+    assert!(answer["trace"]["calls"][0]["calls"].as_u64().is_some_and(|calls| calls >= 3), "{answer}");
+    assert!((0.98..1.02).contains(&unchanged(&answer)), "{answer}");
+}
+
 /// Real programs: one thread, several, children, pipes, servers. What is not installed is left out, and said.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("gzip", &["gzip", "-6", "-k", "-c", "text"]),

@@ -97,7 +97,10 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
             }
             (_, plain) if numpy_type(&plain)?.is_none() => return key(&plain),
             _ => {
-                return Err(refused(object.py(), format!("a key is a str, bytes or int, not a numpy.{name}")));
+                return Err(refused(
+                    object.py(),
+                    format!("a key is a str, bytes or int, not a numpy.{name}"),
+                ));
             }
         }
     } else {
