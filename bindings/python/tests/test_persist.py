@@ -60,6 +60,9 @@ def test_nan_and_zero_keep_their_bits(path):
         assert np.isnan(d["nan"]) and np.signbit(d["minus"])
 
 
+TIMES = [kind(1, unit) for kind in (np.datetime64, np.timedelta64) for unit in ("Y", "s", "ns")]
+
+
 def test_keys_are_told_apart_by_kind(path):
     with persist.open(path, **SMALL) as pool:
         d = pool.dict("d")
@@ -67,7 +70,7 @@ def test_keys_are_told_apart_by_kind(path):
         for number, key in enumerate(keys):
             d[key] = number
         assert list(d) == keys and [d[key] for key in keys] == list(range(len(keys)))
-        for wrong in (1.5, None, (1,), True, ["list"], np.float64(1), np.True_, np.datetime64(1, "s")):
+        for wrong in (1.5, None, (1,), True, ["list"], np.float64(1), np.True_, *TIMES):
             with pytest.raises(errors.UnsupportedValue, match="a key is"):
                 d[wrong] = 1
             with pytest.raises(TypeError):
@@ -347,7 +350,7 @@ def test_values_of_other_kinds_are_refused_or_pickled(path):
         d = pool.dict("d")
         itself = []
         itself.append(itself)
-        for wrong in (range(3), memoryview(b"x"), np.zeros(3), np.array(1.5), itself, [object()], {("a", object())}, Exception(), np.void(b"x"), np.longlong(1)):
+        for wrong in (range(3), memoryview(b"x"), np.zeros(3), np.array(1.5), itself, [object()], type("Odd", (), {"__module__": None})(), {("a", object())}, Exception(), np.void(b"x"), np.longlong(1)):
             with pytest.raises(errors.UnsupportedValue):
                 d["a"] = wrong
         with pytest.raises(UnicodeEncodeError):
@@ -401,6 +404,8 @@ def test_the_rest_of_a_mutable_mapping(path):
         with pytest.raises(errors.UnsupportedValue):
             d |= {"f": 1, "g": object()}
         assert "f" not in d, "all or nothing"
+    with persist.open(path, size=np.int64(1 << 20), domain=SMALL["domain"]), pytest.raises(TypeError):
+        persist.open(path, size=1.5)
     for wrong in ("4 apples", "", "M"):
         with pytest.raises(errors.BadArgument, match="4G"):
             persist.open(path, size=wrong)

@@ -428,6 +428,8 @@ def test_tenants_have_keys():
             assert entries[1] == 2
         with pytest.raises(errors.Forbidden, match="its key there is another"):
             Client.connect(node, tenant=7, key=bytes(32), deadline=0.2)
+    with pytest.raises(errors.BadArgument, match=r"secrets\.token_bytes\(32\)"):
+        Node(memory="8M", keys={7: b"short"})
     with pytest.raises(errors.NodeFailed, match="keys"):
         Node(memory="8M", listen="0.0.0.0:0")
 

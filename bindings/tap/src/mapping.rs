@@ -12,12 +12,15 @@ use memlift_spec::trace::{WAKES_AT, word};
 
 /// The mapping; null: nothing is recorded.
 pub static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// Bytes that the trace may have.
 pub static LIMIT: AtomicUsize = AtomicUsize::new(0);
+/// The trace's start on the monotonic clock, nanoseconds.
 pub static START_NS: AtomicU64 = AtomicU64::new(0);
 /// A page with this process's number, which the kernel empties in a forked child.
 static NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The process's id: a child of vfork has its parent's memory, and not its CPU time.
 pub static PID: AtomicU32 = AtomicU32::new(0);
+
 /// From now on there is a trace.
 pub fn open(base: *mut u8, limit: usize, start_ns: u64, number: *mut AtomicU32) {
     LIMIT.store(limit, Relaxed);

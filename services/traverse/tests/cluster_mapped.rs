@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nodes whose ports are mapped: others reach them at one address, and their packets come from another.
 //!
-//! - **Flow** client and nodes ─▶ a [`Forwarder`] for each node, with a socket for each sender, as a translation of addresses has ─▶ node
+//! - **Flow** client and nodes ─▶ [`forward`] for each node, with a socket for each sender, as a translation of addresses has ─▶ node
 //! - **Order** a strict forwarder drops what comes back from others than its node, as stateful filters do
 #![forbid(unsafe_code)]
 
@@ -77,8 +77,8 @@ fn works(keys: &Keys, tenant: u32, strict: bool) {
                 (Udp::bind("127.0.0.1:0".parse().expect("one"), false).expect("a port"), any_port());
             let speaker = udp.speaker().expect("shared");
             let own = speaker.local_addr().expect("bound");
-            places_at.push(front.local_addr().expect("bound"));
             let advertised = front.local_addr().expect("bound");
+            places_at.push(advertised);
             scope.spawn(move || forward(&front, own, strict, stop));
             let node = NodeOptions {
                 bytes: MEMORY,

@@ -53,7 +53,7 @@ class Node:
             raise BadArgument("map and name belong together: which of the map's nodes this is")
         wrong = [key for key in (keys or {}).values() if len(key) != 32]
         if wrong:
-            raise BadArgument(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.tokenin_bytes(32))")
+            raise BadArgument(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.token_bytes(32))")
         self._native = _native.WalkNode(
             in_bytes(memory),
             [listen] if isinstance(listen, str) else list(listen),

@@ -91,18 +91,12 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     } else if let Ok(number) = object.cast_exact::<PyInt>() {
         int(&mut bytes, number)?;
     } else if let Some(name) = numpy_type(object)? {
-        match (name.as_str(), object.call_method0("item")?) {
-            ("bool", _) => {
-                return Err(refused(object.py(), "a key is a str, bytes or int, not a bool".to_owned()));
-            }
-            (_, plain) if numpy_type(&plain)?.is_none() => return key(&plain),
-            _ => {
-                return Err(refused(
-                    object.py(),
-                    format!("a key is a str, bytes or int, not a numpy.{name}"),
-                ));
-            }
+        // Times are numbers to NumPy, too, and `item` may make an int of one.
+        if !matches!(object.getattr("dtype")?.getattr("kind")?.extract::<char>()?, 'i' | 'u' | 'U' | 'S') {
+            let what = format!("a key is a str, bytes or int, not a numpy.{name}");
+            return Err(refused(object.py(), what));
         }
+        return key(&object.call_method0("item")?);
     } else {
         let kind = object.get_type().name()?;
         return Err(refused(object.py(), format!("a key is a str, bytes or int, not a {kind}")));
@@ -113,7 +107,8 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
 /// Name of a scalar type of NumPy itself; `None` for all else. Programs that have not imported NumPy have no such values.
 fn numpy_type(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let kind = object.get_type();
-    if kind.module()? != "numpy" {
+    // A class may have any module, and none.
+    if !kind.module().is_ok_and(|module| module == "numpy") {
         return Ok(None);
     }
     let is_scalar = object.is_instance(&object.py().import("numpy")?.getattr("generic")?)?;
@@ -128,10 +123,13 @@ fn scalar(into: &mut Vec<u8>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         "bytes_" => sized(into, SCALAR_BYTES, object.cast::<PyBytes>()?.as_bytes()),
         _ => {
             let dtype: String = object.getattr("dtype")?.getattr("str")?.extract()?;
+            if !is_plain(&dtype) {
+                return Ok(false);
+            }
             // Two types may share a dtype: numpy.longlong would come back as numpy.int64.
             let comes_back =
                 object.py().import("numpy")?.call_method1("dtype", (&dtype,))?.getattr("type")?;
-            if !is_plain(&dtype) || !comes_back.is(object.get_type()) {
+            if !comes_back.is(object.get_type()) {
                 return Ok(false);
             }
             sized(into, SCALAR, dtype.as_bytes());
@@ -234,7 +232,8 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
         let dumped = py.import("pickle")?.call_method1("dumps", (object, 5))?;
         sized(into, PICKLE, dumped.cast::<PyBytes>()?.as_bytes());
     } else {
-        let kind = object.get_type().fully_qualified_name()?;
+        let kind = object.get_type();
+        let kind = kind.fully_qualified_name().or_else(|_| kind.name())?;
         return Err(refused(
             py,
             format!(

@@ -338,7 +338,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         _ => None,
     };
     let cores = trace.cores;
-    let matters: Vec<Matter<'_>> = answer
+    let mut matters: Vec<Matter<'_>> = answer
         .parameters
         .iter()
         .map(|(name, factor, run)| Matter {
@@ -347,6 +347,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
             changes: changes(run, &answer.with, cores),
         })
         .collect();
+    matters.sort_by(|one, other| other.changes[0].abs().total_cmp(&one.changes[0].abs()));
     if as_json {
         let outcome = |run: &Outcome| {
             json!({ "wall_s": s(run.wall), "cpu_s": s(run.cpu), "waiting_s": s(run.waiting), "busiest_s": s(run.busiest),

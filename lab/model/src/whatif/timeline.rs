@@ -357,7 +357,8 @@ impl Trace {
                 }
             };
             let begin = self.threads[index].begin_ns;
-            self.threads[index].parent = parent.filter(|parent| self.threads[*parent].begin_ns <= begin);
+            self.threads[index].parent =
+                parent.filter(|parent| *parent != index && self.threads[*parent].begin_ns <= begin);
             of_pid.entry(head.pid).or_default().push(index);
         }
     }

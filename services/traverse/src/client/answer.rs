@@ -113,6 +113,10 @@ impl Client {
         let program = flight.request.name();
         match header.status {
             Status::Done | Status::Missing | Status::Applied | Status::Differs => {
+                if flight.crossing_lost && flight.visits > 1 {
+                    // The nodes answer this client, and only it: other walks need not try first.
+                    self.crossing_lost = Some(Instant::now());
+                }
                 let mut result = std::mem::take(&mut flight.result);
                 if result.is_empty() {
                     result = emitted;
@@ -135,7 +139,7 @@ impl Client {
             Status::Continue => return self.go_on(sequence, &header, body, &emitted),
             Status::Hops if flight.bounces || flight.request.is_library_walk() => {
                 let was = flight.node;
-                if self.routes.owner(header.address) == Some(was) {
+                if flight.bounces && self.routes.owner(header.address) == Some(was) {
                     // It is not that node's any more.
                     self.ask_owner(header.address, was)?;
                 }

@@ -15,7 +15,7 @@ use super::route::{Reach, Routes};
 use super::session::{Heard, Session};
 use super::stepper::Steppers;
 use super::wait::Wait;
-use super::{Client, ClientError, Config, Counts, Link, Result, route};
+use super::{Client, ClientError, Config, Counts, Link, Result};
 use crate::map::{Address, Map};
 use crate::transport::Peer;
 use crate::transport::udp::Udp;
@@ -127,7 +127,7 @@ impl Client {
                 Address::Shm(name) => Some(name),
                 Address::Udp(_) => None,
             });
-            match (route::socket_of(node), ring) {
+            match (node.socket(), ring) {
                 (Some(socket), _) => sockets.push(socket),
                 (None, Some(name)) => {
                     let transport = Box::new(Ring::of(name, map.nodes().len() > 1)?);

@@ -65,6 +65,8 @@ pub(super) struct Flight {
     pub beyond: Option<(u8, String)>,
     /// True if its walk comes back to the client at each border, as it was sent last.
     pub bounces: bool,
+    /// True once it was sent on and no answer came from there.
+    pub crossing_lost: bool,
     parts: BTreeMap<u32, Part>,
 }
 
@@ -104,6 +106,7 @@ impl Flight {
             parked: false,
             beyond: None,
             bounces: false,
+            crossing_lost: false,
             parts: BTreeMap::new(),
             request,
         }

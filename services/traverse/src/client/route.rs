@@ -6,7 +6,6 @@
 //! - **Not here** the map itself (`map`)
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::map::{Address, Entry, Map, Node};
@@ -94,14 +93,6 @@ impl Routes {
     }
 }
 
-/// Returns the UDP address of a node of the map, if it has one.
-pub(super) fn socket_of(node: &Node) -> Option<SocketAddr> {
-    node.addresses.iter().find_map(|address| match address {
-        Address::Udp(socket) => Some(*socket),
-        Address::Shm(_) => None,
-    })
-}
-
 /// Returns the index of a node of the map. One that is new is added, if it has a socket and some link has sockets.
 pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
     let same = |reach: &Reach| {
@@ -114,13 +105,13 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Opti
     if let Some(found) = reaches.iter().position(same) {
         let reach = &mut reaches[found];
         // A node that was started again may listen elsewhere.
-        if let (Peer::Socket(_), Some(socket)) = (reach.peer, socket_of(node)) {
+        if let (Peer::Socket(_), Some(socket)) = (reach.peer, node.socket()) {
             reach.peer = Peer::Socket(socket);
             node.name.clone_into(&mut reach.name);
         }
         return Some(found);
     }
-    let socket = socket_of(node)?;
+    let socket = node.socket()?;
     let link = reaches.iter().find(|reach| matches!(reach.peer, Peer::Socket(_)))?.link;
     reaches.push(Reach::new(node.name.clone(), link, Peer::Socket(socket), cluster));
     Some(reaches.len() - 1)

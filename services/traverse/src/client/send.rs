@@ -80,7 +80,8 @@ impl Client {
             flags |= FLAG_CONTINUED;
         }
         let lost = self.crossing_lost.is_some_and(|at| flight.sent.duration_since(at) < CROSSING_PAUSE);
-        flight.bounces = self.config.routing == Routing::Bounce || (lost && !request.writes());
+        flight.bounces =
+            self.config.routing == Routing::Bounce || ((lost || flight.crossing_lost) && !request.writes());
         let hops = if flight.bounces { 0 } else { self.config.hops };
         let program = request.program.as_ref();
         let header = Header {
@@ -183,7 +184,7 @@ impl Client {
             // The node that was asked answers, and no answer comes from where it sent the walk on to: a translation of addresses may
             // let only answers of nodes through that were asked. Walks that write are answered by the first node.
             if flight.attempt > CROSSINGS_LOST && flight.beyond.is_some() && !flight.request.writes() {
-                self.crossing_lost = Some(now);
+                flight.crossing_lost = true;
             }
             let (address, silent, attempt) = (flight.address, flight.node, flight.attempt);
             let uploads = flight.request.kind == Kind::Register;

@@ -118,6 +118,15 @@ pub struct Node {
 }
 
 impl Node {
+    /// Returns the first UDP address at which others reach it, if it has one.
+    #[must_use]
+    pub fn socket(&self) -> Option<SocketAddr> {
+        self.addresses.iter().find_map(|address| match address {
+            Address::Udp(socket) => Some(*socket),
+            Address::Shm(_) => None,
+        })
+    }
+
     /// Checks everything that one node says of itself.
     pub(super) fn validate(&self) -> Result<(), MapError> {
         if !is_name(&self.name) {

@@ -268,11 +268,7 @@ impl View {
     /// Returns the first UDP socket that the map has of this node.
     #[must_use]
     pub fn home(&self) -> Option<std::net::SocketAddr> {
-        let node = self.map.node(self.shared.me()?)?;
-        node.addresses.iter().find_map(|address| match address {
-            super::Address::Udp(socket) => Some(*socket),
-            super::Address::Shm(_) => None,
-        })
+        self.map.node(self.shared.me()?)?.socket()
     }
 
     /// Takes the newest map and holds. Call it at the start of each round, when nothing that an earlier answer allowed is still

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use super::cluster::ClusterError;
 use super::log::{LogError, Stretch};
-use super::route::socket_of;
 use super::{Core, Node, Speaker, locked};
 use crate::map::migrate::{Arrival, Ask, Host, Message, Migrations, Outcome, Progress, RECORD_BYTES_MAX};
 use crate::map::{MapError, Member, NodeId, Order};
@@ -124,7 +123,7 @@ impl Mover {
             let Some((from, bytes)) = next else { break };
             // It says its number, which is proven; one of an earlier version is known by its socket.
             let is_it = |node: &&crate::map::Node| match from.number {
-                0 => socket_of(node) == Some(from.socket),
+                0 => node.socket() == Some(from.socket),
                 number => u64::from(node.id.0) + 1 == number,
             };
             let node = map.nodes().iter().find(is_it).map(|node| node.id);
@@ -162,7 +161,7 @@ impl Mover {
     fn say(&mut self, map: &crate::map::Map) {
         let mut packet = Vec::new();
         for (to, message) in self.out.drain(..) {
-            let Some(socket) = map.node(to).and_then(socket_of) else { continue };
+            let Some(socket) = map.node(to).and_then(crate::map::Node::socket) else { continue };
             let header = Header {
                 client: self.core.identity,
                 cluster: self.core.cluster.load(Ordering::Relaxed),

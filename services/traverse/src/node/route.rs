@@ -101,13 +101,6 @@ impl Router for Alone {
     }
 }
 
-pub(super) fn socket_of(node: &map::Node) -> Option<SocketAddr> {
-    node.addresses.iter().find_map(|address| match address {
-        map::Address::Udp(socket) => Some(*socket),
-        map::Address::Shm(_) => None,
-    })
-}
-
 impl Router for map::View {
     fn refresh(&mut self) -> bool {
         map::View::refresh(self)
@@ -125,7 +118,7 @@ impl Router for map::View {
         let access = if write { map::Access::Write } else { map::Access::Read };
         match self.route(epoch, address, access) {
             map::Route::Here(range) => Owner::Local { base: range.base, bytes: range.bytes },
-            map::Route::Peer(_, node) => socket_of(node).map_or(Owner::Unknown, Owner::Peer),
+            map::Route::Peer(_, node) => node.socket().map_or(Owner::Unknown, Owner::Peer),
             map::Route::Refresh | map::Route::Held => Owner::Later,
             map::Route::Denied(_) => Owner::Denied,
             map::Route::Down(..) | map::Route::Lost(_) | map::Route::Nowhere => Owner::Unknown,
@@ -142,7 +135,7 @@ impl Router for map::View {
     }
 
     fn is_node(&self, socket: SocketAddr) -> bool {
-        self.map().nodes().iter().any(|node| socket_of(node) == Some(socket))
+        self.map().nodes().iter().any(|node| node.socket() == Some(socket))
     }
 
     fn home(&self) -> Option<SocketAddr> {
