@@ -369,7 +369,9 @@ fn another_users_process_may_not_be_observed() {
     // The test binary may lie where nobody else can reach it.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let copy = folder.path().join("observer");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // By another process: a child that another test starts at this moment would hold the copy open for writing, and nobody may start it.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let output = Command::new(copy)
