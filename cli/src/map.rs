@@ -31,7 +31,7 @@ pub struct Where {
     /// A coordinator: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS")]
     coordinator: Option<String>,
-    /// An etcd: http://HOST:PORT, more of them after commas, /PREFIX
+    /// An etcd: http://HOST:PORT or https://, more of them after commas, /PREFIX, ?OPTIONS
     #[arg(long, value_name = "URL")]
     etcd: Option<String>,
 }

@@ -99,7 +99,7 @@ pub struct ServeArgs {
     /// Join the cluster of this coordinator (`memlift map serve`): HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", requires = "name", group = "cluster")]
     coordinator: Option<String>,
-    /// Join the cluster whose map is in this etcd: http://HOST:PORT, more of them after commas, /PREFIX
+    /// Join the cluster whose map is in this etcd: http://HOST:PORT or https://, more of them after commas, /PREFIX, ?OPTIONS
     #[arg(long, value_name = "URL", requires = "name", group = "cluster")]
     etcd: Option<String>,
     /// The coordinator's key file

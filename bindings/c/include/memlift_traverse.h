@@ -38,7 +38,7 @@ typedef struct memlift_walk_options {
 
 /* Connects to nodes: "ADDRESS:PORT", or "shm:NAME" on this machine. options may be NULL. MEMLIFT_NOT_CONNECTED, _NO_ANSWER. */
 int memlift_walks_connect(const char *const *nodes, size_t count, const memlift_walk_options *options, memlift_walks **walks);
-/* To all nodes of a map: "file:PATH", "coordinator:HOST:PORT". */
+/* To all nodes of a map: "file:PATH", "coordinator:HOST:PORT[?key=FILE]", "etcd:https://HOST:PORT[/PREFIX][?OPTIONS]". */
 int memlift_walks_connect_map(const char *map, const memlift_walk_options *options, memlift_walks **walks);
 /* NULL is allowed. Maps that were made with it go on working until they are closed. */
 void memlift_walks_close(memlift_walks *walks);

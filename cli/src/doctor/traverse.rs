@@ -185,7 +185,7 @@ fn others() -> Vec<Check> {
     let all = [
         ("redis-server", "redis-server", "memlift bench traverse compares with it"),
         ("memcached", "memcached", "memlift bench traverse compares with it"),
-        ("etcd", "etcd-server", "maps of nodes can be kept in it (feature `etcd`)"),
+        ("etcd", "etcd-server", "maps of nodes can be kept in it"),
     ];
     let check = |(name, package, use_of): (&str, &str, &str)| match find(&[name]) {
         Some(found) => Check::usable(name, format!("{}: {use_of}", found.display())),

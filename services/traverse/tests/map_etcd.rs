@@ -24,42 +24,57 @@ struct Server {
     child: Option<Child>,
     folder: tempfile::TempDir,
     ports: [u16; 2],
+    /// Options of the address where etcd wants TLS and certificates of its clients.
+    secured: Option<String>,
 }
 
-/// An etcd that runs here.
-fn program() -> Option<PathBuf> {
+/// A program of a Debian package: on the PATH, or where `tools/etcd` unpacked it.
+fn program(name: &str, package: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let unpacked = cache.map(|cache| cache.join("memlift/corpora/etcd-server/usr/bin/etcd"));
-    [Some(PathBuf::from("etcd")), unpacked].into_iter().flatten().find(|program| {
+    let unpacked = cache.map(|cache| cache.join("memlift/corpora").join(package).join("usr/bin").join(name));
+    let found = [Some(PathBuf::from(name)), unpacked].into_iter().flatten().find(|program| {
         let mut command = Command::new(program);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        let option = if name == "etcdctl" { "version" } else { "--version" };
+        command.env("ETCDCTL_API", "3").arg(option).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
-    })
+    });
+    if found.is_none() {
+        println!("skipped: {package} is not installed (run tools/etcd, or sudo apt install {package})");
+    }
+    found
 }
 
 impl Server {
     /// `None` where there is no etcd.
     fn start() -> Option<Server> {
-        let Some(program) = program() else {
-            println!(
-                "skipped: etcd-server is not installed (run tools/etcd, or sudo apt install etcd-server)"
-            );
-            return None;
-        };
-        let folder = tempfile::tempdir().expect("a folder");
-        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
-        let mut server = Server { program, child: None, folder, ports };
+        let mut server = Server::stopped()?;
         server.run();
         Some(server)
     }
 
+    fn stopped() -> Option<Server> {
+        let program = program("etcd", "etcd-server")?;
+        let folder = tempfile::tempdir().expect("a folder");
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
+        Some(Server { program, child: None, folder, ports, secured: None })
+    }
+
     fn run(&mut self) {
-        let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let [mut client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
         let data: &Path = self.folder.path();
         let mut command = Command::new(&self.program);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        if self.secured.is_some() {
+            client = client.replace("http:", "https:");
+            command
+                .arg("--cert-file")
+                .arg(data.join("server.pem"))
+                .arg("--key-file")
+                .arg(data.join("server.key"));
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(data.join("ca.pem"));
+        }
         command.arg("--data-dir").arg(data.join("data")).args(["--name", "one", "--logger", "zap"]);
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -85,13 +100,38 @@ impl Server {
     }
 
     fn etcd(&self) -> Etcd {
+        let Source::Etcd(mut address) = self.source() else { unreachable!("an etcd") };
         // The first host is nobody: the next one is asked.
-        Etcd::new(vec!["127.0.0.1:1".to_owned(), format!("127.0.0.1:{}", self.ports[0])], "test/map")
-            .with_lease_s(1)
+        address.hosts.insert(0, address.hosts[0].replace(&self.ports[0].to_string(), "1"));
+        Etcd::new(address).with_lease_s(1)
+    }
+
+    /// Runs etcd's own command, as an operator does; nobody has to be logged in yet.
+    fn ctl(&self, arguments: &[&str]) {
+        let (data, scheme) = (self.folder.path(), if self.secured.is_some() { "https" } else { "http" });
+        let mut command = Command::new(program("etcdctl", "etcd-client").expect("asked for before"));
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={scheme}://localhost:{}", self.ports[0]));
+        if self.secured.is_some() {
+            for (option, file) in [("--cacert", "ca.pem"), ("--cert", "client.pem"), ("--key", "client.key")]
+            {
+                command.arg(option).arg(data.join(file));
+            }
+        }
+        let output = command.args(arguments).output().expect("etcdctl runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The address, with what comes behind the question mark.
+    fn text(&self) -> String {
+        let port = self.ports[0];
+        match &self.secured {
+            None => format!("etcd:http://127.0.0.1:{port}/test/map"),
+            Some(options) => format!("etcd:https://localhost:{port}/test/map?{options}"),
+        }
     }
 
     fn source(&self) -> Source {
-        Source::parse(&format!("etcd:http://127.0.0.1:{}/test/map", self.ports[0])).expect("a source")
+        Source::parse(&self.text()).expect("a source")
     }
 }
 
@@ -167,6 +207,84 @@ fn a_node_that_dies_is_down_for_everybody() {
 
     drop(a);
     until(&client, |map| is(map, "a", State::Down));
+}
+
+#[test]
+fn a_node_whose_key_was_deleted_by_hand_comes_back() {
+    let (Some(server), Some(_)) = (Server::start(), program("etcdctl", "etcd-client")) else { return };
+    let member = Member::join(server.source(), join("a", 100, 1)).expect("joined");
+    let watcher = Member::watch(server.source()).expect("watches");
+    server.ctl(&["del", "test/map/node/a/1"]);
+    until(&watcher, |map| is(map, "a", State::Down));
+    until(&watcher, |map| is(map, "a", State::Up));
+    assert_eq!(watcher.shared().map().node_named("a").map(|node| node.id), member.id());
+}
+
+#[test]
+fn etcd_is_spoken_to_over_tls_with_a_certificate_a_user_and_a_password() {
+    let (Some(mut server), Some(_)) = (Server::stopped(), program("etcdctl", "etcd-client")) else { return };
+    let folder = server.folder.path().to_owned();
+    if !certificates(&folder) {
+        println!("skipped: openssl is not installed");
+        return;
+    }
+    let file = |name: &str| folder.join(name).display().to_string();
+    let tls = format!("ca={}&cert={}&key={}", file("ca.pem"), file("client.pem"), file("client.key"));
+    server.secured = Some(tls.clone());
+    server.run();
+    std::fs::write(folder.join("password"), "right\n").expect("written");
+    for command in [
+        &["user", "add", "root:root", "--interactive=false"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "memlift:right", "--interactive=false"],
+        &["role", "add", "maps"],
+        &["role", "grant-permission", "--prefix=true", "maps", "readwrite", "test/map/"],
+        &["user", "grant-role", "memlift", "maps"],
+        &["auth", "enable"],
+    ] {
+        server.ctl(command);
+    }
+    let refused = |options: &str, part: &str| {
+        let text = format!("etcd:https://localhost:{}/test/map?{options}", server.ports[0]);
+        let source = Source::parse(&text).expect("a source");
+        let error = source.connect().expect("later").read().expect_err(options);
+        let MapError::Unreachable { source, .. } = &error else { panic!("{error}") };
+        assert!(source.to_string().contains(part), "{options}: {source}");
+    };
+    let login = format!("user=memlift&password-file={}", file("password"));
+    refused(&tls, "user name is empty");
+    refused(&format!("{tls}&user=nobody&password-file={}", file("password")), "authentication failed");
+    refused(&format!("{login}&cert={}&key={}", file("client.pem"), file("client.key")), "certificate");
+    refused(&format!("{login}&ca={}", file("ca.pem")), "");
+    refused(&format!("{tls}&user=memlift&password-file={}", file("none")), "none");
+    server.secured = Some(format!("{tls}&{login}"));
+    let member = Member::join(server.source(), join("a", 100, 1)).expect("joined");
+    let watcher = Member::watch(server.source()).expect("watches");
+    // Its tokens are gone with it: everybody gets another one.
+    server.stop();
+    server.run();
+    drop(member);
+    until(&watcher, |map| is(map, "a", State::Down));
+}
+
+/// An authority, and what it signed for a server and a client; returns false without openssl.
+fn certificates(folder: &Path) -> bool {
+    let openssl = |arguments: &str| {
+        let mut command = Command::new("openssl");
+        command.args(arguments.split(' ')).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let name = "subjectAltName=DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n";
+    std::fs::write(folder.join("extensions"), name).expect("written");
+    // Without a common name: etcd's gateway refuses certificates of clients that have one as soon as users are on.
+    let fresh = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(&format!("req -x509 {fresh} -keyout ca.key -out ca.pem -subj /CN=authority -days 2"))
+        && ["server", "client"].into_iter().all(|who| {
+            openssl(&format!("req {fresh} -keyout {who}.key -out {who}.csr -subj /O={who}"))
+                && openssl(&format!(
+                    "x509 -req -in {who}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {who}.pem -days 2 -extfile extensions"
+                ))
+        })
 }
 
 #[test]

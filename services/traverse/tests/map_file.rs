@@ -82,6 +82,7 @@ fn sources_are_parsed_or_refused() {
         "coordinator:unix:/run/c",
         "etcd:http://h:2379",
         "etcd:http://h:2379,http://i:2379/a/b",
+        "etcd:https://h:2379/a?ca=/c&user=u&password-file=/p",
     ] {
         Source::parse(text).expect(text);
     }
@@ -92,7 +93,9 @@ fn sources_are_parsed_or_refused() {
         "coordinator:host",
         "coordinator:unix:",
         "etcd:h:2379",
-        "etcd:https://h:2379",
+        "etcd:https://h:2379?user=u",
+        "etcd:https://h:2379?pass=u",
+        "coordinator:h:1?key=",
         "etcd:http://h",
         "etcd:http://h:0",
         "etcd:http://h:1/a b",

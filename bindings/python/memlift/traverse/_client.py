@@ -131,7 +131,8 @@ class Client(_Closing):
     ) -> Self:
         """Connects to nodes: 'ADDRESS:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
 
-        map         instead: a file (TOML), 'coordinator:HOST:PORT' or 'etcd:http://HOST:PORT', as `memlift node --map` has it
+        map         instead: a file (TOML), 'coordinator:HOST:PORT[?key=FILE]' or 'etcd:https://HOST:PORT[/PREFIX][?OPTIONS]', as
+                    the guide to clusters has it
         tenant, key on whose behalf, with the tenant's 32 bytes where nodes ask for one
         window      requests under way at a time, at most 512
         deadline    seconds that an answer is waited for, less than 30

@@ -19,6 +19,7 @@ mod encode;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod etcd_address;
 pub mod file;
 pub mod frame;
 mod member;
@@ -35,6 +36,7 @@ pub use coordinator::Coordinator;
 pub use diff::{Change, Diff, NodeChange, Piece};
 pub use encode::{ENTRY_BYTES_MAX, Entry, MAP_BYTES_MAX};
 pub use error::MapError;
+pub use etcd_address::EtcdAddress;
 pub use frame::Secret;
 pub use member::Member;
 pub use node::{Address, Node, NodeId, State};

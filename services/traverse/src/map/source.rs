@@ -5,11 +5,12 @@
 //! - **Order** [`Authority::wait`] never gives an older map than one before it gave
 //! - **Not here** the file, the coordinator, etcd: a file each
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::MapError;
 use super::change::{Join, Order};
+use super::etcd_address::{EtcdAddress, FORM};
 use super::file::Watched;
 use super::frame::Secret;
 use super::node::NodeId;
@@ -21,10 +22,10 @@ use super::remote::{Peer, Remote};
 pub enum Source {
     /// `file:PATH`, or a path.
     File(PathBuf),
-    /// `coordinator:HOST:PORT` or `coordinator:unix:PATH`.
+    /// `coordinator:HOST:PORT` or `coordinator:unix:PATH`, with `?key=FILE` where it wants a key.
     Coordinator(Peer, Option<Secret>),
-    /// `etcd:http://HOST:PORT[,http://HOST:PORT…][/PREFIX]`.
-    Etcd(Vec<String>, String),
+    /// `etcd:` and what [`EtcdAddress`] is read from.
+    Etcd(EtcdAddress),
 }
 
 /// A store of the map, which gives it to nodes and clients and makes their changes.
@@ -70,17 +71,19 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// [`MapError::Source`] says what can be written
+    /// [`MapError::Source`] says what can be written; [`MapError::File`], [`MapError::Refused`]: of a key file
     pub fn parse(text: &str) -> Result<Source, MapError> {
         let fault = |what| MapError::Source { text: text.to_owned(), what };
         if let Some(rest) = text.strip_prefix("coordinator:") {
+            let (peer, key) = rest.split_once("?key=").map_or((rest, None), |(peer, key)| (peer, Some(key)));
+            let peer = Peer::parse(peer).filter(|_| key != Some(""));
             let peer =
-                Peer::parse(rest).ok_or_else(|| fault("after coordinator: comes HOST:PORT or unix:PATH"))?;
-            return Ok(Source::Coordinator(peer, None));
+                peer.ok_or_else(|| fault("after coordinator: comes HOST:PORT or unix:PATH, and ?key=FILE"))?;
+            let secret = key.map(|key| Secret::read(Path::new(key))).transpose()?;
+            return Ok(Source::Coordinator(peer, secret));
         }
         if let Some(rest) = text.strip_prefix("etcd:") {
-            return Source::etcd(rest)
-                .ok_or_else(|| fault("after etcd: comes http://HOST:PORT, more of them after commas, and /PREFIX (no https: put a proxy or a tunnel before it)"));
+            return EtcdAddress::parse(rest).map(Source::Etcd).ok_or_else(|| fault(FORM));
         }
         let path = text.strip_prefix("file:").unwrap_or(text);
         if path.is_empty() || (path == text && path.contains("://")) {
@@ -100,29 +103,6 @@ impl Source {
         }
     }
 
-    fn etcd(text: &str) -> Option<Source> {
-        let (mut hosts, mut prefix) = (Vec::new(), String::from("memlift"));
-        let parts: Vec<&str> = text.split(',').collect();
-        for (index, part) in parts.iter().enumerate() {
-            let rest = part.strip_prefix("http://")?;
-            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-            let (name, port) = host.rsplit_once(':')?;
-            if name.is_empty() || port.parse::<u16>().ok().filter(|port| *port != 0).is_none() {
-                return None;
-            }
-            let path = path.trim_end_matches('/');
-            if !path.is_empty() {
-                let good = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
-                if index + 1 != parts.len() || !good {
-                    return None;
-                }
-                path.clone_into(&mut prefix);
-            }
-            hosts.push(host.to_owned());
-        }
-        Some(Source::Etcd(hosts, prefix))
-    }
-
     /// Opens it. A coordinator or etcd is spoken to only when something is asked of it.
     ///
     /// # Errors
@@ -133,10 +113,10 @@ impl Source {
             Source::File(path) => Ok(Box::new(Static { file: Watched::new(path.clone()), map: None })),
             Source::Coordinator(peer, secret) => Ok(Box::new(Remote::new(peer.clone(), secret.clone()))),
             #[cfg(feature = "etcd")]
-            Source::Etcd(hosts, prefix) => Ok(Box::new(super::etcd::Etcd::new(hosts.clone(), prefix))),
+            Source::Etcd(address) => Ok(Box::new(super::etcd::Etcd::new(address.clone()))),
             #[cfg(not(feature = "etcd"))]
             Source::Etcd(..) => Err(MapError::refused(
-                "this memlift was built without etcd: build it with `--features etcd`, or use a coordinator",
+                "this program was built without etcd: build it with the feature `etcd` of the crate memlift, or use a coordinator",
             )),
         }
     }

@@ -1,221 +1,245 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! As much HTTP as etcd's JSON gateway needs: a question with one answer, and one whose answers go on.
+//! Questions to etcd's JSON gateway, over HTTP or HTTPS.
 //!
-//! - **Flow** POST, JSON ─▶ one JSON value, or [`Stream`]: one JSON value per line for as long as the connection is there
+//! - **Flow** POST, JSON ─▶ one JSON value, or [`Stream`]: one JSON value per line, for at most [`WATCH_LASTS`]
 //! - **Owner** a connection per question; every wait has a limit, every answer a largest size. What the other side says is hostile:
-//!   lengths, chunk sizes and JSON are checked, errors are errors
-//! - **Not here** TLS, redirects, cookies: etcd is on this machine, in a private network, or behind a tunnel
+//!   lengths and JSON are checked, errors are errors
+//! - **Not here** redirects, proxies, cookies: a password goes to no host that the source does not name
 //!
 //! Why not a gRPC client: those build their messages with `protoc`, which this project does not ask anybody to install. The
 //! gateway is part of every etcd server since 3.0 and speaks the same API (etcd's documentation, "gRPC gateway"; RFC 9112).
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
-use serde_json::Value;
+use memlift_ground::input_file;
+use serde_json::{Value, json};
+use ureq::http::Response;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
 
-use crate::map::remote::tcp;
+use crate::map::etcd_address::EtcdAddress;
 
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A watch ends after this time, so that one whose connection is dead is noticed.
+pub(super) const WATCH_LASTS: Duration = Duration::from_secs(5);
 /// A map is at most 4 MiB, in base64 a third more.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-const LINE_BYTES_MAX: u64 = 16 << 10;
-const HEADER_LINES_MAX: usize = 64;
+/// Certificates, keys and passwords are short.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Characters of an answer that an error repeats.
+const SAID_MAX: usize = 200;
+/// Events that wait for their reader; the thread that reads waits for room.
+const EVENTS_MAX: usize = 16;
 
 fn broken(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
-fn line(reader: &mut impl BufRead) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes)?;
-    if bytes.pop() != Some(b'\n') {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    if bytes.last() == Some(&b'\r') {
-        bytes.pop();
-    }
-    String::from_utf8(bytes).map_err(|_| broken("a header that is no text"))
+/// Connections to the hosts of one etcd.
+pub(super) struct Http {
+    address: EtcdAddress,
+    agent: Option<Agent>,
+    /// What etcd gave for user and password.
+    token: Option<String>,
 }
 
-enum Length {
-    Bytes(u64),
-    Chunks,
-    ToTheEnd,
-}
+impl Http {
+    pub(super) fn new(address: EtcdAddress) -> Http {
+        Http { address, agent: None, token: None }
+    }
 
-/// Sends a question and reads the head of the answer: its status and how long its body is.
-fn begin(host: &str, path: &str, body: &Value) -> io::Result<(BufReader<TcpStream>, u16, Length)> {
-    let mut stream = tcp(host, ANSWER_TIMEOUT)?;
-    let body = body.to_string();
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    let mut reader = BufReader::new(stream);
-    let status = line(&mut reader)?;
-    let code = status
-        .strip_prefix("HTTP/1.")
-        .and_then(|rest| rest.split(' ').nth(1))
-        .and_then(|code| code.parse().ok());
-    let code: u16 = code.ok_or_else(|| broken("what listens there does not speak HTTP"))?;
-    let mut length = Length::ToTheEnd;
-    for _ in 0..HEADER_LINES_MAX {
-        let header = line(&mut reader)?;
-        if header.is_empty() {
-            return Ok((reader, code, length));
+    pub(super) fn address(&self) -> &EtcdAddress {
+        &self.address
+    }
+
+    /// Asks one question of one of the hosts.
+    pub(super) fn ask(&mut self, host: usize, path: &str, body: &Value) -> io::Result<Value> {
+        answer(self.send(host, path, body, false)?)
+    }
+
+    /// A question whose answers go on.
+    pub(super) fn stream(&mut self, host: usize, path: &str, body: &Value) -> io::Result<Stream> {
+        let response = self.send(host, path, body, true)?;
+        if response.status() == 200 {
+            return Stream::start(response);
         }
-        let Some((name, value)) = header.split_once(':') else {
-            return Err(broken("a header without a colon"));
+        Err(answer(response).err().unwrap_or_else(|| broken("etcd does not watch")))
+    }
+
+    /// Sends a question; a token that etcd no longer knows is replaced once.
+    fn send(&mut self, host: usize, path: &str, body: &Value, goes_on: bool) -> io::Result<Response<Body>> {
+        if self.address.login.is_some() && self.token.is_none() {
+            self.log_in(host)?;
+        }
+        let response = self.post(host, path, body, goes_on)?;
+        if response.status() != 401 || self.address.login.is_none() {
+            return Ok(response);
+        }
+        self.log_in(host)?;
+        self.post(host, path, body, goes_on)
+    }
+
+    fn post(&mut self, host: usize, path: &str, body: &Value, goes_on: bool) -> io::Result<Response<Body>> {
+        let agent = self.agent()?;
+        let mut request = agent
+            .post(format!("{}{path}", self.address.hosts[host]))
+            .header("Content-Type", "application/json");
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", token);
+        }
+        let request = if goes_on {
+            let config = request.config().timeout_global(None).timeout_recv_response(Some(ANSWER_TIMEOUT));
+            config.timeout_recv_body(Some(WATCH_LASTS)).build()
+        } else {
+            request
         };
-        if name.eq_ignore_ascii_case("content-length") {
-            length = Length::Bytes(value.trim().parse().map_err(|_| broken("a length that is no number"))?);
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            if !value.trim().eq_ignore_ascii_case("chunked") {
-                return Err(broken("an encoding other than chunks"));
-            }
-            length = Length::Chunks;
-        }
+        request.send(body.to_string()).map_err(ureq::Error::into_io)
     }
-    Err(broken("too many headers"))
+
+    /// Exchanges user and password for a token.
+    fn log_in(&mut self, host: usize) -> io::Result<()> {
+        let Some((user, file)) = self.address.login.clone() else { return Ok(()) };
+        let password = input_file::text(&file, FILE_BYTES_MAX).map_err(|error| at(&file, error))?;
+        let question = json!({"name": user, "password": password.trim_end_matches(['\r', '\n'])});
+        self.token = None;
+        let said = answer(self.post(host, "/v3/auth/authenticate", &question, false)?)?;
+        let token = said["token"].as_str().ok_or_else(|| broken("etcd gave no token"))?;
+        self.token = Some(token.to_owned());
+        Ok(())
+    }
+
+    /// Made when it is first used: certificates are read then, and an error is an answer that did not come.
+    fn agent(&mut self) -> io::Result<Agent> {
+        if let Some(agent) = &self.agent {
+            return Ok(agent.clone());
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut tls = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
+        tls = match &self.address.ca {
+            None => tls.root_certs(RootCerts::PlatformVerifier),
+            Some(file) => tls.root_certs(RootCerts::Specific(Arc::new(certificates(file)?))),
+        };
+        if let Some((certificate, key)) = &self.address.identity {
+            let pem = input_file::bytes(key, FILE_BYTES_MAX).map_err(|error| at(key, error))?;
+            let secret = PrivateKey::from_pem(&pem).map_err(|error| at(key, error.into_io()))?;
+            tls = tls.client_cert(Some(ClientCert::new_with_certs(&certificates(certificate)?, secret)));
+        }
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_idle_connections(0)
+            .max_redirects(0)
+            .proxy(None)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            .tls_config(tls.build());
+        let agent = Agent::new_with_config(config.build());
+        self.agent = Some(agent.clone());
+        Ok(agent)
+    }
 }
 
-/// The next chunk, at most as long as `limit`; `None` at the end.
-fn chunk(reader: &mut impl BufRead, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    let size = line(reader)?;
-    let size = size.split(';').next().unwrap_or("").trim();
-    let size = u64::from_str_radix(size, 16)
-        .ok()
-        .filter(|_| !size.starts_with('+'))
-        .ok_or_else(|| broken("a chunk without a size"))?;
-    if size > limit {
-        return Err(broken("an answer that is too long"));
-    }
-    if size == 0 {
-        return Ok(None);
-    }
-    let mut bytes = Vec::new();
-    reader.take(size).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 != size {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    if !line(reader)?.is_empty() {
-        return Err(broken("a chunk that is longer than it says"));
-    }
-    Ok(Some(bytes))
+fn at(file: &std::path::Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
-/// Asks one question.
-pub(super) fn ask(host: &str, path: &str, body: &Value) -> io::Result<Value> {
-    let (mut reader, code, length) = begin(host, path, body)?;
-    let mut bytes = Vec::new();
-    match length {
-        Length::Bytes(count) if count > ANSWER_BYTES_MAX => return Err(broken("an answer that is too long")),
-        Length::Bytes(count) => {
-            reader.take(count).read_to_end(&mut bytes)?;
-            if bytes.len() as u64 != count {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Length::Chunks => {
-            while let Some(part) = chunk(&mut reader, ANSWER_BYTES_MAX - bytes.len() as u64)? {
-                bytes.extend(part);
-            }
-        }
-        Length::ToTheEnd => {
-            reader.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
+/// The certificates of a PEM file.
+fn certificates(file: &std::path::Path) -> io::Result<Vec<Certificate<'static>>> {
+    let pem = input_file::bytes(file, FILE_BYTES_MAX).map_err(|error| at(file, error))?;
+    let mut found = Vec::new();
+    for item in ureq::tls::parse_pem(&pem) {
+        if let ureq::tls::PemItem::Certificate(one) = item.map_err(|error| at(file, error.into_io()))? {
+            found.push(one);
         }
     }
-    let value: Value = serde_json::from_slice(&bytes).map_err(|_| broken("an answer that is no JSON"))?;
-    if code != 200 {
-        let why = value
-            .get("message")
-            .or_else(|| value.get("error"))
-            .and_then(Value::as_str)
-            .unwrap_or("no reason given");
-        return Err(io::Error::other(format!("etcd says {code}: {why}")));
+    if found.is_empty() {
+        return Err(at(file, broken("no certificate in it (PEM)")));
     }
-    Ok(value)
+    Ok(found)
 }
 
-/// A question whose answers go on.
+/// The JSON of an answer; what etcd refuses is an error.
+fn answer(response: Response<Body>) -> io::Result<Value> {
+    let code = response.status().as_u16();
+    let body = response.into_body().into_with_config().limit(ANSWER_BYTES_MAX);
+    let bytes = body.read_to_vec().map_err(ureq::Error::into_io)?;
+    let value: Option<Value> = serde_json::from_slice(&bytes).ok();
+    match value {
+        Some(value) if code == 200 => Ok(value),
+        Some(value) => {
+            let why = value.get("message").or_else(|| value.get("error")).and_then(Value::as_str);
+            Err(io::Error::other(format!("etcd says {code}: {}", why.unwrap_or("no reason given"))))
+        }
+        None => {
+            let said = String::from_utf8_lossy(&bytes);
+            let said: String = said.trim().chars().filter(|one| !one.is_control()).take(SAID_MAX).collect();
+            Err(broken(format!("an answer that is no JSON, status {code}: {said}")))
+        }
+    }
+}
+
+/// Answers that go on, read by a thread that ends with them.
 pub(super) struct Stream {
-    reader: BufReader<TcpStream>,
-    /// Content of whole chunks that was not returned as a line yet.
-    line: Vec<u8>,
-    /// Bytes read behind those chunks: size lines and chunks, the last of them perhaps incomplete.
-    raw: Vec<u8>,
+    events: Receiver<io::Result<Value>>,
+}
+
+/// What a stream had to say in time.
+pub(super) enum Next {
+    Event(Value),
+    Nothing,
+    /// It lasted as long as one may.
+    Ended,
 }
 
 impl Stream {
-    pub(super) fn open(host: &str, path: &str, body: &Value) -> io::Result<Stream> {
-        let (reader, code, length) = begin(host, path, body)?;
-        if code != 200 || !matches!(length, Length::Chunks) {
-            return Err(broken(format!("etcd does not watch (status {code})")));
-        }
-        Ok(Stream { reader, line: Vec::new(), raw: Vec::new() })
+    fn start(response: Response<Body>) -> io::Result<Stream> {
+        let body = response.into_body().into_with_config().limit(2 * ANSWER_BYTES_MAX).reader();
+        let (told, events) = sync_channel(EVENTS_MAX);
+        let read = move || {
+            let mut lines = BufReader::new(body);
+            loop {
+                let event = match event(&mut lines) {
+                    Ok(Some(event)) => Ok(event),
+                    // Only its time ends a stream in order, and the sender that is dropped then says so.
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => return,
+                    Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+                    Err(error) => Err(error),
+                };
+                let ended = event.is_err();
+                if told.send(event).is_err() || ended {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("etcd watch".to_owned()).spawn(read)?;
+        Ok(Stream { events })
     }
 
-    /// The next value; `None` when there was none in time.
-    pub(super) fn next(&mut self, timeout: Duration) -> io::Result<Option<Value>> {
-        let until = Instant::now() + timeout;
-        loop {
-            if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.line.drain(..=end).collect();
-                if line.len() > 1 {
-                    return serde_json::from_slice(&line)
-                        .map(Some)
-                        .map_err(|_| broken("an event that is no JSON"));
-                }
-                continue;
-            }
-            if self.whole_chunk()? {
-                continue;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            self.reader.get_ref().set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-            match self.reader.fill_buf() {
-                Ok([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => {
-                    let count = bytes.len();
-                    self.raw.extend(bytes);
-                    self.reader.consume(count);
-                }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => return Err(error),
-            }
+    /// The next value, if there is one in time.
+    pub(super) fn next(&mut self, timeout: Duration) -> io::Result<Next> {
+        match self.events.recv_timeout(timeout) {
+            Ok(event) => Ok(Next::Event(event?)),
+            Err(RecvTimeoutError::Timeout) => Ok(Next::Nothing),
+            Err(RecvTimeoutError::Disconnected) => Ok(Next::Ended),
         }
     }
+}
 
-    /// Moves one chunk from `raw` to `line`, if all of it is there.
-    fn whole_chunk(&mut self) -> io::Result<bool> {
-        if (self.raw.len() + self.line.len()) as u64 > 2 * ANSWER_BYTES_MAX {
-            return Err(broken("an event that is too long"));
+/// The value of the next line that is not empty; `None` at the end.
+fn event(lines: &mut impl BufRead) -> io::Result<Option<Value>> {
+    loop {
+        let mut line = Vec::new();
+        if lines.take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
         }
-        let Some(end) = self.raw.iter().position(|byte| *byte == b'\n') else { return Ok(false) };
-        let mut rest = &self.raw[..];
-        match chunk(&mut rest, ANSWER_BYTES_MAX) {
-            Ok(Some(bytes)) => {
-                let used = self.raw.len() - rest.len();
-                self.line.extend(bytes);
-                self.raw.drain(..used);
-                Ok(true)
-            }
-            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && end < LINE_BYTES_MAX as usize => {
-                Ok(false)
-            }
-            Err(error) => Err(error),
+        if line.last() != Some(&b'\n') {
+            return Err(broken("an event that is too long, or cut off"));
+        }
+        if !line.trim_ascii().is_empty() {
+            return serde_json::from_slice(&line).map(Some).map_err(|_| broken("an event that is no JSON"));
         }
     }
 }
@@ -225,22 +249,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_are_read_as_far_as_they_are_good() {
-        let read = |bytes: &[u8], limit| chunk(&mut &bytes[..], limit);
-        assert_eq!(read(b"3\r\nabc\r\n", 9).expect("a chunk"), Some(b"abc".to_vec()));
-        assert_eq!(read(b"0\r\n\r\n", 9).expect("the end"), None);
-        for bytes in [
-            &b""[..],
-            b"\r\n",
-            b"x\r\nabc\r\n",
-            b"+3\r\nabc\r\n",
-            b"-1\r\n",
-            b"3\r\nab",
-            b"3\r\nabcd\r\n",
-            b"a\r\n0123456789\r\n",
-            b"ffffffffffffffffff\r\n",
-        ] {
-            assert!(read(bytes, 9).is_err(), "{bytes:?}");
-        }
+    fn events_are_read_as_far_as_they_are_good() {
+        let mut lines = &b"{\"a\":1}\n\r\n[2]\nnone\n{\"cut\""[..];
+        assert_eq!(event(&mut lines).expect("an event"), Some(json!({"a": 1})));
+        assert_eq!(event(&mut lines).expect("an event"), Some(json!([2])));
+        assert!(event(&mut lines).is_err());
+        assert!(event(&mut lines).is_err());
+        assert_eq!(event(&mut lines).expect("the end"), None);
     }
 }

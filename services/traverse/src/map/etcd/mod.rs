@@ -9,9 +9,8 @@
 //!   meanwhile is missing then, and so noticed
 //! - **Owner** the lease belongs to the [`Etcd`] that joined. While etcd is away everybody goes on with the map they have; nothing
 //!   moves, nobody joins
-//! - **Not here** authentication and TLS of etcd: a proxy or tunnel before it
+//! - **Not here** how a question reaches etcd, with TLS and a password: `http`; how all that is written: `etcd_address`
 
-mod base64;
 mod http;
 
 use std::collections::BTreeSet;
@@ -19,40 +18,39 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::MapError;
 use super::change::{Join, Order};
+use super::etcd_address::EtcdAddress;
 use super::node::{NodeId, State};
 use super::range::Map;
 use super::source::Authority;
-use http::Stream;
+use http::{Http, Next, Stream};
 
 /// How long a lease lasts; etcd counts in seconds.
 pub const LEASE_S: u64 = 5;
 /// So often a change is tried when others change the map at the same time.
 const TRIES: usize = 32;
-/// A watch that said nothing for so long may be a connection that is dead: the prefix is read again.
-const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// A map in etcd.
 pub struct Etcd {
-    hosts: Vec<String>,
+    http: Http,
+    /// The host that answered last.
     host: usize,
-    prefix: String,
     lease_s: u64,
-    /// The lease that a node holds by this connection.
-    lease: Option<String>,
+    /// The lease that a node holds by this connection, and the key that is there while it is.
+    lease: Option<(String, String)>,
     watch: Option<Stream>,
-    heard: Instant,
     epoch: u64,
 }
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Etcd")
-            .field("hosts", &self.hosts)
-            .field("prefix", &self.prefix)
+            .field("address", self.http.address())
             .field("epoch", &self.epoch)
             .finish_non_exhaustive()
     }
@@ -69,25 +67,20 @@ struct Reading {
     alive: BTreeSet<(String, u64)>,
 }
 
+/// The bytes that a field holds in base64.
+fn decoded(value: &Value) -> Option<Vec<u8>> {
+    BASE64_STANDARD.decode(value.as_str()?).ok()
+}
+
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
 impl Etcd {
-    /// An etcd of these hosts (`HOST:PORT`), with everything below a prefix.
+    /// An etcd that is not spoken to before something is asked.
     #[must_use]
-    pub fn new(hosts: Vec<String>, prefix: &str) -> Etcd {
-        let prefix = prefix.to_owned();
-        Etcd {
-            hosts,
-            host: 0,
-            prefix,
-            lease_s: LEASE_S,
-            lease: None,
-            watch: None,
-            heard: Instant::now(),
-            epoch: 0,
-        }
+    pub fn new(address: EtcdAddress) -> Etcd {
+        Etcd { http: Http::new(address), host: 0, lease_s: LEASE_S, lease: None, watch: None, epoch: 0 }
     }
 
     /// With leases of another length, in seconds.
@@ -99,7 +92,7 @@ impl Etcd {
 
     fn unreachable(&self, source: io::Error) -> MapError {
         MapError::Unreachable {
-            what: format!("etcd at {}", self.hosts.join(", ")),
+            what: format!("etcd at {}", self.http.address().hosts.join(", ")),
             epoch: self.epoch,
             source,
         }
@@ -108,30 +101,31 @@ impl Etcd {
     /// Asks the host that answered last, then the others.
     fn ask(&mut self, path: &str, body: &Value) -> Result<Value, MapError> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no hosts");
-        for _ in 0..self.hosts.len() {
-            match http::ask(&self.hosts[self.host], path, body) {
+        let hosts = self.http.address().hosts.len();
+        for _ in 0..hosts {
+            match self.http.ask(self.host, path, body) {
                 Ok(value) => return Ok(value),
                 Err(error) => last = error,
             }
-            self.host = (self.host + 1) % self.hosts.len();
+            self.host = (self.host + 1) % hosts;
         }
         Err(self.unreachable(last))
     }
 
     fn key(&self, rest: &str) -> String {
-        base64::encode(format!("{}/{rest}", self.prefix).as_bytes())
+        BASE64_STANDARD.encode(format!("{}/{rest}", self.http.address().prefix))
     }
 
     /// The keys below the prefix: from, and first behind.
     fn keys(&self) -> (String, String) {
         // '0' follows '/'.
-        (self.key(""), base64::encode(format!("{}0", self.prefix).as_bytes()))
+        (self.key(""), BASE64_STANDARD.encode(format!("{}0", self.http.address().prefix)))
     }
 
     fn bad(&self, what: &str) -> MapError {
         MapError::refused(format!(
             "etcd at {} says what it should not ({what}): is its JSON gateway on?",
-            self.hosts[self.host]
+            self.http.address().hosts[self.host]
         ))
     }
 
@@ -142,13 +136,11 @@ impl Etcd {
         let mut reading = Reading { map: Map::empty(), put: 0, revision, alive: BTreeSet::new() };
         let none = Vec::new();
         for pair in answer["kvs"].as_array().unwrap_or(&none) {
-            let key =
-                pair["key"].as_str().and_then(base64::decode).and_then(|key| String::from_utf8(key).ok());
+            let key = decoded(&pair["key"]).and_then(|key| String::from_utf8(key).ok());
             let key = key.ok_or_else(|| self.bad("a key that is no text"))?;
-            let rest = key.strip_prefix(&format!("{}/", self.prefix)).unwrap_or("");
+            let rest = key.strip_prefix(&format!("{}/", self.http.address().prefix)).unwrap_or("");
             if rest == "map" {
-                let bytes =
-                    pair["value"].as_str().and_then(base64::decode).ok_or_else(|| self.bad("no value"))?;
+                let bytes = decoded(&pair["value"]).ok_or_else(|| self.bad("no value"))?;
                 reading.map = Map::decode(&bytes)?;
                 reading.put = number(&pair["mod_revision"]).ok_or_else(|| self.bad("no revision"))?;
             } else if let Some((name, incarnation)) =
@@ -165,13 +157,12 @@ impl Etcd {
                 self.epoch
             )));
         }
-        self.heard = Instant::now();
         Ok(reading)
     }
 
     /// Puts a map if the last put is the one that was read; returns true if it was put.
     fn put(&mut self, map: &Map, read: i64) -> Result<bool, MapError> {
-        let (key, value) = (self.key("map"), base64::encode(&map.encode()));
+        let (key, value) = (self.key("map"), BASE64_STANDARD.encode(map.encode()));
         let compare =
             json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": read.to_string()});
         let put = json!({"request_put": {"key": key, "value": value}});
@@ -213,7 +204,7 @@ impl Etcd {
     }
 
     fn revoke(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        if let Some((lease, _)) = self.lease.take() {
             // A lease that is not revoked runs out by itself.
             let _ = self.ask("/v3/lease/revoke", &json!({"ID": lease}));
         }
@@ -223,10 +214,8 @@ impl Etcd {
     fn watch(&mut self, revision: i64) -> Result<(), MapError> {
         let (key, range_end) = self.keys();
         let create = json!({"create_request": {"key": key, "range_end": range_end, "start_revision": (revision + 1).to_string()}});
-        self.watch = Some(
-            Stream::open(&self.hosts[self.host], "/v3/watch", &create)
-                .map_err(|error| self.unreachable(error))?,
-        );
+        let watch = self.http.stream(self.host, "/v3/watch", &create);
+        self.watch = Some(watch.map_err(|error| self.unreachable(error))?);
         Ok(())
     }
 
@@ -248,8 +237,7 @@ impl Authority for Etcd {
     fn wait(&mut self, epoch: u64, timeout: Duration) -> Result<Option<Map>, MapError> {
         let until = Instant::now() + timeout;
         loop {
-            if self.watch.is_none() || self.heard.elapsed() > QUIET_MAX {
-                self.watch = None;
+            if self.watch.is_none() {
                 let reading = self.tended()?;
                 self.watch(reading.revision)?;
                 if reading.map.epoch() > epoch {
@@ -258,8 +246,12 @@ impl Authority for Etcd {
             }
             let watch = self.watch.as_mut().expect("opened above");
             let changed = match watch.next(until.saturating_duration_since(Instant::now())) {
-                Ok(None) => return Ok(None),
-                Ok(Some(event)) => self.event(&event),
+                Ok(Next::Nothing) => return Ok(None),
+                Ok(Next::Ended) => {
+                    self.watch = None;
+                    continue;
+                }
+                Ok(Next::Event(event)) => self.event(&event),
                 Err(error) => Err(self.unreachable(error)),
             };
             match changed {
@@ -275,7 +267,7 @@ impl Authority for Etcd {
                         return Ok(Some(reading.map));
                     }
                 }
-                Ok(false) => self.heard = Instant::now(),
+                Ok(false) => {}
                 Err(error) => {
                     self.watch = None;
                     return Err(error);
@@ -291,7 +283,7 @@ impl Authority for Etcd {
         let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
         // The key is put before the map says that the node is up: a reader of both never finds an up node without its key.
         let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
-        self.lease = Some(lease.clone());
+        self.lease = Some((lease.clone(), key.clone()));
         self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;
         match self.change(|map| map.join(join)) {
             Ok((map, id)) => Ok((map, id, Duration::from_secs(seconds))),
@@ -304,13 +296,18 @@ impl Authority for Etcd {
 
     fn renew(&mut self, node: NodeId, _: u64) -> Result<(), MapError> {
         let lost = || MapError::LeaseLost { node: node.to_string() };
-        let lease = self.lease.clone().ok_or_else(lost)?;
+        let (lease, key) = self.lease.clone().ok_or_else(lost)?;
         let answer = self.ask("/v3/lease/keepalive", &json!({"ID": lease}))?;
         // A lease that is not there any more is answered without a time to live.
-        match number(&answer["result"]["TTL"]) {
-            Some(ttl) if ttl > 0 => Ok(()),
-            _ => Err(lost()),
+        if number(&answer["result"]["TTL"]).is_none_or(|ttl| ttl <= 0) {
+            return Err(lost());
         }
+        // A key that somebody deleted marks the node down although its lease runs: it joins again.
+        let there = self.ask("/v3/kv/range", &json!({"key": key, "count_only": true}))?;
+        if number(&there["count"]).is_none_or(|count| count < 1) {
+            return Err(lost());
+        }
+        Ok(())
     }
 
     fn order(&mut self, order: &Order) -> Result<(Map, u64), MapError> {
