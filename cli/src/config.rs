@@ -9,7 +9,7 @@ use crate::print;
 
 /// Loads the configuration; a mistake in it is the user's to mend.
 pub fn load() -> Result<Config, Failure> {
-    Config::load().map_err(|error| Failure::Failed(error.to_string()))
+    Config::load().map_err(|error| Failure::of(&error))
 }
 
 /// Prints the configuration in effect and the files that it came from.

@@ -3,6 +3,7 @@
 //!
 //! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
 
+use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -21,6 +22,23 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The error of something that was asked for: a missing file is unavailable, everything else failed.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        Self::about(error, error.to_string())
+    }
+
+    /// As [`Failure::of`], said in other words.
+    pub fn about(error: &(dyn Error + 'static), text: String) -> Self {
+        let mut cause = Some(error);
+        while let Some(one) = cause {
+            if one.downcast_ref::<io::Error>().is_some_and(|one| one.kind() == io::ErrorKind::NotFound) {
+                return Self::Unavailable(text);
+            }
+            cause = one.source();
+        }
+        Self::Failed(text)
+    }
+
     /// Says it on standard error; returns the exit code of the command.
     pub fn exit(&self) -> ExitCode {
         if !matches!(self, Self::NobodyReads) {
@@ -54,6 +72,6 @@ impl From<io::Error> for Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::NobodyReads;
         }
-        Self::Failed(error.to_string())
+        Self::of(&error)
     }
 }

@@ -123,7 +123,7 @@ fn failure(error: MapError) -> Failure {
     match error {
         MapError::Unreachable { .. } => Failure::Unavailable(error.to_string()),
         MapError::Source { .. } => Failure::Usage(error.to_string()),
-        other => Failure::Failed(other.to_string()),
+        other => Failure::of(&other),
     }
 }
 

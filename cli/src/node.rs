@@ -172,10 +172,10 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
             }
             let text = input_file::text(path, KEYS_BYTES_MAX).map_err(|error| at(path, &error))?;
             Keys::parse(&text).map_err(|error| match error.line {
-                0 => at(
-                    path,
-                    &"there is no key in it; a line is `TENANT HEX`, with 64 digits (openssl rand -hex 32)",
-                ),
+                0 => Failure::Failed(format!(
+                    "{}: there is no key in it; a line is `TENANT HEX`, with 64 digits (openssl rand -hex 32)",
+                    path.display()
+                )),
                 _ => at(path, &error),
             })?
         }
@@ -258,8 +258,8 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
     })
 }
 
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Failed(error.to_string())
+fn failed(error: impl std::error::Error + 'static) -> Failure {
+    Failure::of(&error)
 }
 
 /// An address that nobody could listen on is a wrong argument.
@@ -270,8 +270,8 @@ fn refused(error: TransportError) -> Failure {
     }
 }
 
-fn at(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::Failed(format!("{}: {error}", path.display()))
+fn at(path: &Path, error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::about(error, format!("{}: {error}", path.display()))
 }
 
 /// Where the map is that this node joins; `None`: it is alone.

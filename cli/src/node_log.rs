@@ -39,7 +39,7 @@ pub fn run(verb: &LogVerb, as_json: bool) -> Result<(), Failure> {
     match verb {
         LogVerb::Check { file } => check(file, as_json),
         LogVerb::Repair { file, out, behind } => {
-            let saved = repair_log(file, out, *behind).map_err(|error| Failure::Failed(error.to_string()))?;
+            let saved = repair_log(file, out, *behind).map_err(|error| Failure::of(&error))?;
             if as_json {
                 let saved = json!({"out": out, "records": saved.records, "left_out": saved.left_out});
                 return print::line(&saved.to_string());
@@ -57,7 +57,7 @@ pub fn run(verb: &LogVerb, as_json: bool) -> Result<(), Failure> {
 }
 
 fn check(file: &Path, as_json: bool) -> Result<(), Failure> {
-    let report = check_log(file).map_err(|error| Failure::Failed(error.to_string()))?;
+    let report = check_log(file).map_err(|error| Failure::of(&error))?;
     let LogReport { base, memory_bytes, file_bytes, records, end } = report;
     let (state, at, tail_bytes, behind) = match end {
         LogEnd::Whole => ("whole", file_bytes, 0, 0),

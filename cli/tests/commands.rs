@@ -55,6 +55,43 @@ impl Drop for Ended {
 }
 
 #[test]
+fn a_missing_file_has_one_code_in_every_verb() {
+    for arguments in [
+        &["pool", "info", "/none/here"][..],
+        &["pool", "check", "/none/here"],
+        &["run", "--memory", "64M", "--", "/none/here"],
+        &["record", "-o", "/tmp/memlift-not-made.trace", "--", "/none/here"],
+        &["dropin", "check", "/none/here"],
+        &["node", "log", "check", "/none/here"],
+        &["node", "log", "repair", "/none/here", "--out", "/tmp/memlift-not-made.log"],
+        &["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--keys", "/none/here"],
+        &["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--name", "a", "--map", "/none/here"],
+        &[
+            "node",
+            "--memory",
+            "1M",
+            "--listen",
+            "127.0.0.1:0",
+            "--name",
+            "a",
+            "--coordinator",
+            "h:1",
+            "--key",
+            "/none/here",
+        ],
+        &["map", "check", "/none/here"],
+        &["map", "show", "--map", "/none/here"],
+        &["map", "show", "--coordinator", "h:1", "--key", "/none/here"],
+        &["map", "show", "--coordinator", "h:1?key=/none/here"],
+    ] {
+        let output = run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {said}");
+        assert!(said.contains("/none/here"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn usage_errors_have_their_code_and_style() {
     for arguments in [
         &["bogus"][..],

@@ -28,6 +28,19 @@ fn bench_names_its_rows_when_asked_for_none() {
 }
 
 #[test]
+fn a_missing_file_has_the_code_of_every_verb() {
+    for arguments in [
+        &["whatif", "/none/here", "--device", "cpu"][..],
+        &["whatif", "/none/here", "--device", "dsa", "--parameters", "/none/there"],
+    ] {
+        let output = run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {said}");
+        assert!(said.contains("/none/"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn input_without_end_is_refused() {
     for arguments in [
         &["whatif", "/dev/zero"][..],

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use memlift_traverse::map::{MapError, Place, Source, file};
+use memlift_traverse::map::{MapError, Place, Secret, Source, file};
 
 const GOOD: &str = r#"epoch = 4
 
@@ -126,4 +126,19 @@ fn a_changed_file_is_taken_when_its_epoch_was_raised() {
     assert_eq!(authority.read().expect("read").epoch(), 15);
     let missing = Source::File(folder.path().join("none")).connect().expect("opened later").read();
     assert!(matches!(missing, Err(MapError::File { .. })));
+}
+
+#[test]
+fn a_coordinators_key_is_read_with_its_address() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key");
+    let text = format!("coordinator:unix:/run/c?key={}", path.display());
+    assert!(matches!(Source::parse(&text), Err(MapError::File { .. })));
+    std::fs::write(&path, "07".repeat(32)).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("set");
+    assert!(Source::parse(&text).expect_err("readable").to_string().contains("chmod 600"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("set");
+    let bare = Source::parse("coordinator:unix:/run/c").expect("a source");
+    assert_eq!(Source::parse(&text).expect("a source"), bare.with_secret(Secret::new([7; 32])));
 }

@@ -264,15 +264,18 @@ fn source(args: &Args) -> Result<Source, Failure> {
         });
     };
     let text = input_file::text(path, PARAMETERS_BYTES_MAX).map_err(|error| {
-        Failure::Failed(format!("{}: {error}: give a file of parameters", path.display()))
+        Failure::about(&error, format!("{}: {error}: give a file of parameters", path.display()))
     })?;
     Ok(Source { file: path.display().to_string(), text, schema })
 }
 
 fn read(path: &Path) -> Result<Trace, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
     let unread = |error: std::io::Error| {
-        wrong(&format!("{error}: record one first, `memlift record -o {} -- program`", path.display()))
+        let path = path.display();
+        Failure::about(
+            &error,
+            format!("{path}: {error}: record one first, `memlift record -o {path} -- program`"),
+        )
     };
     let mut file = File::open(path).map_err(unread)?;
     // The head shows whether it is a trace, before more of it is read: a device has no end.
@@ -281,7 +284,7 @@ fn read(path: &Path) -> Result<Trace, Failure> {
     if bytes.len() == HEADER_BYTES && bytes[..8] == MAGIC.to_le_bytes() {
         file.take(LIMIT_BYTES.1 - HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(unread)?;
     }
-    Trace::read(&bytes).map_err(|fault| wrong(&fault))
+    Trace::read(&bytes).map_err(|fault| Failure::Failed(format!("{}: {fault}", path.display())))
 }
 
 /// This machine's CPU, and where its lines come from.

@@ -22,7 +22,7 @@ pub struct EtcdAddress {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What can be written, for an error.
+/// The form, for an error.
 pub(super) const FORM: &str = "after etcd: comes http://HOST:PORT or https://HOST:PORT, more of them after commas, /PREFIX, and \
      ?user=NAME&password-file=FILE&ca=FILE&cert=FILE&key=FILE (user with password-file; cert with key; files need https or a user)";
 

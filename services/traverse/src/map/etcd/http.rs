@@ -43,7 +43,7 @@ fn broken(what: impl Into<String>) -> io::Error {
 pub(super) struct Http {
     address: EtcdAddress,
     agent: Option<Agent>,
-    /// What etcd gave for user and password.
+    /// Proof of user and password, given by etcd.
     token: Option<String>,
 }
 
@@ -186,7 +186,7 @@ pub(super) struct Stream {
     events: Receiver<io::Result<Value>>,
 }
 
-/// What a stream had to say in time.
+/// Outcome of waiting for a stream.
 pub(super) enum Next {
     Event(Value),
     Nothing,
