@@ -36,6 +36,11 @@ fn files_and_shared_memory_over_parts_of_the_arena_are_whole() {
 }
 
 #[test]
+fn a_reservation_of_a_tebibyte_costs_what_is_used_of_it() {
+    assert_eq!(Job::new(100 * MIB).check("reserved", &["128"]), "right\n");
+}
+
+#[test]
 fn memory_comes_and_goes_with_as_many_mappings_as_there_may_be() {
     assert_eq!(Job::new(32 * MIB).check("crowded", &["24"]), "right\n");
 }

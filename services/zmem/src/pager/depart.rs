@@ -65,7 +65,7 @@ impl Pager {
         let Some(slot) = staging else { return };
         let pages = ways.len();
         let movable = |page: usize| {
-            let access = i32::from(self.table.access(page).load(Ordering::Acquire)) & 7;
+            let access = i32::from(self.table.access(page)) & 7;
             access == libc::PROT_READ | libc::PROT_WRITE
         };
         let mut at = 0;

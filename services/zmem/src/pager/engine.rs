@@ -338,7 +338,7 @@ impl Pager {
     /// Gives the program the access that it asked for, less writing where `writable` is not.
     fn show(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
         let access = |page: usize| {
-            let prot = i32::from(self.table.access(page).load(Ordering::Acquire)) & 7;
+            let prot = i32::from(self.table.access(page)) & 7;
             if writable { prot } else { prot & !libc::PROT_WRITE }
         };
         let (mut first, last) = (page, page + pages);

@@ -51,10 +51,8 @@ impl Pager {
         let count = new_bytes.div_ceil(PAGE_BYTES);
         let _quiet = Quiet::new();
         let mut space = self.space.lock();
-        let access = self.table.access(old.first).load(Ordering::Acquire);
-        if access == 0
-            || (old.first..old.end()).any(|page| self.table.access(page).load(Ordering::Acquire) != access)
-        {
+        let access = self.table.access(old.first);
+        if access == 0 || !self.table.every_access(old.first, old.count, |each| each == access) {
             // The kernel too moves one mapping at a time.
             return Err(libc::EFAULT);
         }
@@ -73,9 +71,7 @@ impl Pager {
             return Ok(address);
         } else {
             let tail = Pages { first: old.end(), count: count - old.count };
-            if tail.end() <= self.table.pages()
-                && (tail.first..tail.end()).all(|page| !self.table.is_mapped(page))
-            {
+            if tail.end() <= self.table.pages() && self.none_mapped(tail) {
                 self.commit(&mut space, tail, prot)?;
                 return Ok(address);
             }

@@ -12,12 +12,9 @@ use std::sync::atomic::Ordering;
 
 use super::entry::{Entry, Tag};
 use super::kernel::{self, Quiet};
-use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, MAPPED, Mode};
 use super::{ARENA_BASE, Errno, Pager, address_of};
 use crate::mapping::PAGE_BYTES;
-
-/// On the access byte of a mapped page.
-const MAPPED: u8 = 8;
 
 /// Partly used chunks that are searched for a small mapping before a new one is taken.
 const CHUNKS_SEARCHED: usize = 32;
@@ -101,7 +98,7 @@ impl Pager {
             let _quiet = Quiet::new();
             let mut space = self.space.lock();
             if let Some(pages) = self.range(hint & !(PAGE_BYTES - 1), bytes)
-                && (pages.first..pages.end()).all(|page| !self.table.is_mapped(page))
+                && self.none_mapped(pages)
             {
                 self.commit(&mut space, pages, prot)?;
                 return Ok(pages.address());
@@ -137,7 +134,7 @@ impl Pager {
         let pages = self.range(address, bytes).ok_or(libc::EINVAL)?;
         let _quiet = Quiet::new();
         let mut space = self.space.lock();
-        if (pages.first..pages.end()).any(|page| !self.table.is_mapped(page)) {
+        if !self.all_mapped(pages) {
             return Err(libc::ENOMEM);
         }
         if prot != libc::PROT_NONE {
@@ -146,7 +143,7 @@ impl Pager {
         self.hold(pages);
         let outcome = self.grant(pages, prot);
         if outcome.is_ok() {
-            self.set_access(pages, MAPPED | prot as u8);
+            self.table.set_access(pages.first, pages.count, MAPPED | prot as u8);
         }
         self.let_go(pages, |_, entry| entry);
         outcome
@@ -160,11 +157,7 @@ impl Pager {
     pub fn mapped(&self, address: usize, bytes: usize) -> Result<(), Errno> {
         let pages =
             self.range(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES).ok_or(libc::ENOMEM)?;
-        if (pages.first..pages.end()).all(|page| self.table.is_mapped(page)) {
-            Ok(())
-        } else {
-            Err(libc::ENOMEM)
-        }
+        if self.all_mapped(pages) { Ok(()) } else { Err(libc::ENOMEM) }
     }
 
     /// The pages of a range that begins at a page and lies in the arena.
@@ -234,7 +227,7 @@ impl Pager {
         self.counts.mapped.fetch_add(pages.count, Ordering::Relaxed);
         self.reached.fetch_max(pages.end().div_ceil(CHUNK_PAGES), Ordering::AcqRel);
         // The byte is set before access is granted: only the caller knows the address yet.
-        self.set_access(pages, MAPPED | prot as u8);
+        self.table.set_access(pages.first, pages.count, MAPPED | prot as u8);
         let admitted = if prot == libc::PROT_NONE { Ok(()) } else { self.admit(space, pages) };
         let outcome = admitted.and_then(|()| {
             if !self.engine.hides() {
@@ -296,10 +289,12 @@ impl Pager {
         Ok(())
     }
 
-    fn set_access(&self, pages: Pages, access: u8) {
-        for page in pages.first..pages.end() {
-            self.table.access(page).store(access, Ordering::Release);
-        }
+    fn all_mapped(&self, pages: Pages) -> bool {
+        self.table.every_access(pages.first, pages.count, |access| access & MAPPED != 0)
+    }
+
+    pub(super) fn none_mapped(&self, pages: Pages) -> bool {
+        self.table.every_access(pages.first, pages.count, |access| access & MAPPED == 0)
     }
 
     /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: no thread faults or evicts there meanwhile.
@@ -347,7 +342,7 @@ impl Pager {
 
     /// Unmaps the mapped pages of the range; the caller holds the space lock.
     pub(super) fn unmap_held(&self, space: &mut Space, pages: Pages) -> Result<(), Errno> {
-        if (pages.first..pages.end()).all(|page| !self.table.is_mapped(page)) {
+        if self.none_mapped(pages) {
             return Ok(());
         }
         self.hold(pages);
@@ -358,13 +353,10 @@ impl Pager {
         self.discard(pages);
         let mut gone = 0;
         for (chunk, part) in pages.by_chunk() {
-            let mut here = 0;
-            for page in part.first..part.end() {
-                here += u32::from(self.table.access(page).swap(0, Ordering::AcqRel) & MAPPED != 0);
-            }
-            gone += here as usize;
+            let here = self.table.set_access(part.first, part.count, 0);
+            gone += here;
             let record = self.table.chunk(chunk);
-            let left = record.mapped.fetch_sub(here, Ordering::AcqRel) - here;
+            let left = record.mapped.fetch_sub(here as u32, Ordering::AcqRel) - here as u32;
             let held = matches!(record.mode(), Mode::Busy);
             if left == 0 {
                 space.vacant = space.vacant.min(chunk);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables of the arena's pages and chunks, and how threads wait for a busy one.
 //!
-//! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes · access: 1 byte per page
-//!   (0 unmapped, else 8 | PROT_*). All in address space that is touched where the arena is used
+//! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes, with the access of all their pages
+//!   where it is the same · access: 1 byte per page (0 unmapped, else `MAPPED` | PROT_*) of chunks where it is not. All in
+//!   address space that is touched where the arena is used: reserving 1 TiB costs 8 MiB
 //! - **Flow** claim: entry → `Busy` by compare-and-swap, the old one in hand ──work──▶ publish: the new one, waiters woken
 //! - **Order** claims acquire, publications release. The holder of a busy entry never waits for another entry, except in calls
 //!   that change mappings, of which one runs at a time
-//! - **Owner** `mapped` and the access bytes change under the space lock; the rest under a busy entry or chunk
+//! - **Owner** `mapped` and access change under the space lock; the rest under a busy entry or chunk
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -43,7 +44,12 @@ const CHUNK_WAITERS: u32 = 1 << 3;
 /// Pins of a native chunk count from here.
 pub(super) const CHUNK_PIN: u32 = 1 << 4;
 
-/// Mode, pins and counts of one chunk.
+/// On the access of a mapped page, with its `PROT_*`.
+pub(super) const MAPPED: u8 = 1 << 3;
+/// For the access of a chunk: each page has its own.
+const BY_PAGE: u8 = 1 << 7;
+
+/// Mode, pins, counts and access of one chunk.
 #[repr(C)]
 pub(super) struct Chunk {
     word: AtomicU32,
@@ -52,8 +58,12 @@ pub(super) struct Chunk {
     /// Pages of the chunk that are mapped.
     pub mapped: AtomicU32,
     /// The mode before a call that changes mappings made the chunk busy.
-    held: AtomicU32,
+    held: AtomicU8,
+    /// The access of each of its pages, or [`BY_PAGE`].
+    access: AtomicU8,
 }
+
+const _: () = assert!(size_of::<Chunk>() == 16);
 
 impl Chunk {
     pub fn mode(&self) -> Mode {
@@ -79,12 +89,12 @@ impl Chunk {
 
     /// Notes the mode that the chunk had before this thread made it busy.
     pub fn set_held(&self, mode: Mode) {
-        self.held.store(mode as u32, Ordering::Relaxed);
+        self.held.store(mode as u8, Ordering::Relaxed);
     }
 
     /// The mode that [`Chunk::set_held`] noted.
     pub fn held(&self) -> Mode {
-        mode_of(self.held.load(Ordering::Relaxed))
+        mode_of(self.held.load(Ordering::Relaxed).into())
     }
 
     /// Makes the chunk busy if it is in `from` and, where asked for, without pins.
@@ -161,26 +171,86 @@ impl Table {
         unsafe { &*self.chunks.pointer().as_ptr().cast::<Chunk>().add(chunk) }
     }
 
-    /// The access byte of a page.
+    /// The byte of a page in a chunk whose pages have their own access.
+    fn access_byte(&self, page: usize) -> &AtomicU8 {
+        assert!(page < self.pages, "the page is of the arena");
+        // SAFETY: the mapping has a byte for each page, zero at first touch, and lives as long as `self`.
+        unsafe { &*self.access.pointer().as_ptr().cast::<AtomicU8>().add(page) }
+    }
+
+    /// The access of a page: 0 unmapped, else [`MAPPED`] with its `PROT_*`.
     ///
     /// # Panics
     ///
     /// When the page is not of the arena.
-    pub fn access(&self, page: usize) -> &AtomicU8 {
-        assert!(page < self.pages, "the page is of the arena");
-        // SAFETY: the mapping has a byte for each page.
-        unsafe { &*self.access.pointer().as_ptr().cast::<AtomicU8>().add(page) }
+    pub fn access(&self, page: usize) -> u8 {
+        match self.chunk(page / CHUNK_PAGES).access.load(Ordering::Acquire) {
+            BY_PAGE => self.access_byte(page).load(Ordering::Acquire),
+            access => access,
+        }
+    }
+
+    /// Sets the access of `count` pages, under the space lock. Returns how many of them were mapped.
+    pub fn set_access(&self, first: usize, count: usize, access: u8) -> usize {
+        let (mut page, end, mut mapped) = (first, first + count, 0);
+        while page < end {
+            let chunk = page / CHUNK_PAGES;
+            let part = page..end.min((chunk + 1) * CHUNK_PAGES);
+            mapped += part.clone().filter(|page| self.is_mapped(*page)).count();
+            let of_all = &self.chunk(chunk).access;
+            if part.len() == CHUNK_PAGES {
+                of_all.store(access, Ordering::Release);
+            } else if of_all.load(Ordering::Relaxed) != access {
+                self.set_by_page(chunk);
+                for page in part.clone() {
+                    self.access_byte(page).store(access, Ordering::Release);
+                }
+            }
+            page = part.end;
+        }
+        mapped
+    }
+
+    /// Gives each page of a chunk its own access, which stays what it was. Who reads the chunk's access before that and the
+    /// page's after it sees one of both, which are the same.
+    fn set_by_page(&self, chunk: usize) {
+        let of_all = &self.chunk(chunk).access;
+        let access = of_all.load(Ordering::Relaxed);
+        if access != BY_PAGE {
+            for page in chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES {
+                self.access_byte(page).store(access, Ordering::Relaxed);
+            }
+            of_all.store(BY_PAGE, Ordering::Release);
+        }
+    }
+
+    /// Whether `holds` is true of the access of every one of `count` pages. Asks once for a chunk whose pages have the same.
+    pub fn every_access(&self, first: usize, count: usize, holds: impl Fn(u8) -> bool) -> bool {
+        let (mut page, end) = (first, first + count);
+        while page < end {
+            let chunk = page / CHUNK_PAGES;
+            let after = end.min((chunk + 1) * CHUNK_PAGES);
+            let all = match self.chunk(chunk).access.load(Ordering::Acquire) {
+                BY_PAGE => (page..after).all(|page| holds(self.access(page))),
+                access => holds(access),
+            };
+            if !all {
+                return false;
+            }
+            page = after;
+        }
+        true
     }
 
     /// Returns true if a page is mapped and allows reading, or writing.
     pub fn allows(&self, page: usize, write: bool) -> bool {
-        let access = i32::from(self.access(page).load(Ordering::Acquire));
-        access & 8 != 0
-            && access & if write { libc::PROT_WRITE } else { libc::PROT_READ | libc::PROT_EXEC } != 0
+        let access = self.access(page);
+        let wanted = if write { libc::PROT_WRITE } else { libc::PROT_READ | libc::PROT_EXEC };
+        access & MAPPED != 0 && i32::from(access) & wanted != 0
     }
 
     pub fn is_mapped(&self, page: usize) -> bool {
-        self.access(page).load(Ordering::Acquire) & 8 != 0
+        self.access(page) & MAPPED != 0
     }
 
     /// `from` → `Busy`, if it still is `from`.
@@ -289,6 +359,41 @@ mod tests {
         assert_eq!(table.load(700).handle(), 15_000);
         table.forget(1);
         assert!(table.load(700) == Entry::EMPTY);
+    }
+
+    #[test]
+    fn the_access_of_each_page_is_what_was_set_last() {
+        const CHUNKS: usize = 4;
+        let table = Table::new(CHUNKS * CHUNK_BYTES).expect("address space");
+        let mut wanted = vec![0_u8; CHUNKS * CHUNK_PAGES];
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        for round in 0..2000 {
+            // A third of the ranges are whole chunks.
+            let (first, count) = if next(3) == 0 {
+                let first = next(CHUNKS);
+                (first * CHUNK_PAGES, (1 + next(CHUNKS - first)) * CHUNK_PAGES)
+            } else {
+                let first = next(wanted.len());
+                (first, 1 + next(wanted.len() - first))
+            };
+            let access = if next(3) == 0 { 0 } else { MAPPED | next(8) as u8 };
+            let range = &mut wanted[first..first + count];
+            let mapped = range.iter().filter(|access| **access & MAPPED != 0).count();
+            range.fill(access);
+            assert_eq!(table.set_access(first, count, access), mapped, "round {round}");
+            let seen: Vec<u8> = (0..wanted.len()).map(|page| table.access(page)).collect();
+            assert!(seen == wanted, "round {round}");
+            let (first, count) = (next(wanted.len()), 1 + next(200));
+            let count = count.min(wanted.len() - first);
+            let all = wanted[first..first + count].iter().all(|access| access & MAPPED != 0);
+            assert_eq!(table.every_access(first, count, |access| access & MAPPED != 0), all, "round {round}");
+        }
     }
 
     #[test]
