@@ -360,6 +360,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     let slabs = header.heap_bytes / SLAB_BYTES;
     free_slabs.grow(slabs);
     let catalog = Catalog::read(&medium)?;
+    let types = Types::new(catalog.records());
     let mut odd = None;
     let mut run = Run::default();
     let mut covered = Covered::read(&image, &header)?;
@@ -374,7 +375,10 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         Entry::FREE => free_slabs.give(slab, 1),
         Entry::SLOTS => match sections.get_mut(usize::from(entry.section)) {
             Some(section) if entry.stride >= 16 && u64::from(entry.stride) <= crate::layout::STRIDE_MAX => {
-                section.shelf(entry.tag, entry.stride).slabs.push(slab);
+                // Nothing is allocated where a migration left off.
+                if !types.moving(entry.tag) {
+                    section.shelf(entry.tag, entry.stride).slabs.push(slab);
+                }
             }
             _ => odd = Some(slab),
         },
@@ -392,7 +396,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
     }
     covered.idle.iter().for_each(|zone| free_slabs.give_idle(*zone));
-    sizes_fit(&image, slabs, &Types::new(catalog.records()))?;
+    sizes_fit(&image, slabs, &types)?;
     let sequence = applier.applied;
     let sections = sections.into_iter().map(Biased::new).collect();
     let options = options.clone();

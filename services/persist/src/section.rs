@@ -4,9 +4,11 @@
 //! - **Rule** an object belongs to the section that its slab's directory entry names. A transaction sees only objects of sections
 //!   that it holds, so two transactions never see one object unless both only read
 //! - **Order** sections are locked in ascending order, so that nobody waits in a circle
+//! - **Rule** lists are hints. Slots and slabs may be in one that have been taken for something else since: whoever takes one
+//!   compares the slab's entry and bits
 //! - **Owner** [`Section`] is behind the section's lock and is rebuilt at open: the bitmaps in slabs are the truth
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::biased::{Biased, ReadGuard, WriteGuard};
 
@@ -30,6 +32,11 @@ pub(crate) struct Section {
     /// Slots that are free but whose freeing is not durable yet, by the position of the shared lane that makes it so.
     /// With tag and stride.
     pub held: HashMap<u64, (u64, u32, u32)>,
+    /// Slabs whose last slot was freed, by the position of the shared lane that makes it durable. They serve any type
+    /// (`reclaim`).
+    pub emptied: BTreeMap<u64, u64>,
+    /// True once the slabs that were there at open have been looked through for empty ones.
+    pub searched: bool,
     /// How far the shared lane was durable when `held` was last looked through.
     drained: u64,
 }
@@ -63,8 +70,14 @@ impl Section {
         }
     }
 
+    /// Slabs that were there at open, and of which no slot was looked at yet.
+    pub fn unseen(&self) -> impl Iterator<Item = u64> {
+        self.shelves.iter().flat_map(|shelf| shelf.slabs.iter().copied())
+    }
+
     /// Forgets a slab that is nobody's any more.
     pub fn forget(&mut self, slab: u64, contains: impl Fn(u64) -> bool) {
+        self.emptied.remove(&slab);
         for shelf in &mut self.shelves {
             shelf.slabs.retain(|one| *one != slab);
             shelf.ready.retain(|offset| !contains(*offset));

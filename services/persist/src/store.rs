@@ -211,11 +211,20 @@ impl Store {
         if wanted < least {
             return Err(self.image.crowded().unwrap_or_else(|| full(&header)));
         }
-        let mut next = *header;
-        next.heap_bytes = wanted;
-        next.generation += 1;
+        let next = |heap_bytes| Header { heap_bytes, generation: header.generation + 1, ..*header };
         let mut counters = Counters::default();
-        self.intact(self.medium.grow(next.file_bytes()))?;
+        let next = match self.medium.grow(next(wanted).file_bytes()) {
+            // The disk has no room for half as much again, but perhaps for what is needed.
+            Err(Error::File { ref source, .. })
+                if source.kind() == std::io::ErrorKind::StorageFull && least < wanted =>
+            {
+                let needed = next(least.next_multiple_of(SLAB_BYTES));
+                self.intact(self.medium.grow(needed.file_bytes()))?;
+                needed
+            }
+            grown => self.intact(grown).map(|()| next(wanted))?,
+        };
+        let wanted = next.heap_bytes;
         self.intact(write_header(&self.medium, &next, &mut counters))?;
         if let Some(shadow) = &self.shadow {
             shadow.write().grow(wanted);

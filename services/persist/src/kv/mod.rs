@@ -274,7 +274,7 @@ impl<'p> Kv<'p> {
     pub fn change<R>(
         &self,
         key: &[u8],
-        change: impl FnOnce(Option<(&[u8], u64)>) -> Result<(Change, R)>,
+        mut change: impl FnMut(Option<(&[u8], u64)>) -> Result<(Change, R)>,
     ) -> Result<R> {
         Self::check_key(key)?;
         let (shard, now) = (self.shard(key), now_ms());
@@ -492,11 +492,14 @@ impl<'p> Kv<'p> {
         sections
     }
 
-    fn on<R>(&self, sections: &[u16], work: impl FnOnce(&mut Tx<'_>) -> Result<R>) -> Result<R> {
-        if sections.is_empty() {
-            return self.on(&[0], work);
+    /// A transaction of these sections. When the pool is full, once more with what other sections have no use for.
+    fn on<R>(&self, sections: &[u16], mut work: impl FnMut(&mut Tx<'_>) -> Result<R>) -> Result<R> {
+        let sections = if sections.is_empty() { &[0] } else { sections };
+        let options = TxOptions { durability: self.durability, sections: Some(sections) };
+        match self.pool.tx_with(options, &mut work) {
+            Err(Error::Full { .. }) if self.pool.reclaim()? > 0 => self.pool.tx_with(options, work),
+            done => done,
         }
-        self.pool.tx_with(TxOptions { durability: self.durability, sections: Some(sections) }, work)
     }
 
     fn put(&self, t: &mut Tx<'_>, shard: usize, key: &[u8], value: &[u8], expires: u64) -> Result<()> {

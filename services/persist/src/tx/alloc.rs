@@ -2,7 +2,8 @@
 //! Taking and giving back memory inside a transaction: no fence of its own.
 //!
 //! - **Flow** alloc: a freed slot whose freeing is durable ─▶ else the next clear bit of the current slab ─▶ else a slab with
-//!   unseen slots ─▶ else a new slab ─▶ else the pool grows. The bit is set in the image and logged with the rest
+//!   unseen slots ─▶ else a free slab ─▶ else one that another type has emptied (`reclaim`) ─▶ else the pool grows. The bit is
+//!   set in the image and logged with the rest
 //! - **Rule** bits are the truth, lists in memory are hints. What this transaction freed, and what was freed but is not durable
 //!   yet, is not taken again: an abort or a crash would need what was there
 //! - **Order** an abort puts bits back by their before-images and gives slots and slabs back to the lists
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slots};
 use crate::persist::Persist;
 use crate::ptr::{PPtr, PSlice};
+use crate::reclaim;
 use crate::store::lock;
 use crate::view::{locate, slice_tag};
 use crate::writes::Freed;
@@ -173,18 +175,27 @@ impl Tx<'_> {
     fn slot<T: Persist>(&mut self, tag: u32, slice: bool, stride: u64, section: u16) -> Result<u64> {
         let (count, first) = slots(stride);
         let stride32 = stride as u32;
-        let durable = self.store.shared.durable();
         loop {
+            // Taking a slab may have waited until more is.
+            let durable = self.store.shared.durable();
             let held =
                 self.held.get(section).ok_or(Error::Section { wanted: T::NAME, offset: 0, section })?;
             if !held.held.is_empty() {
                 held.drain(durable);
             }
+            let ours = Entry { tag, section, state: Entry::SLOTS, reserved: 0, stride: stride32, run: 0 };
             let shelf = held.shelf(tag, stride32);
             let (slab, slot) = if let Some(offset) = shelf.ready.pop() {
+                if self.store.image.entry(offset / SLAB_BYTES) != ours {
+                    continue; // another type has the slab now
+                }
                 let inside = offset % SLAB_BYTES;
                 (offset / SLAB_BYTES, (inside - first) / stride)
             } else if let Some((slab, from)) = shelf.current {
+                if self.store.image.entry(slab) != ours {
+                    shelf.current = None;
+                    continue;
+                }
                 let Some(slot) =
                     clear_bit(|word| self.store.image.word(slab * SLAB_BYTES + word * 8), from, count)
                 else {
@@ -267,7 +278,7 @@ impl Tx<'_> {
         }
         loop {
             let found = lock(&self.store.free_slabs).take(count);
-            if let Some(first) = found {
+            if let Some(first) = found.or_else(|| self.take_emptied(count)) {
                 self.writes.slabs_taken.push((first, count));
                 return Ok(first);
             }
@@ -282,6 +293,11 @@ impl Tx<'_> {
         let freed = std::mem::take(&mut self.writes.freed);
         for one in &freed {
             let Some(held) = self.held.get(one.section) else { continue };
+            let slab = one.offset / SLAB_BYTES;
+            if reclaim::is_empty(&self.store.image, slab, one.stride) {
+                let position = if let Committed::At(position) = committed { position } else { 0 };
+                held.emptied.insert(slab, position);
+            }
             match committed {
                 Committed::Durable | Committed::Marked(_) => {
                     held.shelf(one.tag, one.stride).ready.push(one.offset)
@@ -321,7 +337,7 @@ impl Tx<'_> {
                 }
             }
             self.writes.taken.retain(|one| !inside(one.offset));
-            lock(&self.store.free_slabs).give(first, count);
+            self.give_again(first, count);
         }
         for one in std::mem::take(&mut self.writes.taken) {
             if let Some(held) = self.held.get(one.section) {
