@@ -432,8 +432,8 @@ pub unsafe extern "C" fn memlift_read_end(reader: *mut CReader) -> c_int {
         let Some(open) = (unsafe { reader.as_ref() }) else { return Ok(()) };
         open.claim.check()?;
         // SAFETY: it was boxed by `memlift_read_begin`, and is given up by the caller.
-        drop(unsafe { Box::from_raw(reader) });
-        Ok(())
+        let read = unsafe { Box::from_raw(reader) };
+        Ok(read.read.check()?)
     })
 }
 

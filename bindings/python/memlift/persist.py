@@ -51,7 +51,7 @@ class Guarantee(NamedTuple):
 
 def open(
     path: str | os.PathLike[str],
-    size: int | str = 64 << 20,
+    size: int | str = 256 << 10,
     mode: str = "c",
     *,
     durability: str = "sync",

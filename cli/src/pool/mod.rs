@@ -34,7 +34,7 @@ pub enum Verb {
         /// The new file
         path: PathBuf,
         /// Heap at first, in bytes or with K, M, G, T; it grows by itself
-        #[arg(long, value_parser = size, default_value = "64M")]
+        #[arg(long, value_parser = size, default_value = "256K")]
         size: u64,
         /// How transactions are made durable
         #[arg(long, value_enum, default_value_t = How::Redo)]

@@ -174,7 +174,7 @@ impl Store {
     #[inline(always)]
     pub fn room(&self, lane: &Lane<Writes>, tail: u64, bound: u64, counters: &mut Counters) -> Result<u64> {
         match lane.room(tail, bound) {
-            Some(at) if at == tail && bound <= lane.capacity / 2 => Ok(at),
+            Some(at) if at == tail && bound <= lane.capacity / 2 && lane.is_allocated(at, bound) => Ok(at),
             _ => self.make_room(lane, tail, bound, counters),
         }
     }
@@ -193,6 +193,7 @@ impl Store {
                 }
             }
         };
+        lane.allocate(&self.medium, tail, at, bound)?;
         if at != tail {
             let skip = lane.free(tail, 64);
             record::wrap(skip, tail);
@@ -273,6 +274,7 @@ impl Store {
                 }
             }
         };
+        lane.allocate(&self.medium, state.appended, at, bound)?;
         let salt = self.salts[0];
         if at != state.appended {
             let skip = lane.free(state.appended, 64);

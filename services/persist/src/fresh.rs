@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file that appears under its name whole, or not at all.
 //!
-//! - **Flow** a hidden temporary name beside the target ─▶ its maker fills it ─▶ [`Fresh::publish`]: durable, linked, folder
-//!   durable
-//! - **Owner** the temporary goes when this is dropped, whichever way
-//! - **Not here** new pools: `open::create` does the same for itself
+//! - **Flow** a file without a name, or where there are none, and for makers that want a path, a hidden name beside the target
+//!   ─▶ its maker fills it ─▶ [`Fresh::publish`]: durable, linked, folder durable
+//! - **Owner** a temporary name goes when this is dropped, whichever way. A file without a name goes with the process
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::error::{Error, Result};
 
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Fresh {
-    temporary: PathBuf,
+    file: Option<File>,
+    temporary: Option<PathBuf>,
     target: PathBuf,
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { action, path, source }
+}
+
+fn folder(target: &Path) -> &Path {
+    target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Fresh {
@@ -37,36 +50,79 @@ impl Fresh {
         if temporary.symlink_metadata().is_ok() {
             return Err(Error::Exists { path: temporary });
         }
-        Ok(Fresh { temporary, target: target.to_owned() })
+        Ok(Fresh { file: None, temporary: Some(temporary), target: target.to_owned() })
     }
 
-    /// The temporary path, for writing.
+    /// An empty file for `target`, which must not exist. Where the file system can, it has no name until it is published, so that
+    /// a process that is killed leaves nothing.
+    pub fn file(target: &Path) -> Result<Fresh> {
+        let mut fresh = Fresh::beside(target)?;
+        if let Some(nameless) = nameless(folder(target)) {
+            (fresh.file, fresh.temporary) = (Some(nameless), None);
+            return Ok(fresh);
+        }
+        let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(fresh.path());
+        match made {
+            Ok(file) => fresh.file = Some(file),
+            Err(source) => {
+                let error = failed("create", fresh.path())(source);
+                fresh.temporary = None; // it is not ours
+                return Err(error);
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// The temporary path, for writing: of [`Fresh::beside`] only.
     pub fn path(&self) -> &Path {
-        &self.temporary
+        self.temporary.as_deref().unwrap_or(&self.target)
     }
 
-    /// Gives the file its name.
+    /// A descriptor of [`Fresh::file`]'s file.
+    pub fn open(&self) -> Result<File> {
+        match &self.file {
+            Some(file) => file.try_clone(),
+            None => File::open(self.path()),
+        }
+        .map_err(failed("open", self.path()))
+    }
+
+    /// Makes the file durable and gives it its name.
     pub fn publish(self) -> Result<()> {
-        let failed = |action| {
-            let path = self.target.clone();
-            move |source: io::Error| Error::File { action, path, source }
+        let file = self.open()?;
+        file.sync_all().map_err(failed("sync", &self.target))?;
+        let linked = match &self.temporary {
+            Some(temporary) => std::fs::hard_link(temporary, &self.target),
+            None => rustix::fs::linkat(CWD, by_number(&file), CWD, &self.target, AtFlags::SYMLINK_FOLLOW)
+                .map_err(io::Error::from),
         };
-        File::open(&self.temporary).and_then(|file| file.sync_all()).map_err(failed("sync"))?;
-        match std::fs::hard_link(&self.temporary, &self.target) {
+        match linked {
             Ok(()) => {}
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Error::Exists { path: self.target.clone() });
             }
-            Err(source) => return Err(failed("link")(source)),
+            Err(source) => return Err(failed("link", &self.target)(source)),
         }
-        let parent = self.target.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = File::open(parent.unwrap_or(Path::new(".")));
-        folder.and_then(|folder| folder.sync_all()).map_err(failed("sync the folder of"))
+        let folder = File::open(folder(&self.target)).and_then(|folder| folder.sync_all());
+        folder.map_err(failed("sync the folder of", &self.target))
     }
+}
+
+fn by_number(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// A file in a folder that has no name and can be given one; None where the file system or a missing /proc prevents it.
+fn nameless(folder: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    Path::new(&by_number(&file)).exists().then_some(file)
 }
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.temporary); // it may never have been made
+        if let Some(temporary) = &self.temporary {
+            let _ = std::fs::remove_file(temporary); // it may never have been made
+        }
     }
 }

@@ -17,6 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 use crate::layout::{BODIES_OFFSET, BODIES_ZONES, Entry, ZONE_SLABS};
+use crate::lost::Watch;
 use crate::medium::{Mapped, Medium, Striped};
 use crate::words::Words;
 
@@ -32,6 +33,8 @@ pub(crate) struct Image {
     reserved: u64,
     owned: bool,
     filled: bool,
+    /// Ends before the reservation does. None: a mapping of the medium, which is watched itself, or memory.
+    watch: Option<Watch>,
     /// Bytes of a stripe, if its size and [`MAPPINGS_MAX`] limit the reservation; None: the reservation is what was asked for.
     crowded: Option<u64>,
 }
@@ -77,6 +80,7 @@ impl Image {
                 reserved,
                 owned: false,
                 filled: false,
+                watch: None,
                 crowded: None,
             }),
             Medium::Striped(striped) if kind != Kind::Filled && striped.mapped(0).is_some() => {
@@ -99,7 +103,7 @@ impl Image {
             }
             _ => {
                 let mut image = Image::reserve(reserved)?;
-                image.filled = true;
+                (image.filled, image.watch) = (true, None);
                 image.map_memory(0, heap_bytes)?;
                 image.length.store(heap_bytes, Ordering::Release);
                 Ok(image)
@@ -127,6 +131,12 @@ impl Image {
     /// Returns true if it has private pages of a file.
     pub fn is_mirror(&self) -> bool {
         self.owned && !self.filled
+    }
+
+    /// Returns true if a page was asked for that the file could not give.
+    #[inline]
+    pub fn lost(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::lost)
     }
 
     /// Returns true if its maker has to fill it.
@@ -157,6 +167,7 @@ impl Image {
             reserved,
             owned: true,
             filled: false,
+            watch: Some(Watch::over(base.cast(), reserved)),
             crowded: None,
         })
     }
@@ -420,6 +431,7 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        self.watch = None;
         if self.owned {
             // SAFETY: the reservation is this image's, and nothing refers to it any more.
             let _ =

@@ -8,14 +8,15 @@
 //! - **Rule** files get their names from the last device to the first: without device 0 there is no pool
 //! - **Not here** which byte lies where: `medium::striped`
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::fresh::Fresh;
 use crate::image::MAPPINGS_MAX;
-use crate::layout::{HEADER_BYTES, Header};
+use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::medium::{DEVICES_MAX, Geometry, Mapped, Medium, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
 use crate::open::{self, file_error};
 use crate::options::{Mechanism, Options};
@@ -52,15 +53,14 @@ pub(crate) fn new_header(options: &Options, devices: usize, uuid: [u8; 16]) -> R
     Ok(Header { devices: devices as u16, stripe_bytes: stripe, ..header })
 }
 
-/// Files that are made, and go again when something fails before all have their names.
+/// Files that have their names, and go again when something fails before all have.
 struct Files<'a> {
-    temporary: Vec<PathBuf>,
     named: Vec<&'a Path>,
 }
 
 impl Drop for Files<'_> {
     fn drop(&mut self) {
-        for path in self.temporary.iter().map(PathBuf::as_path).chain(self.named.iter().copied()) {
+        for path in &self.named {
             let _ = std::fs::remove_file(path); // those that are there
         }
     }
@@ -78,34 +78,22 @@ fn create(paths: &[&Path], options: &Options) -> Result<()> {
         }
     }
     let geometry = Geometry::of(&header)?;
-    let mut files = Files { temporary: Vec::new(), named: Vec::new() };
+    let mut all = Vec::new();
     let mut devices = Vec::new();
     for (at, path) in paths.iter().enumerate() {
-        let temporary = open::temporary(path)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(file_error("create", &temporary))?;
-        files.temporary.push(temporary.clone());
+        let fresh = Fresh::file(path)?;
+        let file = fresh.open()?;
         let bytes = geometry.device_bytes(at as u64, header.file_bytes());
-        file.set_len(bytes).map_err(file_error("size", &temporary))?;
-        let from = if at == 0 { 0 } else { header.heap_start };
-        open::allocate(&file, from, bytes, &temporary)?;
-        if at == 0 {
-            open::zero_lanes(&file, &header, &temporary)?;
-        }
+        let zeros = if at == 0 { LANES_START } else { 2 * HEADER_BYTES };
+        open::allocate(&file, path, bytes, zeros, header.heap_start)?;
+        all.push(fresh);
         devices.push(Medium::Mapped(Mapped::new(file, path, bytes, options.domain, true)?));
     }
     open::format(&Medium::Striped(Striped::new(devices, geometry, header.file_bytes(), false)), &header)?;
-    for (temporary, path) in files.temporary.iter().zip(paths) {
-        File::open(temporary).and_then(|file| file.sync_all()).map_err(file_error("sync", path))?;
-    }
-    for at in (0..paths.len()).rev() {
-        open::link(&files.temporary[at], paths[at])?;
-        files.named.push(paths[at]);
+    let mut files = Files { named: Vec::new() };
+    for (fresh, path) in all.into_iter().zip(paths).rev() {
+        fresh.publish()?;
+        files.named.push(path);
     }
     files.named.clear(); // they stay
     Ok(())

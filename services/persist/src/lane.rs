@@ -5,6 +5,7 @@
 //!   says that the rest up to the ring's end is skipped
 //! - **Flow** build in the mirror ─▶ `tail` published ─▶ applier reads the mirror ─▶ `head` (may be reused)
 //! - **Why** the mirror is in cache; reading the log back would fetch from memory what was just stored past the caches
+//! - **Blocks** a new pool's lanes have none: they are allocated in the file chunk by chunk, as far as the log gets
 //! - **Owner** [tail, head + capacity) of mirror and file belong to the holder of `state`; [head, tail) to the applier, to read
 //! - **Order** `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable
 //!   elsewhere
@@ -13,6 +14,8 @@ use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::biased::Biased;
+use crate::error::Result;
+use crate::medium::Medium;
 
 /// A lane's mirror: `capacity` bytes, 64-byte aligned.
 #[derive(Debug)]
@@ -59,7 +62,12 @@ pub(crate) struct Lane<S> {
     /// State that the lane's owner keeps from transaction to transaction.
     pub state: Biased<S>,
     mirror: Mirror,
+    /// A bit for each chunk that is known to have blocks in the file.
+    allocated: Box<[AtomicU64]>,
 }
+
+/// Bytes of the log that get their blocks at once.
+const CHUNK_BYTES: u64 = 64 << 10;
 
 // SAFETY: the mirror's bytes have one writer, the holder of `state`, and readers only of what `tail` published.
 unsafe impl<S: Send> Send for Lane<S> {}
@@ -78,7 +86,47 @@ impl<S> Lane<S> {
             head: AtomicU64::new(position),
             state: Biased::new(state),
             mirror: Mirror::new(usize::try_from(capacity).expect("fits")),
+            allocated: (0..capacity.div_ceil(CHUNK_BYTES * 64)).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    fn chunks(&self, position: u64, bytes: u64) -> std::ops::RangeInclusive<u64> {
+        let at = self.at(position);
+        at / CHUNK_BYTES..=(at + bytes - 1) / CHUNK_BYTES
+    }
+
+    /// Returns true if the file is known to have blocks for a record; it does not wrap.
+    #[inline]
+    pub fn is_allocated(&self, position: u64, bytes: u64) -> bool {
+        let bit =
+            |chunk: u64| self.allocated[chunk as usize / 64].load(Ordering::Relaxed) >> (chunk % 64) & 1;
+        self.chunks(position, bytes).all(|chunk| bit(chunk) == 1)
+    }
+
+    /// Allocates blocks for a record that goes to `position`, and for a WRAP at `tail`. The caller holds `state`.
+    #[cold]
+    fn allocate_cold(&self, medium: &Medium, tail: u64, position: u64, bytes: u64) -> Result<()> {
+        for (position, bytes) in [(tail, 64), (position, bytes)] {
+            for chunk in self.chunks(position, bytes) {
+                let (from, to) = (chunk * CHUNK_BYTES, self.capacity.min((chunk + 1) * CHUNK_BYTES));
+                medium.allocate(self.start + from, to - from)?;
+                self.allocated[chunk as usize / 64].fetch_or(1 << (chunk % 64), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Lane::allocate_cold`], where that was not done before.
+    ///
+    /// # Errors
+    ///
+    /// The file system's, when the disk is full. Nothing was written to the log.
+    #[inline]
+    pub fn allocate(&self, medium: &Medium, tail: u64, position: u64, bytes: u64) -> Result<()> {
+        if self.is_allocated(position, bytes) && self.is_allocated(tail, 64) {
+            return Ok(());
+        }
+        self.allocate_cold(medium, tail, position, bytes)
     }
 
     /// Offset of a position in the ring; capacities are powers of two.

@@ -226,6 +226,11 @@ impl Header {
         LANES_START + u64::from(lane) * self.lane_bytes
     }
 
+    /// Where what has its blocks from the start begins behind the lanes: the heap, or the table of a shadow pool.
+    pub fn allocated_from(&self) -> u64 {
+        if self.mechanism == 3 { self.lane_start(self.lanes) } else { self.heap_start }
+    }
+
     /// Bytes that the file must have.
     pub fn file_bytes(&self) -> u64 {
         let copies = if self.mechanism == 3 { 2 } else { 1 };

@@ -67,6 +67,8 @@ pub mod kv;
 #[expect(unsafe_code, reason = "shares a ring between its writer and the applier")]
 mod lane;
 pub mod layout;
+#[expect(unsafe_code, reason = "answers faults of pages that a file no longer has")]
+mod lost;
 mod medium;
 #[expect(unsafe_code, reason = "says that objects on their way are plain bytes")]
 mod migrate;

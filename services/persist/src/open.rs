@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Creating and opening pools.
 //!
-//! - **Create** a temporary file beside the target gets its size and contents, is made durable, and is then linked to its name: a
-//!   crash leaves a whole pool or none
+//! - **Create** a file without a name gets its size and contents, is made durable, and is then linked to its name: a crash leaves
+//!   a whole pool or none
 //! - **Open** lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
 //!   slots in. No object is touched, so the time does not grow with the data
 //! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as
@@ -11,8 +11,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -21,6 +20,7 @@ use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
 use crate::error::{Error, Result};
+use crate::fresh::Fresh;
 use crate::heap::{FreeSlabs, is_system, walk};
 use crate::image::{Image, Kind};
 use crate::layout::{
@@ -64,7 +64,8 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
     } else {
         end
     };
-    let align = if heap_bytes >= 8 * ALIGN { ALIGN } else { 4096 };
+    // What lies between costs nothing: it is a hole.
+    let align = if heap_bytes.max(options.max_bytes) >= 8 * ALIGN { ALIGN } else { 4096 };
     let header = Header {
         generation: 1,
         uuid,
@@ -122,81 +123,27 @@ pub(crate) fn random_uuid() -> Result<[u8; 16]> {
 /// Makes the file of a new pool.
 pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
     let header = new_header(options, random_uuid()?)?;
-    if path.exists() {
-        return Err(Error::Exists { path: path.to_owned() });
-    }
-    let temporary = temporary(path)?;
-    // A file of this name belongs to somebody else: `create_new` fails, and the removal below is not reached.
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(file_error("create", &temporary))?;
-    let made = (|| {
-        allocate(&file, 0, header.file_bytes(), &temporary)?;
-        zero_lanes(&file, &header, &temporary)?;
-        let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;
-        let medium = Medium::Mapped(mapped);
-        format(&medium, &header)?;
-        File::open(&temporary).and_then(|file| file.sync_all()).map_err(file_error("sync", path))?;
-        Ok(())
-    })();
-    made.and_then(|()| link(&temporary, path)).inspect_err(|_| {
-        let _ = std::fs::remove_file(&temporary);
-    })
+    let fresh = Fresh::file(path)?;
+    let file = fresh.open()?;
+    allocate(&file, path, header.file_bytes(), LANES_START, header.allocated_from())?;
+    let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;
+    format(&Medium::Mapped(mapped), &header)?;
+    fresh.publish()
 }
 
-/// Gives a finished temporary file its name, if nothing has it, and makes that durable.
-pub(crate) fn link(temporary: &Path, path: &Path) -> Result<()> {
-    std::fs::hard_link(temporary, path).map_err(|source| {
-        if source.kind() == io::ErrorKind::AlreadyExists {
-            Error::Exists { path: path.to_owned() }
-        } else {
-            file_error("link", path)(source)
-        }
-    })?;
-    let _ = std::fs::remove_file(temporary); // its other name stays
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).and_then(|folder| folder.sync_all()).map_err(file_error("sync the folder of", path))
-}
-
-/// A hidden name beside `path`, for a file in the making.
-pub(crate) fn temporary(path: &Path) -> Result<PathBuf> {
-    let name = path
-        .file_name()
-        .ok_or_else(|| Error::Argument { what: format!("{} names no file", path.display()) })?;
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}.new", std::process::id()));
-    Ok(path.with_file_name(hidden))
-}
-
-/// Makes a file `bytes` long, with blocks from `from` on.
-pub(crate) fn allocate(file: &File, from: u64, bytes: u64, path: &Path) -> Result<()> {
-    if from == bytes {
+/// Makes a new file `bytes` long, with zeros up to `zeros` and blocks from `from` on. The lanes in between get blocks as far as
+/// the log gets ([`Lane`](crate::lane::Lane)).
+pub(crate) fn allocate(file: &File, path: &Path, bytes: u64, zeros: u64, from: u64) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    file.set_len(bytes).map_err(file_error("size", path))?;
+    file.write_all_at(&vec![0; zeros as usize], 0).map_err(file_error("write", path))?;
+    if from >= bytes {
         return Ok(());
     }
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), from, bytes - from) {
-        Ok(()) => Ok(()),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes).map_err(file_error("size", path)),
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         Err(errno) => Err(file_error("allocate", path)(errno.into())),
     }
-}
-
-/// Writes the log once, so that no commit has to turn allocated blocks into written ones: that would be a second write to the
-/// file system's journal.
-pub(crate) fn zero_lanes(file: &File, header: &Header, path: &Path) -> Result<()> {
-    use std::os::unix::fs::FileExt;
-    let zeros = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < header.heap_start {
-        let piece = (header.heap_start - at).min(zeros.len() as u64);
-        file.write_all_at(&zeros[..piece as usize], at).map_err(file_error("write", path))?;
-        at += piece;
-    }
-    Ok(())
 }
 
 /// Opens the file of a pool and recovers it.
@@ -342,7 +289,9 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let _ = memlift_ground::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
     if !options.read_only {
-        recover::read_header(&medium)?.check_writable()?;
+        let header = recover::read_header(&medium)?;
+        header.check_writable()?;
+        medium.allocate_fixed(&header)?;
     }
     let State { header, positions, applier, recovered, shadow, lost: _ } =
         recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse)?;
@@ -413,5 +362,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         catalog,
         shadow,
     };
-    Ok((Store::new(parts)?, recovered))
+    let store = Store::new(parts)?;
+    store.running()?;
+    Ok((store, recovered))
 }

@@ -69,7 +69,7 @@ pub enum Domain {
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of the heap at first. It may be larger than memory: with redo and checkpoint, what is only read is the file's page
+    /// Bytes of the heap at first; it grows by itself. It may be larger than memory: with redo and checkpoint, what is only read is the file's page
     /// cache, and what is written costs memory until [`Options::mirror_bytes`] gives it back; undo has no mirror; a shadow pool
     /// is read into memory whole and refused when it does not fit.
     pub heap_bytes: u64,
@@ -120,7 +120,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            heap_bytes: 64 << 20,
+            heap_bytes: 256 << 10,
             max_bytes: 64 << 30,
             lanes: 8,
             lane_bytes: 1 << 20,

@@ -113,7 +113,9 @@ impl Pool {
     #[inline]
     pub fn read<R, E: From<Error>>(&self, work: impl FnOnce(&Reader<'_>) -> Result<R, E>) -> Result<R, E> {
         self.store.running()?;
-        work(&Reader { store: &self.store, held: Shared::lock(&self.store.sections, None) })
+        let done = work(&Reader { store: &self.store, held: Shared::lock(&self.store.sections, None) });
+        self.store.running()?; // what was read is what the file has
+        done
     }
 
     /// Reads objects of some sections.
@@ -127,7 +129,10 @@ impl Pool {
         work: impl FnOnce(&Reader<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         self.store.running()?;
-        work(&Reader { store: &self.store, held: Shared::lock(&self.store.sections, Some(sections)) })
+        let held = Shared::lock(&self.store.sections, Some(sections));
+        let done = work(&Reader { store: &self.store, held });
+        self.store.running()?;
+        done
     }
 
     /// Makes everything durable that was committed before, buffered transactions included.

@@ -20,12 +20,15 @@ use crate::heap::FreeSlabs;
 use crate::image::Image;
 use crate::lane::Lane;
 use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
-use crate::medium::{Counters, Medium};
+use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
 use crate::writes::Writes;
+
+/// Heaps below this double when they grow.
+const DOUBLE_UP_TO: u64 = 8 << 20;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -134,7 +137,7 @@ impl Store {
     /// Returns [`Error::Stopped`] if the disk has failed.
     #[inline]
     pub fn running(&self) -> Result<()> {
-        if self.stopped.load(Ordering::Acquire) {
+        if self.stopped.load(Ordering::Acquire) || self.image.lost() || self.medium.lost() {
             return Err(self.stopped_error());
         }
         Ok(())
@@ -142,7 +145,7 @@ impl Store {
 
     #[cold]
     fn stopped_error(&self) -> Error {
-        Error::Stopped { reason: self.reason.get().cloned().unwrap_or_default() }
+        Error::Stopped { reason: self.reason.get().map_or(LOST, String::as_str).to_owned() }
     }
 
     /// Stops the pool for good: what the file holds is not known any more.
@@ -206,15 +209,16 @@ impl Store {
         let full = |header: &Header| Error::Full { bytes, heap_bytes: header.heap_bytes };
         let room = if self.shadow.is_some() { shadow::capacity(&header) } else { u64::MAX };
         let most = self.image.max().min(room) / SLAB_BYTES * SLAB_BYTES;
-        let wanted =
-            (header.heap_bytes + header.heap_bytes / 2).next_multiple_of(SLAB_BYTES).max(least).min(most);
+        // Small heaps double; of large ones little lies idle.
+        let more = if header.heap_bytes < DOUBLE_UP_TO { header.heap_bytes } else { header.heap_bytes / 8 };
+        let wanted = (header.heap_bytes + more).next_multiple_of(SLAB_BYTES).max(least).min(most);
         if wanted < least {
             return Err(self.image.crowded().unwrap_or_else(|| full(&header)));
         }
         let next = |heap_bytes| Header { heap_bytes, generation: header.generation + 1, ..*header };
         let mut counters = Counters::default();
         let next = match self.medium.grow(next(wanted).file_bytes()) {
-            // The disk has no room for half as much again, but perhaps for what is needed.
+            // The disk has no room for so much, but perhaps for what is needed.
             Err(Error::File { ref source, .. })
                 if source.kind() == std::io::ErrorKind::StorageFull && least < wanted =>
             {

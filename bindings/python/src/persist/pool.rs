@@ -169,7 +169,12 @@ impl Inner {
         });
         match (inside, work) {
             (Some(result), _) => result.map_err(|trouble| trouble.raise(py)),
-            (None, Some(work)) => self.with(py, |pool| work(&Looking::Read(&pool.look()?))),
+            (None, Some(work)) => self.with(py, |pool| {
+                let look = pool.look()?;
+                let seen = work(&Looking::Read(&look));
+                look.check()?;
+                seen
+            }),
             (None, None) => Err(PyValueError::new_err("a call did nothing")),
         }
     }

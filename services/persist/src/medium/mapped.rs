@@ -17,12 +17,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memlift_kernels::persist;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::LOST;
 use super::detect::{self, Guarantee};
 use crate::error::{Error, Result};
+use crate::lost::Watch;
 use crate::options::Domain;
 
 /// See the module's header.
@@ -46,6 +48,8 @@ pub struct Mapped {
     private: bool,
     /// The process that unlocks the file when this is dropped.
     owner: Option<u32>,
+    /// Ends before the mapping does.
+    watch: Option<Watch>,
 }
 
 // SAFETY: the mapping lives as long as this medium, on whichever thread. Lanes, locks and the applier each own the ranges that
@@ -103,6 +107,7 @@ impl Mapped {
             writable,
             private: false,
             owner: None,
+            watch: Some(Watch::over(base, reserved)),
         };
         mapped.sync_maps = length > 0 && mapped.maps_sync();
         if length > 0 {
@@ -231,6 +236,7 @@ impl Mapped {
     #[inline]
     pub(super) fn append(&self, offset: u64, source: &[u8]) -> Result<()> {
         if self.pages {
+            self.whole()?;
             return self.file.write_all_at(source, offset).map_err(self.failed("write the log of"));
         }
         debug_assert!(offset.is_multiple_of(64) && source.len().is_multiple_of(64));
@@ -275,11 +281,24 @@ impl Mapped {
 
     #[inline(always)]
     pub(super) fn harden(&self) -> Result<()> {
-        if !self.pages {
+        if self.pages {
+            self.sync()?;
+        } else {
             persist::fence();
-            return Ok(());
         }
-        self.sync()
+        if self.lost() { Err(Error::Stopped { reason: LOST.to_owned() }) } else { Ok(()) }
+    }
+
+    /// Checks that nobody has truncated the file: a write behind its end would make it longer, with zeros in between.
+    fn whole(&self) -> Result<()> {
+        let bytes = self.file.metadata().map_err(self.failed("stat"))?.len();
+        if bytes < self.len() { Err(Error::Stopped { reason: LOST.to_owned() }) } else { Ok(()) }
+    }
+
+    /// Returns true if a page was asked for that the file could not give.
+    #[inline]
+    pub(super) fn lost(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::lost)
     }
 
     /// Syncs the file, one caller at a time, and never again after a failure.
@@ -293,6 +312,48 @@ impl Mapped {
             *failed = true;
             Error::Stopped { reason: format!("fdatasync: {errno}") }
         })
+    }
+
+    /// Writes zeros where a range has holes: what is written there later costs the file system's journal nothing.
+    pub(super) fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        let (mut at, end) = (offset, offset + bytes);
+        while let Some((hole, after)) = self.hole(at, end) {
+            let zeros = [0; 4096];
+            let mut place = hole;
+            while place < after {
+                let piece = (after - place).min(zeros.len() as u64);
+                self.file
+                    .write_all_at(&zeros[..piece as usize], place)
+                    .map_err(self.failed("write the log of"))?;
+                place += piece;
+            }
+            at = after;
+        }
+        Ok(())
+    }
+
+    /// Gives ranges blocks where they have holes.
+    pub(super) fn allocate_all(&self, ranges: &[(u64, u64)]) -> Result<()> {
+        for (from, to) in ranges {
+            if self.hole(*from, *to).is_none() {
+                continue;
+            }
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), *from, to - from) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(errno) => return Err(self.failed("allocate the blocks of")(errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The first hole of a range. A file system that does not tell has none.
+    fn hole(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        if from >= to {
+            return None;
+        }
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(from)).ok().filter(|hole| *hole < to)?;
+        let data = rustix::fs::seek(&self.file, SeekFrom::Data(hole)).unwrap_or(to);
+        Some((hole, data.min(to)))
     }
 
     pub(super) fn grow(&self, bytes: u64) -> Result<()> {
@@ -327,6 +388,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
+        self.watch = None;
         // SAFETY: the reservation is this medium's, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), usize::try_from(self.reserved).expect(NEVER)) };
         if self.owner == Some(std::process::id()) {

@@ -20,12 +20,16 @@ use std::ops::AddAssign;
 use std::path::PathBuf;
 
 use crate::error::Result;
-use crate::layout::{HEADER_BYTES, Header};
+use crate::layout::{HEADER_BYTES, Header, LANES_START};
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::Mapped;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
 pub(crate) use striped::{DEVICES_MAX, Geometry, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
+
+/// Why a pool stops that was shown zeros where its file could not give a page.
+pub(crate) const LOST: &str =
+    "a page of the file could not be had: it was truncated, or its disk is full or broken";
 
 /// Requests to a medium so far; exact, on any machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -272,6 +276,49 @@ impl Medium {
     #[track_caller]
     pub fn grow(&self, bytes: u64) -> Result<()> {
         each!(self, medium => medium.grow(bytes))
+    }
+
+    /// Gives a range of the log blocks in the file where it has none: they read as zeros, and later stores cannot fail for want
+    /// of room.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`](crate::Error::File) when the disk is full.
+    pub fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        match self {
+            Medium::Mapped(mapped) => mapped.allocate(offset, bytes),
+            #[cfg(feature = "sim")]
+            Medium::Simulated(_) => Ok(()),
+            Medium::Striped(striped) => striped.allocate(offset, bytes),
+        }
+    }
+
+    /// Allocates everything but the lanes, which a sparse copy of the file may lack: a store to a hole that the disk has no
+    /// room for would be a fault (SIGBUS).
+    ///
+    /// # Errors
+    ///
+    /// As [`Medium::allocate`].
+    pub fn allocate_fixed(&self, header: &Header) -> Result<()> {
+        match self {
+            Medium::Mapped(mapped) => {
+                mapped.allocate_all(&[(0, LANES_START), (header.allocated_from(), mapped.len())])
+            }
+            #[cfg(feature = "sim")]
+            Medium::Simulated(_) => Ok(()),
+            Medium::Striped(striped) => striped.allocate_fixed(header),
+        }
+    }
+
+    /// Returns true if a page was asked for that a file could not give: it was truncated, or its disk is full or broken.
+    #[inline]
+    pub fn lost(&self) -> bool {
+        match self {
+            Medium::Mapped(mapped) => mapped.lost(),
+            #[cfg(feature = "sim")]
+            Medium::Simulated(_) => false,
+            Medium::Striped(striped) => striped.lost(),
+        }
     }
 
     /// The crashes that acknowledged transactions survive on this medium.

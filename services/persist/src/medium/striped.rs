@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Counters, Guarantee, Mapped, Medium};
 use crate::error::{Error, Result};
-use crate::layout::{HEADER_BYTES, Header, SLAB_BYTES};
+use crate::layout::{HEADER_BYTES, Header, LANES_START, SLAB_BYTES};
 
 /// Files that a pool can have.
 pub(crate) const DEVICES_MAX: usize = 64;
@@ -144,6 +144,24 @@ impl Striped {
             let end = bytes.min(at + usize::try_from(left).unwrap_or(usize::MAX));
             each(&self.devices[device], place, at..end)?;
             at = end;
+        }
+        Ok(())
+    }
+
+    pub(super) fn lost(&self) -> bool {
+        self.devices.iter().any(|device| device.medium.lost())
+    }
+
+    /// Allocates a range of the log, which device 0 has.
+    pub(super) fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.devices[0].medium.allocate(offset, bytes)
+    }
+
+    pub(super) fn allocate_fixed(&self, header: &Header) -> Result<()> {
+        for (at, device) in self.devices.iter().enumerate() {
+            let Medium::Mapped(mapped) = &device.medium else { continue };
+            let start = if at == 0 { LANES_START } else { 2 * HEADER_BYTES };
+            mapped.allocate_all(&[(0, start), (header.heap_start, mapped.len())])?;
         }
         Ok(())
     }

@@ -227,6 +227,15 @@ impl OpenRead {
     pub fn pool(&self) -> PoolRef {
         self.pool.clone()
     }
+
+    /// Checks that what was read is what the file has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] when a page of the file could not be had.
+    pub fn check(&self) -> Result<()> {
+        self.pool.store().running()
+    }
 }
 
 impl View for OpenRead {

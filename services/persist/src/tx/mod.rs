@@ -61,7 +61,14 @@ pub(crate) fn run<R, E: From<Error>>(
 ) -> Result<R, E> {
     let home = admit(store, &options)?;
     let mut tx = Tx::start(store, options.sections, home);
-    let value = work(&mut tx)?;
+    let value = match work(&mut tx) {
+        Ok(value) => value,
+        Err(error) => {
+            drop(tx);
+            store.running()?; // it may have seen what the file does not have
+            return Err(error);
+        }
+    };
     let watched = Watched::begin(store, &tx.writes);
     let committed = tx.commit(options.durability)?;
     drop(tx);

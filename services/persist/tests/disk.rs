@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Disks that are full, and files that are truncated under a pool: errors, never a signal, and nothing that is left over.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use memlift_persist::kv::Kv;
+use memlift_persist::{Domain, Durability, Error, Mechanism, Options, Pool};
+
+/// Set for a test of this program that runs as a child: its folder.
+const CHILD: &str = "MEMLIFT_TEST_FOLDER";
+
+fn options(mechanism: Mechanism, domain: Domain) -> Options {
+    let (heap_bytes, max_bytes) = (4 << 20, 64 << 20);
+    Options { mechanism, domain, heap_bytes, max_bytes, lane_bytes: 1 << 20, ..Options::default() }
+}
+
+fn key(number: u32) -> String {
+    format!("key {number:05}")
+}
+
+fn fill(pool: &Pool, entries: u32) {
+    let store = Kv::open(pool, Durability::Sync).expect("a store");
+    let all: Vec<(String, Vec<u8>)> = (0..entries).map(|one| (key(one), vec![one as u8; 1000])).collect();
+    for some in all.chunks(40) {
+        let some: Vec<(&[u8], &[u8])> =
+            some.iter().map(|(key, value)| (key.as_bytes(), &value[..])).collect();
+        store.set_many(&some).expect("room");
+    }
+}
+
+/// Reads what [`fill`] wrote: how many entries are there, all of them right.
+fn read(pool: &Pool, entries: u32) -> Result<u32, Error> {
+    let store = Kv::open(pool, Durability::Sync)?;
+    let mut found = 0;
+    for one in 0..entries {
+        if let Some(value) = store.get(key(one).as_bytes())? {
+            assert!(value == vec![one as u8; 1000], "{}", key(one));
+            found += 1;
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_file_that_is_truncated_under_a_pool_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let both = |one| [(one, Domain::Lines), (one, Domain::Pages)];
+    for (mechanism, domain) in Mechanism::ALL.into_iter().flat_map(both) {
+        let path = folder.path().join(format!("{} {domain:?}", mechanism.name()));
+        let options = options(mechanism, domain);
+        let pool = Pool::create(&path, &options).expect("created");
+        fill(&pool, 2000);
+        pool.close().expect("closed");
+        let pool = Pool::open(&path, &options).expect("opened");
+        let start = pool.header().heap_start;
+        OpenOptions::new().write(true).open(&path).expect("opened").set_len(start + (64 << 10)).expect("cut");
+        // A shadow pool is in memory whole, and notices when it writes.
+        match read(&pool, 2000) {
+            Err(Error::Stopped { reason }) => assert!(reason.contains("truncated"), "{reason}"),
+            Ok(2000) if mechanism == Mechanism::Shadow => {}
+            other => panic!("{mechanism:?} {domain:?}: {other:?}"),
+        }
+        let store = Kv::open(&pool, Durability::Sync);
+        let written = store.and_then(|store| {
+            (0..2000).try_for_each(|one| store.set(key(one).as_bytes(), &[1; 1000], 0))?;
+            pool.apply()
+        });
+        assert!(matches!(written, Err(Error::Stopped { .. })), "{mechanism:?} {domain:?}: {written:?}");
+        drop(pool);
+        let error = Pool::open(&path, &options).expect_err("it is damaged").to_string();
+        assert!(error.contains("bytes"), "{error}");
+    }
+}
+
+/// Runs a test of this program in a file system of `bytes` bytes. False: this machine does not let us make one.
+fn on_a_small_disk(test: &str, bytes: u64) -> bool {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = format!("mount -t tmpfs -o size={bytes} none \"$0\" && exec \"$@\"");
+    let me = std::env::current_exe().expect("a path");
+    let probe =
+        Command::new("unshare").args(["-Urm", "sh", "-c", &script]).arg(folder.path()).arg("true").output();
+    if !probe.is_ok_and(|done| done.status.success()) {
+        println!("not run: no mounts in a namespace of users here");
+        return false;
+    }
+    let done = Command::new("unshare")
+        .args(["-Urm", "sh", "-c", &script])
+        .arg(folder.path())
+        .arg(me)
+        .args([test, "--exact", "--ignored", "--nocapture"])
+        .env(CHILD, folder.path())
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{}: {said}", done.status);
+    assert!(said.contains("1 passed"), "{said}");
+    true
+}
+
+fn child_folder() -> PathBuf {
+    std::env::var_os(CHILD).map(PathBuf::from).expect("run by another test")
+}
+
+/// Leaves no room on the disk.
+fn stuff(folder: &Path) -> PathBuf {
+    let path = folder.join("filler");
+    let mut file = File::create(&path).expect("made");
+    for bytes in [64 << 10, 4096] {
+        while file.write_all(&vec![1; bytes]).is_ok() {}
+    }
+    path
+}
+
+/// As `cp --sparse=always`.
+fn copy_sparse(from: &Path, to: &Path) {
+    let bytes = fs::read(from).expect("read");
+    let copy = File::create(to).expect("made");
+    copy.set_len(bytes.len() as u64).expect("sized");
+    for (at, page) in bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+        copy.write_all_at(page, at as u64 * 4096).expect("written");
+    }
+}
+
+#[test]
+fn a_sparse_copy_on_a_full_disk_is_refused_and_opens_later() {
+    on_a_small_disk("child_opens_a_sparse_copy", 24 << 20);
+}
+
+#[test]
+#[ignore = "runs as a child, on a small disk"]
+fn child_opens_a_sparse_copy() {
+    let folder = child_folder();
+    for mechanism in Mechanism::ALL {
+        let options = options(mechanism, Domain::Auto);
+        let (made, path) = (folder.join("made"), folder.join("pool"));
+        let pool = Pool::create(&made, &Options { max_bytes: 4 << 20, ..options.clone() }).expect("created");
+        fill(&pool, 300);
+        pool.close().expect("closed");
+        copy_sparse(&made, &path);
+        fs::remove_file(&made).expect("removed");
+        let filler = stuff(&folder);
+        let error = Pool::open(&path, &options).expect_err("no room for its blocks");
+        let full = matches!(&error, Error::File { source, .. } if source.raw_os_error() == Some(28));
+        assert!(full, "{mechanism:?}: {error}");
+        fs::remove_file(filler).expect("removed");
+        let pool = Pool::open(&path, &options).expect("there is room");
+        assert_eq!(read(&pool, 300).expect("read"), 300);
+        fill(&pool, 300);
+        pool.close().expect("closed");
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_refuses_what_has_no_room_and_nothing_else() {
+    on_a_small_disk("child_fills_the_disk", 24 << 20);
+}
+
+#[test]
+#[ignore = "runs as a child, on a small disk"]
+fn child_fills_the_disk() {
+    let folder = child_folder();
+    for (mechanism, domain) in
+        Mechanism::ALL.into_iter().flat_map(|one| [(one, Domain::Lines), (one, Domain::Pages)])
+    {
+        let path = folder.join("pool");
+        let options = Options { heap_bytes: 256 << 10, ..options(mechanism, domain) };
+        let pool = Pool::create(&path, &options).expect("created");
+        fill(&pool, 20);
+        let filler = stuff(&folder);
+        // New lanes and a larger heap have no room now; what is there is read and overwritten.
+        let store = Kv::open(&pool, Durability::Sync).expect("a store");
+        let mut refused = 0;
+        for one in 20..2000 {
+            match store.set(key(one).as_bytes(), &vec![one as u8; 1000], 0) {
+                Ok(()) => {}
+                Err(Error::File { source, .. }) if source.raw_os_error() == Some(28) => refused += 1,
+                Err(error) => panic!("{mechanism:?} {domain:?}: {error}"),
+            }
+        }
+        assert!(refused > 0, "{mechanism:?}: the disk has room");
+        assert_eq!(read(&pool, 2000).expect("read"), 2000 - refused);
+        fs::remove_file(filler).expect("removed");
+        fill(&pool, 2000);
+        assert_eq!(read(&pool, 2000).expect("read"), 2000);
+        pool.close().expect("closed");
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn a_pool_with_one_key_takes_little_of_the_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for mechanism in [Mechanism::Redo, Mechanism::Checkpoint, Mechanism::Undo] {
+        let path = folder.path().join(mechanism.name());
+        let pool = Pool::create(&path, &Options { mechanism, ..Options::default() }).expect("created");
+        fill(&pool, 1);
+        pool.close().expect("closed");
+        let bytes = fs::metadata(&path).expect("there").blocks() * 512;
+        assert!(bytes <= 1 << 20, "{mechanism:?}: {bytes} bytes");
+    }
+}
+
+#[test]
+fn a_process_that_dies_while_it_makes_pools_leaves_whole_ones_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for round in 0..12 {
+        let me = std::env::current_exe().expect("a path");
+        let mut child = Command::new(me)
+            .args(["child_makes_pools", "--exact", "--ignored", "--nocapture"])
+            .env(CHILD, folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(20 + 7 * round));
+        child.kill().expect("killed");
+        child.wait().expect("it ended");
+    }
+    let mut made = 0;
+    for entry in fs::read_dir(folder.path()).expect("read") {
+        let path = entry.expect("an entry").path();
+        let pool = Pool::open(&path, &Options::default()).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        assert_eq!(pool.usage().0, 256 << 10);
+        made += 1;
+    }
+    assert!(made > 0);
+}
+
+#[test]
+#[ignore = "runs as a child, and is killed"]
+fn child_makes_pools() {
+    let folder = child_folder();
+    for number in 0.. {
+        let path = folder.join(format!("{} {number}", std::process::id()));
+        Pool::create(&path, &Options::default()).expect("created");
+    }
+}
