@@ -44,13 +44,15 @@ enum memlift_domain {
 
 /* All zero is the default. Sizes, lanes and mechanism count when a pool is created. */
 typedef struct memlift_pool_options {
-    uint64_t heap_bytes; /* at first; 0: 64 MiB */
+    uint64_t heap_bytes; /* at first; 0: 256 KiB */
     uint64_t max_bytes;  /* up to which it grows; 0: 64 GiB */
     uint64_t lane_bytes; /* of the log; a transaction changes up to about half of it. 0: 1 MiB */
     uint32_t mechanism;  /* enum memlift_mechanism */
     uint32_t domain;     /* enum memlift_domain */
     uint32_t read_only;  /* not 0: memlift_pool_open does not write */
     uint32_t prefault;   /* not 0: touch all memory when it is opened */
+    /* Memory that changed pages may take before they go back to the file. 0: a quarter of what the process may have. */
+    uint64_t mirror_bytes;
 } memlift_pool_options;
 
 /* options may be NULL. A crash meanwhile leaves a whole pool or none. MEMLIFT_FILE_EXISTS, MEMLIFT_FILE_FAILED. */

@@ -34,6 +34,7 @@ pub struct COptions {
     domain: u32,
     read_only: u32,
     prefault: u32,
+    mirror_bytes: u64,
 }
 
 /// `memlift_pool_guarantee_t`.
@@ -61,7 +62,7 @@ pub struct CType {
     pub bytes: u64,
 }
 
-const _: () = assert!(size_of::<COptions>() == 40 && size_of::<CGuarantee>() == 8);
+const _: () = assert!(size_of::<COptions>() == 48 && size_of::<CGuarantee>() == 8);
 const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
 
 pub(crate) fn closed() -> Fault {
@@ -106,6 +107,7 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         domain,
         prefault: given.prefault != 0,
         read_only: given.read_only != 0,
+        mirror_bytes: (given.mirror_bytes != 0).then_some(given.mirror_bytes),
         ..default
     })
 }

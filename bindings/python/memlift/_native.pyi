@@ -371,6 +371,7 @@ class PersistPool:
         domain: str,
         durability: str,
         prefault: bool,
+        memory: int | None,
     ) -> Self: ...
     @property
     def path(self) -> os.PathLike[str]: ...

@@ -60,6 +60,7 @@ def open(
     mechanism: str = "redo",
     domain: str = "auto",
     prefault: bool = False,
+    memory: int | str | None = None,
 ) -> "Pool":
     """Opens a pool, recovers it if it was not closed, and creates it if there is none.
 
@@ -72,6 +73,7 @@ def open(
     mechanism   "redo", or another that this release has; of a new pool
     domain      "auto", or "lines" or "pages" to insist
     prefault    touch all memory now
+    memory      that changed pages may take before they go back to the file; None: a quarter of what this process may have
 
     Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, and OSError (FileNotFoundError, FileExistsError, …).
     """
@@ -86,6 +88,7 @@ def open(
             domain=domain,
             durability=durability,
             prefault=prefault,
+            memory=None if memory is None else in_bytes(memory),
         )
     )
 

@@ -140,6 +140,9 @@ pub enum Verb {
         /// Threads that serve [default: one per core, 4 at most]
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: Option<u16>,
+        /// Memory that changed pages may take, in bytes or with K, M, G, T [default: a quarter of what the process may have]
+        #[arg(long, value_parser = size, value_name = "SIZE")]
+        memory: Option<u64>,
     },
 }
 
@@ -217,8 +220,8 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Dump { path, name, offset, limit, with } => {
             dump::dump(&with.files(path), name, offset, limit, json)
         }
-        Verb::Serve { path, listen, allow_remote, durability, threads } => {
-            serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), json)
+        Verb::Serve { path, listen, allow_remote, durability, threads, memory } => {
+            serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), memory, json)
         }
         Verb::Convert { path, target, args, with } => {
             let args = Conversion {

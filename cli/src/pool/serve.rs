@@ -36,6 +36,7 @@ pub fn serve(
     allow_remote: bool,
     when: When,
     threads: Option<usize>,
+    memory: Option<u64>,
     as_json: bool,
 ) -> Result<(), Failure> {
     if !listen.ip().is_loopback() && !allow_remote {
@@ -47,7 +48,7 @@ pub fn serve(
         TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
     let address = listener.local_addr()?;
     // A section is a shard: its writers do not wait for those of others.
-    let options = Options { sections: 16, ..Options::default() };
+    let options = Options { sections: 16, mirror_bytes: memory, ..Options::default() };
     let pool = Pool::open_or_create(path, &options).map_err(failure(path))?;
     if as_json {
         let guarantee = info::guarantee(&pool.guarantee());

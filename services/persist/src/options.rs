@@ -101,7 +101,8 @@ pub struct Options {
     pub read_only: bool,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is
     /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it
-    /// runs. None: as much as was written since the pool was opened.
+    /// runs. None: a quarter of the memory that this process may have, by its cgroups and the machine; with
+    /// [`Options::prefault`] as much as the heap.
     pub mirror_bytes: Option<u64>,
     /// Redo and checkpoint: an engine thread brings the log to its place, in batches, while commits go on, and not the thread
     /// whose commit fills half a lane. Where it was measured it costs more than it saves (`docs/design/persist.md`):
@@ -115,6 +116,16 @@ pub struct Options {
     /// Interleaved pools: every commit synchronises all files. What is acknowledged is as safe without: the log, in the first
     /// file, keeps everything until all files have it.
     pub sync_every_device: bool,
+}
+
+impl Options {
+    /// Bytes that the mirror may take; None: there is no limit.
+    pub(crate) fn mirror_limit(&self) -> Option<u64> {
+        self.mirror_bytes.or_else(|| {
+            let limit = memlift_ground::region::Headroom::read().limit_bytes;
+            (!self.prefault && limit != u64::MAX).then_some(limit / 4)
+        })
+    }
 }
 
 impl Default for Options {

@@ -108,7 +108,7 @@ impl Store {
             writes.turn = applier.turns[index as usize];
             Lane::new(index, start(index), header.lane_bytes, positions[index as usize], writes)
         };
-        let limit = if image.is_mirror() { options.mirror_bytes } else { None };
+        let limit = if image.is_mirror() { options.mirror_limit() } else { None };
         Ok(Store {
             private: PrivatePages::new(image.max(), limit),
             image,

@@ -190,7 +190,7 @@ impl Pool {
         self.store().trim()
     }
 
-    /// Bytes of the mirror that were written since the last trim; None without [`crate::Options::mirror_bytes`].
+    /// Bytes of the mirror that were written since the last trim; None where there is no mirror, or no limit for it.
     pub fn private_bytes(&self) -> Option<u64> {
         self.store().private.as_ref().map(|pages| pages.count.load(Ordering::Relaxed) * PAGE)
     }

@@ -211,7 +211,19 @@ fn pools_without_a_mirror_have_nothing_to_give_back() {
         assert_eq!(pool.private_bytes(), None);
         verify(&pool, &blocks);
     }
-    let both = Options { prefault: true, mirror_bytes: Some(MIB), ..Options::default() };
+    let both = Options { heap_bytes: 4 * MIB, prefault: true, mirror_bytes: Some(MIB), ..Options::default() };
     let error = Pool::create(folder.path().join("both"), &both).expect_err("it is a contradiction");
     assert!(error.to_string().contains("choose one"), "{error}");
+}
+
+#[test]
+fn by_default_a_mirror_takes_a_part_of_what_the_process_may_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let created =
+        |name: &str, options: &Options| Pool::create(&folder.path().join(name), options).expect("created");
+    // `private_bytes` answers where there is a limit.
+    assert_eq!(created("plain", &Options::default()).private_bytes(), Some(0));
+    assert_eq!(created("touched", &Options { prefault: true, ..Options::default() }).private_bytes(), None);
+    let undo = Options { mechanism: Mechanism::Undo, ..Options::default() };
+    assert_eq!(created("undo", &undo).private_bytes(), None);
 }

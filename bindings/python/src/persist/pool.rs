@@ -337,7 +337,7 @@ pub struct PersistPool {
 #[pymethods]
 impl PersistPool {
     #[new]
-    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault))]
+    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory))]
     #[allow(clippy::too_many_arguments)] // keyword arguments of Python
     fn new(
         py: Python<'_>,
@@ -350,6 +350,7 @@ impl PersistPool {
         domain: &str,
         durability: &str,
         prefault: bool,
+        memory: Option<u64>,
     ) -> PyResult<PersistPool> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let Some(mechanism) = Mechanism::ALL.into_iter().find(|one| one.name() == mechanism) else {
@@ -375,6 +376,7 @@ impl PersistPool {
             mechanism,
             domain,
             prefault,
+            mirror_bytes: memory,
             read_only: mode == "r",
             ..Options::default()
         };
