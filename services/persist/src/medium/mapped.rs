@@ -131,10 +131,35 @@ impl Mapped {
     pub fn snapshot(file: File, path: &Path) -> Result<Mapped> {
         let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
         (mapped.private, mapped.sync_maps, mapped.pages, mapped.flush) = (true, false, false, false);
-        match mapped.len() {
-            0 => Ok(mapped),
-            length => mapped.map(0, length).map_err(|e| mapped.failed("map")(e.into())).map(|()| mapped),
+        let length = mapped.len();
+        if length > 0 {
+            mapped.map(0, length).map_err(|e| mapped.failed("map")(e.into()))?;
         }
+        // Reading a hole of a full memory file system would be a fault: it allocates the page.
+        let mut at = 0;
+        while let Some((hole, after)) = mapped.hole(at, length / 4096 * 4096) {
+            mapped.map_zeros(hole.next_multiple_of(4096), after / 4096 * 4096)?;
+            at = after;
+        }
+        Ok(mapped)
+    }
+
+    /// Maps memory over a hole of the file, in whole pages.
+    fn map_zeros(&self, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        // SAFETY: [from, to) lies in this medium's reservation, and nothing refers to it yet.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                self.base.add(usize::try_from(from).expect(NEVER)).cast(),
+                usize::try_from(to - from).expect(NEVER),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        }
+        .map(drop)
+        .map_err(|errno| self.failed("map")(errno.into()))
     }
 
     /// Returns true if the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: at a fixed address, a
