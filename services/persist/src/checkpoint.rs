@@ -234,7 +234,7 @@ impl Store {
                 }
             }
         };
-        lane.allocate(&self.medium, state.appended, at, bound)?;
+        self.allocate(lane, state.appended, at, bound)?;
         let salt = self.salts[0];
         if at != state.appended {
             let skip = lane.free(state.appended, 64);

@@ -179,6 +179,24 @@ impl Store {
         }
     }
 
+    /// Allocates blocks in the file for a record that goes to `position` of a lane, and for a WRAP at `tail`, where that was not
+    /// done before.
+    ///
+    /// # Errors
+    ///
+    /// The file system's, when the disk is full. Nothing was written to the log.
+    #[inline]
+    pub fn allocate<S>(&self, lane: &Lane<S>, tail: u64, position: u64, bytes: u64) -> Result<()> {
+        if lane.is_allocated(position, bytes) && lane.is_allocated(tail, 64) {
+            return Ok(());
+        }
+        for (offset, bytes) in lane.unallocated(tail, position, bytes) {
+            self.medium.allocate(offset, bytes)?;
+            lane.set_allocated(offset);
+        }
+        Ok(())
+    }
+
     /// Room for a record where the ring has none now, or wraps.
     #[cold]
     #[inline(never)]
@@ -193,7 +211,7 @@ impl Store {
                 }
             }
         };
-        lane.allocate(&self.medium, tail, at, bound)?;
+        self.allocate(lane, tail, at, bound)?;
         if at != tail {
             let skip = lane.free(tail, 64);
             record::wrap(skip, tail);
@@ -274,7 +292,7 @@ impl Store {
                 }
             }
         };
-        lane.allocate(&self.medium, state.appended, at, bound)?;
+        self.allocate(lane, state.appended, at, bound)?;
         let salt = self.salts[0];
         if at != state.appended {
             let skip = lane.free(state.appended, 64);

@@ -10,8 +10,10 @@ use std::collections::BTreeSet;
 
 use crate::image::Image;
 use crate::layout::{
-    BODIES_ZONES, DIRECTORY_SLABS, Entry, HEAD_SLABS, RUN_SLABS_MAX, SUPERBLOCK_SLAB, ZONE_SLABS,
+    BODIES_ZONES, DIRECTORY_SLABS, Entry, HEAD_SLABS, RUN_SLABS_MAX, SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS,
+    slots,
 };
+use crate::section::Section;
 use crate::span::{HEAD_SLAB, Zones, body_zones, zones};
 
 /// A bit for each slab: 1 = free.
@@ -165,6 +167,27 @@ impl FreeSlabs {
             }
         }
         None
+    }
+}
+
+/// Returns true if no slot of a slab is in use.
+pub(crate) fn is_empty(image: &Image, slab: u64, stride: u32) -> bool {
+    let (_, first) = slots(u64::from(stride).max(16));
+    (0..first / 8).all(|word| image.word(slab * SLAB_BYTES + word * 8) == 0)
+}
+
+/// Returns true if a noted slab is still this section's, and empty.
+pub(crate) fn is_left(image: &Image, slab: u64, section: u16) -> bool {
+    let entry = image.entry(slab);
+    entry.state == Entry::SLOTS && entry.section == section && is_empty(image, slab, entry.stride)
+}
+
+/// Notes slabs that were empty when the pool was opened, once. The lists have none that a migration is at.
+pub(crate) fn search(section: &mut Section, number: u16, image: &Image) {
+    if !section.searched {
+        section.searched = true;
+        let found: Vec<u64> = section.unseen().filter(|slab| is_left(image, *slab, number)).collect();
+        section.emptied.extend(found.into_iter().map(|slab| (slab, 0)));
     }
 }
 

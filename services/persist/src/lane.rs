@@ -14,8 +14,6 @@ use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::biased::Biased;
-use crate::error::Result;
-use crate::medium::Medium;
 
 /// A lane's mirror: `capacity` bytes, 64-byte aligned.
 #[derive(Debug)]
@@ -103,30 +101,21 @@ impl<S> Lane<S> {
         self.chunks(position, bytes).all(|chunk| bit(chunk) == 1)
     }
 
-    /// Allocates blocks for a record that goes to `position`, and for a WRAP at `tail`. The caller holds `state`.
+    /// Parts of the file, offset and bytes, that need blocks for a record that goes to `position`, and for a WRAP at `tail`.
     #[cold]
-    fn allocate_cold(&self, medium: &Medium, tail: u64, position: u64, bytes: u64) -> Result<()> {
-        for (position, bytes) in [(tail, 64), (position, bytes)] {
-            for chunk in self.chunks(position, bytes) {
-                let (from, to) = (chunk * CHUNK_BYTES, self.capacity.min((chunk + 1) * CHUNK_BYTES));
-                medium.allocate(self.start + from, to - from)?;
-                self.allocated[chunk as usize / 64].fetch_or(1 << (chunk % 64), Ordering::Relaxed);
-            }
-        }
-        Ok(())
+    pub fn unallocated(&self, tail: u64, position: u64, bytes: u64) -> Vec<(u64, u64)> {
+        let chunks = self.chunks(tail, 64).chain(self.chunks(position, bytes));
+        let part = |chunk: u64| {
+            let (from, to) = (chunk * CHUNK_BYTES, self.capacity.min((chunk + 1) * CHUNK_BYTES));
+            (self.start + from, to - from)
+        };
+        chunks.map(part).collect()
     }
 
-    /// As [`Lane::allocate_cold`], where that was not done before.
-    ///
-    /// # Errors
-    ///
-    /// The file system's, when the disk is full. Nothing was written to the log.
-    #[inline]
-    pub fn allocate(&self, medium: &Medium, tail: u64, position: u64, bytes: u64) -> Result<()> {
-        if self.is_allocated(position, bytes) && self.is_allocated(tail, 64) {
-            return Ok(());
-        }
-        self.allocate_cold(medium, tail, position, bytes)
+    /// Notes that a part that [`Lane::unallocated`] gave has blocks.
+    pub fn set_allocated(&self, offset: u64) {
+        let chunk = (offset - self.start) / CHUNK_BYTES;
+        self.allocated[chunk as usize / 64].fetch_or(1 << (chunk % 64), Ordering::Relaxed);
     }
 
     /// Offset of a position in the ring; capacities are powers of two.

@@ -64,7 +64,7 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
     } else {
         end
     };
-    // What lies between costs nothing: it is a hole.
+    // The hole in between costs nothing.
     let align = if heap_bytes.max(options.max_bytes) >= 8 * ALIGN { ALIGN } else { 4096 };
     let header = Header {
         generation: 1,

@@ -189,14 +189,6 @@ impl Pool {
         lock(&self.store.catalog).records().to_vec()
     }
 
-    /// Bytes of the heap, and how many of them are in slabs that nobody uses: free ones, and those without an object. Of
-    /// sections that are locked now, only the free ones count.
-    pub fn usage(&self) -> (u64, u64) {
-        let emptied = crate::reclaim::emptied(&self.store);
-        let free = lock(&self.store.free_slabs);
-        (free.slabs() * crate::layout::SLAB_BYTES, (free.free() + emptied) * crate::layout::SLAB_BYTES)
-    }
-
     /// Closes the pool as a drop does, but returns the error.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ impl Store {
         let at = lane
             .room(tail, bound)
             .ok_or(Error::TooLarge { bytes: tail + bound - lane.head(), lane_bytes: lane.capacity })?;
-        lane.allocate(&self.medium, tail, at, bound)?;
+        self.allocate(lane, tail, at, bound)?;
         let salt = self.salts[lane.index as usize];
         let mut counters = Counters::default();
         if at != tail {

@@ -220,7 +220,7 @@ fn pools_without_a_mirror_have_nothing_to_give_back() {
 fn by_default_a_mirror_takes_a_part_of_what_the_process_may_have() {
     let folder = tempfile::tempdir().expect("a folder");
     let created =
-        |name: &str, options: &Options| Pool::create(&folder.path().join(name), options).expect("created");
+        |name: &str, options: &Options| Pool::create(folder.path().join(name), options).expect("created");
     // `private_bytes` answers where there is a limit.
     assert_eq!(created("plain", &Options::default()).private_bytes(), Some(0));
     assert_eq!(created("touched", &Options { prefault: true, ..Options::default() }).private_bytes(), None);

@@ -11,10 +11,10 @@
 use super::Tx;
 use crate::commit::Committed;
 use crate::error::{Error, Result};
+use crate::heap::is_empty;
 use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slots};
 use crate::persist::Persist;
 use crate::ptr::{PPtr, PSlice};
-use crate::reclaim;
 use crate::store::lock;
 use crate::view::{locate, slice_tag};
 use crate::writes::Freed;
@@ -294,7 +294,7 @@ impl Tx<'_> {
         for one in &freed {
             let Some(held) = self.held.get(one.section) else { continue };
             let slab = one.offset / SLAB_BYTES;
-            if reclaim::is_empty(&self.store.image, slab, one.stride) {
+            if is_empty(&self.store.image, slab, one.stride) {
                 let position = if let Committed::At(position) = committed { position } else { 0 };
                 held.emptied.insert(slab, position);
             }

@@ -9,6 +9,7 @@
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]
 mod access;
 pub(crate) mod alloc;
+mod emptied;
 mod moving;
 
 use std::mem::ManuallyDrop;

@@ -224,7 +224,8 @@ impl Table {
         }
     }
 
-    /// Whether `holds` is true of the access of every one of `count` pages. Asks once for a chunk whose pages have the same.
+    /// Returns true if `holds` is true of the access of every one of `count` pages. Asks once for a chunk whose pages have the
+    /// same.
     pub fn every_access(&self, first: usize, count: usize, holds: impl Fn(u8) -> bool) -> bool {
         let (mut page, end) = (first, first + count);
         while page < end {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Slabs that one type has emptied, taken for another inside a transaction.
+//!
+//! - **Rule** a slab is taken from sections only that the transaction holds for writing: nobody follows an old pointer into it
+//!   meanwhile. Its freeing is durable before: an abort or a crash would need what was there
+//! - **Not here** which slabs those are: `heap`
+
+use super::Tx;
+use crate::heap::{is_left, search};
+use crate::layout::SLAB_BYTES;
+use crate::store::lock;
+use crate::writes::Writes;
+
+/// Returns true if this transaction freed something in a slab, which an abort would need.
+fn freed_here(writes: &Writes, slab: u64) -> bool {
+    writes.freed.iter().any(|freed| freed.offset / SLAB_BYTES == slab)
+}
+
+impl Tx<'_> {
+    /// Takes slabs side by side, of which those that are not free were emptied by other types; None when there are none.
+    #[cold]
+    pub(super) fn take_emptied(&mut self, count: u64) -> Option<u64> {
+        let (mut latest, durable) = (0, self.store.shared.durable());
+        for section in 0..self.store.sections.len() as u16 {
+            let Some(held) = self.held.get(section) else { continue };
+            search(held, section, &self.store.image);
+            latest = held.emptied.values().copied().fold(latest, u64::max);
+        }
+        if let Some(first) = self.take_durable(count, durable) {
+            return Some(first);
+        }
+        // Rather than growing, wait until what was freed lately is durable. If that fails the pool stops.
+        (latest > durable && self.store.flush(latest).is_ok())
+            .then(|| self.take_durable(count, latest))
+            .flatten()
+    }
+
+    /// As [`Tx::take_emptied`], of slabs whose freeing is durable at this position.
+    fn take_durable(&mut self, count: u64, durable: u64) -> Option<u64> {
+        let sections = 0..self.store.sections.len() as u16;
+        if count == 1 {
+            return sections.into_iter().find_map(|section| self.take_one(section, durable));
+        }
+        let mut found = Vec::new();
+        for section in sections.clone() {
+            let Some(held) = self.held.get(section) else { continue };
+            held.emptied.retain(|slab, _| is_left(&self.store.image, *slab, section));
+            let usable =
+                held.emptied.iter().filter(|(_, position)| **position <= durable).map(|(slab, _)| *slab);
+            found.extend(usable.filter(|slab| !freed_here(&self.writes, *slab)));
+        }
+        let first = lock(&self.store.free_slabs).take_with(count, &found)?;
+        for section in sections {
+            if let Some(held) = self.held.get(section) {
+                held.emptied.retain(|slab, _| !(first..first + count).contains(slab));
+            }
+        }
+        Some(first)
+    }
+
+    fn take_one(&mut self, section: u16, durable: u64) -> Option<u64> {
+        let held = self.held.get(section)?;
+        let mut kept = Vec::new();
+        let found = loop {
+            let Some((slab, position)) = held.emptied.pop_first() else { break None };
+            if !is_left(&self.store.image, slab, section) {
+                continue;
+            }
+            if position <= durable && !freed_here(&self.writes, slab) {
+                break Some(slab);
+            }
+            kept.push((slab, position));
+        };
+        held.emptied.extend(kept);
+        found
+    }
+
+    /// After an abort: slabs that were taken are free again, or empty ones of the type that had them.
+    pub(super) fn give_again(&mut self, first: u64, count: u64) {
+        for slab in first..first + count {
+            let section = self.store.image.entry(slab).section;
+            if is_left(&self.store.image, slab, section)
+                && let Some(held) = self.held.get(section)
+            {
+                held.emptied.insert(slab, 0);
+            } else {
+                lock(&self.store.free_slabs).give(slab, 1);
+            }
+        }
+    }
+}
