@@ -121,20 +121,6 @@ impl FreeSlabs {
         self.hint = self.hint.min(first as usize / 64);
     }
 
-    /// As [`FreeSlabs::take`], with slabs that are not free but may be taken, too.
-    pub fn take_with(&mut self, count: u64, others: &[u64]) -> Option<u64> {
-        let hint = self.hint;
-        let free = |words: &mut Vec<u64>, slab: u64| words[slab as usize / 64] |= 1 << (slab % 64);
-        others.iter().for_each(|slab| free(&mut self.words, *slab));
-        self.hint = 0;
-        let found = self.take(count);
-        for slab in others {
-            self.words[*slab as usize / 64] &= !(1 << (slab % 64));
-        }
-        self.hint = hint;
-        found
-    }
-
     fn is_free(&self, slab: u64) -> bool {
         slab < self.slabs && self.words[slab as usize / 64] >> (slab % 64) & 1 == 1
     }

@@ -2,7 +2,7 @@
 //! Slabs without objects serve objects of any type.
 //!
 //! - **Flow** the last slot of a slab is freed ─▶ its section notes the slab ([`Section::emptied`]) ─▶ a transaction that finds no
-//!   free slab takes it, before the pool grows. [`Pool::reclaim`] writes all of them down as free
+//!   free slab for slots takes it, before the pool grows. [`Pool::reclaim`] writes all of them down as free
 //! - **Why** a slab keeps its type when its last object goes: a program that frees and allocates by turns would otherwise write
 //!   the directory each time
 //! - **Rule** notes are hints: the slab's entry and bits decide. A slab in the middle of a migration is never noted, since its

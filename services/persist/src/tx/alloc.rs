@@ -234,7 +234,7 @@ impl Tx<'_> {
     /// A slab of its own for this type, its bitmap clear.
     fn new_slab<T: Persist>(&mut self, tag: u32, slice: bool, stride: u64, section: u16) -> Result<u64> {
         self.register::<T>(tag, slice)?;
-        let slab = self.take_slabs(1)?;
+        let slab = self.take_slab()?;
         let (_, first) = slots(stride);
         let start = slab * SLAB_BYTES;
         self.writes.touch(&self.store.image, start, first as u32);
@@ -270,6 +270,18 @@ impl Tx<'_> {
         Ok(first * SLAB_BYTES)
     }
 
+    /// A slab for slots.
+    fn take_slab(&mut self) -> Result<u64> {
+        let found = lock(&self.store.free_slabs).take(1);
+        match found.or_else(|| self.take_emptied()) {
+            Some(slab) => {
+                self.writes.slabs_taken.push((slab, 1));
+                Ok(slab)
+            }
+            None => self.take_slabs(1),
+        }
+    }
+
     fn take_slabs(&mut self, count: u64) -> Result<u64> {
         if count > RUN_SLABS_MAX {
             let first = self.store.take_span(count)?;
@@ -278,7 +290,7 @@ impl Tx<'_> {
         }
         loop {
             let found = lock(&self.store.free_slabs).take(count);
-            if let Some(first) = found.or_else(|| self.take_emptied(count)) {
+            if let Some(first) = found {
                 self.writes.slabs_taken.push((first, count));
                 return Ok(first);
             }

@@ -3,11 +3,12 @@
 //!
 //! - **Rule** a slab is taken from sections only that the transaction holds for writing: nobody follows an old pointer into it
 //!   meanwhile. Its freeing is durable before: an abort or a crash would need what was there
+//! - **Rule** for slots only: the bytes of a large object are stored before its record, over bits that a crash would need
 //! - **Not here** which slabs those are: `heap`
 
 use super::Tx;
 use crate::heap::{is_left, search};
-use crate::layout::SLAB_BYTES;
+use crate::layout::{SLAB_BYTES, slots};
 use crate::store::lock;
 use crate::writes::Writes;
 
@@ -17,45 +18,27 @@ fn freed_here(writes: &Writes, slab: u64) -> bool {
 }
 
 impl Tx<'_> {
-    /// Takes slabs side by side, of which those that are not free were emptied by other types; None when there are none.
+    /// Takes a slab for slots that another type has emptied; None when there is none.
     #[cold]
-    pub(super) fn take_emptied(&mut self, count: u64) -> Option<u64> {
+    pub(super) fn take_emptied(&mut self) -> Option<u64> {
         let (mut latest, durable) = (0, self.store.shared.durable());
         for section in 0..self.store.sections.len() as u16 {
             let Some(held) = self.held.get(section) else { continue };
             search(held, section, &self.store.image);
             latest = held.emptied.values().copied().fold(latest, u64::max);
         }
-        if let Some(first) = self.take_durable(count, durable) {
-            return Some(first);
-        }
-        // Rather than growing, wait until what was freed lately is durable. If that fails the pool stops.
-        (latest > durable && self.store.flush(latest).is_ok())
-            .then(|| self.take_durable(count, latest))
-            .flatten()
-    }
-
-    /// As [`Tx::take_emptied`], of slabs whose freeing is durable at this position.
-    fn take_durable(&mut self, count: u64, durable: u64) -> Option<u64> {
         let sections = 0..self.store.sections.len() as u16;
-        if count == 1 {
-            return sections.into_iter().find_map(|section| self.take_one(section, durable));
+        let mut found = sections.clone().find_map(|section| self.take_one(section, durable));
+        if found.is_none() && latest > durable {
+            // Rather than growing, wait until what was freed lately is durable. If that fails the pool stops.
+            self.store.flush(latest).ok()?;
+            found = sections.into_iter().find_map(|section| self.take_one(section, latest));
         }
-        let mut found = Vec::new();
-        for section in sections.clone() {
-            let Some(held) = self.held.get(section) else { continue };
-            held.emptied.retain(|slab, _| is_left(&self.store.image, *slab, section));
-            let usable =
-                held.emptied.iter().filter(|(_, position)| **position <= durable).map(|(slab, _)| *slab);
-            found.extend(usable.filter(|slab| !freed_here(&self.writes, *slab)));
-        }
-        let first = lock(&self.store.free_slabs).take_with(count, &found)?;
-        for section in sections {
-            if let Some(held) = self.held.get(section) {
-                held.emptied.retain(|slab, _| !(first..first + count).contains(slab));
-            }
-        }
-        Some(first)
+        let slab = found?;
+        // Until the commit it is the other type's: an abort needs its bits, also where they are longer than ours.
+        let (_, bitmap) = slots(u64::from(self.store.image.entry(slab).stride).max(16));
+        self.writes.touch(&self.store.image, slab * SLAB_BYTES, bitmap as u32);
+        Some(slab)
     }
 
     fn take_one(&mut self, section: u16, durable: u64) -> Option<u64> {
