@@ -55,7 +55,7 @@ fn an_emptied_pool_takes_what_a_fresh_one_takes() {
             let pool = if bytes == 3000 {
                 pool.close().expect("closed");
                 let options = options(mechanism, sections, 8 << 20);
-                Pool::open(&folder.path().join(&name), &options).expect("opened")
+                Pool::open(folder.path().join(&name), &options).expect("opened")
             } else {
                 pool
             };
@@ -70,7 +70,7 @@ fn an_emptied_pool_takes_what_a_fresh_one_takes() {
                 "{mechanism:?}, {sections}: {found} of {wanted} of {bytes} bytes"
             );
             pool.close().expect("closed");
-            let report = check::check(&folder.path().join(name)).expect("checked");
+            let report = check::check(folder.path().join(name)).expect("checked");
             assert!(report.sound(), "{mechanism:?}: {:?}", report.findings);
         }
     }
