@@ -24,9 +24,9 @@ pub(crate) struct Fresh {
     target: PathBuf,
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::File { action, path, source }
+/// Makes the error of a failed call from what the system said.
+pub(crate) fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::File { action, path: path.to_owned(), source }
 }
 
 fn folder(target: &Path) -> &Path {
@@ -65,7 +65,7 @@ impl Fresh {
         match made {
             Ok(file) => fresh.file = Some(file),
             Err(source) => {
-                let error = failed("create", fresh.path())(source);
+                let error = file_error("create", fresh.path())(source);
                 fresh.temporary = None; // it is not ours
                 return Err(error);
             }
@@ -84,13 +84,13 @@ impl Fresh {
             Some(file) => file.try_clone(),
             None => File::open(self.path()),
         }
-        .map_err(failed("open", self.path()))
+        .map_err(file_error("open", self.path()))
     }
 
     /// Makes the file durable and gives it its name.
     pub fn publish(self) -> Result<()> {
         let file = self.open()?;
-        file.sync_all().map_err(failed("sync", &self.target))?;
+        file.sync_all().map_err(file_error("sync", &self.target))?;
         let linked = match &self.temporary {
             Some(temporary) => std::fs::hard_link(temporary, &self.target),
             None => rustix::fs::linkat(CWD, by_number(&file), CWD, &self.target, AtFlags::SYMLINK_FOLLOW)
@@ -101,10 +101,10 @@ impl Fresh {
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Error::Exists { path: self.target.clone() });
             }
-            Err(source) => return Err(failed("link", &self.target)(source)),
+            Err(source) => return Err(file_error("link", &self.target)(source)),
         }
         let folder = File::open(folder(&self.target)).and_then(|folder| folder.sync_all());
-        folder.map_err(failed("sync the folder of", &self.target))
+        folder.map_err(file_error("sync the folder of", &self.target))
     }
 }
 

@@ -14,11 +14,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::fresh::Fresh;
+use crate::fresh::{Fresh, file_error};
 use crate::image::MAPPINGS_MAX;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::medium::{DEVICES_MAX, Geometry, Mapped, Medium, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
-use crate::open::{self, file_error};
+use crate::open;
 use crate::options::{Mechanism, Options};
 use crate::pool::Pool;
 use crate::recover;

@@ -20,7 +20,7 @@ use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
 use crate::error::{Error, Result};
-use crate::fresh::Fresh;
+use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, is_system, walk};
 use crate::image::{Image, Kind};
 use crate::layout::{
@@ -36,10 +36,6 @@ use crate::store::{Parts, Store};
 
 /// Alignment of heaps in the file, in bytes, unless they are small.
 const ALIGN: u64 = 2 << 20;
-
-pub(crate) fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::File { action, path: path.to_owned(), source }
-}
 
 /// The header of a new pool.
 pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {

@@ -30,8 +30,8 @@ impl Pool {
     }
 
     /// Writes down as free the slabs (16 KiB) that have no objects, for objects of other types and sections; returns their
-    /// number. A transaction that finds no free slab takes them by itself, if it holds their section. Waits for all sections, so
-    /// not from within a transaction.
+    /// number. A transaction that needs a slab for objects of up to 8160 bytes takes one by itself, if it holds their section.
+    /// Waits for all sections, so not from within a transaction.
     ///
     /// # Errors
     ///

@@ -60,6 +60,9 @@ unsafe impl Sync for Mapped {}
 
 const NEVER: &str = "page-sized numbers fit";
 
+/// Zeros for holes that the log gets to.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 impl Mapped {
     /// Maps `file`, which has its final size for now; `max_bytes` is what it may grow to.
     pub fn new(file: File, path: &Path, max_bytes: u64, wanted: Domain, writable: bool) -> Result<Mapped> {
@@ -343,12 +346,11 @@ impl Mapped {
     pub(super) fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         let (mut at, end) = (offset, offset + bytes);
         while let Some((hole, after)) = self.hole(at, end) {
-            let zeros = [0; 4096];
             let mut place = hole;
             while place < after {
-                let piece = (after - place).min(zeros.len() as u64);
+                let piece = (after - place).min(ZEROS.len() as u64);
                 self.file
-                    .write_all_at(&zeros[..piece as usize], place)
+                    .write_all_at(&ZEROS[..piece as usize], place)
                     .map_err(self.failed("write the log of"))?;
                 place += piece;
             }

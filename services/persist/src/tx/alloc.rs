@@ -2,7 +2,7 @@
 //! Taking and giving back memory inside a transaction: no fence of its own.
 //!
 //! - **Flow** alloc: a freed slot whose freeing is durable ─▶ else the next clear bit of the current slab ─▶ else a slab with
-//!   unseen slots ─▶ else a free slab ─▶ else one that another type has emptied (`reclaim`) ─▶ else the pool grows. The bit is
+//!   unseen slots ─▶ else a free slab ─▶ else one that another type has emptied (`emptied`) ─▶ else the pool grows. The bit is
 //!   set in the image and logged with the rest
 //! - **Rule** bits are the truth, lists in memory are hints. What this transaction freed, and what was freed but is not durable
 //!   yet, is not taken again: an abort or a crash would need what was there

@@ -21,15 +21,11 @@ impl Tx<'_> {
     /// Takes a slab for slots that another type has emptied; None when there is none.
     #[cold]
     pub(super) fn take_emptied(&mut self) -> Option<u64> {
-        let (mut latest, durable) = (0, self.store.shared.durable());
-        for section in 0..self.store.sections.len() as u16 {
-            let Some(held) = self.held.get(section) else { continue };
-            search(held, section, &self.store.image);
-            latest = held.emptied.values().copied().fold(latest, u64::max);
-        }
-        let sections = 0..self.store.sections.len() as u16;
+        let (sections, durable) = (0..self.store.sections.len() as u16, self.store.shared.durable());
         let mut found = sections.clone().find_map(|section| self.take_one(section, durable));
-        if found.is_none() && latest > durable {
+        if found.is_none() {
+            let positions = |section| self.held.get(section)?.emptied.values().copied().max();
+            let latest = sections.clone().filter_map(positions).max().filter(|latest| *latest > durable)?;
             // Rather than growing, wait until what was freed lately is durable. If that fails the pool stops.
             self.store.flush(latest).ok()?;
             found = sections.into_iter().find_map(|section| self.take_one(section, latest));
@@ -43,6 +39,7 @@ impl Tx<'_> {
 
     fn take_one(&mut self, section: u16, durable: u64) -> Option<u64> {
         let held = self.held.get(section)?;
+        search(held, section, &self.store.image);
         let mut kept = Vec::new();
         let found = loop {
             let Some((slab, position)) = held.emptied.pop_first() else { break None };

@@ -196,8 +196,17 @@ impl Table {
         while page < end {
             let chunk = page / CHUNK_PAGES;
             let part = page..end.min((chunk + 1) * CHUNK_PAGES);
-            mapped += part.clone().filter(|page| self.is_mapped(*page)).count();
             let of_all = &self.chunk(chunk).access;
+            mapped += match of_all.load(Ordering::Relaxed) {
+                BY_PAGE => part.clone().filter(|page| self.is_mapped(*page)).count(),
+                all => {
+                    if all & MAPPED != 0 {
+                        part.len()
+                    } else {
+                        0
+                    }
+                }
+            };
             if part.len() == CHUNK_PAGES {
                 of_all.store(access, Ordering::Release);
             } else if of_all.load(Ordering::Relaxed) != access {
