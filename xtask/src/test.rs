@@ -3,6 +3,7 @@
 //!
 //! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
 //!   what the failed ones printed ─▶ documentation tests
+//! - **Alone** programs that compare measured times ([`ALONE`]) run after the others, test by test: who shares a core measures that
 //! - **Order** a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
 //! - **Why** `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features.
 //!   With the same cargo arguments the same programs run again under other masks, without a build
@@ -18,6 +19,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::Failure;
+
+/// Programs that compare measured times.
+const ALONE: [&str; 1] = ["lab/cli:record"];
 
 /// Choice of tests, and cargo's arguments.
 #[derive(Default)]
@@ -35,6 +39,16 @@ struct Program {
     /// As cargo calls the target.
     name: String,
     path: PathBuf,
+}
+
+impl Program {
+    fn title(&self) -> String {
+        format!("{}:{}", self.folder, self.name)
+    }
+
+    fn is_alone(&self) -> bool {
+        ALONE.contains(&&*self.title())
+    }
 }
 
 impl Options {
@@ -77,24 +91,25 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     }
     let (root, libraries) = (root()?, libraries()?);
     let (next, failed, total) = (AtomicUsize::new(0), Mutex::new(Vec::new()), programs.len());
+    let (alone, programs): (Vec<Program>, Vec<Program>) = programs.into_iter().partition(Program::is_alone);
+    let run_one = |program: &Program| {
+        let started = Instant::now();
+        let output = command(&root.join(&program.folder), program, &libraries, &options.skip).output();
+        if !report(program, started.elapsed().as_secs_f64(), &output) {
+            failed.lock().expect("nobody panics").push(program.title());
+        }
+    };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores.min(total) {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let started = Instant::now();
-                    let output =
-                        command(&root.join(&program.folder), program, &libraries, &options.skip).output();
-                    if !report(program, started.elapsed().as_secs_f64(), &output) {
-                        failed
-                            .lock()
-                            .expect("nobody panics")
-                            .push(format!("{}:{}", program.folder, program.name));
-                    }
+                    run_one(program);
                 }
             });
         }
     });
+    alone.iter().for_each(run_one);
     let failed = failed.into_inner().expect("nobody panics");
     if !failed.is_empty() {
         return Err(Failure::Broken(format!(
@@ -168,6 +183,9 @@ fn command(folder: &Path, program: &Program, libraries: &OsString, skip: &[Strin
     for name in skip {
         command.args(["--skip", name]);
     }
+    if program.is_alone() {
+        command.arg("--test-threads=1");
+    }
     command.env("LD_LIBRARY_PATH", libraries).env("CARGO_MANIFEST_DIR", folder);
     // The libraries of this build lie beside its test programs.
     command.env("MEMLIFT_BUILT", program.path.parent().expect("cargo gives whole paths"));
@@ -178,7 +196,7 @@ fn command(folder: &Path, program: &Program, libraries: &OsString, skip: &[Strin
 /// A line for what passed, everything for what did not.
 fn report(program: &Program, seconds: f64, output: &std::io::Result<Output>) -> bool {
     let mut out = std::io::stdout().lock();
-    let title = format!("{}:{}", program.folder, program.name);
+    let title = program.title();
     let passed = match output {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout);
