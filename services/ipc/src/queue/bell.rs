@@ -4,7 +4,7 @@
 //! - **Flow** a member asks for it ─▶ the queue is marked as watched ─▶ the put that ends emptiness rings, the take that begins it silences
 //! - **Layout** an eventfd that goes along with the memfd; its count says nothing, only whether it is zero
 //! - **Order** both happen under the queue's lock, ringing before the item is there. So a member that dies in between leaves a bell that
-//!   rings for nothing, never an item without a bell; who then finds the queue empty silences it
+//!   rings for nothing, never an item without a bell; who hears it looks under the lock, and silences it if the queue is empty
 //! - **Not here** queues that nobody watches: they make no system call for it
 
 use crate::error::Error;

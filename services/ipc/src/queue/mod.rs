@@ -514,9 +514,15 @@ impl Queue {
         let own = self.0.own()?;
         let head = self.0.head();
         loop {
-            if !self.is_empty() {
+            let now = Instant::now();
+            let is_last = until.is_some_and(|until| until <= now);
+            // The bell rings before its item is there, and for nothing if the putter then dies: who heard it looks under the lock.
+            if !self.is_empty() || is_last && head.watched.load(Ordering::Relaxed) != 0 {
                 let taken = self.0.locked_until(own, until, |table| {
-                    let Some((place, label)) = table.take(own.member.identity)? else { return Ok(None) };
+                    let Some((place, label)) = table.take(own.member.identity)? else {
+                        table.settle_bell();
+                        return Ok(None);
+                    };
                     if place.bytes > INLINE_BYTES {
                         return Ok(Some((place, label, None)));
                     }
@@ -542,26 +548,13 @@ impl Queue {
                     return Ok(Some(Item { held, label }));
                 }
             }
-            let now = Instant::now();
-            if until.is_some_and(|until| until <= now) {
-                self.quiet(own, until)?;
+            if is_last {
                 return Ok(None);
             }
             let parker = CounterParker::new(&head.items, &head.items_sleepers);
             let soon = until.map_or(now + WAKE, |until| until.min(now + WAKE));
             self.0.wait(&own.getter, &parker, || !self.is_empty(), Some(soon))?;
         }
-    }
-
-    /// Silences a bell that rings for nothing: a member died as it rang it.
-    fn quiet(&self, own: &Own, until: Option<Instant>) -> Result<(), Error> {
-        if self.0.head().watched.load(Ordering::Relaxed) != 0 {
-            self.0.locked_until(own, until, |table| {
-                table.settle_bell();
-                Ok(())
-            })?;
-        }
-        Ok(())
     }
 
     fn block(&self, place: &Place) -> Result<memlift_ground::region::Window<'_>, Error> {
