@@ -32,7 +32,7 @@ pub fn header(header: &Header) -> Value {
         "version": memlift::persist::layout::MAJOR, "uuid": uuid, "mechanism": mechanism(header), "lanes": header.lanes,
         "lane_bytes": header.lane_bytes, "heap_start": header.heap_start, "heap_bytes": header.heap_bytes,
         "sections": header.sections, "generation": header.generation, "epoch": header.epoch, "clean": header.clean,
-        "devices": header.devices,
+        "devices": header.devices, "checksums": header.has_checksums(),
     })
 }
 
@@ -100,6 +100,7 @@ pub fn text(path: &Path, report: &Report) -> String {
                     ),
                 );
             }
+            line("checksums", if header.has_checksums() { "of each page" } else { "none" }.to_owned());
             let all = u64::from(header.lanes) * header.lane_bytes;
             let filled: u64 = report.lanes.iter().map(|lane| lane.bytes).sum();
             let (lanes, each) = (header.lanes, print::bytes(header.lane_bytes));

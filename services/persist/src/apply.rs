@@ -14,6 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::apply_behind::Flight;
+use crate::checksums::Taken;
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::layout::LaneHead;
@@ -33,6 +34,8 @@ pub(crate) struct Applier {
     /// By lane: the head that is written next is number `turn % 2`.
     pub turns: Vec<u64>,
     pub counters: Counters,
+    /// Slabs whose pages have to be summed before what was stored hardens.
+    pub taken: Taken,
     /// The batch of `apply_behind` that is under way, if there is one.
     pub flight: Option<Flight>,
 }
@@ -115,7 +118,7 @@ impl Store {
                 return Ok(any);
             };
             let record = lane.published(position, u64::from(header.bytes));
-            self.apply_record(record, &mut applier.counters).map_err(|error| self.stop(error))?;
+            self.apply_record(record, applier).map_err(|error| self.stop(error))?;
             applier.positions[at] = position + u64::from(header.bytes);
             applier.applied = wanted;
             wanted += 1;
@@ -124,16 +127,27 @@ impl Store {
     }
 
     /// Stores what a record says to its place.
-    pub(crate) fn apply_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
+    pub(crate) fn apply_record(&self, record: &[u8], applier: &mut Applier) -> Result<()> {
         let header = record::header(record);
         match (header.kind, &self.shadow) {
             (RECORD_PAGES, Some(shadow)) => shadow.write().apply(record),
-            (RECORD_LINES, _) => self.apply_lines(record, counters),
-            _ => self.apply_ranges(record, counters),
+            (RECORD_LINES, _) => self.apply_lines(record, applier),
+            _ => self.apply_ranges(record, applier),
         }
     }
 
-    fn apply_lines(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
+    /// Brings bytes of the heap to their place.
+    #[inline]
+    fn place(&self, offset: u64, bytes: &[u8], applier: &mut Applier) -> Result<()> {
+        let counters = &mut applier.counters;
+        if let Some(checksums) = &self.checksums {
+            let is_body = |zone| self.image.is_body(zone);
+            checksums.change(&self.medium, offset, bytes, is_body, &mut applier.taken, counters)?;
+        }
+        self.medium.place(self.heap_start + offset, bytes, counters)
+    }
+
+    fn apply_lines(&self, record: &[u8], applier: &mut Applier) -> Result<()> {
         let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
         let mut at = HEADER_BYTES as usize;
         for _ in 0..record::entries(record) {
@@ -143,9 +157,9 @@ impl Store {
                 // Lines side by side are one store.
                 let first = lines.trailing_zeros();
                 let count = (lines >> first).trailing_ones();
-                let place = self.heap_start + page * PAGE_BYTES as u64 + u64::from(first) * 64;
+                let offset = page * PAGE_BYTES as u64 + u64::from(first) * 64;
                 let bytes = count as usize * 64;
-                self.medium.place(place, &record[at..at + bytes], counters)?;
+                self.place(offset, &record[at..at + bytes], applier)?;
                 at += bytes;
                 lines &= u64::MAX.checked_shl(first + count).unwrap_or(0);
             }
@@ -153,13 +167,12 @@ impl Store {
         Ok(())
     }
 
-    fn apply_ranges(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
+    fn apply_ranges(&self, record: &[u8], applier: &mut Applier) -> Result<()> {
         let mut at = HEADER_BYTES as usize;
         for _ in 0..record::entries(record) {
             let word = RangeWord(u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes")));
             let bytes = word.length();
-            let place = self.heap_start + word.offset();
-            self.medium.place(place, &record[at + 8..at + 8 + bytes as usize], counters)?;
+            self.place(word.offset(), &record[at + 8..at + 8 + bytes as usize], applier)?;
             at += 8 + bytes as usize;
         }
         Ok(())
@@ -169,6 +182,9 @@ impl Store {
     pub fn settle(&self, applier: &mut Applier, before: &[u64]) -> Result<()> {
         if let Some(shadow) = &self.shadow {
             shadow.write().store(&self.medium, &mut applier.counters)?;
+        }
+        if let Some(checksums) = &self.checksums {
+            checksums.renew_taken(&self.medium, &mut applier.taken, &mut applier.counters)?;
         }
         self.medium.harden(&mut applier.counters)?;
         for at in (0..before.len()).filter(|at| applier.positions[*at] != before[*at]) {

@@ -86,7 +86,7 @@ impl Store {
             Work::Later(records) => {
                 for (at, position, bytes) in records {
                     let record = self.record(at, position, bytes);
-                    self.apply_record(record, &mut applier.counters).map_err(|error| self.stop(error))?;
+                    self.apply_record(record, applier).map_err(|error| self.stop(error))?;
                 }
             }
             Work::Queued(ticket) => {

@@ -17,10 +17,11 @@ pub(crate) mod owned;
 pub(crate) mod snapshot;
 pub(crate) mod types;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::catalog::Catalog;
+use crate::checksums::{Checksums, Expected, PAGE, SLAB_PAGES, used_pages};
 use crate::error::Result;
 use crate::layout::{CATALOG_BYTES, CATALOG_START, Entry, Header, SLAB_BYTES};
 use crate::medium::Guarantee;
@@ -61,6 +62,8 @@ pub enum Part {
     Root,
     /// Pointers and what they lead to.
     Objects,
+    /// Pages of the heap and their checksums.
+    Pages,
 }
 
 impl Part {
@@ -75,6 +78,7 @@ impl Part {
             Part::Bitmap => "bitmap",
             Part::Root => "root",
             Part::Objects => "objects",
+            Part::Pages => "pages",
         }
     }
 }
@@ -137,6 +141,8 @@ pub struct Report {
     pub slabs: (u64, u64),
     /// Types, those with most bytes first.
     pub types: Vec<TypeUsage>,
+    /// True if the pages of the heap have checksums.
+    pub checksums: bool,
     /// The root object: its place in the heap and its type.
     pub root: Option<(u64, String)>,
     /// Faults and notes, damage first.
@@ -229,6 +235,7 @@ fn examine(files: &impl Files, pointers: bool) -> Result<Report> {
         waiting: (0, 0),
         slabs: (0, 0),
         types: Vec::new(),
+        checksums: false,
         root: None,
         findings: Vec::new(),
     };
@@ -397,6 +404,7 @@ fn heap(
         let place = one.proposed.first().map(|(offset, _)| in_file(*offset));
         findings.damage(Part::Directory, place, one.what);
     }
+    pages(snapshot, &header, &directory, &marked, &types, report, findings)?;
     let (heap, beyond) = Heap::new(snapshot, directory, &types)?;
     for one in beyond {
         let what = format!("slab {} has bits for slots that it does not have", one.slab);
@@ -420,6 +428,44 @@ fn heap(
     if pointers {
         walk(&heap, root, findings)?;
         structures(&heap, &header, findings)?;
+    }
+    Ok(())
+}
+
+/// Compares the pages that are in use with their checksums.
+fn pages(
+    snapshot: &Snapshot,
+    header: &Header,
+    directory: &[Entry],
+    marked: &BTreeSet<u64>,
+    types: &Types,
+    report: &mut Report,
+    findings: &mut Findings,
+) -> Result<()> {
+    let checksums = match Checksums::read(&snapshot.medium, header) {
+        Ok(Some(checksums)) => checksums,
+        Ok(None) => return Ok(()),
+        Err(error) => {
+            findings.damage(Part::Pages, None, error.to_string());
+            return Ok(());
+        }
+    };
+    report.checksums = true;
+    let home = snapshot.home()?;
+    for page in used_pages(directory, marked) {
+        if checksums.holds(&snapshot.medium, page)? {
+            continue;
+        }
+        let entry = directory[(page / SLAB_PAGES) as usize];
+        let holds = match entry.tag {
+            0 | Entry::TAG_SYSTEM => "the directory of slabs".to_owned(),
+            tag => types.name(tag),
+        };
+        let what = match checksums.expected(&snapshot.medium, page)? {
+            Expected::Sum(_) => format!("4096 bytes of {holds} do not have their checksum"),
+            Expected::Unknown => format!("the checksum of 4096 bytes of {holds} is damaged"),
+        };
+        findings.damage(Part::Pages, home.place(page * PAGE), what);
     }
     Ok(())
 }

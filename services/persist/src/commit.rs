@@ -316,7 +316,11 @@ impl Store {
     #[inline(always)]
     pub fn relieve(&self, used: u64, capacity: u64) -> Result<()> {
         if used > capacity / 2 {
-            return if self.options.apply_behind { self.apply_behind() } else { self.apply() };
+            return if self.options.apply_behind && self.checksums.is_none() {
+                self.apply_behind()
+            } else {
+                self.apply()
+            };
         }
         Ok(())
     }

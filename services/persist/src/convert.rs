@@ -17,12 +17,13 @@ use crate::check::directory_words;
 use crate::check::home::Home;
 use crate::check::snapshot::Snapshot;
 use crate::check::types::Types;
+use crate::checksums::{Checksums, Plan};
 use crate::error::{Error, Result};
 use crate::fresh::Fresh;
 use crate::heap::is_system;
 use crate::layout::{
-    BODIES_BYTES, BODIES_OFFSET, CATALOG_BYTES, CATALOG_START, Entry, FEATURE_SPANS, Header, SLAB_BYTES,
-    ZONE_SLABS,
+    BODIES_BYTES, BODIES_OFFSET, CATALOG_BYTES, CATALOG_START, Entry, FEATURE_CHECKSUMS, FEATURE_SPANS,
+    Header, SLAB_BYTES, ZONE_SLABS,
 };
 use crate::medium::{Counters, Mapped, Medium};
 use crate::open;
@@ -116,6 +117,7 @@ fn wanted(header: &Header, wish: &Conversion, directory: &[Entry]) -> Result<Opt
         mechanism,
         max_bytes: Options::default().max_bytes.max(heap_bytes),
         domain: Domain::Auto,
+        checksums: false, // they get their place when the heap is full
         ..Options::default()
     })
 }
@@ -132,7 +134,7 @@ fn fill(
     let failed = |action| move |source: std::io::Error| Error::File { action, path: path.to_owned(), source };
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(failed("open"))?;
     let bytes = file.metadata().map_err(failed("stat"))?.len();
-    let medium = Medium::Mapped(Mapped::new(file, path, bytes, Domain::Pages, true)?);
+    let medium = Medium::Mapped(Mapped::new(file, path, 2 * bytes, Domain::Pages, true)?);
     let mut new = crate::recover::read_header(&medium)?;
     let mut counters = Counters::default();
     let mut types = vec![0; CATALOG_BYTES as usize];
@@ -150,8 +152,29 @@ fn fill(
         copied += SLAB_BYTES;
     }
     bodies(&medium, &home, &mut new, directory, &mut counters)?;
+    if matches!(options.mechanism, Mechanism::Redo | Mechanism::Checkpoint) {
+        checksums(&medium, &mut new, directory, &mut counters)?;
+    }
     medium.harden(&mut counters)?;
     Ok((new, copied))
+}
+
+/// Gives every page in use its checksum, in new slabs behind the last one that is in use.
+fn checksums(medium: &Medium, new: &mut Header, directory: &[Entry], counters: &mut Counters) -> Result<()> {
+    let slabs = new.heap_bytes / SLAB_BYTES;
+    let used = |slab: u64| {
+        is_system(slab) || directory.get(slab as usize).is_some_and(|entry| entry.state != Entry::FREE)
+    };
+    let from = (0..slabs).rev().find(|slab| used(*slab)).map_or(0, |last| last + 1);
+    let plan = Plan::new(slabs, from, None, 0);
+    new.heap_bytes = plan.slabs * SLAB_BYTES;
+    new.incompat |= FEATURE_CHECKSUMS;
+    (new.checksum_index, new.checksum_chunks) = (plan.index as u32, plan.chunks.len() as u32);
+    new.generation += 1;
+    medium.grow(new.file_bytes())?;
+    Checksums::make(medium, new, &plan, used, counters)?;
+    medium.harden(counters)?;
+    crate::store::write_header(medium, new, counters)
 }
 
 /// Marks the zones that have no directory; idle ones get one: they were not copied.

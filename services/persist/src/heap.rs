@@ -121,6 +121,15 @@ impl FreeSlabs {
         self.hint = self.hint.min(first as usize / 64);
     }
 
+    /// Takes slabs out that nobody may take; false: one of them is not free.
+    pub fn withhold(&mut self, first: u64, count: u64) -> bool {
+        let free = (first..first + count).all(|slab| self.is_free(slab));
+        for slab in (first..first + count).filter(|_| free) {
+            self.words[slab as usize / 64] &= !(1 << (slab % 64));
+        }
+        free
+    }
+
     fn is_free(&self, slab: u64) -> bool {
         slab < self.slabs && self.words[slab as usize / 64] >> (slab % 64) & 1 == 1
     }

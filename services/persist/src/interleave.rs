@@ -28,7 +28,7 @@ fn wrong<T>(what: String) -> Result<T> {
 }
 
 /// The header of a new interleaved pool, as device 0 has it.
-pub(crate) fn new_header(options: &Options, devices: usize, uuid: [u8; 16]) -> Result<Header> {
+pub(crate) fn new_header(options: &Options, devices: usize, pages: bool, uuid: [u8; 16]) -> Result<Header> {
     if !(2..=DEVICES_MAX).contains(&devices) {
         return wrong(format!("a pool of {devices} files: 1 to {DEVICES_MAX} are possible"));
     }
@@ -42,7 +42,7 @@ pub(crate) fn new_header(options: &Options, devices: usize, uuid: [u8; 16]) -> R
     if !stripe_fits(stripe) {
         return wrong(format!("stripe_bytes: {stripe} (a power of two from {STRIPE_MIN} to {STRIPE_MAX})"));
     }
-    let header = open::new_header(options, uuid)?;
+    let header = open::new_header(options, pages, uuid)?;
     if header.heap_bytes.div_ceil(stripe) > MAPPINGS_MAX {
         let least = (header.heap_bytes / MAPPINGS_MAX).next_power_of_two();
         return wrong(format!(
@@ -68,7 +68,6 @@ impl Drop for Files<'_> {
 
 /// Makes the files of a new pool.
 fn create(paths: &[&Path], options: &Options) -> Result<()> {
-    let header = new_header(options, paths.len(), open::random_uuid()?)?;
     for (at, path) in paths.iter().enumerate() {
         if paths[..at].contains(path) {
             return wrong(format!("{} is named twice: each device is a file of its own", path.display()));
@@ -77,6 +76,8 @@ fn create(paths: &[&Path], options: &Options) -> Result<()> {
             return Err(Error::Exists { path: path.to_path_buf() });
         }
     }
+    let pages = open::pages(&Fresh::file(paths[0])?, paths[0], options)?;
+    let header = new_header(options, paths.len(), pages, open::random_uuid()?)?;
     let geometry = Geometry::of(&header)?;
     let mut all = Vec::new();
     let mut devices = Vec::new();

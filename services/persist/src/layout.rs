@@ -39,6 +39,8 @@ pub const CATALOG_BYTES: u64 = 64 << 10;
 pub const SLAB_BYTES: u64 = 16 << 10;
 /// Bytes of a zone: one directory and its slabs.
 pub const ZONE_BYTES: u64 = 64 << 20;
+/// Most parts that the checksums of pages can have: a slab names them.
+pub const CHECKSUM_CHUNKS_MAX: u32 = (SLAB_BYTES / 8) as u32;
 /// Slabs of a whole zone, its directory's own included.
 pub const ZONE_SLABS: u64 = ZONE_BYTES / SLAB_BYTES;
 /// Slabs that hold a zone's directory.
@@ -64,8 +66,10 @@ pub const HEAP_BYTES_MIN: u64 = (SUPERBLOCK_SLAB + 2) * SLAB_BYTES;
 pub const FEATURE_SPANS: u32 = 1;
 /// Feature: log records say how far their lane was durable. A program that does not know it would take them for torn.
 pub const FEATURE_CLAIMS: u32 = 2;
+/// Feature: pages of the heap have checksums. A program that does not know it would change pages and not their checksums.
+pub const FEATURE_CHECKSUMS: u32 = 4;
 /// Features without which a program must not open the pool.
-pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS;
+pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS | FEATURE_CHECKSUMS;
 /// Features without which a program must not write to the pool.
 pub const RO_COMPAT_KNOWN: u32 = 0;
 
@@ -104,6 +108,10 @@ pub struct Header {
     pub devices: u16,
     /// Bytes of the heap that lie in one file before the next file's turn.
     pub stripe_bytes: u64,
+    /// Slab that names the places of the checksums of pages; 0: there are none.
+    pub checksum_index: u32,
+    /// Places that it names.
+    pub checksum_chunks: u32,
 }
 
 const FIELDS_BYTES: usize = 128;
@@ -130,6 +138,8 @@ impl Header {
         bytes[96..98].copy_from_slice(&self.device.to_le_bytes());
         bytes[98..100].copy_from_slice(&self.devices.to_le_bytes());
         bytes[104..112].copy_from_slice(&self.stripe_bytes.to_le_bytes());
+        bytes[112..116].copy_from_slice(&self.checksum_index.to_le_bytes());
+        bytes[116..120].copy_from_slice(&self.checksum_chunks.to_le_bytes());
         let crc = crc32c(&[&bytes[..8], &bytes[12..]]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -171,6 +181,8 @@ impl Header {
             device: u16::from_le_bytes([bytes[96], bytes[97]]),
             devices: u16::from_le_bytes([bytes[98], bytes[99]]),
             stripe_bytes: u64_at(104),
+            checksum_index: u32_at(112),
+            checksum_chunks: u32_at(116),
         };
         if header.incompat & !INCOMPAT_KNOWN != 0 {
             return Err(Error::Feature { bits: header.incompat & !INCOMPAT_KNOWN });
@@ -210,6 +222,13 @@ impl Header {
             && self.devices >= 1
             && self.device < self.devices
             && (self.devices == 1 || (self.stripe_bytes >= 4096 && self.stripe_bytes.is_power_of_two()));
+        let index = u64::from(self.checksum_index);
+        let rest_fits = rest_fits
+            && (!self.has_checksums()
+                || ((SUPERBLOCK_SLAB + 1..self.heap_bytes / SLAB_BYTES).contains(&index)
+                    && index % ZONE_SLABS >= DIRECTORY_SLABS
+                    && (1..=CHECKSUM_CHUNKS_MAX).contains(&self.checksum_chunks)
+                    && self.mechanism.is_multiple_of(2)));
         if heap_fits && rest_fits {
             return Ok(());
         }
@@ -219,6 +238,17 @@ impl Header {
     /// Returns true if there may be objects of more than a zone.
     pub fn has_spans(&self) -> bool {
         self.incompat & FEATURE_SPANS != 0
+    }
+
+    /// Returns true if the pages of the heap have checksums.
+    pub fn has_checksums(&self) -> bool {
+        self.incompat & FEATURE_CHECKSUMS != 0
+    }
+
+    /// The same pool without checksums.
+    pub fn without_checksums(self) -> Header {
+        let incompat = self.incompat & !FEATURE_CHECKSUMS;
+        Header { incompat, checksum_index: 0, checksum_chunks: 0, ..self }
     }
 
     /// Where a lane starts in the file.
@@ -416,6 +446,8 @@ mod tests {
             device: 0,
             devices: 1,
             stripe_bytes: 0,
+            checksum_index: 0,
+            checksum_chunks: 0,
         }
     }
 

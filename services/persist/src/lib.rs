@@ -52,6 +52,7 @@ mod biased;
 mod catalog;
 pub mod check;
 mod checkpoint;
+mod checksums;
 mod commit;
 pub mod convert;
 pub mod dump;
@@ -95,6 +96,7 @@ mod tail;
 mod trim;
 mod tx;
 mod undo;
+mod verify;
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]
 mod view;
 #[expect(unsafe_code, reason = "loads and stores words where a slice would be copied in larger pieces")]

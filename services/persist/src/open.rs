@@ -19,12 +19,14 @@ use rustix::io::Errno;
 use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
+use crate::checksums::{Checksums, Plan};
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, is_system, walk};
 use crate::image::{Image, Kind};
 use crate::layout::{
-    Entry, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead, SLAB_BYTES, ZONE_SLABS,
+    Entry, FEATURE_CHECKSUMS, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead,
+    SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS,
 };
 use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};
@@ -33,12 +35,13 @@ use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::span::Covered;
 use crate::store::{Parts, Store};
+use crate::verify;
 
 /// Alignment of heaps in the file, in bytes, unless they are small.
 const ALIGN: u64 = 2 << 20;
 
-/// The header of a new pool.
-pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
+/// The header of a new pool. `pages`: they are what becomes durable.
+pub(crate) fn new_header(options: &Options, pages: bool, uuid: [u8; 16]) -> Result<Header> {
     let wrong = |what: String| Err(Error::Argument { what });
     if !(2..=LANES_MAX).contains(&options.lanes) {
         return wrong(format!("lanes: {} (2 to {LANES_MAX} are possible)", options.lanes));
@@ -79,8 +82,31 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
         device: 0,
         devices: 1,
         stripe_bytes: 0,
+        checksum_index: 0,
+        checksum_chunks: 0,
     };
-    Ok(header)
+    let possible = pages && matches!(options.mechanism, Mechanism::Redo | Mechanism::Checkpoint);
+    Ok(if possible && options.checksums { with_checksums(&header) } else { header })
+}
+
+/// The places of the checksums of a heap without objects: its first slabs.
+fn checksum_plan(heap_bytes: u64) -> Plan {
+    Plan::new(heap_bytes / SLAB_BYTES, SUPERBLOCK_SLAB + 1, None, 0)
+}
+
+fn with_checksums(header: &Header) -> Header {
+    // One slab at least is for objects.
+    let plan = match checksum_plan(header.heap_bytes) {
+        plan if plan.end < plan.slabs => plan,
+        plan => checksum_plan((plan.slabs + 1) * SLAB_BYTES),
+    };
+    Header {
+        incompat: header.incompat | FEATURE_CHECKSUMS,
+        checksum_index: plan.index as u32,
+        checksum_chunks: plan.chunks.len() as u32,
+        heap_bytes: plan.slabs * SLAB_BYTES,
+        ..*header
+    }
 }
 
 /// Writes an empty pool to a medium that is zero and long enough. Durable when its maker has synced the file, which it does
@@ -98,6 +124,9 @@ pub(crate) fn format(medium: &Medium, header: &Header) -> Result<()> {
         let offset = header.heap_start + Entry::offset(slab);
         medium.store(offset, &word.to_le_bytes(), &mut counters)?;
         medium.store(offset + 8, &rest.to_le_bytes(), &mut counters)?;
+    }
+    if header.has_checksums() {
+        Checksums::make(medium, header, &checksum_plan(header.heap_bytes), is_system, &mut counters)?;
     }
     for place in [header.generation, header.generation + 1] {
         if matches!(medium, Medium::Striped(_)) {
@@ -118,13 +147,20 @@ pub(crate) fn random_uuid() -> Result<[u8; 16]> {
 
 /// Makes the file of a new pool.
 pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
-    let header = new_header(options, random_uuid()?)?;
     let fresh = Fresh::file(path)?;
+    let header = new_header(options, pages(&fresh, path, options)?, random_uuid()?)?;
     let file = fresh.open()?;
     allocate(&file, path, header.file_bytes(), LANES_START, header.allocated_from())?;
     let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;
     format(&Medium::Mapped(mapped), &header)?;
     fresh.publish()
+}
+
+/// Returns true if pages, and not lines, are what becomes durable in a new file.
+pub(crate) fn pages(fresh: &Fresh, path: &Path, options: &Options) -> Result<bool> {
+    let file = fresh.open()?;
+    file.set_len(LANES_START).map_err(file_error("size", path))?;
+    Ok(Medium::Mapped(Mapped::new(file, path, LANES_START, options.domain, true)?).pages())
 }
 
 /// Makes a new file `bytes` long, with zeros up to `zeros` and blocks from `from` on. The lanes in between get blocks as far as
@@ -309,6 +345,12 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     let mut odd = None;
     let mut run = Run::default();
     let mut covered = Covered::read(&image, &header)?;
+    let checksums = Checksums::read(&medium, &header)?;
+    if let Some(checksums) = &checksums
+        && let Some(page) = checksums.odd_system_page(&medium, slabs, |zone| image.is_body(zone))?
+    {
+        return Err(verify::damaged(page));
+    }
     walk(&image, 0, slabs, |slab, entry| match entry.state {
         _ if !run.goes_on(slab, entry) => odd = Some(slab),
         _ if covered.within(slab) => odd = odd.or((entry != Entry::default()).then_some(slab)),
@@ -341,6 +383,11 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
     }
     covered.idle.iter().for_each(|zone| free_slabs.give_idle(*zone));
+    for (first, count) in checksums.iter().flat_map(Checksums::slabs) {
+        if !free_slabs.withhold(first, count) {
+            return Err(Error::corrupt(format!("slab {first} has an object, and checksums of pages")));
+        }
+    }
     sizes_fit(&image, slabs, &types)?;
     let sequence = applier.applied;
     let sections = sections.into_iter().map(Biased::new).collect();
@@ -357,6 +404,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         free_slabs,
         catalog,
         shadow,
+        checksums,
     };
     let store = Store::new(parts)?;
     store.running()?;

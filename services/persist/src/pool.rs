@@ -250,7 +250,7 @@ impl View for Reader<'_> {
     #[inline]
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
         let has = |section| self.held.has(section);
-        let place = locate(&self.store.image, offset, bytes, align, tag, has, name)?;
+        let place = locate(self.store, offset, bytes, align, tag, has, name)?;
         Ok(self.store.image.at(place.offset))
     }
 

@@ -69,7 +69,7 @@ fn some(store: &Store) -> Result<u64> {
             while found.len() < SOME
                 && let Some((slab, _)) = held.emptied.pop_first()
             {
-                if is_left(&store.image, slab, section) {
+                if is_left(&store.image, slab, section) && store.is_verified(slab) {
                     found.push(slab);
                 }
             }

@@ -16,6 +16,7 @@
 #![expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 
 use crate::apply::Applier;
+use crate::checksums::Checksums;
 use crate::error::{Error, Result};
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
@@ -325,6 +326,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
         applied: last,
         turns,
         counters: Counters::default(),
+        taken: Vec::new(),
         flight: None,
     };
     if !write {
@@ -339,19 +341,29 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
         return Ok(State { header, positions, applier, recovered, lost, shadow });
     }
     // All are checked before the first is stored.
+    let mut ranges = Vec::new();
     for store in [false, true] {
+        ranges.clear();
         for one in &found {
             let record = record_of(one, &rings);
             match &mut shadow {
                 Some(shadow) if store => shadow.apply(record)?,
                 Some(_) => {}
-                None => replay(medium, &header, record, &one.header, store, &mut applier.counters)?,
+                None => {
+                    replay(medium, &header, record, &one.header, store, &mut ranges, &mut applier.counters)?;
+                }
             }
         }
     }
     if let Some(shadow) = &mut shadow {
         shadow.store(medium, &mut applier.counters)?;
         shadow.settle();
+    }
+    if let Some(checksums) = Checksums::read(medium, &header)? {
+        checksums.recovered(medium, &header, &ranges, &mut applier.counters)?;
+        if !header.clean {
+            checksums.renew_bodies(medium, &mut applier.counters)?;
+        }
     }
     medium.harden(&mut applier.counters)?;
     for lane in 0..header.lanes {
@@ -380,13 +392,14 @@ fn write_head(medium: &Medium, lane: u32, applier: &mut Applier, head: LaneHead)
     Ok(())
 }
 
-/// Checks a record's ranges against the heap, and with `store` stores them.
+/// Checks a record's ranges against the heap, lists them, and with `store` stores them.
 fn replay(
     medium: &Medium,
     header: &Header,
     record: &[u8],
     about: &RecordHeader,
     store: bool,
+    ranges: &mut Vec<(u64, u64)>,
     counters: &mut Counters,
 ) -> Result<()> {
     let u64_at = |at: usize| {
@@ -398,6 +411,7 @@ fn replay(
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > header.heap_bytes) {
             return Err(Error::corrupt("a log record names bytes outside the heap"));
         }
+        ranges.push((offset, data.len() as u64));
         if store {
             medium.store(header.heap_start + offset, data, counters)?;
             medium.write_back(header.heap_start + offset, data.len() as u64, counters);

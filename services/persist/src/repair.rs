@@ -22,6 +22,7 @@ use crate::check::owned;
 use crate::check::snapshot::{Snapshot, lock_file};
 use crate::check::types::Types;
 use crate::check::{self, Files, Part, Report, directory_words, family, lanes};
+use crate::checksums::{Checksums, PAGE, used_pages};
 use crate::error::{Error, Result};
 use crate::fresh::Fresh;
 use crate::interleave;
@@ -162,6 +163,8 @@ struct Mend {
     header: Header,
     changes: Vec<Change>,
     counters: Counters,
+    /// Pages of the heap that were changed: their checksums have to follow.
+    pages: BTreeSet<u64>,
 }
 
 fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
@@ -189,13 +192,14 @@ fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
         })?;
         (medium, header)
     };
-    let mut mend = Mend { medium, header, changes, counters: Counters::default() };
+    let mut mend = Mend { medium, header, changes, counters: Counters::default(), pages: BTreeSet::new() };
     mend.epoch()?;
     mend.headers()?;
     mend.heads()?;
+    mend.checksums()?;
     mend.log(loss)?;
     mend.catalog()?;
-    mend.heap(paths)?;
+    mend.heap(paths, loss)?;
     mend.close()?;
     Ok(mend.changes)
 }
@@ -243,6 +247,45 @@ impl Mend {
         self.header.epoch = epoch;
         self.header.generation += 1;
         crate::store::write_header(&self.medium, &self.header, &mut self.counters)
+    }
+
+    /// Without the places of its checksums, a pool has none.
+    fn checksums(&mut self) -> Result<()> {
+        if Checksums::read(&self.medium, &self.header).is_ok() {
+            return Ok(());
+        }
+        let place = self.header.heap_start + u64::from(self.header.checksum_index) * SLAB_BYTES;
+        let what = "the places of the checksums of pages are damaged: there are none any more, until `pool convert` makes them anew";
+        self.change(Part::Pages, place, what);
+        self.header = self.header.without_checksums();
+        self.header.generation += 1;
+        crate::store::write_header(&self.medium, &self.header, &mut self.counters)?;
+        self.harden()
+    }
+
+    /// Stores to the heap.
+    fn put(&mut self, home: &Home, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.pages.insert(offset / PAGE);
+        home.store(&self.medium, offset, bytes, &mut self.counters)
+    }
+
+    /// Sums the pages that were changed. Where the caller accepts the loss, what is in damaged pages holds from now on.
+    fn sums(&mut self, directory: &[Entry], marked: &BTreeSet<u64>, loss: Loss) -> Result<()> {
+        let Some(checksums) = Checksums::read(&self.medium, &self.header)? else { return Ok(()) };
+        for page in std::mem::take(&mut self.pages) {
+            checksums.renew(&self.medium, page, &mut self.counters)?;
+        }
+        if loss == Loss::Refuse {
+            return Ok(());
+        }
+        for page in used_pages(directory, marked) {
+            if !checksums.holds(&self.medium, page)? {
+                let what = "it does not have its checksum: what it holds now is taken as it is, as accepted";
+                self.change(Part::Pages, self.header.heap_start + page * PAGE, what);
+                checksums.renew(&self.medium, page, &mut self.counters)?;
+            }
+        }
+        Ok(())
     }
 
     /// Both places get the header that holds.
@@ -418,7 +461,7 @@ impl Mend {
     }
 
     /// Directory and bitmaps.
-    fn heap(&mut self, paths: &[PathBuf]) -> Result<()> {
+    fn heap(&mut self, paths: &[PathBuf], loss: Loss) -> Result<()> {
         self.harden()?;
         let open = |path: &PathBuf| File::open(path).map_err(|source| failed("open", path, source));
         let mut snapshot = Snapshot::look_all(paths.iter().map(open).collect::<Result<_>>()?, paths)?;
@@ -433,7 +476,7 @@ impl Mend {
             let first = one.proposed.first().map_or(0, |(offset, _)| home.place(*offset));
             self.change(Part::Directory, first, one.what);
             for (offset, word) in one.proposed {
-                home.store(&self.medium, offset, &word.to_le_bytes(), &mut self.counters)?;
+                self.put(&home, offset, &word.to_le_bytes())?;
             }
         }
         let (heap, beyond) = Heap::new(&snapshot, directory, &types)?;
@@ -442,7 +485,7 @@ impl Mend {
                 let bits = (found ^ proposed).count_ones();
                 let what = format!("{bits} bits of slots that slab {} does not have were cleared", one.slab);
                 self.change(Part::Bitmap, home.place(offset), what);
-                home.store(&self.medium, offset, &proposed.to_le_bytes(), &mut self.counters)?;
+                self.put(&home, offset, &proposed.to_le_bytes())?;
             }
         }
         for one in heap.reach(true)?.dangling {
@@ -472,6 +515,7 @@ impl Mend {
             );
             self.mark(&home, place, false, what)?;
         }
+        self.sums(&heap.directory, &marked, loss)?;
         self.harden()
     }
 
@@ -486,7 +530,7 @@ impl Mend {
             return Ok(());
         }
         self.change(Part::Bitmap, home.place(offset), what);
-        home.store(&self.medium, offset, &after.to_le_bytes(), &mut self.counters)
+        self.put(home, offset, &after.to_le_bytes())
     }
 
     fn close(&mut self) -> Result<()> {

@@ -189,6 +189,9 @@ impl Store {
             self.image.write_words(at, &vec![0; bytes as usize / 8]);
             self.medium.store(self.heap_start + at, &vec![0; bytes as usize], &mut counters)?;
             self.medium.write_back(self.heap_start + at, bytes, &mut counters);
+            if let Some(checksums) = &self.checksums {
+                checksums.renew_slabs(&self.medium, at / SLAB_BYTES, bytes / SLAB_BYTES, &mut counters)?;
+            }
             self.medium.harden(&mut counters)?;
             self.set_body(zone, false, &mut counters)?;
         }
@@ -207,7 +210,11 @@ impl Store {
         let at = BODIES_OFFSET + zone / 64 * 8;
         let (word, bit) = (self.image.word(at), 1 << (zone % 64));
         let word = if body { word | bit } else { word & !bit };
-        self.medium.store(self.heap_start + at, &word.to_le_bytes(), counters)?;
+        let bytes = word.to_le_bytes();
+        if let Some(checksums) = &self.checksums {
+            checksums.change(&self.medium, at, &bytes, |_| false, &mut Vec::new(), counters)?;
+        }
+        self.medium.store(self.heap_start + at, &bytes, counters)?;
         self.medium.write_back(self.heap_start + at, 8, counters);
         self.image.set_word(at, word);
         Ok(())
@@ -220,6 +227,9 @@ impl Store {
             self.image.write_words(BODIES_OFFSET, &vec![0; zeros.len() / 8]);
             self.medium.store(self.heap_start + BODIES_OFFSET, &zeros, counters)?;
             self.medium.write_back(self.heap_start + BODIES_OFFSET, BODIES_BYTES, counters);
+            if let Some(checksums) = &self.checksums {
+                checksums.renew_bodies(&self.medium, counters)?;
+            }
             self.medium.harden(counters)?;
         }
         let mut header = lock(&self.header);

@@ -13,6 +13,7 @@ use crate::apply::Applier;
 use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::checkpoint::Dirty;
+use crate::checksums::Checksums;
 use crate::error::{Error, Result};
 use crate::flusher::Flusher;
 use crate::group::Shared;
@@ -25,6 +26,7 @@ use crate::options::{Mechanism, Options};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
+use crate::verify::Verified;
 use crate::writes::Writes;
 
 /// Heaps below this double when they grow.
@@ -52,6 +54,12 @@ pub(crate) struct Store {
     pub dirty: Biased<Dirty>,
     /// Shadow: the current copy of each page.
     pub shadow: Option<Biased<Shadow>>,
+    /// What each page of the heap should be.
+    pub checksums: Option<Checksums>,
+    /// Slabs whose pages are what they should be; None: there are no checksums.
+    pub verified: Option<Verified>,
+    /// Slabs that were scrubbed so far, with each round counted anew.
+    pub scrubbed: AtomicU64,
     /// The last sequence that was given out.
     pub sequence: AtomicU64,
     pub applier: Mutex<Applier>,
@@ -83,6 +91,7 @@ pub(crate) struct Parts {
     pub free_slabs: FreeSlabs,
     pub catalog: Catalog,
     pub shadow: Option<Shadow>,
+    pub checksums: Option<Checksums>,
 }
 
 impl Store {
@@ -99,6 +108,7 @@ impl Store {
             free_slabs,
             catalog,
             shadow,
+            checksums,
         } = parts;
         let mechanism = Mechanism::from_byte(header.mechanism)
             .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
@@ -111,6 +121,8 @@ impl Store {
         let limit = if image.is_mirror() { options.mirror_limit() } else { None };
         Ok(Store {
             private: PrivatePages::new(image.max(), limit),
+            verified: checksums.as_ref().map(|_| Verified::new(image.max())),
+            scrubbed: AtomicU64::new(0),
             image,
             mechanism,
             heap_start: header.heap_start,
@@ -120,6 +132,7 @@ impl Store {
             sections,
             dirty: Biased::new(Dirty::default()),
             shadow: shadow.map(Biased::new),
+            checksums,
             sequence: AtomicU64::new(sequence),
             applier: Mutex::new(applier),
             free_slabs: Mutex::new(free_slabs),
@@ -193,7 +206,7 @@ impl Store {
     pub fn grow(&self, slabs: u64) -> Result<()> {
         let header = lock(&self.header);
         let least = header.heap_bytes + (slabs + DIRECTORY_SLABS) * SLAB_BYTES;
-        self.grow_header(header, least, slabs * SLAB_BYTES)
+        self.grow_header(header, least, slabs * SLAB_BYTES, least / SLAB_BYTES)
     }
 
     /// Makes the heap at least so large, for something of `bytes`.
@@ -202,33 +215,62 @@ impl Store {
         if header.heap_bytes >= heap_bytes {
             return Ok(()); // somebody else did
         }
-        self.grow_header(header, heap_bytes, bytes)
+        // Whole zones are wanted.
+        let zone_end = (heap_bytes / SLAB_BYTES).next_multiple_of(ZONE_SLABS);
+        self.grow_header(header, heap_bytes, bytes, zone_end)
     }
 
-    fn grow_header(&self, mut header: MutexGuard<'_, Header>, least: u64, bytes: u64) -> Result<()> {
+    /// Makes the heap at least `least` bytes long. Checksums that this takes lie from slab `behind` on.
+    fn grow_header(
+        &self,
+        mut header: MutexGuard<'_, Header>,
+        least: u64,
+        bytes: u64,
+        behind: u64,
+    ) -> Result<()> {
         let full = |header: &Header| Error::Full { bytes, heap_bytes: header.heap_bytes };
         let room = if self.shadow.is_some() { shadow::capacity(&header) } else { u64::MAX };
         let most = self.image.max().min(room) / SLAB_BYTES * SLAB_BYTES;
         // Small heaps double; of large ones little lies idle.
         let more = if header.heap_bytes < DOUBLE_UP_TO { header.heap_bytes } else { header.heap_bytes / 8 };
-        let wanted = (header.heap_bytes + more).next_multiple_of(SLAB_BYTES).max(least).min(most);
-        if wanted < least {
+        let plan = |heap_bytes: u64| {
+            self.checksums.as_ref().map(|checksums| checksums.plan(heap_bytes / SLAB_BYTES, behind))
+        };
+        let next = |heap_bytes: u64| {
+            let plan = plan(heap_bytes);
+            let (slabs, chunks) = plan.map_or((0, 0), |plan| (plan.slabs, plan.chunks.len()));
+            Header {
+                heap_bytes: heap_bytes.max(slabs * SLAB_BYTES),
+                checksum_chunks: header.checksum_chunks + chunks as u32,
+                generation: header.generation + 1,
+                ..*header
+            }
+        };
+        let needed = next(least.next_multiple_of(SLAB_BYTES));
+        let wanted = next((header.heap_bytes + more).next_multiple_of(SLAB_BYTES).max(least).min(most));
+        let fits = (needed.heap_bytes..=most).contains(&wanted.heap_bytes);
+        let wanted = if fits { wanted } else { needed };
+        if needed.heap_bytes > most {
             return Err(self.image.crowded().unwrap_or_else(|| full(&header)));
         }
-        let next = |heap_bytes| Header { heap_bytes, generation: header.generation + 1, ..*header };
         let mut counters = Counters::default();
-        let next = match self.medium.grow(next(wanted).file_bytes()) {
+        let next = match self.medium.grow(wanted.file_bytes()) {
             // The disk has no room for so much, but perhaps for what is needed.
             Err(Error::File { ref source, .. })
-                if source.kind() == std::io::ErrorKind::StorageFull && least < wanted =>
+                if source.kind() == std::io::ErrorKind::StorageFull
+                    && needed.heap_bytes < wanted.heap_bytes =>
             {
-                let needed = next(least.next_multiple_of(SLAB_BYTES));
                 self.intact(self.medium.grow(needed.file_bytes()))?;
                 needed
             }
-            grown => self.intact(grown).map(|()| next(wanted))?,
+            grown => self.intact(grown).map(|()| wanted)?,
         };
         let wanted = next.heap_bytes;
+        let plan = plan(wanted).filter(|plan| !plan.chunks.is_empty());
+        if let (Some(checksums), Some(plan)) = (&self.checksums, &plan) {
+            let stored = checksums.add(&self.medium, plan, &mut counters);
+            self.intact(stored.and_then(|()| self.medium.harden(&mut counters)))?;
+        }
         self.intact(write_header(&self.medium, &next, &mut counters))?;
         if let Some(shadow) = &self.shadow {
             shadow.write().grow(wanted);
@@ -241,6 +283,11 @@ impl Store {
         let none = |slab: u64| crate::heap::is_system(slab) || self.image.is_body(slab / ZONE_SLABS);
         for slab in (from..wanted / SLAB_BYTES).filter(|slab| !none(*slab)) {
             free.give(slab, 1);
+        }
+        for (first, count) in
+            self.checksums.iter().flat_map(Checksums::slabs).filter(|(first, _)| *first >= from)
+        {
+            free.withhold(first, count);
         }
         Ok(())
     }

@@ -171,6 +171,9 @@ impl Store {
         }
         self.apply_all()?;
         self.image.drop_private();
+        if let Some(verified) = &self.verified {
+            verified.clear();
+        }
         if let Some(pages) = &self.private {
             pages.clear();
         }

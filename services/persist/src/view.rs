@@ -11,6 +11,7 @@ use crate::image::Image;
 use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET};
 use crate::persist::{Persist, fold, hash_bytes};
 use crate::ptr::{PPtr, PSlice};
+use crate::store::Store;
 
 /// Tag of an array of T, which is not the tag of T.
 pub(crate) const fn slice_tag<T: Persist>() -> u32 {
@@ -27,7 +28,7 @@ pub(crate) struct Place {
 /// Finds what `offset` claims to be.
 #[inline(always)]
 pub(crate) fn locate(
-    image: &Image,
+    store: &Store,
     offset: u64,
     bytes: u64,
     align: u64,
@@ -35,6 +36,7 @@ pub(crate) fn locate(
     has: impl Fn(u16) -> bool,
     name: &'static str,
 ) -> Result<Place> {
+    let image = &store.image;
     let slab = offset / SLAB_BYTES;
     let word = image.entry_word(slab);
     let state = (word >> 48) as u8;
@@ -53,6 +55,11 @@ pub(crate) fn locate(
     }
     if !has(section) {
         return Err(other_section(name, offset, section));
+    }
+    if let Some(verified) = &store.verified
+        && !verified.has(slab)
+    {
+        store.verify(offset, bytes)?;
     }
     Ok(Place { offset, section })
 }

@@ -287,8 +287,8 @@ fn other_versions_features_and_files_are_named() {
     };
     let version = with_header(&closed, |header| header[12] = 2);
     assert!(matches!(refused(&version), Error::Version { found: 2, known: 1 }));
-    let feature = with_header(&closed, |header| header[48] = 4);
-    assert!(matches!(refused(&feature), Error::Feature { bits: 4 }));
+    let feature = with_header(&closed, |header| header[48] = 8);
+    assert!(matches!(refused(&feature), Error::Feature { bits: 8 }));
     assert!(matches!(refused(&vec![b'x'; 400_000]), Error::NotAPool));
     assert!(matches!(refused(b""), Error::NotAPool));
     std::fs::write(&place.path, b"hello").expect("written");

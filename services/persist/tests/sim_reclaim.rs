@@ -17,13 +17,18 @@ struct Other {
     value: [u64; 127],
 }
 
-/// Slabs of a heap: five of the system's, and so many.
+/// Slabs of a heap for objects.
 const SLABS: u64 = 4;
 
-fn options(mechanism: Mechanism) -> Options {
+/// For a pool whose pages become durable, or lines.
+fn options(mechanism: Mechanism, pages: bool) -> Options {
+    // The system's slabs: five, and two for checksums.
+    let checksums = pages && matches!(mechanism, Mechanism::Redo | Mechanism::Checkpoint);
+    let system = if checksums { 7 } else { 5 };
     Options {
-        heap_bytes: (5 + SLABS) << 14,
-        max_bytes: (5 + SLABS) << 14,
+        heap_bytes: (system + SLABS) << 14,
+        max_bytes: (system + SLABS) << 14,
+        checksums,
         lanes: 2,
         lane_bytes: 64 << 10,
         mechanism,
@@ -74,7 +79,7 @@ fn other_types_get_what_one_type_had() {
     let folder = tempfile::tempdir().expect("a folder");
     for (mechanism, on_request) in Mechanism::ALL.into_iter().flat_map(|one| [(one, true), (one, false)]) {
         let path = folder.path().join(format!("{} {on_request}", mechanism.name()));
-        let pool = Pool::create(&path, &options(mechanism)).expect("created");
+        let pool = Pool::create(&path, &options(mechanism, true)).expect("created");
         fill_and_free(&pool);
         if on_request {
             assert_eq!(pool.reclaim().expect("reclaimed"), SLABS, "{mechanism:?}");
@@ -99,7 +104,7 @@ fn crashes_in_the_middle() {
     let all =
         Mechanism::ALL.into_iter().flat_map(both).flat_map(|(m, mode)| [(m, mode, true), (m, mode, false)]);
     for (mechanism, mode, on_request) in all {
-        let options = options(mechanism);
+        let options = options(mechanism, mode == Mode::File);
         let check = |world: &World, acked: u64, begun: u64| {
             let pool = pool::open(&world.memory(0), &options).map_err(|error| error.to_string())?;
             let found = others(&pool).map_err(|error| error.to_string())?;

@@ -343,6 +343,8 @@ mod tests {
             device: 0,
             devices: 1,
             stripe_bytes: 0,
+            checksum_index: 0,
+            checksum_chunks: 0,
         }
     }
 

@@ -424,7 +424,11 @@ impl<'p> Kv<'p> {
             }
             let (shard, from) = (swept.0 % self.trees.len(), std::mem::take(&mut swept.1));
             let start = if from.is_empty() { Bound::Unbounded } else { Bound::Excluded(&from[..]) };
-            let (looked, out, next) = self.sweep(shard, start, most - seen, |entry| !entry.lives(now))?;
+            let swept_some = self.sweep(shard, start, most - seen, |entry| !entry.lives(now));
+            if swept_some.is_err() {
+                *swept = (shard + 1, Vec::new()); // damage in one shard does not keep the others
+            }
+            let (looked, out, next) = swept_some?;
             seen += looked;
             gone += out;
             match next {

@@ -261,6 +261,14 @@ impl Mapped {
         self.file.read_exact_at(target, offset).map_err(self.failed("read"))
     }
 
+    /// Reads through the mapping. The caller holds the lock under which the range is stored to.
+    #[inline]
+    pub(super) fn load(&self, offset: u64, target: &mut [u8]) {
+        let source = self.at(offset, target.len() as u64);
+        // SAFETY: the range is mapped (`at`), and nobody stores to it meanwhile: the caller holds its lock.
+        unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+    }
+
     #[inline]
     pub(super) fn append(&self, offset: u64, source: &[u8]) -> Result<()> {
         if self.pages {

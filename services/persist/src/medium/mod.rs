@@ -93,6 +93,20 @@ impl Medium {
         each!(self, medium => medium.read(offset, target))
     }
 
+    /// As [`Medium::read`], for bytes outside the log that this process stores to: without a system call where they are mapped.
+    #[inline]
+    pub fn load(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        match self {
+            Medium::Mapped(mapped) => {
+                mapped.load(offset, target);
+                Ok(())
+            }
+            Medium::Striped(striped) => striped.load(offset, target),
+            #[cfg(feature = "sim")]
+            Medium::Simulated(simulated) => simulated.read(offset, target),
+        }
+    }
+
     /// Writes to the log; 64-byte aligned, whole lines.
     #[track_caller]
     #[inline]

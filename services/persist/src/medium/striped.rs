@@ -178,6 +178,10 @@ impl Striped {
         self.pieces(offset, target.len(), |device, place, part| device.medium.read(place, &mut target[part]))
     }
 
+    pub(super) fn load(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.pieces(offset, target.len(), |device, place, part| device.medium.load(place, &mut target[part]))
+    }
+
     #[track_caller]
     #[inline]
     pub(super) fn append(&self, offset: u64, source: &[u8]) -> Result<()> {

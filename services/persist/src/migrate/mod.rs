@@ -171,12 +171,17 @@ impl Home {
     }
 
     /// Starts of what is in use.
-    pub fn in_use(&self, store: &Store) -> Vec<u64> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] when a page there is damaged.
+    pub fn in_use(&self, store: &Store) -> Result<Vec<u64>> {
+        store.verify(self.slab * SLAB_BYTES, self.entry.slabs() * SLAB_BYTES)?;
         let (count, first) = self.slots();
         let used = |slot: u64| {
             self.is_run() || store.image.word(self.slab * SLAB_BYTES + slot / 64 * 8) >> (slot % 64) & 1 == 1
         };
-        (0..count).filter(|slot| used(*slot)).map(|slot| first + slot * self.room()).collect()
+        Ok((0..count).filter(|slot| used(*slot)).map(|slot| first + slot * self.room()).collect())
     }
 
     /// The start of the slot that holds the byte at `offset`.
@@ -382,7 +387,7 @@ impl<'p, 'a> Run<'p, 'a> {
         }
         for home in homes(store, |tag| self.shapes.points(tag)) {
             let fields = self.shapes.fields(&home);
-            for start in home.in_use(store) {
+            for start in home.in_use(store)? {
                 for field in fields.of(start).filter(|field| field.array) {
                     let (offset, elements) = (store.image.word(field.at), store.image.word(field.at + 8));
                     let Some(target) = home_of(store, offset) else { continue };
@@ -429,7 +434,7 @@ impl<'p, 'a> Run<'p, 'a> {
         for (at, home) in todo.into_iter().enumerate() {
             let fields = self.shapes.fields(&home);
             let mut words = Vec::new();
-            for start in home.in_use(store) {
+            for start in home.in_use(store)? {
                 for field in fields.of(start) {
                     let offset = store.image.word(field.at);
                     if let Some(new) = self.moved(offset, field.array).filter(|_| offset != 0) {

@@ -108,7 +108,7 @@ fn convert<New: Migrates>(step: &Step, context: &Context<'_>, home: Home, did: &
 /// Converts a slab where it is.
 fn in_place<New: Migrates>(context: &Context<'_>, home: Home, array: bool, did: &mut Migrated) -> Result<()> {
     let store = context.store;
-    let starts = home.in_use(store);
+    let starts = home.in_use(store)?;
     let (mut count, mut dropped) = (0, 0);
     tx(store, |t| {
         if array {
@@ -169,7 +169,7 @@ fn start<New: Migrates>(store: &Store, home: Home, array: bool) -> Result<()> {
 fn some<New: Migrates>(context: &Context<'_>, home: Home, array: bool, did: &mut Migrated) -> Result<()> {
     let store = context.store;
     let first = home.slots().1;
-    let mut left = home.in_use(store).into_iter().peekable();
+    let mut left = home.in_use(store)?.into_iter().peekable();
     while left.peek().is_some() {
         let (mut moved, mut arrays, mut dropped) = (0, 0, 0);
         tx(store, |t| {

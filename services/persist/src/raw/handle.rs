@@ -240,9 +240,9 @@ impl OpenRead {
 
 impl View for OpenRead {
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
-        let image = &self.pool.store().image;
-        let place = locate(image, offset, bytes, align, tag, |section| self.held.has(section), name)?;
-        Ok(image.at(place.offset))
+        let store = self.pool.store();
+        let place = locate(store, offset, bytes, align, tag, |section| self.held.has(section), name)?;
+        Ok(store.image.at(place.offset))
     }
 
     fn root_words(&self) -> (u64, u64) {

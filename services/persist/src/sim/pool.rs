@@ -49,6 +49,7 @@
 //! );
 //! report.assert_consistent();
 //! ```
+use super::Mode;
 use super::memory::Memory;
 use crate::error::Result;
 use crate::interleave;
@@ -69,7 +70,7 @@ const UUID: [u8; 16] = *b"simulated pool\0\0";
 /// As [`Pool::create`].
 #[track_caller]
 pub fn create(memory: &Memory, options: &Options) -> Result<Pool> {
-    let header = open::new_header(options, UUID)?;
+    let header = open::new_header(options, memory.mode() == Mode::File, UUID)?;
     memory.set_len(header.file_bytes());
     let medium = Medium::Simulated(Simulated::new(memory.clone()));
     open::format(&medium, &header)?;
@@ -95,7 +96,7 @@ pub fn open(memory: &Memory, options: &Options) -> Result<Pool> {
 /// As [`Pool::create_interleaved`].
 #[track_caller]
 pub fn create_interleaved(memories: &[Memory], options: &Options) -> Result<Pool> {
-    let header = interleave::new_header(options, memories.len(), UUID)?;
+    let header = interleave::new_header(options, memories.len(), memories[0].mode() == Mode::File, UUID)?;
     let geometry = Geometry::of(&header)?;
     for (at, memory) in memories.iter().enumerate() {
         memory.set_len(geometry.device_bytes(at as u64, header.file_bytes()));

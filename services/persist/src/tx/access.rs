@@ -17,8 +17,7 @@ const PIECE_BYTES: u64 = 1 << 30;
 impl View for Tx<'_> {
     #[inline]
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
-        let place =
-            locate(&self.store.image, offset, bytes, align, tag, |section| self.held.has(section), name)?;
+        let place = locate(self.store, offset, bytes, align, tag, |section| self.held.has(section), name)?;
         Ok(self.store.image.at(place.offset))
     }
 
@@ -36,15 +35,7 @@ impl Tx<'_> {
     #[inline]
     fn place<T: Persist>(&self, pointer: PPtr<T>) -> Result<Place> {
         let (bytes, align) = (size_of::<T>() as u64, align_of::<T>() as u64);
-        locate(
-            &self.store.image,
-            pointer.offset(),
-            bytes,
-            align,
-            T::TAG,
-            |section| self.held.has(section),
-            T::NAME,
-        )
+        locate(self.store, pointer.offset(), bytes, align, T::TAG, |section| self.held.has(section), T::NAME)
     }
 
     /// Whole words that cover [offset, offset + bytes): slots start and end at multiples of 16.
@@ -186,7 +177,7 @@ impl Tx<'_> {
         };
         let tag = slice_tag::<T>();
         let has = |section| self.held.has(section);
-        let place = locate(&self.store.image, slice.offset(), bytes, align, tag, has, T::NAME)?;
+        let place = locate(self.store, slice.offset(), bytes, align, tag, has, T::NAME)?;
         let start = place.offset + from * element;
         self.touch(start, count * element)?;
         // SAFETY: as in `get_mut`, for `count` elements within the array.

@@ -126,8 +126,7 @@ impl Tx<'_> {
 
     fn give_back(&mut self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<()> {
         let wrong = || Error::Pointer { wanted: name, offset };
-        let place =
-            locate(&self.store.image, offset, bytes, align, tag, |section| self.held.has(section), name)?;
+        let place = locate(self.store, offset, bytes, align, tag, |section| self.held.has(section), name)?;
         let slab = offset / SLAB_BYTES;
         let entry = self.store.image.entry(slab);
         if matches!(entry.state, Entry::RUN | Entry::SPAN) {
@@ -186,13 +185,15 @@ impl Tx<'_> {
             let ours = Entry { tag, section, state: Entry::SLOTS, reserved: 0, stride: stride32, run: 0 };
             let shelf = held.shelf(tag, stride32);
             let (slab, slot) = if let Some(offset) = shelf.ready.pop() {
-                if self.store.image.entry(offset / SLAB_BYTES) != ours {
-                    continue; // another type has the slab now
+                if self.store.image.entry(offset / SLAB_BYTES) != ours
+                    || !self.store.is_verified(offset / SLAB_BYTES)
+                {
+                    continue; // another type has the slab now, or it is damaged
                 }
                 let inside = offset % SLAB_BYTES;
                 (offset / SLAB_BYTES, (inside - first) / stride)
             } else if let Some((slab, from)) = shelf.current {
-                if self.store.image.entry(slab) != ours {
+                if self.store.image.entry(slab) != ours || !self.store.is_verified(slab) {
                     shelf.current = None;
                     continue;
                 }
@@ -205,7 +206,8 @@ impl Tx<'_> {
                 shelf.current = Some((slab, slot + 1));
                 (slab, slot)
             } else if let Some(slab) = shelf.slabs.pop() {
-                shelf.current = Some((slab, 0));
+                // Damaged bits would give out what is in use.
+                shelf.current = self.store.is_verified(slab).then_some((slab, 0));
                 continue;
             } else {
                 let slab = self.new_slab::<T>(tag, slice, stride, section)?;
@@ -275,6 +277,7 @@ impl Tx<'_> {
         let found = lock(&self.store.free_slabs).take(1);
         match found.or_else(|| self.take_emptied()) {
             Some(slab) => {
+                self.store.set_verified(slab, 1);
                 self.writes.slabs_taken.push((slab, 1));
                 Ok(slab)
             }
@@ -285,12 +288,14 @@ impl Tx<'_> {
     fn take_slabs(&mut self, count: u64) -> Result<u64> {
         if count > RUN_SLABS_MAX {
             let first = self.store.take_span(count)?;
+            self.store.set_verified(first, count);
             self.writes.slabs_taken.push((first, count));
             return Ok(first);
         }
         loop {
             let found = lock(&self.store.free_slabs).take(count);
             if let Some(first) = found {
+                self.store.set_verified(first, count);
                 self.writes.slabs_taken.push((first, count));
                 return Ok(first);
             }

@@ -43,7 +43,7 @@ impl Tx<'_> {
         let mut kept = Vec::new();
         let found = loop {
             let Some((slab, position)) = held.emptied.pop_first() else { break None };
-            if !is_left(&self.store.image, slab, section) {
+            if !is_left(&self.store.image, slab, section) || !self.store.is_verified(slab) {
                 continue;
             }
             if position <= durable && !freed_here(&self.writes, slab) {

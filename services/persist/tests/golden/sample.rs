@@ -69,7 +69,12 @@ fn node(pool: &Pool, key: u64) -> Result<()> {
 /// Makes the pool at `path`; its last transactions are in the log only, and one was under way when `copy` was made of it. When
 /// it is dropped, the pool is whole and clean.
 pub fn build(path: &Path, mechanism: Mechanism, copy: Option<&Path>) -> Result<Pool> {
-    let pool = Pool::create(path, &options(mechanism))?;
+    build_with(path, &options(mechanism), copy)
+}
+
+/// As [`build`], with other options.
+pub fn build_with(path: &Path, options: &Options, copy: Option<&Path>) -> Result<Pool> {
+    let pool = Pool::create(path, options)?;
     for key in 0..KEYS - WAITING {
         node(&pool, key)?;
     }

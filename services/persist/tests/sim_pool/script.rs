@@ -130,9 +130,12 @@ impl Script {
     }
 
     pub fn options(&self) -> Options {
+        let checksums = 2 * u64::from(
+            self.mode == Mode::File && matches!(self.mechanism, Mechanism::Redo | Mechanism::Checkpoint),
+        );
         Options {
-            heap_bytes: self.slabs << 14,
-            max_bytes: self.most << 14,
+            heap_bytes: (self.slabs + checksums) << 14,
+            max_bytes: (self.most + checksums) << 14,
             lanes: 2,
             lane_bytes: self.lane_bytes,
             mechanism: self.mechanism,

@@ -58,8 +58,8 @@ const BOTH: u64 = 2;
 fn options(mechanism: Mechanism) -> Options {
     let lane_bytes = if mechanism == Mechanism::Checkpoint { 65_536 } else { 4096 };
     Options {
-        heap_bytes: 8 << 14,
-        max_bytes: 8 << 14,
+        heap_bytes: 10 << 14,
+        max_bytes: 10 << 14,
         lanes: 3,
         lane_bytes,
         sections: 2,

@@ -6,10 +6,10 @@
 //!   disconnect
 //! - **Owner** [`Cursors`] remembers where walks are: a client's cursor is a number, a walk's place is a key
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::pattern::{literal_prefix, matches};
 use super::protocol::{number, reply};
@@ -32,6 +32,14 @@ pub struct Shared {
     pub clients: AtomicU64,
     /// Commands so far.
     pub commands: AtomicU64,
+    damaged: Mutex<BTreeSet<u64>>,
+}
+
+impl Shared {
+    /// Where in the heap pages were found damaged.
+    pub fn damaged(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Places of walks, the oldest first.
@@ -103,7 +111,7 @@ pub fn run(kv: &Kv<'_>, shared: &Shared, arguments: &[&[u8]], out: &mut Vec<u8>)
             let name = String::from_utf8_lossy(&name[..name.len().min(64)]).to_lowercase();
             reply::error(out, &format!("ERR wrong number of arguments for '{name}' command"));
         }
-        Refused::Store(error @ (Error::Stopped { .. } | Error::Corrupt { .. })) => return Err(error),
+        Refused::Store(error @ Error::Stopped { .. }) => return Err(error),
         Refused::Store(error @ Error::Full { .. }) => reply::error(out, &format!("OOM {error}")),
         Refused::Store(error) => reply::error(out, &format!("ERR {error}")),
     }
@@ -368,13 +376,14 @@ fn information(kv: &Kv<'_>, shared: &Shared) -> Result<String, Error> {
     let counters = kv.pool().counters();
     Ok(format!(
         "# Server\r\nmemlift_version:{}\r\n\r\n# Clients\r\nconnected_clients:{}\r\n\r\n# Memory\r\nheap_bytes:{heap}\r\n\
-         heap_free_bytes:{free}\r\n\r\n# Persistence\r\nmechanism:{}\r\nguarantee:{}\r\nhardens:{}\r\n\r\n# Stats\r\n\
+         heap_free_bytes:{free}\r\n\r\n# Persistence\r\nmechanism:{}\r\nguarantee:{}\r\nhardens:{}\r\ndamaged_pages_found:{}\r\n\r\n# Stats\r\n\
          total_commands_processed:{}\r\nexpired_keys:{}\r\n\r\n# Keyspace\r\ndb0:keys={}\r\n",
         env!("CARGO_PKG_VERSION"),
         shared.clients.load(Ordering::Relaxed),
         kv.pool().mechanism().name(),
         kv.pool().guarantee(),
         counters.hardens,
+        shared.damaged().len(),
         shared.commands.load(Ordering::Relaxed),
         kv.expired(),
         kv.len()?,

@@ -65,6 +65,8 @@ const READ_BYTES: usize = 64 << 10;
 const TICK: Duration = Duration::from_millis(100);
 /// Entries that a tick looks at for expiry.
 const SWEEP: usize = 200;
+/// Slabs that each worker compares with their checksums per tick: 2.5 MiB a second.
+const SCRUB: u64 = 16;
 
 /// Serves the store in `pool` on `listener` until `stop` is true or the pool stops.
 ///
@@ -220,6 +222,10 @@ impl Worker<'_, '_> {
                 // Expired entries are never seen. Removing them may wait for room.
                 if let Err(error @ Error::Stopped { .. }) = self.kv.expire_some(SWEEP) {
                     break Err(error);
+                }
+                match self.kv.pool().scrub(SCRUB) {
+                    Ok(damaged) => self.shared.damaged().extend(damaged),
+                    Err(error) => break Err(error),
                 }
             }
             if self.options.durability == Durability::Buffered && synced.elapsed() >= Duration::from_secs(1) {

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compares pages with their checksums before they are believed: once since the pool was opened, or since the mirror gave them back.
+//!
+//! - **Flow** a pointer is followed, or a slot taken ─▶ a bit for its slab: compared already ─▶ else the pages are compared in the file,
+//!   under the applier's lock ─▶ the bit, if all are good
+//! - **Rule** a page that differs is an error for the objects that lie in it, and nothing is allocated in its slab. The rest goes on
+//! - **Why in the file** the mirror's page is the file's until the first store to it, which comes after the comparison
+//! - **Scrub** on request, slab by slab, whatever was compared before: the file's directory says what is in use, and damage clears the bit
+//! - **Not here** what pages should be: `checksums`; finding all damage: `check`
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::checksums::{PAGE, SLAB_PAGES};
+use crate::error::{Error, Result};
+use crate::heap::is_system;
+use crate::layout::{Entry, SLAB_BYTES, ZONE_SLABS};
+use crate::pool::Pool;
+use crate::store::{Store, lock};
+
+const WORDS: usize = 512;
+/// Slabs that one block of bits is for: 512 MiB of heap.
+const BLOCK_SLABS: u64 = WORDS as u64 * 64;
+
+type Block = [AtomicU64; WORDS];
+
+/// A bit for each slab whose pages were compared and good, in blocks that are made when the first bit is set.
+#[derive(Debug)]
+pub(crate) struct Verified(Vec<OnceLock<Box<Block>>>);
+
+impl Verified {
+    /// For a heap of up to `heap_bytes`.
+    pub fn new(heap_bytes: u64) -> Verified {
+        Verified((0..heap_bytes.div_ceil(BLOCK_SLABS * SLAB_BYTES)).map(|_| OnceLock::new()).collect())
+    }
+
+    fn word(&self, slab: u64) -> Option<&AtomicU64> {
+        let block = self.0.get((slab / BLOCK_SLABS) as usize)?.get()?;
+        Some(&block[(slab % BLOCK_SLABS / 64) as usize])
+    }
+
+    /// Returns true if a slab was compared, and good.
+    #[inline]
+    pub fn has(&self, slab: u64) -> bool {
+        self.word(slab).is_some_and(|word| word.load(Ordering::Relaxed) >> (slab % 64) & 1 == 1)
+    }
+
+    fn set(&self, slab: u64) {
+        let Some(block) = self.0.get((slab / BLOCK_SLABS) as usize) else { return };
+        let block = block.get_or_init(|| Box::new([const { AtomicU64::new(0) }; WORDS]));
+        block[(slab % BLOCK_SLABS / 64) as usize].fetch_or(1 << (slab % 64), Ordering::Relaxed);
+    }
+
+    fn forget(&self, slab: u64) {
+        if let Some(word) = self.word(slab) {
+            word.fetch_and(!(1 << (slab % 64)), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&self) {
+        for block in self.0.iter().filter_map(OnceLock::get) {
+            block.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+}
+
+/// The error for a page that is not what it should be.
+#[cold]
+pub(crate) fn damaged(page: u64) -> Error {
+    Error::corrupt(format!(
+        "bytes {:#x} to {:#x} of the heap do not have their checksum: the disk changed them, or lost a write (`memlift pool check` says what lies there)",
+        page * PAGE,
+        (page + 1) * PAGE
+    ))
+}
+
+impl Pool {
+    /// Compares the next slabs (16 KiB each) in use with their checksums, going on where the last call ended and around; returns where
+    /// in the heap pages of 4 KiB are damaged. What lies there is an error from now on, also where it could be read before. A pool
+    /// without checksums has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] when a page of the file cannot be had.
+    pub fn scrub(&self, slabs: u64) -> Result<Vec<u64>> {
+        let store = self.store();
+        let mut damaged = Vec::new();
+        store.running()?;
+        for _ in 0..slabs.min(store.image.len() / SLAB_BYTES) {
+            let slab = store.scrubbed.fetch_add(1, Ordering::Relaxed) % (store.image.len() / SLAB_BYTES);
+            store.scrub(slab, &mut damaged)?;
+        }
+        store.running()?;
+        Ok(damaged)
+    }
+}
+
+impl Store {
+    /// Compares what starts in a slab.
+    fn scrub(&self, slab: u64, damaged: &mut Vec<u64>) -> Result<()> {
+        let (Some(checksums), Some(verified)) = (&self.checksums, &self.verified) else { return Ok(()) };
+        if is_system(slab) || self.image.is_body(slab / ZONE_SLABS) {
+            return Ok(());
+        }
+        let _applier = lock(&self.applier);
+        let mut words = [0; 16];
+        self.medium.load(self.heap_start + Entry::offset(slab), &mut words)?;
+        let word = |at: usize| u64::from_le_bytes(words[at..at + 8].try_into().expect("8 bytes"));
+        let entry = Entry::from_words([word(0), word(8)]);
+        let count = match entry.state {
+            Entry::SLOTS => 1,
+            Entry::RUN | Entry::SPAN => entry.slabs().min(self.image.len() / SLAB_BYTES - slab),
+            _ => return Ok(()),
+        };
+        for page in slab * SLAB_PAGES..(slab + count) * SLAB_PAGES {
+            if !checksums.holds(&self.medium, page)? {
+                damaged.push(page * PAGE);
+                verified.forget(slab);
+                verified.forget(page / SLAB_PAGES);
+            }
+        }
+        Ok(())
+    }
+
+    /// Slabs that a transaction took from the free ones: whatever was there before does not count.
+    pub(crate) fn set_verified(&self, first: u64, count: u64) {
+        if let Some(verified) = &self.verified {
+            (first..first + count).for_each(|slab| verified.set(slab));
+        }
+    }
+
+    /// Returns true if all pages of a slab are what they should be.
+    #[inline]
+    pub(crate) fn is_verified(&self, slab: u64) -> bool {
+        let Some(verified) = &self.verified else { return true };
+        verified.has(slab) || self.verify(slab * SLAB_BYTES, SLAB_BYTES).is_ok()
+    }
+
+    /// Compares the pages of the slab, or of the object of many slabs, in which [offset, offset + bytes) lies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] when a page of that range is damaged.
+    #[cold]
+    pub(crate) fn verify(&self, offset: u64, bytes: u64) -> Result<()> {
+        let (Some(checksums), Some(verified)) = (&self.checksums, &self.verified) else { return Ok(()) };
+        let first = offset / SLAB_BYTES;
+        let entry = self.image.entry(first);
+        let slabs = if matches!(entry.state, Entry::RUN | Entry::SPAN) { entry.slabs() } else { 1 };
+        let (mut odd, mut all) = (None, true);
+        // From the last one on: the first one's bit stands for all of them.
+        for slab in (first..first + slabs).rev().filter(|slab| !verified.has(*slab)) {
+            // The applier stores pages and entries one after the other.
+            let _applier = lock(&self.applier);
+            let mut good = true;
+            for page in slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES {
+                if !checksums.holds(&self.medium, page)? {
+                    good = false;
+                    let inside = page * PAGE < offset + bytes && offset < (page + 1) * PAGE;
+                    odd = if inside { Some(page) } else { odd };
+                }
+            }
+            all &= good;
+            if good && (all || slab != first) {
+                verified.set(slab);
+            }
+        }
+        odd.map_or(Ok(()), |page| Err(damaged(page)))
+    }
+}
