@@ -474,7 +474,7 @@ fn usage(heap: &Heap<'_>, report: &mut Report) {
     let mut types: BTreeMap<u32, TypeUsage> = BTreeMap::new();
     report.slabs = (heap.directory.len() as u64, 0);
     for (slab, entry) in heap.directory.iter().enumerate() {
-        if entry.state == Entry::FREE && !crate::heap::is_system(slab as u64) {
+        if entry.state == Entry::FREE && !crate::layout::is_system(slab as u64) {
             report.slabs.1 += 1;
         }
         if !matches!(entry.state, Entry::SLOTS | Entry::RUN | Entry::SPAN) {

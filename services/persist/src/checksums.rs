@@ -16,12 +16,11 @@ use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 
 use crate::error::{Error, Result};
-use crate::heap::is_system;
 use crate::layout::{
     BODIES_BYTES, BODIES_OFFSET, DIRECTORY_SLABS, Entry, Header, SLAB_BYTES, ZONE_BYTES, ZONE_SLABS,
+    is_system,
 };
 use crate::medium::{Counters, Medium};
-use crate::span::marked;
 
 /// Bytes that a sum is for.
 pub(crate) const PAGE: u64 = 4096;
@@ -64,7 +63,7 @@ fn sum(from: u64, part: &[u8]) -> u64 {
     words(part).zip(keys).fold(0, |sum, (word, key)| sum.wrapping_add(word.wrapping_mul(*key)))
 }
 
-/// What a page's entry says.
+/// The content of a page's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Expected {
     Sum(u64),
@@ -268,7 +267,7 @@ impl Checksums {
         bytes
     }
 
-    /// What a page should be.
+    /// The sum that a page should have.
     pub fn expected(&self, medium: &Medium, page: u64) -> Result<Expected> {
         let mut bytes = [0; ENTRY_BYTES as usize];
         medium.load(self.place(page), &mut bytes)?;
@@ -348,21 +347,17 @@ impl Checksums {
         taken.drain(..).try_for_each(|(first, count)| self.renew_slabs(medium, first, count, counters))
     }
 
-    /// After recovery stored ranges: sums all pages that they touch, and those of slabs that they take.
+    /// After recovery stored ranges: sums all pages that they touch, and those of slabs that they take. Zones in
+    /// `bodies` have no directory.
     pub fn recovered(
         &self,
         medium: &Medium,
         header: &Header,
         ranges: &[(u64, u64)],
+        bodies: &BTreeSet<u64>,
         counters: &mut Counters,
     ) -> Result<()> {
-        let word = |at: u64| {
-            let mut bytes = [0; 8];
-            medium.load(self.heap_start + at, &mut bytes)?;
-            Ok(u64::from_le_bytes(bytes))
-        };
-        let (bodies, mut taken) = (marked(header, word)?, Taken::new());
-        let mut pages: Vec<u64> = Vec::new();
+        let (mut pages, mut taken) = (Vec::new(), Taken::new());
         for (offset, bytes) in ranges {
             pages.extend(offset / PAGE..(offset + bytes).div_ceil(PAGE));
             if bodies.contains(&(offset / ZONE_BYTES)) {

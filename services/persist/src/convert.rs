@@ -20,10 +20,9 @@ use crate::check::types::Types;
 use crate::checksums::{Checksums, Plan};
 use crate::error::{Error, Result};
 use crate::fresh::Fresh;
-use crate::heap::is_system;
 use crate::layout::{
     BODIES_BYTES, BODIES_OFFSET, CATALOG_BYTES, CATALOG_START, Entry, FEATURE_CHECKSUMS, FEATURE_SPANS,
-    Header, SLAB_BYTES, ZONE_SLABS,
+    Header, SLAB_BYTES, ZONE_SLABS, is_system,
 };
 use crate::medium::{Counters, Mapped, Medium};
 use crate::open;

@@ -10,8 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::image::Image;
 use crate::layout::{
-    BODIES_ZONES, DIRECTORY_SLABS, Entry, HEAD_SLABS, RUN_SLABS_MAX, SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS,
-    slots,
+    BODIES_ZONES, DIRECTORY_SLABS, Entry, HEAD_SLABS, RUN_SLABS_MAX, SLAB_BYTES, ZONE_SLABS, is_system, slots,
 };
 use crate::section::Section;
 use crate::span::{HEAD_SLAB, Zones, body_zones, zones};
@@ -184,11 +183,6 @@ pub(crate) fn search(section: &mut Section, number: u16, image: &Image) {
         let found: Vec<u64> = section.unseen().filter(|slab| is_left(image, *slab, number)).collect();
         section.emptied.extend(found.into_iter().map(|slab| (slab, 0)));
     }
-}
-
-/// Returns true if a slab holds a directory or the superblock.
-pub(crate) fn is_system(slab: u64) -> bool {
-    slab % ZONE_SLABS < DIRECTORY_SLABS || slab == SUPERBLOCK_SLAB
 }
 
 /// Reads the directory: calls `each` for every slab with its entry; system slabs, and zones without a directory, are skipped.

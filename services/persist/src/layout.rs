@@ -424,6 +424,18 @@ pub fn crc32c(pieces: &[&[u8]]) -> u32 {
     pieces.iter().fold(0, |crc, piece| memlift_offload::Engine::global().crc32c(piece, crc))
 }
 
+/// CRC-32C of the lines of a page, one after the other.
+pub(crate) fn crc_of_lines(page: &[u8], lines: u64) -> u32 {
+    let pieces: Vec<&[u8]> =
+        (0..64).filter(|line| lines >> line & 1 == 1).map(|line| &page[line * 64..line * 64 + 64]).collect();
+    crc32c(&pieces)
+}
+
+/// Returns true if a slab holds a directory or the superblock.
+pub(crate) fn is_system(slab: u64) -> bool {
+    slab % ZONE_SLABS < DIRECTORY_SLABS || slab == SUPERBLOCK_SLAB
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,11 +22,11 @@ use crate::check::types::Types;
 use crate::checksums::{Checksums, Plan};
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
-use crate::heap::{FreeSlabs, is_system, walk};
+use crate::heap::{FreeSlabs, walk};
 use crate::image::{Image, Kind};
 use crate::layout::{
     Entry, FEATURE_CHECKSUMS, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead,
-    SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS,
+    SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS, is_system,
 };
 use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};

@@ -360,7 +360,13 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
         shadow.settle();
     }
     if let Some(checksums) = Checksums::read(medium, &header)? {
-        checksums.recovered(medium, &header, &ranges, &mut applier.counters)?;
+        let word = |at: u64| {
+            let mut bytes = [0; 8];
+            medium.load(header.heap_start + at, &mut bytes)?;
+            Ok(u64::from_le_bytes(bytes))
+        };
+        let bodies = crate::span::marked(&header, word)?;
+        checksums.recovered(medium, &header, &ranges, &bodies, &mut applier.counters)?;
         if !header.clean {
             checksums.renew_bodies(medium, &mut applier.counters)?;
         }

@@ -160,7 +160,7 @@ impl Shadow {
             }
             let mut bytes = vec![0; PAGE_BYTES];
             medium.read(place(heap_start, page, copy), &mut bytes)?;
-            if crc_of_lines(&bytes, lines) != checksum {
+            if crate::layout::crc_of_lines(&bytes, lines) != checksum {
                 return Ok(false);
             }
         }
@@ -175,13 +175,6 @@ impl Shadow {
 
 fn outside() -> Error {
     Error::corrupt("a log record names a page outside the heap")
-}
-
-/// CRC-32C of the lines of a page, one after the other.
-pub(crate) fn crc_of_lines(page: &[u8], lines: u64) -> u32 {
-    let pieces: Vec<&[u8]> =
-        (0..64).filter(|line| lines >> line & 1 == 1).map(|line| &page[line * 64..line * 64 + 64]).collect();
-    crate::layout::crc32c(&pieces)
 }
 
 /// Page, copy, lines, checksum of each entry.

@@ -54,7 +54,7 @@ pub(crate) struct Store {
     pub dirty: Biased<Dirty>,
     /// Shadow: the current copy of each page.
     pub shadow: Option<Biased<Shadow>>,
-    /// What each page of the heap should be.
+    /// Checksums of the heap's pages.
     pub checksums: Option<Checksums>,
     /// Slabs whose pages are what they should be; None: there are no checksums.
     pub verified: Option<Verified>,
@@ -280,7 +280,7 @@ impl Store {
         *header = next;
         let mut free = lock(&self.free_slabs);
         free.grow(wanted / SLAB_BYTES);
-        let none = |slab: u64| crate::heap::is_system(slab) || self.image.is_body(slab / ZONE_SLABS);
+        let none = |slab: u64| crate::layout::is_system(slab) || self.image.is_body(slab / ZONE_SLABS);
         for slab in (from..wanted / SLAB_BYTES).filter(|slab| !none(*slab)) {
             free.give(slab, 1);
         }

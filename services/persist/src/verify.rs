@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::checksums::{PAGE, SLAB_PAGES};
 use crate::error::{Error, Result};
-use crate::heap::is_system;
-use crate::layout::{Entry, SLAB_BYTES, ZONE_SLABS};
+use crate::layout::{Entry, SLAB_BYTES, ZONE_SLABS, is_system};
 use crate::pool::Pool;
 use crate::store::{Store, lock};
 

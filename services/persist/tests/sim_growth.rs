@@ -72,7 +72,7 @@ fn crashes_while_the_heap_gets_another_part() {
             group_wait: std::time::Duration::ZERO,
             ..Options::default()
         };
-        let config = Config::new(Device::new("pool", Mode::File, 0)).exhaustive(32).samples(16);
+        let config = Config::new(Device::new("pool", Mode::File, 0)).exhaustive(12).samples(4);
         let report = explore(
             &config,
             |world, acks| {

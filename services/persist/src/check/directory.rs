@@ -13,8 +13,7 @@ mod zones;
 use std::collections::BTreeSet;
 
 use super::types::Types;
-use crate::heap::is_system;
-use crate::layout::{Entry, Header, SLAB_BYTES, STRIDE_MAX, ZONE_SLABS};
+use crate::layout::{Entry, Header, SLAB_BYTES, STRIDE_MAX, ZONE_SLABS, is_system};
 
 pub(crate) use zones::{SPAN_REST, marked};
 

@@ -150,7 +150,7 @@ impl Medium {
             Medium::Mapped(mapped) if !mapped.pages() => mapped.write_lines(offset, page, lines),
             Medium::Mapped(mapped) => {
                 mapped.append(offset, page)?;
-                Ok(crate::shadow::crc_of_lines(page, lines))
+                Ok(crate::layout::crc_of_lines(page, lines))
             }
             #[cfg(feature = "sim")]
             Medium::Simulated(simulated) => {
@@ -158,7 +158,7 @@ impl Medium {
                     simulated
                         .append(offset + line * 64, &page[line as usize * 64..line as usize * 64 + 64])?;
                 }
-                Ok(crate::shadow::crc_of_lines(page, lines))
+                Ok(crate::layout::crc_of_lines(page, lines))
             }
             Medium::Striped(_) => unreachable!("shadow pools have one file"),
         }

@@ -213,7 +213,7 @@ fn home_of(store: &Store, offset: u64) -> Option<Home> {
     if let Some((slab, entry)) = span {
         return Some(Home { slab, entry });
     }
-    if crate::heap::is_system(slab) {
+    if crate::layout::is_system(slab) {
         return None;
     }
     let entry = store.image.entry(slab);
