@@ -26,7 +26,7 @@ use memlift_ground::observe::{self, Work};
 use memlift_spec::trace::Kind;
 
 /// New objects from this size on are stored to their place and not through the log.
-const LARGE_BYTES: u32 = SLAB_BYTES as u32;
+pub(crate) const LARGE_BYTES: u32 = SLAB_BYTES as u32;
 
 /// Returns true if a range goes to its place and not through the log.
 #[inline]

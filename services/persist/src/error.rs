@@ -157,5 +157,8 @@ impl Error {
     }
 }
 
+/// Advice where address space is short: a pool takes what it may grow to twice, once for its file and once for its heap.
+pub(crate) const LOWER_MAX: &str = "lower what the pool may grow to (max_bytes; size_max in Python), of which it takes twice as much address space, or raise the limit (ulimit -v)";
+
 /// A result whose error is this crate's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, LOWER_MAX, Result};
 use crate::layout::{BODIES_OFFSET, BODIES_ZONES, Entry, ZONE_SLABS};
 use crate::lost::Watch;
 use crate::medium::{Mapped, Medium, Striped};
@@ -155,9 +155,7 @@ impl Image {
             )
         }
         .map_err(|errno| Error::Argument {
-            what: format!(
-                "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes, or raise the limit (ulimit -v)"
-            ),
+            what: format!("no address space for an image of {reserved} bytes ({errno}): {LOWER_MAX}"),
         })?;
         Ok(Image {
             base: base.cast(),

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, walk};
 use crate::image::{Image, Kind};
+use crate::interleave;
 use crate::layout::{
     Entry, FEATURE_CHECKSUMS, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead,
     SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS, is_system,
@@ -185,8 +186,12 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)>
         return open_medium(Medium::Mapped(Mapped::snapshot(file, path)?.owned()), options);
     }
     let length = file.metadata().map_err(file_error("stat", path))?.len();
-    let max = options.max_bytes.saturating_add(LANES_START + (64 << 32)).max(length);
-    let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?.owned();
+    // A header that is not good is refused once the file is mapped.
+    let wanted = interleave::header_of(&file, path).map_or(length, |header| {
+        let heap_bytes = options.max_bytes.clamp(header.heap_bytes, 1 << 43);
+        Header { heap_bytes, ..header }.file_bytes()
+    });
+    let mapped = Mapped::new(file, path, wanted.max(length), options.domain, !options.read_only)?.owned();
     open_medium(Medium::Mapped(mapped), options)
 }
 

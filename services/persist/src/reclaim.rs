@@ -2,12 +2,15 @@
 //! Slabs without objects serve objects of any type.
 //!
 //! - **Flow** the last slot of a slab is freed ─▶ its section notes the slab ([`Section::emptied`]) ─▶ a transaction that finds no
-//!   free slab for slots takes it, before the pool grows. [`Pool::reclaim`] writes all of them down as free
+//!   free slab for slots takes it, before the pool grows. [`Pool::reclaim`] writes all of them down as free, and so does the end of a
+//!   commit for whose large objects the pool grew, or with which an eighth of the heap is empty slabs
 //! - **Why** a slab keeps its type when its last object goes: a program that frees and allocates by turns would otherwise write
 //!   the directory each time
 //! - **Rule** notes are hints: the slab's entry and bits decide. A slab in the middle of a migration is never noted, since its
 //!   free slots say where objects went (`migrate`)
 //! - **Not here** taking them inside a transaction: `tx::emptied`
+
+use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::heap::{is_left, search};
@@ -17,8 +20,10 @@ use crate::section::{Held, Section};
 use crate::store::{Store, lock};
 use crate::tx::{self, TxOptions};
 
-/// Slabs that one transaction gives back: their entries fit the smallest lane.
-const SOME: usize = 32;
+/// Slabs that one transaction gives back: their entries fit a lane.
+fn step(store: &Store) -> usize {
+    (store.shared.lane.capacity as usize / 128).min(4096)
+}
 
 impl Pool {
     /// Bytes of the heap, and how many of them are in slabs that nobody uses: free ones, and those without an object. Of
@@ -48,6 +53,20 @@ impl Pool {
     }
 }
 
+/// Writes emptied slabs down as free, at the end of a commit that made the pool grow beside them. Not while a section stays
+/// locked: this thread itself may keep a transaction open that holds it.
+#[cold]
+pub(crate) fn when_free(store: &Store) -> Result<()> {
+    if !store.reclaim_due.swap(false, Ordering::Relaxed) {
+        return Ok(()); // another thread is at it
+    }
+    if store.try_all().is_none() {
+        return Ok(()); // when the pool grows again
+    }
+    while some(store)? > 0 {}
+    Ok(())
+}
+
 /// Slabs of sections that nobody holds which are empty, but have a type.
 fn emptied(store: &Store) -> u64 {
     let sections =
@@ -61,12 +80,12 @@ fn emptied(store: &Store) -> u64 {
 
 /// Writes down some slabs as free; returns their number.
 fn some(store: &Store) -> Result<u64> {
-    let mut found = Vec::new();
+    let (mut found, most) = (Vec::new(), step(store));
     let given = tx::run(store, TxOptions::default(), |t| {
         for section in 0..store.sections.len() as u16 {
             let Some(held) = t.held.get(section) else { continue };
             search(held, section, &store.image);
-            while found.len() < SOME
+            while found.len() < most
                 && let Some((slab, _)) = held.emptied.pop_first()
             {
                 if is_left(&store.image, slab, section) && store.is_verified(slab) {

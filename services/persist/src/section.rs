@@ -70,6 +70,11 @@ impl Section {
         }
     }
 
+    /// Returns true if there may be slabs without an object.
+    pub fn may_have_emptied(&self) -> bool {
+        !self.emptied.is_empty() || !self.searched
+    }
+
     /// Slabs that were there at open, and of which no slot was looked at yet.
     pub fn unseen(&self) -> impl Iterator<Item = u64> {
         self.shelves.iter().flat_map(|shelf| shelf.slabs.iter().copied())

@@ -29,8 +29,8 @@ use crate::trim::PrivatePages;
 use crate::verify::Verified;
 use crate::writes::Writes;
 
-/// Heaps below this double when they grow.
-const DOUBLE_UP_TO: u64 = 8 << 20;
+/// Least growth of a heap, unless it may not be so large.
+const GROWTH_MIN: u64 = 512 << 10;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(crate) struct Store {
     pub checksums: Option<Checksums>,
     /// Slabs whose pages are what they should be; None: there are no checksums.
     pub verified: Option<Verified>,
+    /// Slabs that a type has emptied are many, or the pool has grown beside them.
+    pub reclaim_due: AtomicBool,
     /// Slabs that were scrubbed so far, with each round counted anew.
     pub scrubbed: AtomicU64,
     /// The last sequence that was given out.
@@ -122,6 +124,7 @@ impl Store {
         Ok(Store {
             private: PrivatePages::new(image.max(), limit),
             verified: checksums.as_ref().map(|_| Verified::new(image.max())),
+            reclaim_due: AtomicBool::new(false),
             scrubbed: AtomicU64::new(0),
             image,
             mechanism,
@@ -231,8 +234,7 @@ impl Store {
         let full = |header: &Header| Error::Full { bytes, heap_bytes: header.heap_bytes };
         let room = if self.shadow.is_some() { shadow::capacity(&header) } else { u64::MAX };
         let most = self.image.max().min(room) / SLAB_BYTES * SLAB_BYTES;
-        // Small heaps double; of large ones little lies idle.
-        let more = if header.heap_bytes < DOUBLE_UP_TO { header.heap_bytes } else { header.heap_bytes / 8 };
+        let more = (header.heap_bytes / 8).max(GROWTH_MIN);
         let plan = |heap_bytes: u64| {
             self.checksums.as_ref().map(|checksums| checksums.plan(heap_bytes / SLAB_BYTES, behind))
         };

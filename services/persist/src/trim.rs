@@ -107,10 +107,13 @@ impl Store {
         }
     }
 
-    /// Ends a commit: durable as asked for, and the mirror within its limit. The caller holds no lock.
+    /// Ends a commit: durable as asked for, the mirror within its limit, emptied slabs free if the pool grew beside them. The caller holds no lock.
     #[inline]
     pub fn finish(&self, committed: Committed, durability: Durability) -> Result<()> {
         self.await_durable(committed, durability)?;
+        if self.reclaim_due.load(Ordering::Relaxed) {
+            crate::reclaim::when_free(self)?;
+        }
         match &self.private {
             Some(pages) if pages.due.load(Ordering::Relaxed) => self.trim_when_free(pages),
             _ => Ok(()),
@@ -134,7 +137,7 @@ impl Store {
     }
 
     /// All sections, unless one of them stays locked.
-    fn try_all(&self) -> Option<Vec<WriteGuard<'_, Section>>> {
+    pub fn try_all(&self) -> Option<Vec<WriteGuard<'_, Section>>> {
         let mut all = Vec::with_capacity(self.sections.len());
         for section in &self.sections {
             let mut tries = 0;

@@ -214,16 +214,16 @@ fn flip(structure: &Structure, mechanism: Mechanism, step: u64) {
         file.write_all_at(&[before], at).expect("written");
         flips += 1;
     }
-    assert!(flips > 300 && refused > 0 && lost > 0, "{name}: {flips} {refused} {lost}");
+    assert!(flips > 100 && refused > 0 && lost > 0, "{name}: {flips} {refused} {lost}");
     assert_eq!(read(&open(&path).expect("opened")).expect("read"), 0);
 }
 
 #[test]
 fn no_value_is_wrong_whichever_bit_is() {
     for structure in &STRUCTURES {
-        flip(structure, Mechanism::Redo, 1933);
+        flip(structure, Mechanism::Redo, 6001);
     }
-    flip(&STRUCTURES[0], Mechanism::Checkpoint, 1933);
+    flip(&STRUCTURES[0], Mechanism::Checkpoint, 6001);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_flipped_bit_of_a_bitmap_never_gives_out_what_is_in_use() {
     let (path, file) = work.copy("spoilt.pool");
     let mut flips = 0;
     for page in work.pages().into_iter().filter(|page| *page >= 20 && page % 4 == 0) {
-        for bit in (0..8 * 64).step_by(7) {
+        for bit in (0..8 * 64).step_by(23) {
             let at = work.place(page) + bit / 8;
             let before = work.bytes[at as usize];
             file.write_all_at(&[before ^ 1 << (bit % 8)], at).expect("written");

@@ -174,3 +174,114 @@ proptest! {
         churn(mechanism, sections, durability, &acts)?;
     }
 }
+
+/// Numbers below 2^53 as floats in [0, 1).
+fn unit(random: &mut impl FnMut() -> u64) -> f64 {
+    (random() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Bytes that a key of eight bytes and its entry count as.
+const KEY_BYTES: usize = 64;
+
+/// A store whose values come and go: bytes of keys and values now, and the most that there were.
+struct Churn<'p> {
+    store: Kv<'p>,
+    sizes: BTreeMap<u64, usize>,
+    live: usize,
+    peak: usize,
+    /// Values are no longer than this.
+    longest: usize,
+}
+
+impl Churn<'_> {
+    fn set(&mut self, key: u64, bytes: usize) {
+        let bytes = bytes.min(self.longest);
+        self.store.set(&key.to_le_bytes(), &vec![key as u8; bytes], 0).expect("set");
+        self.live += bytes + KEY_BYTES;
+        self.live -= self.sizes.insert(key, bytes).map_or(0, |before| before + KEY_BYTES);
+        self.peak = self.peak.max(self.live);
+    }
+
+    fn remove(&mut self, key: u64) {
+        assert_eq!(self.store.remove(&[&key.to_le_bytes()[..]]).expect("removed"), 1);
+        self.live -= self.sizes.remove(&key).expect("there") + KEY_BYTES;
+    }
+}
+
+/// Runs each trace with values of up to `longest` bytes; the heap may be so many times as large as the values were at most.
+fn traces_within(longest: usize, bound: f64) {
+    const LIVE: usize = 6 << 20;
+    let traces: [(&str, fn(&mut Churn<'_>, &mut dyn FnMut() -> u64)); 4] = [
+        ("drift", |churn, random| {
+            let (mut next, mut oldest) = (0, 0);
+            while next < 12_000 {
+                let middle = 64.0 * 512f64.powf(next as f64 / 12_000.0);
+                churn.set(next, (middle * (0.8 + 0.4 * unit(&mut &mut *random))) as usize);
+                next += 1;
+                while churn.live > LIVE {
+                    churn.remove(oldest);
+                    oldest += 1;
+                }
+            }
+        }),
+        ("sawtooth", |churn, random| {
+            let mut key = 0;
+            for middle in [500.0, 2_000.0, 7_000.0, 15_000.0, 60_000.0, 300.0, 40_000.0] {
+                while churn.live < LIVE {
+                    churn.set(key, (middle * (0.5 + unit(&mut &mut *random))) as usize);
+                    key += 1;
+                }
+                let all: Vec<u64> = churn.sizes.keys().copied().collect();
+                all.into_iter().for_each(|key| churn.remove(key));
+            }
+        }),
+        ("zipf", |churn, random| {
+            for _ in 0..20_000 {
+                let key = (unit(&mut &mut *random).powi(3) * 1_500.0) as u64;
+                let size = [100, 300, 1_000, 3_000, 7_000, 12_000][(random() % 6) as usize];
+                churn.set(key, size);
+            }
+        }),
+        ("power", |churn, random| {
+            for key in 0..25_000 {
+                let size = 64.0 / (1.0 - unit(&mut &mut *random)).powf(0.9);
+                churn.set(key, (size as usize).min(200_000));
+                while churn.live > LIVE {
+                    let at = random() % churn.sizes.len() as u64;
+                    let first = *churn.sizes.keys().next().expect("some");
+                    let (victim, _) = churn.sizes.range(first + at / 2..).next().expect("some");
+                    churn.remove(*victim);
+                }
+            }
+        }),
+    ];
+    for (name, run) in traces {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pool = Pool::create(folder.path().join("a.pool"), &Options::default()).expect("created");
+        let store = Kv::open(&pool, Durability::Buffered).expect("a store");
+        let mut churn = Churn { store, sizes: BTreeMap::new(), live: 0, peak: 0, longest };
+        let mut state = 7u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state ^ state >> 29
+        };
+        run(&mut churn, &mut random);
+        let (heap, free) = pool.usage();
+        let times = heap as f64 / churn.peak as f64;
+        println!(
+            "{name}, up to {longest}: {} at most, heap {heap}, of which {free} free: {times:.2}",
+            churn.peak
+        );
+        assert!(times <= bound, "{name}: a heap of {heap} for {} bytes", churn.peak);
+    }
+}
+
+#[test]
+fn churn_of_values_that_fit_slots_stays_within_three_halves() {
+    traces_within(4_000, 1.5);
+}
+
+#[test]
+fn churn_of_any_values_stays_within_nine_quarters() {
+    traces_within(usize::MAX, 2.25);
+}

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use crate::catalog::TypeRecord;
 use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX};
+use crate::tx::alloc::slice_stride;
 
 /// The way to read a type's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,8 +63,8 @@ const NUMBERS: [(&str, u32); 12] = [
 const DEPTH_MAX: u32 = 16;
 const PARTS_MAX: u32 = 1 << 16;
 
-/// Strides that arrays get: as `tx::alloc` rounds them.
-fn slice_stride(bytes: u64) -> u64 {
+/// Strides that arrays got from earlier releases.
+fn slice_stride_before(bytes: u64) -> u64 {
     let bytes = bytes.next_multiple_of(16).max(16);
     bytes.next_multiple_of((bytes.next_power_of_two() / 8).max(16))
 }
@@ -117,7 +118,7 @@ impl Types {
     pub fn stride_fits(&self, tag: u32, stride: u64) -> Option<bool> {
         let known = self.get(tag)?;
         Some(if known.slice {
-            slice_stride(stride) == stride || stride.is_multiple_of(32)
+            [slice_stride(stride), slice_stride_before(stride)].contains(&stride) || stride.is_multiple_of(32)
         } else {
             known.bytes.max(16).checked_next_multiple_of(16) == Some(stride)
         })

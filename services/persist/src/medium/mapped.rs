@@ -23,7 +23,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::LOST;
 use super::detect::{self, Guarantee};
-use crate::error::{Error, Result};
+use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::Watch;
 use crate::options::Domain;
 
@@ -85,7 +85,7 @@ impl Mapped {
         }
         .map_err(|errno| Error::Argument {
             what: format!(
-                "no address space for the {reserved} bytes that {} may have ({errno}): lower Options::max_bytes, or raise the limit (ulimit -v)",
+                "no address space for the {reserved} bytes that {} may have ({errno}): {LOWER_MAX}",
                 path.display()
             ),
         })?

@@ -8,8 +8,10 @@
 //!   yet, is not taken again: an abort or a crash would need what was there
 //! - **Order** an abort puts bits back by their before-images and gives slots and slabs back to the lists
 
+use std::sync::atomic::Ordering;
+
 use super::Tx;
-use crate::commit::Committed;
+use crate::commit::{Committed, LARGE_BYTES};
 use crate::error::{Error, Result};
 use crate::heap::is_empty;
 use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slots};
@@ -19,9 +21,19 @@ use crate::store::lock;
 use crate::view::{locate, slice_tag};
 use crate::writes::Freed;
 
-/// Strides that arrays get, so that arrays of about one length share slabs.
-fn slice_stride(bytes: u64) -> u64 {
+/// Emptied slabs are written down as free when one in so many of the heap's is, and they are 64.
+const MANY: u64 = 8;
+
+/// Strides that arrays get: so that arrays of about one length share slabs, and from 256 bytes on so that slots fill their slab.
+pub(crate) fn slice_stride(bytes: u64) -> u64 {
+    const ROOM: u64 = SLAB_BYTES - 64;
     let bytes = bytes.next_multiple_of(16).max(16);
+    if bytes > STRIDE_MAX {
+        return bytes;
+    }
+    if bytes > 256 {
+        return ROOM / (ROOM / bytes) / 16 * 16;
+    }
     let step = (bytes.next_power_of_two() / 8).max(16);
     bytes.next_multiple_of(step)
 }
@@ -258,7 +270,12 @@ impl Tx<'_> {
         }
         self.register::<T>(tag, slice)?;
         let slabs = bytes.div_ceil(SLAB_BYTES);
-        let first = self.take_slabs(slabs)?;
+        // One that goes through the log may lie where another type's bits are: a crash before its commit leaves them.
+        let first = if bytes.next_multiple_of(8) < LARGE_BYTES.into() {
+            self.take_slab()?
+        } else {
+            self.take_slabs(slabs)?
+        };
         let (stride, run) = (size_of::<T>() as u32, slabs as u32);
         if slabs > RUN_SLABS_MAX {
             let span = Entry { tag, section, state: Entry::SPAN, reserved: 0, stride, run };
@@ -272,7 +289,7 @@ impl Tx<'_> {
         Ok(first * SLAB_BYTES)
     }
 
-    /// A slab for slots.
+    /// A slab for slots, or for an object of one slab.
     fn take_slab(&mut self) -> Result<u64> {
         let found = lock(&self.store.free_slabs).take(1);
         match found.or_else(|| self.take_emptied()) {
@@ -300,6 +317,7 @@ impl Tx<'_> {
                 return Ok(first);
             }
             if !self.store.restore_zone()? {
+                self.note_emptied();
                 self.store.grow(count)?;
             }
         }
@@ -314,6 +332,9 @@ impl Tx<'_> {
             if is_empty(&self.store.image, slab, one.stride) {
                 let position = if let Committed::At(position) = committed { position } else { 0 };
                 held.emptied.insert(slab, position);
+                if held.emptied.len() as u64 * MANY > (self.store.image.len() / SLAB_BYTES).max(512) {
+                    self.store.reclaim_due.store(true, Ordering::Relaxed);
+                }
             }
             match committed {
                 Committed::Durable | Committed::Marked(_) => {

@@ -3,8 +3,11 @@
 //!
 //! - **Rule** a slab is taken from sections only that the transaction holds for writing: nobody follows an old pointer into it
 //!   meanwhile. Its freeing is durable before: an abort or a crash would need what was there
-//! - **Rule** for slots only: the bytes of a large object are stored before its record, over bits that a crash would need
+//! - **Rule** for slots, and for objects of one slab that go through the log: the bytes of a larger one are stored before its
+//!   record, over bits that a crash would need
 //! - **Not here** which slabs those are: `heap`
+
+use std::sync::atomic::Ordering;
 
 use super::Tx;
 use crate::heap::{is_left, search};
@@ -18,7 +21,7 @@ fn freed_here(writes: &Writes, slab: u64) -> bool {
 }
 
 impl Tx<'_> {
-    /// Takes a slab for slots that another type has emptied; None when there is none.
+    /// Takes a slab that another type has emptied; None when there is none.
     #[cold]
     pub(super) fn take_emptied(&mut self) -> Option<u64> {
         let (sections, durable) = (0..self.store.sections.len() as u16, self.store.shared.durable());
@@ -53,6 +56,15 @@ impl Tx<'_> {
         };
         held.emptied.extend(kept);
         found
+    }
+
+    /// Before the pool grows: if there are slabs that a type has emptied, the next commit writes them down as free.
+    #[cold]
+    pub(super) fn note_emptied(&mut self) {
+        let mut sections = 0..self.store.sections.len() as u16;
+        if sections.any(|section| self.held.get(section).is_some_and(|held| held.may_have_emptied())) {
+            self.store.reclaim_due.store(true, Ordering::Relaxed);
+        }
     }
 
     /// After an abort: slabs that were taken are free again, or empty ones of the type that had them.
