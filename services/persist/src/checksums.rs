@@ -12,7 +12,7 @@
 //! - **Source** multilinear hashing over 64-bit keys (D. Lemire and O. Kaser, Strongly universal string hashing is fast, 2014)
 //! - **Not here** undo and shadow pools; which pages were compared since they were opened: `verify`
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{PoisonError, RwLock};
 
 use crate::error::{Error, Result};
@@ -29,6 +29,8 @@ pub(crate) const SLAB_PAGES: u64 = SLAB_BYTES / PAGE;
 const ENTRY_BYTES: u64 = 16;
 /// Pages that one slab of entries is for.
 const SLAB_ENTRIES: u64 = SLAB_BYTES / ENTRY_BYTES;
+/// Bytes that are compared at once: most ranges are short.
+const PIECE: usize = 256;
 /// Chunks double up to this one; from it on each has as many slabs.
 const LARGE: u64 = 12;
 /// Slabs of a large chunk.
@@ -61,6 +63,15 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 fn sum(from: u64, part: &[u8]) -> u64 {
     let keys = &KEYS[from as usize / 4..];
     words(part).zip(keys).fold(0, |sum, (word, key)| sum.wrapping_add(word.wrapping_mul(*key)))
+}
+
+/// By how much the sum of a page changes with part of it.
+fn difference(from: u64, old: &[u8], new: &[u8]) -> u64 {
+    let keys = &KEYS[from as usize / 4..];
+    words(old)
+        .zip(words(new))
+        .zip(keys)
+        .fold(0, |sum, ((old, new), key)| sum.wrapping_add(new.wrapping_sub(old).wrapping_mul(*key)))
 }
 
 /// The content of a page's entry.
@@ -147,8 +158,28 @@ pub(crate) fn used_pages(directory: &[Entry], bodies: &BTreeSet<u64>) -> impl It
     (0..).zip(directory).filter(used).flat_map(|(slab, _)| slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES)
 }
 
-/// A slab that a record takes, and how many.
-pub(crate) type Taken = Vec<(u64, u64)>;
+/// Slabs that records of a batch take: their pages are summed at its end.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    slabs: HashSet<u64>,
+    /// Objects of more than a zone: first slab and count.
+    spans: Vec<(u64, u64)>,
+}
+
+impl Taken {
+    fn insert(&mut self, first: u64, count: u64) {
+        if count == 1 {
+            self.slabs.insert(first);
+        } else {
+            self.spans.push((first, count));
+        }
+    }
+
+    fn contains(&self, slab: u64) -> bool {
+        self.slabs.contains(&slab)
+            || self.spans.iter().any(|(first, count)| slab.wrapping_sub(*first) < *count)
+    }
+}
 
 /// See the module's header.
 #[derive(Debug)]
@@ -320,31 +351,35 @@ impl Checksums {
         taken: &mut Taken,
         counters: &mut Counters,
     ) -> Result<()> {
-        let (mut old, mut done) = ([0; PAGE as usize], 0);
+        let (mut old, mut done) = ([0; PIECE], 0);
         while done < new.len() {
             let at = offset + done as u64;
             let (page, inside) = (at / PAGE, at % PAGE);
-            let bytes = (new.len() - done).min((PAGE - inside) as usize);
+            let bytes = (new.len() - done).min(PIECE - inside as usize % PIECE);
             let (old, new) = (&mut old[..bytes], &new[done..done + bytes]);
+            if taken.contains(at / SLAB_BYTES) {
+                done += bytes;
+                continue;
+            }
             medium.load(self.heap_start + at, old)?;
-            if !is_body(at / ZONE_BYTES) {
+            done += bytes;
+            if at % ZONE_BYTES < DIRECTORY_SLABS * SLAB_BYTES && !is_body(at / ZONE_BYTES) {
                 takes(at, old, new, taken);
             }
             // A damaged entry stays so: nobody knows what the rest of its page should be.
             if let Expected::Sum(before) = self.expected(medium, page)? {
-                let sum = before.wrapping_add(sum(inside, new)).wrapping_sub(sum(inside, old));
-                self.set(medium, page, sum, counters)?;
+                self.set(medium, page, before.wrapping_add(difference(inside, old, new)), counters)?;
             }
-            done += bytes;
         }
         Ok(())
     }
 
     /// Pages of taken slabs are summed.
     pub fn renew_taken(&self, medium: &Medium, taken: &mut Taken, counters: &mut Counters) -> Result<()> {
-        taken.sort_unstable();
-        taken.dedup();
-        taken.drain(..).try_for_each(|(first, count)| self.renew_slabs(medium, first, count, counters))
+        let singles = taken.slabs.drain().map(|slab| (slab, 1));
+        singles
+            .chain(taken.spans.drain(..))
+            .try_for_each(|(first, count)| self.renew_slabs(medium, first, count, counters))
     }
 
     /// After recovery stored ranges: sums all pages that they touch, and those of slabs that they take. Zones in
@@ -357,7 +392,7 @@ impl Checksums {
         bodies: &BTreeSet<u64>,
         counters: &mut Counters,
     ) -> Result<()> {
-        let (mut pages, mut taken) = (Vec::new(), Taken::new());
+        let (mut pages, mut taken) = (Vec::new(), Taken::default());
         for (offset, bytes) in ranges {
             pages.extend(offset / PAGE..(offset + bytes).div_ceil(PAGE));
             if bodies.contains(&(offset / ZONE_BYTES)) {
@@ -368,7 +403,8 @@ impl Checksums {
             takes(*offset, &vec![0; now.len()], &now, &mut taken);
         }
         let slabs = header.heap_bytes / SLAB_BYTES;
-        taken.retain(|(first, count)| first.checked_add(*count).is_some_and(|end| end <= slabs));
+        taken.slabs.retain(|slab| *slab < slabs);
+        taken.spans.retain(|(first, count)| first.checked_add(*count).is_some_and(|end| end <= slabs));
         self.renew_taken(medium, &mut taken, counters)?;
         pages.sort_unstable();
         pages.dedup();
@@ -414,7 +450,7 @@ fn takes(at: u64, old: &[u8], new: &[u8], taken: &mut Taken) {
         if index >= DIRECTORY_SLABS && old[6] == Entry::FREE && new[6] != Entry::FREE {
             let run = u32::from_le_bytes([new[12], new[13], new[14], new[15]]);
             let count = if new[6] == Entry::SPAN { u64::from(run) } else { 1 };
-            taken.push((zone * ZONE_SLABS + index, count));
+            taken.insert(zone * ZONE_SLABS + index, count);
         }
     }
 }

@@ -16,7 +16,7 @@
 #![expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 
 use crate::apply::Applier;
-use crate::checksums::Checksums;
+use crate::checksums::{Checksums, Taken};
 use crate::error::{Error, Result};
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
@@ -326,7 +326,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
         applied: last,
         turns,
         counters: Counters::default(),
-        taken: Vec::new(),
+        taken: Taken::default(),
         flight: None,
     };
     if !write {

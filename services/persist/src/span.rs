@@ -17,6 +17,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::checksums::Taken;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::layout::{
@@ -212,7 +213,7 @@ impl Store {
         let word = if body { word | bit } else { word & !bit };
         let bytes = word.to_le_bytes();
         if let Some(checksums) = &self.checksums {
-            checksums.change(&self.medium, at, &bytes, |_| false, &mut Vec::new(), counters)?;
+            checksums.change(&self.medium, at, &bytes, |_| false, &mut Taken::default(), counters)?;
         }
         self.medium.store(self.heap_start + at, &bytes, counters)?;
         self.medium.write_back(self.heap_start + at, 8, counters);

@@ -208,10 +208,13 @@ impl Churn<'_> {
     }
 }
 
+/// Sets and removes values, with random numbers from its second argument.
+type Trace = fn(&mut Churn<'_>, &mut dyn FnMut() -> u64);
+
 /// Runs each trace with values of up to `longest` bytes; the heap may be so many times as large as the values were at most.
 fn traces_within(longest: usize, bound: f64) {
     const LIVE: usize = 6 << 20;
-    let traces: [(&str, fn(&mut Churn<'_>, &mut dyn FnMut() -> u64)); 4] = [
+    let traces: [(&str, Trace); 4] = [
         ("drift", |churn, random| {
             let (mut next, mut oldest) = (0, 0);
             while next < 12_000 {
