@@ -9,8 +9,7 @@
 //! - **Not here** which byte lies where: `medium::striped`
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -107,23 +106,6 @@ struct Found<'a> {
     header: Header,
 }
 
-/// The header of a file, before it is mapped.
-pub(crate) fn header_of(file: &File, path: &Path) -> Result<Header> {
-    let one = |turn: u64| {
-        let mut page = vec![0; HEADER_BYTES as usize];
-        match file.read_exact_at(&mut page, turn * HEADER_BYTES) {
-            Ok(()) => Header::decode(&page),
-            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => Err(Error::NotAPool),
-            Err(source) => Err(file_error("read", path)(source)),
-        }
-    };
-    recover::newer(one(0), one(1)).map_err(|error| match error {
-        Error::NotAPool => Error::Argument { what: format!("{} is not a memlift pool", path.display()) },
-        Error::Corrupt { what } => Error::corrupt(format!("{}: {what}", path.display())),
-        other => other,
-    })
-}
-
 /// Puts the files in the order of their devices; refuses what is not one whole pool.
 fn sort(found: Vec<Found<'_>>) -> Result<Vec<Found<'_>>> {
     let (first, count) = (&found[0], found[0].header.devices);
@@ -206,7 +188,7 @@ fn medium(paths: &[&Path], options: &Options) -> Result<Medium> {
         }
         seen.push((about.dev(), about.ino()));
         let file = open::lock_file(path, options)?;
-        let header = header_of(&file, path)?;
+        let header = recover::header_of(&file, path)?;
         found.push(Found { path, file, header });
     }
     let most = |geometry: &Geometry, header: &Header| {
@@ -226,7 +208,7 @@ pub(crate) fn of_files(
 ) -> Result<Medium> {
     let mut found = Vec::with_capacity(files.len());
     for (file, path) in files.into_iter().zip(paths) {
-        let header = header_of(&file, path)?;
+        let header = recover::header_of(&file, path)?;
         found.push(Found { path, file, header });
     }
     sorted(found, false, |at, file, path, geometry, header| {
@@ -238,7 +220,7 @@ pub(crate) fn of_files(
 pub(crate) fn in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let found = paths.iter().map(|path| {
         let file = File::open(path).map_err(file_error("open", path))?;
-        Ok(Found { header: header_of(&file, path)?, path, file })
+        Ok(Found { header: recover::header_of(&file, path)?, path, file })
     });
     Ok(sort(found.collect::<Result<_>>()?)?.into_iter().map(|one| one.path.to_owned()).collect())
 }

@@ -397,6 +397,20 @@ pub const fn slots(stride: u64) -> (u64, u64) {
 /// The largest stride of a slot; larger objects get a run of slabs.
 pub const STRIDE_MAX: u64 = (SLAB_BYTES - 64) / 2;
 
+/// Strides that arrays get: so that arrays of about one length share slabs, and from 256 bytes on so that slots fill their slab.
+pub(crate) fn slice_stride(bytes: u64) -> u64 {
+    const ROOM: u64 = SLAB_BYTES - 64;
+    let bytes = bytes.next_multiple_of(16).max(16);
+    if bytes > STRIDE_MAX {
+        return bytes;
+    }
+    if bytes > 256 {
+        return ROOM / (ROOM / bytes) / 16 * 16;
+    }
+    let step = (bytes.next_power_of_two() / 8).max(16);
+    bytes.next_multiple_of(step)
+}
+
 /// The heap's own root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]

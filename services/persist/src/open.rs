@@ -24,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, walk};
 use crate::image::{Image, Kind};
-use crate::interleave;
 use crate::layout::{
     Entry, FEATURE_CHECKSUMS, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead,
     SLAB_BYTES, SUPERBLOCK_SLAB, ZONE_SLABS, is_system,
@@ -187,7 +186,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)>
     }
     let length = file.metadata().map_err(file_error("stat", path))?.len();
     // A header that is not good is refused once the file is mapped.
-    let wanted = interleave::header_of(&file, path).map_or(length, |header| {
+    let wanted = recover::header_of(&file, path).map_or(length, |header| {
         let heap_bytes = options.max_bytes.clamp(header.heap_bytes, 1 << 43);
         Header { heap_bytes, ..header }.file_bytes()
     });

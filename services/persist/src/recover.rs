@@ -15,9 +15,15 @@
 
 #![expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
 use crate::apply::Applier;
 use crate::checksums::{Checksums, Taken};
 use crate::error::{Error, Result};
+use crate::fresh::file_error;
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
 use crate::options::Mechanism;
@@ -85,6 +91,23 @@ pub(crate) fn read_header(medium: &Medium) -> Result<Header> {
         return Err(short(medium.len(), header.file_bytes()));
     }
     Ok(header)
+}
+
+/// The header of a file, before it is mapped.
+pub(crate) fn header_of(file: &File, path: &Path) -> Result<Header> {
+    let one = |turn: u64| {
+        let mut page = vec![0; HEADER_BYTES as usize];
+        match file.read_exact_at(&mut page, turn * HEADER_BYTES) {
+            Ok(()) => Header::decode(&page),
+            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => Err(Error::NotAPool),
+            Err(source) => Err(file_error("read", path)(source)),
+        }
+    };
+    newer(one(0), one(1)).map_err(|error| match error {
+        Error::NotAPool => Error::Argument { what: format!("{} is not a memlift pool", path.display()) },
+        Error::Corrupt { what } => Error::corrupt(format!("{}: {what}", path.display())),
+        other => other,
+    })
 }
 
 /// The one of two headers that holds; when none does, the more telling reason.

@@ -180,7 +180,7 @@ fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
         let bytes = file.metadata().map_err(|source| failed("stat", path, source))?.len();
         (Medium::Mapped(Mapped::new(clone((file, path))?, path, bytes, Domain::Pages, true)?), header)
     } else {
-        let header = interleave::header_of(&files[0], &paths[0])?;
+        let header = recover::header_of(&files[0], &paths[0])?;
         let geometry = Geometry::of(&header)?;
         for (at, (file, path)) in files.iter().zip(paths).enumerate() {
             lengthen(file, path, geometry.device_bytes(at as u64, header.file_bytes()), &mut changes)?;

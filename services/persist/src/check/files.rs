@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::interleave::header_of;
+use crate::recover::header_of;
 
 /// An argument of the tools: one path, or all paths of an interleaved pool in any order.
 pub trait Files {

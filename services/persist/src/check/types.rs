@@ -9,8 +9,7 @@
 use std::collections::HashMap;
 
 use crate::catalog::TypeRecord;
-use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX};
-use crate::tx::alloc::slice_stride;
+use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX, slice_stride};
 
 /// The way to read a type's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -14,7 +14,7 @@ use super::Tx;
 use crate::commit::{Committed, LARGE_BYTES};
 use crate::error::{Error, Result};
 use crate::heap::is_empty;
-use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slots};
+use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slice_stride, slots};
 use crate::persist::Persist;
 use crate::ptr::{PPtr, PSlice};
 use crate::store::lock;
@@ -23,20 +23,6 @@ use crate::writes::Freed;
 
 /// Emptied slabs are written down as free when one in so many of the heap's is, and they are 64.
 const MANY: u64 = 8;
-
-/// Strides that arrays get: so that arrays of about one length share slabs, and from 256 bytes on so that slots fill their slab.
-pub(crate) fn slice_stride(bytes: u64) -> u64 {
-    const ROOM: u64 = SLAB_BYTES - 64;
-    let bytes = bytes.next_multiple_of(16).max(16);
-    if bytes > STRIDE_MAX {
-        return bytes;
-    }
-    if bytes > 256 {
-        return ROOM / (ROOM / bytes) / 16 * 16;
-    }
-    let step = (bytes.next_power_of_two() / 8).max(16);
-    bytes.next_multiple_of(step)
-}
 
 pub(crate) fn stride<T>() -> u64 {
     (size_of::<T>() as u64).next_multiple_of((align_of::<T>() as u64).max(16)).max(16)
