@@ -397,14 +397,12 @@ pub const fn slots(stride: u64) -> (u64, u64) {
 /// The largest stride of a slot; larger objects get a run of slabs.
 pub const STRIDE_MAX: u64 = (SLAB_BYTES - 64) / 2;
 
-/// Strides that arrays get: so that arrays of about one length share slabs, and from 256 bytes on so that slots fill their slab.
-pub(crate) fn slice_stride(bytes: u64) -> u64 {
+/// Strides that arrays get: so that arrays of about one length share slabs. In a pool whose pages have checksums, which earlier releases
+/// refuse, slots of more than 256 bytes fill their slab; those releases would take their strides for damage.
+pub(crate) fn slice_stride(bytes: u64, checksums: bool) -> u64 {
     const ROOM: u64 = SLAB_BYTES - 64;
     let bytes = bytes.next_multiple_of(16).max(16);
-    if bytes > STRIDE_MAX {
-        return bytes;
-    }
-    if bytes > 256 {
+    if checksums && (257..=STRIDE_MAX).contains(&bytes) {
         return ROOM / (ROOM / bytes) / 16 * 16;
     }
     let step = (bytes.next_power_of_two() / 8).max(16);

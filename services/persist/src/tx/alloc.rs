@@ -74,7 +74,8 @@ impl Tx<'_> {
         if bytes == 0 {
             return Ok(PSlice::EMPTY);
         }
-        let stride = slice_stride(bytes).next_multiple_of(align_of::<T>() as u64);
+        let stride =
+            slice_stride(bytes, self.store.checksums.is_some()).next_multiple_of(align_of::<T>() as u64);
         let tag = slice_tag::<T>();
         let offset = if stride <= STRIDE_MAX {
             self.slot::<T>(tag, true, stride, section)?
@@ -89,7 +90,8 @@ impl Tx<'_> {
     /// A new array of `bytes` bytes in the home section: `parts`, one after the other, then zeros. Apart from the object itself,
     /// it takes no memory.
     pub(crate) fn alloc_bytes(&mut self, bytes: u64, parts: &[&[u8]]) -> Result<PSlice<u8>> {
-        let (section, tag, stride) = (self.home(), slice_tag::<u8>(), slice_stride(bytes));
+        let (section, tag, stride) =
+            (self.home(), slice_tag::<u8>(), slice_stride(bytes, self.store.checksums.is_some()));
         let offset = if stride <= STRIDE_MAX {
             self.slot::<u8>(tag, true, stride, section)?
         } else {
