@@ -3,7 +3,7 @@
 //! made anew from what is intact.
 //!
 //! - **Method** a small pool of each is closed; one bit is flipped, in bitmaps and links in turn
-//! - **Not here** values, which have no checksum
+//! - **Not here** checksums of pages, which see damage anywhere: `pages`
 
 use std::path::{Path, PathBuf};
 

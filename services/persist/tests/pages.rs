@@ -6,12 +6,17 @@
 //! - **Not here** the log (`log_damage`), headers and other small things (`damage_files`), crashes (`sim_pool`)
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use memlift_persist::check::{Part, check};
 use memlift_persist::convert::{Conversion, convert};
 use memlift_persist::kv::Kv;
+use memlift_persist::kv::server::{ServerOptions, serve};
 use memlift_persist::layout::{Entry, FEATURE_CHECKSUMS, Header, SLAB_BYTES};
 use memlift_persist::raw::{Table, root, root_or};
 use memlift_persist::repair::{repair, repair_accepting_loss};
@@ -411,4 +416,73 @@ fn a_scrub_finds_what_the_disk_changes_under_an_open_pool() {
     assert_eq!(found, [(at - work.header.heap_start) / PAGE * PAGE]);
     assert!(read(&pool).expect("read") > 0, "an error now, where it could be read before");
     assert_eq!(pool.scrub(slabs).expect("scrubbed"), found, "a second round says the same");
+}
+
+/// Sends one command and reads its reply: the bytes of a bulk string, or the line of an error or text.
+fn command(stream: &mut TcpStream, arguments: &[&[u8]]) -> (u8, Vec<u8>) {
+    let mut request = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        request.extend(format!("${}\r\n", argument.len()).bytes().chain(argument.iter().copied()));
+        request.extend(b"\r\n");
+    }
+    stream.write_all(&request).expect("sent");
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\r\n") {
+        stream.read_exact(&mut byte).expect("the server goes on");
+        line.push(byte[0]);
+    }
+    let text = line[1..line.len() - 2].to_vec();
+    if line[0] != b'$' {
+        return (line[0], text);
+    }
+    let length: usize = String::from_utf8(text).expect("digits").parse().expect("a length");
+    let mut bytes = vec![0; length + 2];
+    stream.read_exact(&mut bytes).expect("the value");
+    bytes.truncate(length);
+    (b'$', bytes)
+}
+
+#[test]
+fn a_damaged_entry_is_an_error_reply_and_the_server_goes_on() {
+    let (_, make, _) = &STRUCTURES[1];
+    let work = Work::new(make, Mechanism::Redo);
+    let (path, file) = work.copy("served.pool");
+    let wanted = value(35);
+    let at = work.bytes.windows(wanted.len()).rposition(|bytes| bytes == wanted).expect("there") as u64 + 40;
+    file.write_all_at(b"?", at).expect("written");
+    let pool = open(&path).expect("opened");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let (address, stop) = (listener.local_addr().expect("bound"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| serve(listener, &pool, &ServerOptions::default(), &stop));
+        let asked = std::panic::catch_unwind(|| {
+            let mut stream = TcpStream::connect(address).expect("connected");
+            let mut refused = 0;
+            for at in 0..KEYS {
+                match command(&mut stream, &[b"GET", &key(at)]) {
+                    (b'-', text) => {
+                        assert!(String::from_utf8_lossy(&text).contains("checksum"), "{text:?}");
+                        refused += 1;
+                    }
+                    (_, bytes) => assert_eq!(bytes, value(at)),
+                }
+            }
+            assert!((1..KEYS / 2).contains(&refused), "{refused}");
+            assert_eq!(command(&mut stream, &[b"SET", b"later", b"yes"]), (b'+', b"OK".to_vec()));
+            assert_eq!(command(&mut stream, &[b"GET", b"later"]), (b'$', b"yes".to_vec()));
+            // The scrub comes by in a second or two.
+            let until = Instant::now() + Duration::from_secs(120);
+            loop {
+                let (_, text) = command(&mut stream, &[b"INFO"]);
+                if String::from_utf8_lossy(&text).contains("damaged_pages_found:1\r\n") {
+                    break;
+                }
+                assert!(Instant::now() < until, "{}", String::from_utf8_lossy(&text));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        stop.store(true, Ordering::Release);
+        served.join().expect("no panic").expect("stopped in order");
+        asked.expect("as it should be");
+    });
 }
