@@ -181,6 +181,22 @@ impl Taken {
     }
 }
 
+/// Pages that a recovery stored to, and those ranges that may be parts of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    pages: HashSet<u64>,
+    directory: Vec<(u64, u64)>,
+}
+
+impl Replayed {
+    pub fn note(&mut self, offset: u64, bytes: u64) {
+        self.pages.extend(offset / PAGE..(offset + bytes).div_ceil(PAGE));
+        if offset % ZONE_BYTES < DIRECTORY_SLABS * SLAB_BYTES {
+            self.directory.push((offset, bytes));
+        }
+    }
+}
+
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct Checksums {
@@ -382,33 +398,29 @@ impl Checksums {
             .try_for_each(|(first, count)| self.renew_slabs(medium, first, count, counters))
     }
 
-    /// After recovery stored ranges: sums all pages that they touch, and those of slabs that they take. Zones in
-    /// `bodies` have no directory.
+    /// After a recovery: sums all pages that it stored to, and those of slabs that it took. Zones in `bodies` have no directory.
     pub fn recovered(
         &self,
         medium: &Medium,
         header: &Header,
-        ranges: &[(u64, u64)],
+        replayed: Replayed,
         bodies: &BTreeSet<u64>,
         counters: &mut Counters,
     ) -> Result<()> {
-        let (mut pages, mut taken) = (Vec::new(), Taken::default());
-        for (offset, bytes) in ranges {
-            pages.extend(offset / PAGE..(offset + bytes).div_ceil(PAGE));
+        let mut taken = Taken::default();
+        for (offset, bytes) in replayed.directory {
             if bodies.contains(&(offset / ZONE_BYTES)) {
                 continue;
             }
-            let mut now = vec![0; *bytes as usize];
+            let mut now = vec![0; bytes as usize];
             medium.load(self.heap_start + offset, &mut now)?;
-            takes(*offset, &vec![0; now.len()], &now, &mut taken);
+            takes(offset, &vec![0; now.len()], &now, &mut taken);
         }
         let slabs = header.heap_bytes / SLAB_BYTES;
         taken.slabs.retain(|slab| *slab < slabs);
         taken.spans.retain(|(first, count)| first.checked_add(*count).is_some_and(|end| end <= slabs));
         self.renew_taken(medium, &mut taken, counters)?;
-        pages.sort_unstable();
-        pages.dedup();
-        pages.into_iter().try_for_each(|page| self.renew(medium, page, counters))
+        replayed.pages.into_iter().try_for_each(|page| self.renew(medium, page, counters))
     }
 
     /// Sums the pages of the bitmap of zones, which is stored without a record.

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::{is_left, search};
 use crate::layout::SLAB_BYTES;
 use crate::pool::Pool;
@@ -20,9 +20,9 @@ use crate::section::{Held, Section};
 use crate::store::{Store, lock};
 use crate::tx::{self, TxOptions};
 
-/// Slabs that one transaction gives back: their entries fit a lane.
+/// Slabs that one transaction gives back: with undo, where each entry is a record of 128 bytes, they fit half a lane.
 fn step(store: &Store) -> usize {
-    (store.shared.lane.capacity as usize / 128).min(4096)
+    (store.shared.lane.capacity as usize / 256).min(4096)
 }
 
 impl Pool {
@@ -63,8 +63,14 @@ pub(crate) fn when_free(store: &Store) -> Result<()> {
     if store.try_all().is_none() {
         return Ok(()); // when the pool grows again
     }
-    while some(store)? > 0 {}
-    Ok(())
+    loop {
+        match some(store) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error @ Error::Stopped { .. }) => return Err(error),
+            Err(_) => return Ok(()), // the commit before it stands
+        }
+    }
 }
 
 /// Slabs of sections that nobody holds which are empty, but have a type.

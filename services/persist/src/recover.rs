@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::apply::Applier;
-use crate::checksums::{Checksums, Taken};
+use crate::checksums::{Checksums, Replayed, Taken};
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
@@ -364,16 +364,23 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
         return Ok(State { header, positions, applier, recovered, lost, shadow });
     }
     // All are checked before the first is stored.
-    let mut ranges = Vec::new();
+    let mut replayed = Replayed::default();
     for store in [false, true] {
-        ranges.clear();
         for one in &found {
             let record = record_of(one, &rings);
             match &mut shadow {
                 Some(shadow) if store => shadow.apply(record)?,
                 Some(_) => {}
                 None => {
-                    replay(medium, &header, record, &one.header, store, &mut ranges, &mut applier.counters)?;
+                    replay(
+                        medium,
+                        &header,
+                        record,
+                        &one.header,
+                        store,
+                        &mut replayed,
+                        &mut applier.counters,
+                    )?;
                 }
             }
         }
@@ -389,7 +396,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
             Ok(u64::from_le_bytes(bytes))
         };
         let bodies = crate::span::marked(&header, word)?;
-        checksums.recovered(medium, &header, &ranges, &bodies, &mut applier.counters)?;
+        checksums.recovered(medium, &header, replayed, &bodies, &mut applier.counters)?;
         if !header.clean {
             checksums.renew_bodies(medium, &mut applier.counters)?;
         }
@@ -421,14 +428,14 @@ fn write_head(medium: &Medium, lane: u32, applier: &mut Applier, head: LaneHead)
     Ok(())
 }
 
-/// Checks a record's ranges against the heap, lists them, and with `store` stores them.
+/// Checks a record's ranges against the heap, and with `store` stores them and notes them for the checksums.
 fn replay(
     medium: &Medium,
     header: &Header,
     record: &[u8],
     about: &RecordHeader,
     store: bool,
-    ranges: &mut Vec<(u64, u64)>,
+    replayed: &mut Replayed,
     counters: &mut Counters,
 ) -> Result<()> {
     let u64_at = |at: usize| {
@@ -440,8 +447,10 @@ fn replay(
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > header.heap_bytes) {
             return Err(Error::corrupt("a log record names bytes outside the heap"));
         }
-        ranges.push((offset, data.len() as u64));
         if store {
+            if header.has_checksums() {
+                replayed.note(offset, data.len() as u64);
+            }
             medium.store(header.heap_start + offset, data, counters)?;
             medium.write_back(header.heap_start + offset, data.len() as u64, counters);
         }

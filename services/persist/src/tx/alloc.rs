@@ -21,7 +21,7 @@ use crate::store::lock;
 use crate::view::{locate, slice_tag};
 use crate::writes::Freed;
 
-/// Emptied slabs are written down as free when one in so many of the heap's is, and they are 64.
+/// Emptied slabs are written down as free when one in so many of the heap's is; that is tried for each 64 of them.
 const MANY: u64 = 8;
 
 pub(crate) fn stride<T>() -> u64 {
@@ -320,7 +320,8 @@ impl Tx<'_> {
             if is_empty(&self.store.image, slab, one.stride) {
                 let position = if let Committed::At(position) = committed { position } else { 0 };
                 held.emptied.insert(slab, position);
-                if held.emptied.len() as u64 * MANY > (self.store.image.len() / SLAB_BYTES).max(512) {
+                let count = held.emptied.len() as u64;
+                if count.is_multiple_of(64) && count * MANY >= self.store.image.len() / SLAB_BYTES {
                     self.store.reclaim_due.store(true, Ordering::Relaxed);
                 }
             }
