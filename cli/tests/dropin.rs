@@ -5,6 +5,7 @@
 //! - **Not here** how much faster anything is: `bench transform`
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -153,11 +154,124 @@ fn a_command_gets_its_environment() {
     let document: Value =
         serde_json::from_str(&succeeds(place.run(&["enable", "/bin/true", "--only", "openssl", "--json"])))
             .expect("JSON");
-    let file = place.path("config/memlift/dropin/openssl.cnf");
-    assert_eq!(document["environment"]["OPENSSL_CONF"], file.to_str().expect("UTF-8"));
-    assert!(file.is_file());
+    let file = PathBuf::from(document["environment"]["OPENSSL_CONF"].as_str().expect("a path"));
+    assert!(file.starts_with(place.path("config/memlift/dropin")) && file.is_file());
+    // Another command has another file: taking one back leaves the other.
+    let document: Value =
+        serde_json::from_str(&succeeds(place.run(&["enable", "/bin/false", "--only", "openssl", "--json"])))
+            .expect("JSON");
+    let other = PathBuf::from(document["environment"]["OPENSSL_CONF"].as_str().expect("a path"));
     succeeds(place.run(&["disable", "/bin/true"]));
-    assert!(!file.exists());
+    assert!(!file.exists() && other.is_file(), "{}", other.display());
+    succeeds(place.run(&["disable", "/bin/false"]));
+    assert!(!other.exists());
+}
+
+#[test]
+fn specifiers_of_the_operator_stay_and_paths_are_those_inside() {
+    let place = Place::new("");
+    let inside = |path: &str| place.path(&format!("root/{path}"));
+    fs::create_dir_all(inside("opt/one")).expect("made");
+    fs::create_dir_all(inside("usr/local/lib/memlift")).expect("made");
+    for name in ["libmemlift_z.so", "libmemlift_openssl.so"] {
+        fs::copy(place.path("dropins").join(name), inside("usr/local/lib/memlift").join(name))
+            .expect("copied");
+    }
+    fs::write(inside("opt/one/openssl.cnf"), "openssl_conf = i\n.include /opt/one/more.cnf\n")
+        .expect("written");
+    fs::write(inside("opt/one/more.cnf"), "[i]\nproviders = theirs\n").expect("written");
+    fs::write(
+        inside("usr/lib/systemd/system/app@.service"),
+        "[Service]\nExecStart=/opt/%i/app\nEnvironment=LD_PRELOAD=/opt/%i/own.so OPENSSL_CONF=/opt/%i/openssl.cnf\n",
+    )
+    .expect("written");
+    succeeds(place.unit(&["enable", "app@one", "--only", "libz", "--only", "openssl"]));
+    let folder = inside("etc/systemd/system/app@one.service.d");
+    let settings = fs::read_to_string(folder.join("memlift.conf")).expect("written");
+    assert!(
+        settings.contains("\"LD_PRELOAD=/usr/local/lib/memlift/libmemlift_z.so:/opt/%i/own.so\"")
+            && settings
+                .contains("\"OPENSSL_CONF=/etc/systemd/system/app@one.service.d/memlift-openssl.cnf\""),
+        "{settings}"
+    );
+    let merged = fs::read_to_string(folder.join("memlift-openssl.cnf")).expect("written");
+    assert!(
+        merged.contains("[theirs]\nmemlift = memlift_provider")
+            && merged.contains("module = /usr/local/lib/memlift/libmemlift_openssl.so"),
+        "what the image includes is read: {merged}"
+    );
+    let root = place.path("root").display().to_string();
+    assert!(!settings.contains(&root) && !merged.contains(&root), "{settings}{merged}");
+
+    // A template has no instance, so its file of OpenSSL is not known.
+    let output = place.unit(&["enable", "app@", "--only", "openssl"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("names no instance"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn environment_files_and_later_settings_do_not_undo_it() {
+    let place =
+        Place::new("ExecStart=/bin/true\nEnvironmentFile=-/etc/default/web\nEnvironment=LD_PRELOAD=/a.so\n");
+    fs::create_dir_all(place.path("root/etc/default")).expect("made");
+    fs::write(place.path("root/etc/default/web"), "# own\nLD_PRELOAD='/opt/of file.so'\n").expect("written");
+    succeeds(place.unit(&["enable", "web", "--only", "libz"]));
+    let settings = fs::read_to_string(place.settings().join("memlift.conf")).expect("written");
+    assert!(
+        settings.contains("EnvironmentFile=/etc/systemd/system/web.service.d/memlift.env")
+            && !settings.contains("LD_PRELOAD"),
+        "{settings}"
+    );
+    let file = fs::read_to_string(place.settings().join("memlift.env")).expect("written");
+    let library = place.path("dropins/libmemlift_z.so").canonicalize().expect("there");
+    assert!(file.contains(&format!("LD_PRELOAD=\"{}:/opt/of:file.so\"", library.display())), "{file}");
+    let said = succeeds(place.unit(&["disable", "web"]));
+    assert!(said.contains("memlift.env") && !place.settings().exists(), "{said}");
+
+    fs::create_dir_all(place.settings()).expect("made");
+    fs::write(place.settings().join("z.conf"), "[Service]\nEnvironment=MEMLIFT_STATS=0\n").expect("written");
+    let output = place.unit(&["enable", "web", "--only", "libz"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("z.conf sets MEMLIFT_STATS"), "{}", text(&output.stderr));
+    assert!(!place.settings().join("memlift.conf").exists());
+}
+
+#[test]
+fn a_changed_original_is_noticed() {
+    let place = Place::new("");
+    // A program of our own: its processes are no others'.
+    let program = place.path("server");
+    fs::copy("/bin/sleep", &program).expect("copied");
+    let (program, base) = (program.to_str().expect("UTF-8"), place.path("openssl.cnf"));
+    fs::write(&base, "openssl_conf = own\n").expect("written");
+    let enable = ["enable", program, "--only", "openssl", "--openssl-conf", base.to_str().expect("UTF-8")];
+    succeeds(place.run(&enable));
+    let server = Ended(Command::new(program).arg("60").spawn().expect("it starts"));
+    let remarks = |verb: &[&str]| {
+        let output = place.run(&[verb, &["--json"]].concat());
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        document["remarks"].to_string()
+    };
+    while !Path::new(&format!("/proc/{}/exe", server.0.id()))
+        .canonicalize()
+        .is_ok_and(|exe| exe.ends_with("server"))
+    {}
+    let check = ["check", program, "--no-measure"];
+    assert!(
+        !remarks(&check).contains("has changed") && !remarks(&["status", program]).contains("has changed")
+    );
+    fs::write(&base, "openssl_conf = own\n[own]\nssl_conf = s\n").expect("written");
+    for verb in [&check[..], &["status", program]] {
+        assert!(remarks(verb).contains("has changed since it was copied"), "{}", remarks(verb));
+    }
+    succeeds(place.run(&enable));
+    assert!(!remarks(&check).contains("has changed"));
+    let output = place.run(&["status", &server.0.id().to_string(), "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        document["processes"][0]["reason"],
+        "neither LD_PRELOAD nor OPENSSL_CONF is in its environment"
+    );
 }
 
 #[test]
@@ -174,6 +288,28 @@ fn check_finds_what_openssl_uses_and_says_where_it_comes_from() {
     assert_eq!(copy["measured"], Value::Null);
     let nothing = succeeds(place.run(&["check", "/bin/true", "--no-measure"]));
     assert!(nothing.contains("no zlib and no OpenSSL"), "{nothing}");
+}
+
+#[test]
+fn a_program_with_more_rights_and_a_bundled_java_are_told() {
+    let place = Place::new("");
+    let program = place.path("privileged");
+    fs::copy("/bin/true", &program).expect("copied");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("set");
+    let said = succeeds(place.run(&["check", program.to_str().expect("UTF-8"), "--no-measure"]));
+    assert!(said.contains("(set-uid): it ignores LD_PRELOAD"), "{said}");
+    // As Temurin is laid out: its zlib is compiled into libzip.so, which Java loads by itself.
+    let home = place.path("jdk");
+    fs::create_dir_all(home.join("bin")).expect("made");
+    fs::create_dir_all(home.join("lib")).expect("made");
+    fs::copy("/bin/true", home.join("bin/java")).expect("copied");
+    let mut library = fs::read("/bin/true").expect("an ELF file");
+    fs::write(home.join("lib/libjava.so"), &library).expect("written");
+    library.extend(b"\0deflate 1.3.1 Copyright 1995-2024\0");
+    fs::write(home.join("lib/libzip.so"), library).expect("written");
+    let java = home.join("bin/java");
+    let said = succeeds(place.run(&["check", java.to_str().expect("UTF-8"), "--no-measure"]));
+    assert!(said.contains("zlib 1.3.1 (static)") && said.contains("lib/libzip.so"), "{said}");
 }
 
 #[test]

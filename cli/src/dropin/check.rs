@@ -15,6 +15,8 @@ use memlift_cli::probe::Compared;
 use serde_json::{Value, json};
 
 use super::copies::{self, Copy, Found};
+use super::enable;
+use super::root::Root;
 use super::subject::{self, Subject};
 use super::unit::Place;
 use crate::failure::Failure;
@@ -26,8 +28,9 @@ pub const HELPS: f64 = 1.05;
 /// Prints which copies of a library the subject uses and, with `measures`, how the drop-in compares.
 pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Result<(), Failure> {
     let subject = Subject::find(subject, place)?;
-    let mut found = look(&subject)?;
-    found.remarks.extend(subject.program().and_then(|program| privileged(&program)));
+    let mut found = look(&subject, &place.root)?;
+    found.remarks.extend(subject.program().and_then(|program| privileged(&place.root.outside(&program))));
+    found.remarks.extend(enable::outdated(&subject, &place.root));
     let measured: Vec<Option<Result<Compared, String>>> = found
         .copies
         .iter()
@@ -50,8 +53,8 @@ pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Res
     print::line(&text(&subject, &entries, &found.remarks))
 }
 
-fn look(subject: &Subject) -> Result<Found, Failure> {
-    if !matches!(subject, Subject::Command(_)) {
+fn look(subject: &Subject, root: &Root) -> Result<Found, Failure> {
+    if !matches!(subject, Subject::Command(_)) && root.is_this_machine() {
         // Whatever any of its processes has loaded; this command may be a child of the one that is looked at.
         let pids = subject.processes().into_iter().filter(|pid| *pid != std::process::id());
         let maps: Vec<_> = pids.map(subject::mapped).collect();
@@ -68,18 +71,23 @@ fn look(subject: &Subject) -> Result<Found, Failure> {
     let program = subject
         .program()
         .ok_or_else(|| Failure::Unavailable(format!("{} names no program", subject.name())))?;
-    copies::of_program(&program).map_err(Failure::Unavailable)
+    copies::of_program(&program, root).map_err(Failure::Unavailable)
 }
 
 /// A program with more rights than its caller: the loader and OpenSSL ignore the environment then.
 fn privileged(program: &Path) -> Option<String> {
     let mode = std::fs::metadata(program).ok()?.permissions().mode();
-    (mode & 0o6000 != 0).then(|| {
-        format!(
-            "{} runs with the rights of its owner: it ignores LD_PRELOAD and OPENSSL_CONF",
-            program.display()
-        )
-    })
+    let mut capabilities = [0_u8; 64];
+    let has_capabilities =
+        rustix::fs::getxattr(program, "security.capability", &mut capabilities[..]).is_ok();
+    let rights = match mode & 0o6000 {
+        0 if !has_capabilities => return None,
+        0 => "file capabilities",
+        0o4000 => "the rights of its owner (set-uid)",
+        0o2000 => "the rights of its group (set-gid)",
+        _ => "the rights of its owner and its group (set-uid, set-gid)",
+    };
+    Some(format!("{} runs with {rights}: it ignores LD_PRELOAD and OPENSSL_CONF", program.display()))
 }
 
 /// Names the work that is measured, per message.

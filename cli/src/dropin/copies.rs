@@ -16,9 +16,12 @@ use std::path::{Path, PathBuf};
 use memlift_cli::libraries::Dropin;
 
 use super::elf::{Object, Unfit};
+use super::root::Root;
 
-/// At most this many files of a Python are looked at.
-const MODULES_MAX: usize = 400;
+/// At most this many files of a Python or a Java are looked at, with so many bytes, so deep below its folder.
+const MODULES_MAX: usize = 4000;
+const MODULES_BYTES_MAX: u64 = 4 << 30;
+const MODULES_DEPTH: usize = 6;
 
 /// How a copy came into the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,16 +76,20 @@ pub fn of_files(files: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for path in files {
         if let Ok(object) = Object::read(path) {
-            found.copies.extend(copies_in(path, &object));
+            found.copies.extend(copies_in(path, &object, &Root::default()));
         }
     }
     found
 }
 
 /// Looks through a program and what it needs; for a Python also through its extension modules.
-pub fn of_program(named: &Path) -> Result<Found, String> {
+pub fn of_program(named: &Path, root: &Root) -> Result<Found, String> {
     let mut found = Found::default();
-    let mut program = named.canonicalize().unwrap_or_else(|_| named.to_owned());
+    let resolved = |path: &Path| {
+        let path = root.outside(path);
+        path.canonicalize().unwrap_or(path)
+    };
+    let mut program = resolved(named);
     for _ in 0..4 {
         match Object::read(&program) {
             Ok(_) => break,
@@ -94,7 +101,7 @@ pub fn of_program(named: &Path) -> Result<Found, String> {
                     "{script} is a script of {}; name the program that it starts, or a process",
                     next.display()
                 ));
-                program = next.canonicalize().unwrap_or(next);
+                program = resolved(&next);
             }
             Err(Unfit::Unreadable(error)) => return Err(format!("{}: {error}", program.display())),
             Err(Unfit::Other) => return Err(format!("{} is no 64-bit program", program.display())),
@@ -102,7 +109,10 @@ pub fn of_program(named: &Path) -> Result<Found, String> {
     }
     let mut waiting = vec![program.clone()];
     // A virtual environment is a link to its Python, with packages of its own.
-    waiting.extend([named, &program].into_iter().flat_map(|one| modules(&program, one)));
+    let named = root.outside(named);
+    let own = [&named, &program].into_iter().flat_map(|one| modules(&program, one));
+    let own: HashSet<PathBuf> = own.map(|path| path.canonicalize().unwrap_or(path)).collect();
+    waiting.extend(own.iter().cloned());
     let mut seen = HashSet::new();
     while let Some(path) = waiting.pop() {
         let path = path.canonicalize().unwrap_or(path);
@@ -110,10 +120,12 @@ pub fn of_program(named: &Path) -> Result<Found, String> {
             continue;
         }
         let Ok(object) = Object::read(&path) else { continue };
-        found.copies.extend(copies_in(&path, &object));
+        found.copies.extend(copies_in(&path, &object, root));
         for name in &object.needed {
-            match library(name, &object.paths, &path) {
+            match library(name, &object.paths, &path, root) {
                 Some(next) => waiting.push(next),
+                // A module's own libraries are loaded before it, from wherever its package likes.
+                None if own.contains(&path) => {}
                 None => found.remarks.push(format!("{name}, which {} needs, was not found", path.display())),
             }
         }
@@ -138,26 +150,29 @@ fn interpreter(line: &str) -> Option<PathBuf> {
 }
 
 /// Where the loader would find a library: RUNPATH, LD_LIBRARY_PATH, the system's folders.
-fn library(name: &str, paths: &[String], user: &Path) -> Option<PathBuf> {
+fn library(name: &str, paths: &[String], user: &Path, root: &Root) -> Option<PathBuf> {
     if name.contains('/') {
-        return Some(PathBuf::from(name)).filter(|path| path.is_file());
+        return Some(root.outside(Path::new(name))).filter(|path| path.is_file());
     }
+    let user = root.inside(user)?;
     let origin = user.parent()?.to_string_lossy();
     let own = paths
         .iter()
         .map(|path| PathBuf::from(path.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin)));
-    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let variable = std::env::var_os("LD_LIBRARY_PATH").filter(|_| root.is_this_machine()).unwrap_or_default();
     own.chain(std::env::split_paths(&variable))
-        .chain(system_folders())
-        .map(|folder| folder.join(name))
+        .chain(system_folders(root))
+        .map(|folder| root.outside(&folder.join(name)))
         .find(|path| path.is_file())
 }
 
 /// The loader's folders: those of the distributions, and those of /etc/ld.so.conf.d.
-fn system_folders() -> Vec<PathBuf> {
+fn system_folders(root: &Root) -> Vec<PathBuf> {
     let machine = std::env::consts::ARCH;
     let mut folders = Vec::new();
-    for file in std::fs::read_dir("/etc/ld.so.conf.d").into_iter().flatten().flatten() {
+    for file in
+        std::fs::read_dir(root.outside(Path::new("/etc/ld.so.conf.d"))).into_iter().flatten().flatten()
+    {
         let text = std::fs::read_to_string(file.path()).unwrap_or_default();
         folders.extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(PathBuf::from));
     }
@@ -170,39 +185,45 @@ fn system_folders() -> Vec<PathBuf> {
 }
 
 /// Returns true if the loader finds it without being told: the distribution's place.
-fn of_the_system(path: &Path) -> bool {
+fn of_the_system(path: &Path, root: &Root) -> bool {
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    let local = Path::new("/usr/local");
+    let local = root.outside(Path::new("/usr/local"));
     folder.is_some_and(|folder| {
         !folder.starts_with(local)
-            && system_folders().iter().any(|one| one.canonicalize().is_ok_and(|one| one == folder))
+            && system_folders(root)
+                .iter()
+                .any(|one| root.outside(one).canonicalize().is_ok_and(|one| one == folder))
     })
 }
 
-/// Extension modules of a Python that may bring a libz or an OpenSSL, and the libraries of its wheels; `named` is the
-/// program or a link to it, beside whose folder they lie.
+/// Files that a program loads by itself, not through the loader: a Python's extension modules and its wheels' libraries, a
+/// Java's own libraries. `named` is the program or a link to it, beside whose folder they lie.
 fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
     let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let Some(version) = name.strip_prefix("python").filter(|rest| rest.starts_with('3')) else {
-        return Vec::new();
-    };
     let Some(prefix) = named.parent().and_then(Path::parent) else { return Vec::new() };
-    let library = prefix.join("lib").join(format!("python{version}"));
-    let mut modules = Vec::new();
-    let mut waiting = vec![(library.join("lib-dynload"), 0), (library.join("site-packages"), 0)];
+    let mut waiting = match name.strip_prefix("python").filter(|rest| rest.starts_with('3')) {
+        Some(version) => {
+            let library = prefix.join("lib").join(format!("python{version}"));
+            vec![(library.join("lib-dynload"), 0), (library.join("site-packages"), 0)]
+        }
+        // The program is JAVA_HOME/bin/java; version 8 has a folder more.
+        None if name == "java" && prefix.join("lib/libjava.so").is_file() => vec![(prefix.join("lib"), 0)],
+        None if name == "java" && prefix.join("lib/amd64").is_dir() => vec![(prefix.join("lib/amd64"), 0)],
+        None => return Vec::new(),
+    };
+    let (mut modules, mut bytes) = (Vec::new(), 0);
     while let Some((folder, depth)) = waiting.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            let wanted = name.contains("zlib")
-                || name.contains("libz")
-                || name.contains("crypto")
-                || name.contains("ssl")
-                || name.contains("_hashlib")
-                || name.contains("_rust");
-            if path.is_dir() && depth < 4 {
+            // Links are left out: what they name lies in one of these folders, or is found as a library that is needed.
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() && depth < MODULES_DEPTH {
                 waiting.push((path, depth + 1));
-            } else if wanted && name.contains(".so") && modules.len() < MODULES_MAX {
-                modules.push(path);
+            } else if kind.is_file() && (name.ends_with(".so") || name.contains(".so.")) {
+                bytes += entry.metadata().map_or(0, |meta| meta.len());
+                if modules.len() < MODULES_MAX && bytes < MODULES_BYTES_MAX {
+                    modules.push(path);
+                }
             }
         }
     }
@@ -210,7 +231,7 @@ fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
 }
 
 /// The copies in one file: itself, or what is compiled into it.
-fn copies_in(path: &Path, object: &Object) -> Vec<Copy> {
+fn copies_in(path: &Path, object: &Object, root: &Root) -> Vec<Copy> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if file.starts_with("libmemlift_") {
         return Vec::new();
@@ -222,7 +243,7 @@ fn copies_in(path: &Path, object: &Object) -> Vec<Copy> {
         };
         own(file) || object.name.as_deref().is_some_and(own)
     };
-    let kind = || if of_the_system(path) { Kind::System } else { Kind::Bundled };
+    let kind = || if of_the_system(path, root) { Kind::System } else { Kind::Bundled };
     let path = path.to_owned();
     let mut copies = Vec::new();
     let deflate = || {
@@ -320,22 +341,30 @@ mod tests {
     #[test]
     fn shared_bundled_and_static_copies_are_told_apart() {
         let zlib = b"\0 deflate 1.2.11 Copyright 1995-2017 Jean-loup Gailly\0";
-        let wheel =
-            copies_in(Path::new("/opt/app/app.libs/libz-0ab1.so.1.2.11"), &object(zlib, &["deflate"], None));
+        let wheel = copies_in(
+            Path::new("/opt/app/app.libs/libz-0ab1.so.1.2.11"),
+            &object(zlib, &["deflate"], None),
+            &Root::default(),
+        );
         assert_eq!(
             (wheel[0].kind, wheel[0].reached, wheel[0].version.as_str()),
             (Kind::Bundled, true, "zlib 1.2.11")
         );
-        let inside = copies_in(Path::new("/opt/app/server"), &object(zlib, &[], None));
+        let inside = copies_in(Path::new("/opt/app/server"), &object(zlib, &[], None), &Root::default());
         assert_eq!((inside[0].kind, inside[0].reached), (Kind::Static, false));
-        let mentions = copies_in(Path::new("/opt/app/server"), &object(b"cannot deflate it", &[], None));
+        let mentions = copies_in(
+            Path::new("/opt/app/server"),
+            &object(b"cannot deflate it", &[], None),
+            &Root::default(),
+        );
         assert!(mentions.is_empty());
     }
 
     #[test]
     fn only_an_openssl_of_providers_is_reached() {
-        let of =
-            |text: &[u8], file: &str| copies_in(Path::new(file), &object(text, &["EVP_EncryptUpdate"], None));
+        let of = |text: &[u8], file: &str| {
+            copies_in(Path::new(file), &object(text, &["EVP_EncryptUpdate"], None), &Root::default())
+        };
         let old = of(b"\0OpenSSL 1.1.1w  11 Sep 2023\0", "/opt/lib/libcrypto.so.1.1");
         assert_eq!((old[0].kind, old[0].reached), (Kind::Bundled, false));
         let new = of(b"\0OpenSSL 3.0.17 1 Jul 2025\0", "/opt/lib/libcrypto.so.3");

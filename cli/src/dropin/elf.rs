@@ -171,22 +171,11 @@ impl Object {
     /// The text that begins with `start` somewhere in the file, up to 80 printable characters; the first for which
     /// `fits` says yes.
     pub fn find_text(&self, start: &str, fits: impl Fn(&str) -> bool) -> Option<String> {
-        let (first, rest) = start.as_bytes().split_first()?;
-        let mut from = 0;
-        while let Some(step) = self.bytes[from..].iter().position(|byte| byte == first) {
-            let at = from + step;
-            from = at + 1;
-            if self.bytes[from..].starts_with(rest) {
-                let tail = &self.bytes[at..];
-                let printable = |byte: &&u8| (b' '..=b'~').contains(*byte);
-                let found: String =
-                    tail.iter().take(80).take_while(printable).map(|byte| char::from(*byte)).collect();
-                if fits(&found) {
-                    return Some(found);
-                }
-            }
-        }
-        None
+        memchr::memmem::find_iter(&self.bytes, start).find_map(|at| {
+            let printable = |byte: &&u8| (b' '..=b'~').contains(*byte);
+            let text = self.bytes[at..].iter().take(80).take_while(printable);
+            Some(text.map(|byte| char::from(*byte)).collect()).filter(|text: &String| fits(text))
+        })
     }
 }
 

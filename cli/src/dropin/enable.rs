@@ -3,10 +3,9 @@
 //!
 //! - **Flow** enable: check finds the copies ─▶ LD_PRELOAD, OPENSSL_CONF (a merged copy), MEMLIFT_STATS ─▶ NAME.d/memlift.conf,
 //!   or printed. disable: the files that enable wrote, and no others
-//! - **Layout** the first line of each file is [`MARKER`] and the FNV-1a of the rest: a file without it is somebody else's, one
-//!   with another sum was edited; both are refused
-//! - **Order** the openssl.cnf before the file that names it, and the reverse when it is undone; each is written under
-//!   another name and renamed
+//! - **Layout** one openssl.cnf per unit and per command; a file that is somebody else's or was edited is refused (files.rs)
+//! - **Order** the openssl.cnf before the file that names it, and the reverse when it is undone
+//! - **Rule** what is written holds inside: paths below `--root` as the image sees them, the operator's values with their specifiers
 //! - **Not here** systemctl: what to run is said, not run. System libraries are never touched.
 
 use std::fs;
@@ -16,15 +15,23 @@ use memlift_cli::libraries::Dropin;
 use serde_json::json;
 
 use super::copies::{self, Found};
+use super::files::{Whose, marked, refuse_foreign, sum, write};
 use super::openssl_cnf;
+use super::root::Root;
 use super::subject::Subject;
-use super::unit::{DROPIN_FILE, Place, Unit};
+use super::syntax::escaped;
+use super::unit::{DROPIN_FILE, Origin, Place, Unit};
 use crate::failure::Failure;
 use crate::print;
 
-const MARKER: &str = "# memlift dropin 1 ";
 /// systemd reads *.conf only, so this may lie beside it.
 const OPENSSL_FILE: &str = "memlift-openssl.cnf";
+/// Beside the two others, where a file of EnvironmentFile= would override what they set.
+const ENVIRONMENT_FILE: &str = "memlift.env";
+/// Begins the line of a copied openssl.cnf that tells the sum and the path of its original.
+const BASE: &str = "# original ";
+/// Folders of an image where `make install` and packages put the drop-ins.
+const LIBRARY_FOLDERS: [&str; 2] = ["/usr/local/lib/memlift", "/usr/lib/memlift"];
 const SYSTEM_OPENSSL_CNF: &str = "/etc/ssl/openssl.cnf";
 /// Is there where systemd runs (sd_booted(3)).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
@@ -78,7 +85,7 @@ pub fn enable(args: &EnableArgs, as_json: bool) -> Result<(), Failure> {
             refuse_foreign(&file.path)?;
         }
         for file in &plan.files {
-            write(file)?;
+            write(&file.path, &file.text)?;
         }
     }
     let next = next_step(&subject, &args.place);
@@ -119,7 +126,8 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
             "process {pid} runs already and takes no new libraries: name its service or its command"
         )));
     }
-    let found = subject.program().map(|program| copies::of_program(&program));
+    let root = &args.place.root;
+    let found = subject.program().map(|program| copies::of_program(&program, root));
     let found = found.unwrap_or_else(|| Err(format!("{} names no program", subject.name())));
     let (found, mut remarks) = match found {
         Ok(found) => (found, Vec::new()),
@@ -145,13 +153,11 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
         )));
     }
     let unit = if let Subject::Unit(unit) = subject { Some(unit) } else { None };
-    let own = |name: &str| match unit {
-        Some(unit) => unit.variable(name).map(str::to_owned),
-        None => std::env::var(name).ok().filter(|value| !value.is_empty()),
-    };
+    let own = Own { unit };
     let (mut environment, mut files) = (Vec::new(), Vec::new());
     for one in wanted {
-        let library = one.find().ok_or_else(|| Failure::Unavailable(one.advice()))?;
+        let (library, remark) = installed(one, root)?;
+        remarks.extend(remark);
         remarks.extend(unit.and_then(|unit| hidden(unit, &library)));
         if one == Dropin::Libz {
             let text = library.display().to_string();
@@ -160,31 +166,30 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
                     "LD_PRELOAD cannot name {text}: no blank and no colon may stand in it"
                 )));
             }
-            let others = own("LD_PRELOAD").unwrap_or_default();
+            let others = own.value("LD_PRELOAD")?.unwrap_or_default();
             let others =
                 others.split([' ', ':']).filter(|path| !path.is_empty() && !path.ends_with(one.file()));
+            let text = escaped(&text);
             let list: Vec<&str> = std::iter::once(text.as_str()).chain(others).collect();
             environment.push(("LD_PRELOAD".to_owned(), list.join(":")));
             continue;
         }
-        let target = openssl_file(unit)?;
-        let base = base_configuration(
-            args,
-            own("OPENSSL_CONF").map(PathBuf::from).filter(|path| *path != target),
-            &found,
-        )?;
-        let merged = openssl_cnf::merge(&base.1, &library)
-            .map_err(|reason| Failure::Failed(format!("{}: {reason}", base.0.display())))?;
-        let text = format!(
-            "# A copy of {} with one provider more; that file is not read by whoever reads this one.\n{merged}",
-            base.0.display()
-        );
-        environment.push(("OPENSSL_CONF".to_owned(), target.display().to_string()));
-        files.push(Planned { path: target, text: marked(&text) });
+        let target = openssl_file(subject)?;
+        let inside = inside(root, &target)?;
+        let own = match own.value("OPENSSL_CONF")? {
+            Some(value) => Some(PathBuf::from(expanded(unit, &value)?)).filter(|path| *path != inside),
+            None => None,
+        };
+        let base = base_configuration(args, own, &found)?;
+        let merged = openssl_cnf::merge(&base.text, &library, root)
+            .map_err(|reason| Failure::Failed(format!("{}: {reason}", base.outside.display())))?;
+        environment.push(("OPENSSL_CONF".to_owned(), escaped(&inside.display().to_string())));
+        let text = marked(&format!("{}{merged}", base.heading()));
+        files.push(Planned { path: target, text });
     }
     environment.push(("MEMLIFT_STATS".to_owned(), "1".to_owned()));
     remarks.extend(subject.program().and_then(|program| upgrade(&program, &environment)));
-    if let Some(unit) = unit.filter(|_| args.place.root.is_none() && !Path::new(SYSTEMD_RUNS).is_dir()) {
+    if let Some(unit) = unit.filter(|_| root.is_this_machine() && !Path::new(SYSTEMD_RUNS).is_dir()) {
         let program = unit.program.as_ref().map_or("its program".into(), |program| program.to_string_lossy());
         remarks.push(format!(
             "systemd does not run here, and nothing else reads what is written for {}: memlift dropin enable {program} prints \
@@ -193,56 +198,180 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
         ));
     }
     if let Some(unit) = unit {
-        let mut text = format!(
-            "# Written by memlift dropin enable; memlift dropin disable {} takes it back.\n[Service]\n",
-            unit.name
-        );
-        for (name, value) in &environment {
-            text += &format!(
-                "Environment=\"{name}={}\"\n",
-                value.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%")
-            );
-        }
-        files.push(Planned { path: unit.folder.join(DROPIN_FILE), text: marked(&text) });
+        files.extend(unit_files(unit, root, &environment)?);
     }
+    let environment = environment
+        .into_iter()
+        .map(|(name, value)| Ok((name, expanded(unit, &value).unwrap_or(value))))
+        .collect::<Result<_, Failure>>()?;
     Ok(Plan { environment, files, remarks })
 }
 
+/// The variables that the subject has without memlift, with specifiers.
+struct Own<'a> {
+    unit: Option<&'a Unit>,
+}
+
+impl Own<'_> {
+    fn value(&self, name: &str) -> Result<Option<String>, Failure> {
+        let Some(unit) = self.unit else {
+            return Ok(std::env::var(name)
+                .ok()
+                .filter(|value| !value.is_empty())
+                .map(|value| escaped(&value)));
+        };
+        Ok(unit.variable(name)?.map(|(value, _)| value))
+    }
+}
+
+/// A value with its specifiers replaced.
+fn expanded(unit: Option<&Unit>, value: &str) -> Result<String, Failure> {
+    match unit {
+        Some(unit) => unit.expanded(value).map_err(Failure::Unavailable),
+        None => Ok(value.replace("%%", "%")),
+    }
+}
+
+/// The files of a unit: its setting, and an environment file where one of the operator's would override Environment=.
+fn unit_files(unit: &Unit, root: &Root, environment: &[(String, String)]) -> Result<Vec<Planned>, Failure> {
+    let (mut plain, mut overriding) = (String::new(), String::new());
+    for (name, value) in environment {
+        if unit.unsets(name) {
+            return Err(Failure::Failed(format!(
+                "{} has UnsetEnvironment={name}: take that out first",
+                unit.name
+            )));
+        }
+        let origin = unit.variable(name)?.map(|(_, origin)| origin);
+        if let Some(Origin { file, after_ours: true, .. }) = &origin {
+            return Err(Failure::Failed(format!(
+                "{} sets {name} and is read after {DROPIN_FILE}: rename it so that its name sorts before that",
+                file.display()
+            )));
+        }
+        if origin.is_some_and(|origin| origin.from_environment_file) {
+            let value = unit.expanded(value).map_err(Failure::Unavailable)?;
+            let quoted: String = value
+                .chars()
+                .flat_map(|one| ['"', '\\', '$', '`'].contains(&one).then_some('\\').into_iter().chain([one]))
+                .collect();
+            overriding += &format!("{name}=\"{quoted}\"\n");
+        } else {
+            plain +=
+                &format!("Environment=\"{name}={}\"\n", value.replace('\\', "\\\\").replace('"', "\\\""));
+        }
+    }
+    let mut files = Vec::new();
+    if !overriding.is_empty() {
+        let path = unit.folder.join(ENVIRONMENT_FILE);
+        let inside = inside(root, &path)?;
+        plain += &format!(
+            "# A file of EnvironmentFile= sets these too, and would override Environment=.\nEnvironmentFile={}\n",
+            escaped(&inside.display().to_string())
+        );
+        files.push(Planned { path, text: marked(&overriding) });
+    }
+    let text = format!(
+        "# Written by memlift dropin enable; memlift dropin disable {} takes it back.\n[Service]\n{plain}",
+        unit.name
+    );
+    files.push(Planned { path: unit.folder.join(DROPIN_FILE), text: marked(&text) });
+    Ok(files)
+}
+
+fn inside(root: &Root, path: &Path) -> Result<PathBuf, Failure> {
+    root.inside(path).ok_or_else(|| Failure::Failed(format!("{} lies outside of --root", path.display())))
+}
+
+/// A drop-in as the subject's system finds it, and a remark where it is not there yet.
+fn installed(dropin: Dropin, root: &Root) -> Result<(PathBuf, Option<String>), Failure> {
+    let below = LIBRARY_FOLDERS.map(|folder| Path::new(folder).join(dropin.file()));
+    if !root.is_this_machine()
+        && let Some(path) = below.into_iter().find(|path| root.outside(path).is_file())
+    {
+        return Ok((path, None));
+    }
+    let library = dropin.find().ok_or_else(|| Failure::Unavailable(dropin.advice()))?;
+    if let Some(inside) = root.inside(&library) {
+        return Ok((inside, None));
+    }
+    let remark = (!root.outside(&library).is_file())
+        .then(|| format!("{} is not there below --root: copy it to the same place", library.display()));
+    Ok((library, remark))
+}
+
+/// The openssl.cnf that a copy is made of.
+struct Base {
+    /// Its path as the subject's system sees it.
+    inside: PathBuf,
+    /// Its path here.
+    outside: PathBuf,
+    text: String,
+}
+
+impl Base {
+    /// The first lines of a copy: [`outdated`] reads the second one.
+    fn heading(&self) -> String {
+        format!(
+            "# A copy with one provider more; the original is not read by whoever reads this one.\n{BASE}{:016x} {}\n",
+            sum(&self.text),
+            self.inside.display()
+        )
+    }
+}
+
+/// The copy of an openssl.cnf that enable made for the subject, if its original is not what it was then.
+pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
+    let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
+    let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;
+    let (stated, base) = stated.split_once(' ')?;
+    let text = fs::read_to_string(root.outside(Path::new(base))).unwrap_or_default();
+    (u64::from_str_radix(stated, 16).ok()? != sum(&text)).then(|| {
+        format!(
+            "{base} has changed since it was copied for {}: memlift dropin enable copies it again",
+            subject.name()
+        )
+    })
+}
+
 /// The configuration to start from: the one that was named, the one in force, the one that the program's libcrypto reads.
-fn base_configuration(
-    args: &EnableArgs,
-    own: Option<PathBuf>,
-    found: &Found,
-) -> Result<(PathBuf, String), Failure> {
-    let named = args.openssl_conf.clone().or(own);
+fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) -> Result<Base, Failure> {
+    let root = &args.place.root;
+    // --openssl-conf is a path of this machine; it may lie below the root.
+    let given = args.openssl_conf.clone().map(|path| std::path::absolute(&path).unwrap_or(path));
+    let named = given.clone().map(|path| root.inside(&path).unwrap_or(path)).or(own);
     let library = found.copies.iter().find(|copy| copy.dropin == Dropin::OpenSsl && copy.reached);
     let built_in =
         library.and_then(|copy| copies::openssl_folder(&copy.path)).map(|folder| folder.join("openssl.cnf"));
     let must_exist = named.is_some();
     let path = named.or(built_in).unwrap_or_else(|| PathBuf::from(SYSTEM_OPENSSL_CNF));
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok((path, text)),
+    let outside = given.unwrap_or_else(|| root.outside(&path));
+    match fs::read_to_string(&outside) {
+        Ok(text) => Ok(Base { inside: path, outside, text }),
         // OpenSSL itself does without.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
-            Ok((path, String::new()))
+            Ok(Base { inside: path, outside, text: String::new() })
         }
         Err(error) => {
-            Err(Failure::Failed(format!("{}: {error}; --openssl-conf names another file", path.display())))
+            Err(Failure::Failed(format!("{}: {error}; --openssl-conf names another file", outside.display())))
         }
     }
 }
 
-/// Where the merged configuration goes: beside the unit's settings, or the user's configuration.
-fn openssl_file(unit: Option<&Unit>) -> Result<PathBuf, Failure> {
-    if let Some(unit) = unit {
+/// Where the merged configuration goes: beside the unit's settings, or a file per command in the user's configuration.
+fn openssl_file(subject: &Subject) -> Result<PathBuf, Failure> {
+    if let Subject::Unit(unit) = subject {
         return Ok(unit.folder.join(OPENSSL_FILE));
     }
+    let program = subject.program().unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
     let folder = folder.ok_or_else(|| {
         Failure::Unavailable("set HOME or XDG_CONFIG_HOME: the merged openssl.cnf goes there".into())
     })?;
-    Ok(folder.join("memlift/dropin/openssl.cnf"))
+    let sum = sum(&program.to_string_lossy());
+    Ok(folder.join(format!("memlift/dropin/{name}-{sum:016x}.cnf")))
 }
 
 /// Tells how a server that replaces its own binary treats its environment.
@@ -288,69 +417,6 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns the FNV-1a hash, by which a file that enable wrote is known to be unchanged.
-fn sum(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
-}
-
-fn marked(text: &str) -> String {
-    format!("{MARKER}{:016x}\n{text}", sum(text))
-}
-
-/// State of a file at a place of ours.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whose {
-    Nobodys,
-    Ours,
-    Edited,
-    Foreign,
-}
-
-fn whose(path: &Path) -> Result<Whose, Failure> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Whose::Nobodys),
-        Err(error) => return Err(Failure::Failed(format!("{}: {error}", path.display()))),
-    };
-    let Some((first, rest)) = text.split_once('\n') else { return Ok(Whose::Foreign) };
-    Ok(match first.strip_prefix(MARKER) {
-        None => Whose::Foreign,
-        Some(stated) if u64::from_str_radix(stated, 16) == Ok(sum(rest)) => Whose::Ours,
-        Some(_) => Whose::Edited,
-    })
-}
-
-fn refuse_foreign(path: &Path) -> Result<Whose, Failure> {
-    let why = match whose(path)? {
-        Whose::Foreign => "was not written by memlift",
-        Whose::Edited => "was edited since memlift wrote it",
-        whose => return Ok(whose),
-    };
-    Err(Failure::Failed(format!("{} {why}: it stays as it is; move it away first", path.display())))
-}
-
-fn write(file: &Planned) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| {
-        let root = if error.kind() == std::io::ErrorKind::PermissionDenied {
-            "; units of the system need root (sudo)"
-        } else {
-            ""
-        };
-        Failure::Failed(format!("{}: {error}{root}", file.path.display()))
-    };
-    let folder = file.path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(folder).map_err(failed)?;
-    let partial = folder.join(format!(".memlift-{}.partial", std::process::id()));
-    let mut opened = fs::OpenOptions::new().write(true).create_new(true).open(&partial).map_err(failed)?;
-    let written = std::io::Write::write_all(&mut opened, file.text.as_bytes());
-    written.inspect_err(|_| drop(fs::remove_file(&partial))).map_err(failed)?;
-    fs::rename(&partial, &file.path).map_err(|error| {
-        let _ = fs::remove_file(&partial);
-        failed(error)
-    })
-}
-
 /// Takes back what enable wrote.
 pub fn disable(subject: &str, place: &Place, dry_run: bool, as_json: bool) -> Result<(), Failure> {
     let subject = match place.find(subject)? {
@@ -358,10 +424,11 @@ pub fn disable(subject: &str, place: &Place, dry_run: bool, as_json: bool) -> Re
         None => Subject::find(subject, place)?,
     };
     let (unit, paths) = match &subject {
-        Subject::Unit(unit) => {
-            (Some(unit), vec![unit.folder.join(DROPIN_FILE), unit.folder.join(OPENSSL_FILE)])
-        }
-        Subject::Command(_) => (None, vec![openssl_file(None)?]),
+        Subject::Unit(unit) => (
+            Some(unit),
+            [DROPIN_FILE, ENVIRONMENT_FILE, OPENSSL_FILE].map(|file| unit.folder.join(file)).to_vec(),
+        ),
+        Subject::Command(_) => (None, vec![openssl_file(&subject)?]),
         Subject::Process(pid) => {
             return Err(Failure::Usage(format!(
                 "nothing was written for process {pid}: name its service or its command"

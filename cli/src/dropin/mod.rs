@@ -9,9 +9,12 @@ pub mod check;
 mod copies;
 pub mod elf;
 mod enable;
+mod files;
 mod openssl_cnf;
+mod root;
 mod status;
 mod subject;
+mod syntax;
 mod unit;
 
 use std::path::PathBuf;
@@ -21,6 +24,7 @@ use memlift_cli::libraries::Dropin;
 
 use crate::failure::Failure;
 use enable::EnableArgs;
+use root::Root;
 use unit::Place;
 
 /// Verbs of `dropin`.
@@ -88,7 +92,7 @@ pub enum Which {
 
 impl Whom {
     fn parts(self) -> (String, Place) {
-        (self.subject, Place { root: self.root, user: self.user })
+        (self.subject, Place { root: Root::new(self.root), user: self.user })
     }
 }
 

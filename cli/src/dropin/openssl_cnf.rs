@@ -12,6 +12,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::root::Root;
+
 /// Names that the block uses; a text that uses them is ours already.
 const OURS: &str = "memlift_provider";
 /// Heads the block.
@@ -25,14 +27,14 @@ struct Entries(Vec<(String, String, String)>);
 
 impl Entries {
     /// Reads a text and what it includes.
-    fn read(text: &str) -> Entries {
+    fn read(text: &str, root: &Root) -> Entries {
         let mut entries = Entries::default();
         let mut section = "default".to_owned();
-        entries.take(text, &mut section, 0);
+        entries.take(text, &mut section, root, 0);
         entries
     }
 
-    fn take(&mut self, text: &str, section: &mut String, depth: usize) {
+    fn take(&mut self, text: &str, section: &mut String, root: &Root, depth: usize) {
         let text = text.replace("\\\n", "");
         for line in text.lines() {
             let line = without_comment(line).trim();
@@ -40,9 +42,9 @@ impl Entries {
                 *section = name.0.trim().to_owned();
             } else if let Some(rest) = line.strip_prefix(".include") {
                 let path = rest.trim_start_matches(|mark: char| mark.is_whitespace() || mark == '=').trim();
-                for path in included(Path::new(path.trim_matches('"'))) {
+                for path in included(&root.outside(Path::new(path.trim_matches('"')))) {
                     if let Some(text) = std::fs::read_to_string(path).ok().filter(|_| depth < INCLUDE_DEPTH) {
-                        self.take(&text, section, depth + 1);
+                        self.take(&text, section, root, depth + 1);
                     }
                 }
             } else if let Some((name, value)) = line.split_once('=') {
@@ -92,9 +94,9 @@ fn is_on(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "1" | "yes" | "true" | "on" | "y" | "t")
 }
 
-/// `text` and what makes it load `module`; the error says what stands in the way.
-pub fn merge(text: &str, module: &Path) -> Result<String, String> {
-    let entries = Entries::read(text);
+/// `text`, a file of the system below `root`, and what makes it load `module`; the error says what stands in the way.
+pub fn merge(text: &str, module: &Path, root: &Root) -> Result<String, String> {
+    let entries = Entries::read(text, root);
     let mut block = String::new();
     let mut section = |set: Option<&str>, parent: &str, key: &str, ours: &str| -> Result<String, String> {
         match set {
@@ -151,12 +153,12 @@ mod tests {
         [provider_sect]\ndefault = default_sect\n[default_sect]\n# activate = 1\n[ssl_sect]\nsystem_default = tls\n";
 
     fn value(text: &str, section: &str, name: &str) -> Option<String> {
-        Entries::read(text).value(section, name).map(str::to_owned)
+        Entries::read(text, &Root::default()).value(section, name).map(str::to_owned)
     }
 
     #[test]
     fn an_empty_configuration_gets_every_section() {
-        let merged = merge("", Path::new("/x/m.so")).expect("merged");
+        let merged = merge("", Path::new("/x/m.so"), &Root::default()).expect("merged");
         assert_eq!(value(&merged, "default", "openssl_conf").as_deref(), Some("memlift_init"));
         assert_eq!(value(&merged, "memlift_providers", "default").as_deref(), Some("memlift_default"));
         assert_eq!(value(&merged, "memlift_default", "activate").as_deref(), Some("1"));
@@ -166,20 +168,20 @@ mod tests {
 
     #[test]
     fn what_stands_there_stays_and_the_default_provider_is_activated() {
-        let merged = merge(DEBIAN, Path::new("/x/m.so")).expect("merged");
+        let merged = merge(DEBIAN, Path::new("/x/m.so"), &Root::default()).expect("merged");
         assert!(merged.starts_with(DEBIAN));
         assert_eq!(value(&merged, "default", "openssl_conf").as_deref(), Some("openssl_init"));
         assert_eq!(value(&merged, "openssl_init", "ssl_conf").as_deref(), Some("ssl_sect"));
         assert_eq!(value(&merged, "openssl_init", "alg_section").as_deref(), Some("memlift_algorithms"));
         assert_eq!(value(&merged, "provider_sect", "memlift").as_deref(), Some(OURS));
         assert_eq!(value(&merged, "default_sect", "activate").as_deref(), Some("1"));
-        assert!(merge(&merged, Path::new("/x/m.so")).is_err(), "twice");
+        assert!(merge(&merged, Path::new("/x/m.so"), &Root::default()).is_err(), "twice");
     }
 
     #[test]
     fn a_choice_of_providers_is_kept() {
         let fips = "openssl_conf = i\n[i]\nproviders = p\nalg_section = a\n[p]\nfips = f\n[f]\nactivate = yes\n[a]\ndefault_properties = fips=yes\n";
-        let merged = merge(fips, Path::new("/x/m.so")).expect("merged");
+        let merged = merge(fips, Path::new("/x/m.so"), &Root::default()).expect("merged");
         assert_eq!(value(&merged, "p", "default"), None);
         assert_eq!(value(&merged, "a", "default_properties").as_deref(), Some("fips=yes,?provider=memlift"));
     }
@@ -190,7 +192,7 @@ mod tests {
             "openssl_conf = $x\n",
             "openssl_conf=i\n[i]\nalg_section=a\n[a]\ndefault_properties = provider=other\n",
         ] {
-            assert!(merge(text, Path::new("/x/m.so")).is_err(), "{text}");
+            assert!(merge(text, Path::new("/x/m.so"), &Root::default()).is_err(), "{text}");
         }
     }
 

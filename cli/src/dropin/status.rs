@@ -13,10 +13,14 @@ use memlift::ground::observe::dropin::{PAGE_BYTES, State, View};
 use memlift_cli::libraries::Dropin;
 use serde_json::{Value, json};
 
+use super::enable;
 use super::subject::{self, Subject};
 use super::unit::Place;
 use crate::failure::Failure;
 use crate::print;
+
+/// The auxiliary vector's entry that tells the loader to trust nothing of its caller (getauxval(3)).
+const AT_SECURE: u64 = 23;
 
 /// A row of a page: what, how often, bytes read, bytes written, refused.
 #[derive(Debug, Default)]
@@ -42,6 +46,8 @@ struct Process {
     pid: u32,
     attached: Vec<String>,
     pages: Vec<Page>,
+    /// Why it has no drop-in, or no page of counters, as far as that can be seen.
+    reason: Option<&'static str>,
 }
 
 /// Prints which processes of the subject have a drop-in, with its counters.
@@ -63,12 +69,13 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
     if processes.is_empty() {
         return Err(unseen.unwrap_or_else(|| Failure::Unavailable(format!("{} has ended", subject.name()))));
     }
+    let outdated = enable::outdated(&subject, &place.root);
     if as_json {
         print::json(
-            &json!({ "subject": subject.name(), "kind": subject.kind(), "processes": processes.iter().map(Process::json).collect::<Vec<_>>() }),
+            &json!({ "remarks": outdated.iter().collect::<Vec<_>>(), "subject": subject.name(), "kind": subject.kind(), "processes": processes.iter().map(Process::json).collect::<Vec<_>>() }),
         )?;
     } else {
-        print::line(&text(&subject, &processes))?;
+        print::line(&text(&subject, &processes, outdated.as_deref()))?;
     }
     if processes.iter().any(|process| !process.attached.is_empty()) {
         return Ok(());
@@ -84,7 +91,7 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
 fn running(name: &str, place: &Place) -> Result<(Subject, Vec<u32>), Failure> {
     let subject = Subject::find(name, place)?;
     let pids = subject.processes();
-    let bare = !name.ends_with(".service") && place.root.is_none();
+    let bare = !name.ends_with(".service") && place.root.is_this_machine();
     if let Subject::Unit(unit) = &subject
         && let Some(program) = unit.program.clone().filter(|_| bare && pids.is_empty())
     {
@@ -99,12 +106,49 @@ fn running(name: &str, place: &Place) -> Result<(Subject, Vec<u32>), Failure> {
 
 fn look(pid: u32) -> Result<Process, Failure> {
     let files = subject::mapped(pid)?;
-    let attached = Dropin::ALL
+    let attached: Vec<String> = Dropin::ALL
         .iter()
         .filter_map(|one| files.iter().find(|path| path.file_name().is_some_and(|name| name == one.file())))
         .map(|path| path.display().to_string())
         .collect();
-    Ok(Process { pid, attached, pages: pages(pid) })
+    let pages = pages(pid);
+    let reason =
+        if attached.is_empty() { unattached(pid) } else { uncounted(pid).filter(|_| pages.is_empty()) };
+    Ok(Process { pid, attached, pages, reason })
+}
+
+/// Reason that the loader has not brought a drop-in into a process.
+fn unattached(pid: u32) -> Option<&'static str> {
+    let auxiliary = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let secure = auxiliary.chunks_exact(16).any(|entry| {
+        let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|index| entry[at + index]));
+        word(0) == AT_SECURE && word(8) != 0
+    });
+    if secure {
+        return Some(
+            "it was started with more rights than its caller (set-uid, set-gid or file capabilities): LD_PRELOAD and OPENSSL_CONF are ignored then",
+        );
+    }
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let names = |name: &[u8]| environment.split(|byte| *byte == 0).any(|one| one.starts_with(name));
+    (!environment.is_empty() && !names(b"LD_PRELOAD=") && !names(b"OPENSSL_CONF="))
+        .then_some("neither LD_PRELOAD nor OPENSSL_CONF is in its environment")
+}
+
+/// Reason that an attached drop-in shows no counters.
+fn uncounted(pid: u32) -> Option<&'static str> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    if !environment.is_empty() && !environment.split(|byte| *byte == 0).any(|one| one == b"MEMLIFT_STATS=1") {
+        return Some("MEMLIFT_STATS=1 is not in its environment");
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
+    match mode {
+        Some("1" | "2") => Some(
+            "it runs behind a filter of system calls (seccomp), which may forbid the page of counters; the drop-in works without",
+        ),
+        _ => Some("nothing was done yet, or it closed the page's descriptor"),
+    }
 }
 
 fn pages(pid: u32) -> Vec<Page> {
@@ -155,11 +199,11 @@ impl Process {
     fn json(&self) -> Value {
         let row = |row: &Row| json!({ "name": row.name, "count": row.count, "source_bytes": row.source_bytes, "target_bytes": row.target_bytes, "failures": row.failures });
         let page = |page: &Page| json!({ "name": page.name, "state": page.state, "reason": page.reason, "rows": page.rows.iter().map(row).collect::<Vec<_>>() });
-        json!({ "pid": self.pid, "attached": self.attached, "counters": self.pages.iter().map(page).collect::<Vec<_>>() })
+        json!({ "pid": self.pid, "attached": self.attached, "reason": self.reason, "counters": self.pages.iter().map(page).collect::<Vec<_>>() })
     }
 }
 
-fn text(subject: &Subject, processes: &[Process]) -> String {
+fn text(subject: &Subject, processes: &[Process], remark: Option<&str>) -> String {
     let mut lines = vec![subject.name()];
     for process in processes {
         let attached =
@@ -188,12 +232,8 @@ fn text(subject: &Subject, processes: &[Process]) -> String {
                 lines.extend(table.lines().map(|line| format!("      {line}")));
             }
         }
-        if process.pages.is_empty() && !process.attached.is_empty() {
-            lines.push(
-                "    no counters yet: nothing was done, or MEMLIFT_STATS=1 is not in its environment"
-                    .to_owned(),
-            );
-        }
+        lines.extend(process.reason.map(|reason| format!("    – {reason}")));
     }
+    lines.extend(remark.map(|remark| format!("  – {remark}")));
     lines.join("\n")
 }

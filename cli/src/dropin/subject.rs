@@ -39,7 +39,7 @@ impl Subject {
         {
             return Ok(Subject::Unit(unit));
         }
-        if name.ends_with(".service") || place.user || place.root.is_some() {
+        if name.ends_with(".service") || place.user || !place.root.is_this_machine() {
             return Err(Failure::Unavailable(format!(
                 "there is no unit {name}: systemctl list-unit-files --type=service shows them (--user for a user's own)"
             )));

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files that enable writes: known again by their first line, and never written over anybody else's.
+//!
+//! - **Layout** the first line is [`MARKER`] and the FNV-1a of the rest: a file without it is somebody else's, one with another sum was edited
+//! - **Order** written under another name, then renamed
+//! - **Not here** what stands in them: enable.rs
+
+use std::fs;
+use std::path::Path;
+
+use crate::failure::Failure;
+
+const MARKER: &str = "# memlift dropin 1 ";
+
+/// Returns the FNV-1a hash of a text, by which a file is known to be unchanged.
+pub fn sum(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Puts the line before a text by which its file is known.
+pub fn marked(text: &str) -> String {
+    format!("{MARKER}{:016x}\n{text}", sum(text))
+}
+
+/// State of a file at a place of ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// There is none.
+    Nobodys,
+    /// It is as memlift wrote it.
+    Ours,
+    /// Memlift wrote it, and somebody changed it.
+    Edited,
+    /// Memlift did not write it.
+    Foreign,
+}
+
+/// Tells who wrote the file at `path`.
+pub fn whose(path: &Path) -> Result<Whose, Failure> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Whose::Nobodys),
+        Err(error) => return Err(Failure::Failed(format!("{}: {error}", path.display()))),
+    };
+    let Some((first, rest)) = text.split_once('\n') else { return Ok(Whose::Foreign) };
+    Ok(match first.strip_prefix(MARKER) {
+        None => Whose::Foreign,
+        Some(stated) if u64::from_str_radix(stated, 16) == Ok(sum(rest)) => Whose::Ours,
+        Some(_) => Whose::Edited,
+    })
+}
+
+/// Refuses a file that is not as memlift wrote it.
+pub fn refuse_foreign(path: &Path) -> Result<Whose, Failure> {
+    let why = match whose(path)? {
+        Whose::Foreign => "was not written by memlift",
+        Whose::Edited => "was edited since memlift wrote it",
+        whose => return Ok(whose),
+    };
+    Err(Failure::Failed(format!("{} {why}: it stays as it is; move it away first", path.display())))
+}
+
+/// Writes a file under another name and renames it.
+pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        let root = if error.kind() == std::io::ErrorKind::PermissionDenied {
+            "; units of the system need root (sudo)"
+        } else {
+            ""
+        };
+        Failure::Failed(format!("{}: {error}{root}", path.display()))
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder).map_err(failed)?;
+    let partial = folder.join(format!(".memlift-{}.partial", std::process::id()));
+    let mut opened = fs::OpenOptions::new().write(true).create_new(true).open(&partial).map_err(failed)?;
+    let written = std::io::Write::write_all(&mut opened, text.as_bytes());
+    written.inspect_err(|_| drop(fs::remove_file(&partial))).map_err(failed)?;
+    fs::rename(&partial, path).map_err(|error| {
+        let _ = fs::remove_file(&partial);
+        failed(error)
+    })
+}
