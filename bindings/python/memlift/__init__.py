@@ -25,6 +25,8 @@
         table = np.zeros((1_000_000, 1000))
 """
 
+import importlib
+
 from memlift import errors, ipc, persist, transform, traverse, zmem
 from memlift._libraries import libraries
 from memlift._native import __version__
@@ -138,3 +140,10 @@ __all__ = [
     "traverse",
     "zmem",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # They load a library, which programs that do not pack have no use for.
+    if name in ("gzip", "zlib"):
+        return importlib.import_module(f"memlift.{name}")
+    raise AttributeError(f"module 'memlift' has no attribute {name!r}")

@@ -5,6 +5,8 @@ import os
 import pathlib
 import sysconfig
 
+from memlift import _native
+
 _NAMES = {
     "libz": "libmemlift_z.so",
     "openssl": "libmemlift_openssl.so",
@@ -24,6 +26,8 @@ def libraries() -> dict[str, pathlib.Path]:
     # pip unpacks data below the environment, below the user's folder, or, with --target, beside the package.
     prefixes = [sysconfig.get_path("data"), sysconfig.get_path("data", "posix_user"), pathlib.Path(__file__).resolve().parents[1]]
     folders = [pathlib.Path(prefix, "lib", "memlift") for prefix in prefixes]
+    # In a checkout, cargo puts them beside the extension module.
+    folders.append(pathlib.Path(_native.__file__).resolve().parent)
     named = os.environ.get("MEMLIFT_DROPINS")
     if named:
         folders.insert(0, pathlib.Path(named))

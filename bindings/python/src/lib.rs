@@ -6,6 +6,7 @@
 //!   any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
 //!   names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash
 //!   programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks where the data lives
+//!   any contiguous buffer ──`zlib`──▶ libmemlift_z.so, loaded beside the interpreter's libz
 //!   arrays under a budget ──`zmem`──▶ memlift::zmem: numpy's allocator over the arena
 //! - **Order** the GIL is released in every wait and every large copy; signals are looked at while waiting
 //! - **Owner** a view's base object is a `Slot`; the slot goes back to its pool when the last view is gone
@@ -35,6 +36,7 @@ mod transform;
 mod traverse;
 mod values;
 mod watch;
+mod zlib;
 #[expect(unsafe_code, reason = "allocates for numpy by its C interface")]
 mod zmem;
 
@@ -61,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     persist::register(module)?;
     traverse::register(module)?;
     zmem::register(module)?;
+    zlib::register(module)?;
     exit::register(module)?;
     module.add_function(wrap_pyfunction!(server::progress, module)?)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;

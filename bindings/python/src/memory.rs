@@ -8,7 +8,7 @@
 
 use crate::errors::unsupported;
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice};
@@ -34,6 +34,20 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
+    /// A span of no bytes.
+    pub const EMPTY: Span = Span(std::ptr::NonNull::dangling().as_ptr(), 0);
+
+    /// Bytes of Rust.
+    pub fn of(bytes: &[u8]) -> Span {
+        Span(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// The rest behind its first `bytes` bytes, of which it has at least so many.
+    pub fn after(self, bytes: usize) -> Span {
+        let rest = self.1.checked_sub(bytes).expect("within the span");
+        Span(self.0.wrapping_add(bytes), rest)
+    }
+
     /// Address of the first byte.
     pub fn start(self) -> *mut u8 {
         self.0
@@ -136,6 +150,20 @@ impl<'py> Output<'py> {
             // SAFETY: a bytes object that is ours alone.
             Output::Fresh(fresh) => unsafe { Span(ffi::PyBytes_AsString(fresh.object).cast(), fresh.bytes) },
         }
+    }
+
+    /// Makes a fresh one longer; what was written stays. Where it is may change.
+    pub fn grow(&mut self, py: Python<'py>, bytes: usize) -> PyResult<()> {
+        let Output::Fresh(fresh) = self else { return Err(PyValueError::new_err("out is too small")) };
+        let length =
+            isize::try_from(bytes).map_err(|_| PyMemoryError::new_err("more bytes than memory has"))?;
+        // SAFETY: ours alone, with one reference; on failure it is freed and `object` set to null.
+        if unsafe { _PyBytes_Resize(&raw mut fresh.object, length) } != 0 {
+            fresh.bytes = 0;
+            return Err(PyErr::fetch(py));
+        }
+        fresh.bytes = bytes;
+        Ok(())
     }
 
     /// Its first `written` bytes as a Python object: all of a fresh one must have been written.

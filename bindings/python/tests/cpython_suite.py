@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs CPython's own tests of process pools, or of queues and pools, against memlift's; a program that `test_cpython_suites.py` starts.
+"""Runs CPython's own tests of process pools, of queues and pools, or of zlib and gzip, against memlift's; a program that `test_cpython_suites.py` starts.
 
-- **Flow** `python cpython_suite.py futures|multiprocessing fork|spawn|forkserver` ─▶ the tests ─▶ one line of JSON: what was run, what failed
+- **Flow** `python cpython_suite.py futures|multiprocessing|zlib fork|spawn|forkserver` ─▶ the tests ─▶ one line of JSON: what was run, what failed
 - **Method** the interpreter's own test package, unchanged: memlift's classes stand where the tests look for the standard library's.
   Processes that are spawned import this file, and find them there too
 """
@@ -73,8 +73,17 @@ def queues_and_pools(method):
     yield LEAK, unittest.mock.patch("multiprocessing.pool.Pool", Pool)(globals()[LEAK])
 
 
+def zlib_and_gzip(_):
+    for name, ours in {"zlib": importlib.import_module("memlift.zlib"), "gzip": importlib.import_module("memlift.gzip")}.items():
+        suite = importlib.import_module(f"test.test_{name}")
+        setattr(suite, name, ours)
+        for short, found in vars(suite).items():
+            if isinstance(found, type) and issubclass(found, unittest.TestCase) and found.__module__ == suite.__name__:
+                yield f"{name}.{short}", found
+
+
 kind, method = sys.argv[1:3]
-chosen = list({"futures": futures, "multiprocessing": queues_and_pools}[kind](method))
+chosen = list({"futures": futures, "multiprocessing": queues_and_pools, "zlib": zlib_and_gzip}[kind](method))
 
 if __name__ == "__main__":
     suite, names = unittest.TestSuite(), {}

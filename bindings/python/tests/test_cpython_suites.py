@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""CPython's own tests of process pools, queues and pools, run against memlift's.
+"""CPython's own tests of process pools, queues and pools, zlib and gzip, run against memlift's.
 
 Goal    what fails is exactly what is listed here, with its reason
 Method  the test package of an interpreter that came with one (`tools/setup suites` finds it, and fails where there is none), in a process
@@ -39,6 +39,7 @@ EXPECTED = {
         "ExecutorDeadlockTest.test_exit_during_result_unpickle_in_result_handler": ALONE,
         "ExecutorDeadlockTest.test_shutdown_deadlock_pickle": PRIVATE,
     },
+    "zlib": {},
     "multiprocessing": {
         "TestQueue.test_queue_feeder_donot_stop_onexc": AT_ONCE,
         "TestPool.test_map_unplicklable": NAMED,
@@ -53,8 +54,9 @@ MAY_PASS = {
         "forkserver": set(EXPECTED["futures"]),
     },
     "multiprocessing": {},
+    "zlib": {},
 }
-MUST_RUN = {"futures": 40, "multiprocessing": 60}
+MUST_RUN = {"futures": 40, "multiprocessing": 60, "zlib": 120}
 """Fewer mean that the suite was not found where it was."""
 
 
@@ -69,8 +71,13 @@ def interpreter():
 SLOW = pytest.mark.soak
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=SLOW), pytest.param("forkserver", marks=SLOW)])
-@pytest.mark.parametrize("suite", ["futures", "multiprocessing"])
+RUNS = [
+    *[(suite, "fork") for suite in EXPECTED],
+    *[pytest.param(suite, method, marks=SLOW) for suite in ("futures", "multiprocessing") for method in ("spawn", "forkserver")],
+]
+
+
+@pytest.mark.parametrize(("suite", "method"), RUNS)
 def test_a_suite_of_cpython(interpreter, suite, method):
     done = subprocess.run([interpreter, str(PROGRAM), suite, method], capture_output=True, text=True, timeout=1200)
     assert done.stdout, done.stderr
