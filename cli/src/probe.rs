@@ -106,7 +106,8 @@ fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Tak
     command.env_remove("LD_PRELOAD").env_remove("OPENSSL_CONF").env_remove("MEMLIFT_STATS");
     command.stdin(Stdio::null());
     if let Some(path) = configuration {
-        command.arg(PROVIDER).env("OPENSSL_CONF", path);
+        // Its speed is the question, wherever it would step aside by itself.
+        command.arg(PROVIDER).env("OPENSSL_CONF", path).env("MEMLIFT_OPENSSL", "force");
     } else {
         command.env("OPENSSL_CONF", "/dev/null");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The core that loaded us: which OpenSSL it is, and its list of errors.
 //!
-//! - **Flow** `OSSL_provider_init` ──table of functions──▶ [`Core`] ──▶ [`Core::version`], [`Core::raise`]
+//! - **Flow** `OSSL_provider_init` ──table of functions──▶ [`Core`] ──▶ [`Core::version`], [`Core::flag`], [`Core::raise`]
 //! - **Owner** one `Core` per library context that loads the provider; it lives until teardown, and contexts of ciphers
 //!   point to it. OpenSSL tears a provider down after the last of them.
 //! - **Order** functions that a core does not offer are done without: an error then has no reason.
@@ -67,8 +67,25 @@ impl Core {
 
     /// Major and minor number of the OpenSSL that runs; `None` if it does not say.
     pub fn version(&self) -> Option<(u32, u32)> {
+        self.with_text(c"openssl-version", |text| {
+            let mut numbers = text.split('.').map(|number| number.parse::<u32>().ok());
+            Some((numbers.next()??, numbers.next()??))
+        })
+    }
+
+    /// A value of the provider's own section in openssl.cnf that is a yes or a no; `None` if it is neither, or not there.
+    pub fn flag(&self, name: &'static CStr) -> Option<bool> {
+        self.with_text(name, |text| match text {
+            "1" | "yes" | "true" | "on" => Some(true),
+            "0" | "no" | "false" | "off" => Some(false),
+            _ => None,
+        })
+    }
+
+    /// Calls `then` with a text that the core has under this name.
+    fn with_text<T>(&self, name: &'static CStr, then: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut text: *const c_char = ptr::null();
-        let mut list = [Param::text(c"openssl-version"), Param::END];
+        let mut list = [Param::text(name), Param::END];
         list[0].data = ptr::from_mut(&mut text).cast();
         // SAFETY: the list ends as it must, and its entry takes the address of a text, which lives in the core.
         let text = unsafe {
@@ -77,8 +94,7 @@ impl Core {
             }
             CStr::from_ptr(text).to_str().ok()?
         };
-        let mut numbers = text.split('.').map(|number| number.parse::<u32>().ok());
-        Some((numbers.next()??, numbers.next()??))
+        then(text)
     }
 
     /// Puts an error on the thread's list; gives false, so that a caller can end with it.

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn OSSL_provider_init(
     let made = catch_unwind(|| {
         // SAFETY: what the core passed.
         let core = unsafe { Core::new(handle, offered) };
-        let choice = with_asked(|asked| choose(asked, cpu(), core.version()));
+        let choice = with_asked(|asked| choose(asked, core.flag(c"serves"), cpu(), core.version()));
         counters::declare("memlift:openssl", &ROWS);
         // The page has a state of its own: what stands before the colon says no more.
         let reason = choice.reason.to_str().unwrap_or_default();

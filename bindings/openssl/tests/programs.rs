@@ -43,6 +43,26 @@ fn it_steps_aside_when_told() {
 }
 
 #[test]
+fn its_section_says_what_was_measured() {
+    let Some(workshop) = Workshop::open("measured", &[]) else { return };
+    let original = std::fs::read_to_string(workshop.path("memlift.cnf")).unwrap();
+    for (value, serves) in [("yes", true), ("no", false)] {
+        let path = workshop.path("measured.cnf");
+        let marked = original.replace("module = ", &format!("serves = {value}\nmodule = "));
+        std::fs::write(&path, marked).unwrap();
+        let mut command = workshop.command("openssl", true);
+        command.env("OPENSSL_CONF", &path).env_remove("MEMLIFT_OPENSSL").args([
+            "list",
+            "-providers",
+            "-verbose",
+        ]);
+        let text = String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned();
+        let said = format!("its section says serves = {value}");
+        assert!(text.contains(&said) && text.contains("build info: serves") == serves, "{text}");
+    }
+}
+
+#[test]
 fn s_server_and_s_client_with_the_provider_on_one_side_or_both() {
     let Some(workshop) = Workshop::open("s", &[]) else { return };
     for (version, suite) in SUITES {

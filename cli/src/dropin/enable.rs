@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use memlift_cli::libraries::Dropin;
 use serde_json::json;
 
-use super::copies::{self, Found};
+use super::check;
+use super::copies::{self, Copy, Found, Kind};
 use super::files::{Whose, marked, refuse_foreign, sum, write};
 use super::openssl_cnf;
 use super::root::Root;
@@ -181,7 +182,9 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
             None => None,
         };
         let base = base_configuration(args, own, &found)?;
-        let merged = openssl_cnf::merge(&base.text, &library, root)
+        let (serves, remark) = measured(&found, root);
+        remarks.extend(remark);
+        let merged = openssl_cnf::merge(&base.text, &library, root, serves)
             .map_err(|reason| Failure::Failed(format!("{}: {reason}", base.outside.display())))?;
         environment.push(("OPENSSL_CONF".to_owned(), escaped(&inside.display().to_string())));
         let text = marked(&format!("{}{merged}", base.heading()));
@@ -205,6 +208,24 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
         .map(|(name, value)| Ok((name, expanded(unit, &value).unwrap_or(value))))
         .collect::<Result<_, Failure>>()?;
     Ok(Plan { environment, files, remarks })
+}
+
+/// Tells if the provider is faster than the program's own OpenSSL here; none where that cannot be measured, and then its rule decides.
+fn measured(found: &Found, root: &Root) -> (Option<bool>, Option<String>) {
+    let shared = |copy: &&Copy| copy.dropin == Dropin::OpenSsl && copy.reached && copy.kind != Kind::Static;
+    // An image may run anywhere.
+    let Some(copy) = found.copies.iter().find(shared).filter(|_| root.is_this_machine()) else {
+        return (None, None);
+    };
+    let compared = memlift_cli::probe::compare(Dropin::OpenSsl, &copy.path);
+    let faster = compared.as_ref().ok().map(|compared| compared.ratio() >= check::HELPS);
+    let said = format!("{}: {}", copy.path.display(), check::verdict(Dropin::OpenSsl, &compared));
+    let remark = match faster {
+        Some(true) => None,
+        Some(false) => Some(format!("{said}; OpenSSL's own code stays in use (serves = no)")),
+        None => Some(format!("{said}; the provider's own rule decides")),
+    };
+    (faster, remark)
 }
 
 /// The variables that the subject has without memlift, with specifiers.

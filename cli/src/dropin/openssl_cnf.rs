@@ -94,8 +94,8 @@ fn is_on(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "1" | "yes" | "true" | "on" | "y" | "t")
 }
 
-/// `text`, a file of the system below `root`, and what makes it load `module`; the error says what stands in the way.
-pub fn merge(text: &str, module: &Path, root: &Root) -> Result<String, String> {
+/// `text`, a file of the system below `root`, and what makes it load `module`, with what was measured of it; the error says what stands in the way.
+pub fn merge(text: &str, module: &Path, root: &Root, serves: Option<bool>) -> Result<String, String> {
     let entries = Entries::read(text, root);
     let mut block = String::new();
     let mut section = |set: Option<&str>, parent: &str, key: &str, ours: &str| -> Result<String, String> {
@@ -131,6 +131,9 @@ pub fn merge(text: &str, module: &Path, root: &Root) -> Result<String, String> {
         block += &format!("[{own}]\nactivate = 1\n");
     }
     block += &format!("[{OURS}]\nmodule = {}\nactivate = 1\n", module.display());
+    if let Some(serves) = serves {
+        block += &format!("serves = {}\n", if serves { "yes" } else { "no" });
+    }
     let preference = match entries.value(&algorithms, "default_properties") {
         None | Some("") => PREFERENCE.to_owned(),
         Some(own) if own.contains("provider") => {
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_empty_configuration_gets_every_section() {
-        let merged = merge("", Path::new("/x/m.so"), &Root::default()).expect("merged");
+        let merged = merge("", Path::new("/x/m.so"), &Root::default(), None).expect("merged");
         assert_eq!(value(&merged, "default", "openssl_conf").as_deref(), Some("memlift_init"));
         assert_eq!(value(&merged, "memlift_providers", "default").as_deref(), Some("memlift_default"));
         assert_eq!(value(&merged, "memlift_default", "activate").as_deref(), Some("1"));
@@ -168,20 +171,20 @@ mod tests {
 
     #[test]
     fn what_stands_there_stays_and_the_default_provider_is_activated() {
-        let merged = merge(DEBIAN, Path::new("/x/m.so"), &Root::default()).expect("merged");
+        let merged = merge(DEBIAN, Path::new("/x/m.so"), &Root::default(), None).expect("merged");
         assert!(merged.starts_with(DEBIAN));
         assert_eq!(value(&merged, "default", "openssl_conf").as_deref(), Some("openssl_init"));
         assert_eq!(value(&merged, "openssl_init", "ssl_conf").as_deref(), Some("ssl_sect"));
         assert_eq!(value(&merged, "openssl_init", "alg_section").as_deref(), Some("memlift_algorithms"));
         assert_eq!(value(&merged, "provider_sect", "memlift").as_deref(), Some(OURS));
         assert_eq!(value(&merged, "default_sect", "activate").as_deref(), Some("1"));
-        assert!(merge(&merged, Path::new("/x/m.so"), &Root::default()).is_err(), "twice");
+        assert!(merge(&merged, Path::new("/x/m.so"), &Root::default(), None).is_err(), "twice");
     }
 
     #[test]
     fn a_choice_of_providers_is_kept() {
         let fips = "openssl_conf = i\n[i]\nproviders = p\nalg_section = a\n[p]\nfips = f\n[f]\nactivate = yes\n[a]\ndefault_properties = fips=yes\n";
-        let merged = merge(fips, Path::new("/x/m.so"), &Root::default()).expect("merged");
+        let merged = merge(fips, Path::new("/x/m.so"), &Root::default(), None).expect("merged");
         assert_eq!(value(&merged, "p", "default"), None);
         assert_eq!(value(&merged, "a", "default_properties").as_deref(), Some("fips=yes,?provider=memlift"));
     }
@@ -192,7 +195,7 @@ mod tests {
             "openssl_conf = $x\n",
             "openssl_conf=i\n[i]\nalg_section=a\n[a]\ndefault_properties = provider=other\n",
         ] {
-            assert!(merge(text, Path::new("/x/m.so"), &Root::default()).is_err(), "{text}");
+            assert!(merge(text, Path::new("/x/m.so"), &Root::default(), None).is_err(), "{text}");
         }
     }
 
