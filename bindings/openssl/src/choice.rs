@@ -75,7 +75,7 @@ pub fn cpu() -> Cpu {
     if !(has!("avx2") && has!("vaes") && has!("vpclmulqdq")) {
         Cpu::Aes
     } else if has!("avx512f") && has!("avx512bw") && has!("avx512vl") {
-        // What OpenSSL's code for AVX-512 asks for, but for a few that came with these.
+        // OpenSSL's code for AVX-512 asks for these, and for a few that came with them.
         Cpu::WideAes
     } else {
         Cpu::VectorAes
