@@ -8,7 +8,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 /// A library of memlift that a program loads without being rebuilt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dropin {
     /// A libz, by LD_PRELOAD.
     Libz,

@@ -3,13 +3,13 @@
 //!
 //! - **Flow** [`compare`] ─▶ children A B, B A, … ─▶ [`serve`]: dlopen the library, some messages, microseconds per
 //!   message as JSON ─▶ medians of both sides
-//! - **Message** 16 KiB of text. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per message, as a web server
-//!   does; the first is inflated again by the same library and compared. libcrypto: AES-128-GCM through EVP, a
+//! - **Message** text of this crate's sources, by default 16 KiB. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per message, as a web server
+//!   does, or as a [`Shape`] says; the first is inflated again by the same library and compared. libcrypto: AES-128-GCM through EVP, a
 //!   fresh nonce per message, seal and tag, as a TLS record; the first is opened again and compared
 //! - **Owner** a library that crashes takes its child with it and no other process
 //! - **Not here** a verdict with a bound: `memlift bench transform` has those
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -20,9 +20,14 @@ use libloading::os::unix::Library;
 use serde::{Deserialize, Serialize};
 
 use crate::libraries::Dropin;
-use crate::zlib_h::{DeflateInit2, End, InflateInit2, Run, Stream, Z_FINISH, Z_STREAM_END, stream};
+use crate::zlib_h::{
+    DeflateInit2, End, InflateInit2, Run, Stream, Z_FINISH, Z_NO_FLUSH, Z_STREAM_END, Z_SYNC_FLUSH, stream,
+};
 
 const MESSAGE_BYTES: usize = 16 << 10;
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Calls per stream where its messages are flushed or pieces.
+const STREAM_CALLS: usize = 64;
 const PAIRS: usize = 5;
 const CHILD_MEASURES: Duration = Duration::from_millis(12);
 /// Name of memlift's provider in OpenSSL.
@@ -37,10 +42,37 @@ struct Taken {
     bytes: usize,
 }
 
+/// How a stream of a libz is used.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Calls {
+    /// One call packs a message, in a stream of its own.
+    Whole,
+    /// A stream takes a message per call, and is flushed after each (Z_SYNC_FLUSH).
+    Flushed,
+    /// A stream takes pieces, and ends after 64 of them.
+    Pieces,
+}
+
+/// Work that is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Shape {
+    /// Bytes of a call's message or piece.
+    pub bytes: usize,
+    /// zlib's level, -1 to 9.
+    pub level: i8,
+    /// How a stream is used; AES-GCM has messages only.
+    pub calls: Calls,
+}
+
+impl Shape {
+    /// A message of 16 KiB at level 6, as a web server packs it.
+    pub const SERVER: Shape = Shape { bytes: MESSAGE_BYTES, level: 6, calls: Calls::Whole };
+}
+
 /// Both sides of a comparison.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Compared {
-    /// Microseconds per message of 16 KiB with the drop-in.
+    /// Microseconds per message with the drop-in.
     pub ours_us: f64,
     /// The same with the library that the program uses.
     pub theirs_us: f64,
@@ -57,12 +89,12 @@ impl Compared {
     }
 }
 
-/// Compares `library`, a libz or a libcrypto, with the drop-in, for about a tenth of a second.
+/// Compares `library`, a libz or a libcrypto, with the drop-in at this work, for about a tenth of a second.
 ///
 /// # Errors
 ///
 /// A text that says why: the drop-in is not built, or a library cannot be loaded, or gave wrong bytes.
-pub fn compare(dropin: Dropin, library: &Path) -> Result<Compared, String> {
+pub fn compare(dropin: Dropin, library: &Path, shape: Shape) -> Result<Compared, String> {
     let ours = dropin.find().ok_or_else(|| dropin.advice())?;
     let configuration = std::env::temp_dir().join(format!("memlift-probe-{}.cnf", std::process::id()));
     if dropin == Dropin::OpenSsl {
@@ -70,8 +102,8 @@ pub fn compare(dropin: Dropin, library: &Path) -> Result<Compared, String> {
             .map_err(|error| format!("{}: {error}", configuration.display()))?;
     }
     let side = |with_ours: bool| match dropin {
-        Dropin::Libz => child("deflate", if with_ours { &ours } else { library }, None),
-        Dropin::OpenSsl => child("gcm", library, Some(configuration.as_path()).filter(|_| with_ours)),
+        Dropin::Libz => child("deflate", if with_ours { &ours } else { library }, shape, None),
+        Dropin::OpenSsl => child("gcm", library, shape, Some(configuration.as_path()).filter(|_| with_ours)),
     };
     let mut pairs = Vec::new();
     let measured = (0..PAIRS).try_for_each(|index| {
@@ -99,10 +131,11 @@ fn openssl_configuration(module: &Path) -> String {
     )
 }
 
-fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Taken, String> {
+fn child(what: &str, library: &Path, shape: Shape, configuration: Option<&Path>) -> Result<Taken, String> {
     let program = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
     let mut command = Command::new(&program);
-    command.arg(CHILD_ARGUMENT).arg(what).arg(library);
+    let shape = serde_json::to_string(&shape).map_err(|error| error.to_string())?;
+    command.arg(CHILD_ARGUMENT).arg(what).arg(library).arg(shape);
     command.env_remove("LD_PRELOAD").env_remove("OPENSSL_CONF").env_remove("MEMLIFT_STATS");
     command.stdin(Stdio::null());
     if let Some(path) = configuration {
@@ -142,10 +175,12 @@ pub fn child_main() -> Option<ExitCode> {
 fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<Taken, String> {
     let what = arguments.next().unwrap_or_default();
     let path: OsString = arguments.next().unwrap_or_default();
-    let message = message();
+    let shape: OsString = arguments.next().unwrap_or_default();
+    let shape: Shape = serde_json::from_slice(shape.as_encoded_bytes()).map_err(|error| error.to_string())?;
+    let message = message(shape.bytes.clamp(1, MESSAGE_BYTES_MAX));
     let provider = arguments.next();
     let taken = if what == "deflate" {
-        deflate(&path, &message)
+        deflate(&path, &message, shape)
     } else {
         gcm(&path, &message, provider.as_deref().and_then(|name| name.to_str()))
     };
@@ -159,9 +194,9 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 /// Text of this crate's own sources, cut to the message's size.
-fn message() -> Vec<u8> {
+fn message(bytes: usize) -> Vec<u8> {
     let text = concat!(include_str!("probe.rs"), include_str!("print.rs"), include_str!("output.rs"),);
-    text.bytes().cycle().take(MESSAGE_BYTES).collect()
+    text.bytes().cycle().take(bytes).collect()
 }
 
 /// Median microseconds of `work` over some milliseconds, after a first run.
@@ -188,7 +223,7 @@ fn open(path: &OsString) -> Result<&'static Library, String> {
     Ok(Box::leak(Box::new(library)))
 }
 
-fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
+fn deflate(path: &OsString, message: &[u8], shape: Shape) -> Result<Taken, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| error.to_string();
     // SAFETY: the types are those that zlib.h declares for these names.
@@ -202,13 +237,20 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
             library.get::<End>(b"inflateEnd").map_err(wanting)?,
         )
     };
-    let mut packed = vec![0; 2 * MESSAGE_BYTES];
+    let calls = if shape.calls == Calls::Whole { 1 } else { STREAM_CALLS };
+    let mut packed = vec![0; calls * (message.len() + message.len() / 8 + 64) + 64];
     let mut pack = || {
         let mut stream = stream(message, &mut packed);
         // SAFETY: the stream is laid out as zlib.h says and describes buffers that live until deflateEnd.
         let result = unsafe {
-            match init(&mut stream, 6, 8, GZIP_BITS, 8, 0, ZLIB_VERSION.as_ptr(), Z_BYTES) {
+            match init(&mut stream, shape.level.into(), 8, GZIP_BITS, 8, 0, ZLIB_VERSION.as_ptr(), Z_BYTES) {
                 0 => {
+                    let flush = if shape.calls == Calls::Flushed { Z_SYNC_FLUSH } else { Z_NO_FLUSH };
+                    for _ in 1..calls {
+                        (stream.next_in, stream.avail_in) = (message.as_ptr(), message.len() as c_uint);
+                        run(&mut stream, flush);
+                    }
+                    (stream.next_in, stream.avail_in) = (message.as_ptr(), message.len() as c_uint);
                     let result = run(&mut stream, Z_FINISH);
                     end(&mut stream);
                     result
@@ -223,7 +265,7 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
         }
     };
     let taken = time(&mut pack)?;
-    let mut whole = vec![0; MESSAGE_BYTES];
+    let mut whole = vec![0; calls * message.len()];
     let mut stream = stream(&packed[..taken.bytes], &mut whole);
     // SAFETY: the stream is laid out as zlib.h says; `packed` and `whole`, which it describes, live until inflateEnd.
     let result = unsafe {
@@ -232,10 +274,10 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
         close(&mut stream);
         result
     };
-    if result != Z_STREAM_END || whole != message {
+    if result != Z_STREAM_END || whole.chunks(message.len()).any(|part| part != message) {
         return Err("what it packed does not unpack to the message".to_owned());
     }
-    Ok(taken)
+    Ok(Taken { us: taken.us / calls as f64, bytes: taken.bytes.div_ceil(calls) })
 }
 
 type Handle = *mut c_void;
@@ -307,7 +349,7 @@ fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken,
         }
         context
     };
-    let mut sealed = vec![0; MESSAGE_BYTES];
+    let mut sealed = vec![0; message.len()];
     let mut tag = [0_u8; TAG_BYTES];
     let mut number = 0_u64;
     let nonce = |number: u64| {
@@ -333,9 +375,9 @@ fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken,
     };
     let taken = time(|| {
         number += 1;
-        crypt(true, number, message, &mut sealed, &mut tag).map(|()| MESSAGE_BYTES + TAG_BYTES)
+        crypt(true, number, message, &mut sealed, &mut tag).map(|()| message.len() + TAG_BYTES)
     })?;
-    let mut whole = vec![0; MESSAGE_BYTES];
+    let mut whole = vec![0; message.len()];
     crypt(false, number, &sealed, &mut whole, &mut tag)?;
     if whole != message { Err("what it sealed does not open to the message".to_owned()) } else { Ok(taken) }
 }
@@ -346,8 +388,15 @@ mod tests {
 
     #[test]
     fn the_systems_libraries_are_measured_and_verified() {
-        let message = message();
-        let packed = deflate(&"libz.so.1".into(), &message).expect("the system has a libz");
+        let message = message(MESSAGE_BYTES);
+        for calls in [Calls::Flushed, Calls::Pieces] {
+            let shape = Shape { bytes: 1000, level: 1, calls };
+            assert!(
+                deflate(&"libz.so.1".into(), &message[..1000], shape).expect("the system has a libz").us
+                    > 0.0
+            );
+        }
+        let packed = deflate(&"libz.so.1".into(), &message, Shape::SERVER).expect("the system has a libz");
         assert!(packed.us > 0.0 && packed.bytes < MESSAGE_BYTES / 2, "{packed:?}");
         let sealed = gcm(&"libcrypto.so.3".into(), &message, None).expect("the system has an OpenSSL 3");
         assert!(sealed.us > 0.0 && sealed.bytes == MESSAGE_BYTES + TAG_BYTES, "{sealed:?}");
@@ -355,7 +404,7 @@ mod tests {
 
     #[test]
     fn what_is_no_library_is_said() {
-        assert!(deflate(&"/dev/null".into(), &message()).is_err());
-        assert!(gcm(&"libz.so.1".into(), &message(), None).is_err_and(|said| said.contains("OpenSSL 3")));
+        assert!(deflate(&"/dev/null".into(), &message(99), Shape::SERVER).is_err());
+        assert!(gcm(&"libz.so.1".into(), &message(99), None).is_err_and(|said| said.contains("OpenSSL 3")));
     }
 }

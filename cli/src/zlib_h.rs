@@ -4,6 +4,8 @@
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 
+pub const Z_NO_FLUSH: c_int = 0;
+pub const Z_SYNC_FLUSH: c_int = 2;
 pub const Z_FINISH: c_int = 4;
 pub const Z_STREAM_END: c_int = 1;
 

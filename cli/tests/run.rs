@@ -471,3 +471,40 @@ fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wron
         assert!(said.contains(wanted), "{arguments:?}: {said}");
     }
 }
+
+#[test]
+fn the_programs_own_use_of_zlib_is_what_check_measures() {
+    let place = Place::new();
+    let trace = path(&place, "flushed.trace");
+    let program = "import zlib; s = zlib.compressobj(1); data = b'some text, ' * 91\n\
+        for _ in range(300): s.compress(data); s.flush(zlib.Z_SYNC_FLUSH)\n\
+        zlib.compress(b'another text' * 3000, 9)";
+    let python = succeeds_with(&python(), "import sys; print(sys.executable)");
+    let output = place.run(&["record", "-q", "-o", &trace, "--", &python, "-c", program]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = place.run(&["dropin", "check", &python, "--trace", &trace, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let copies = document["copies"].as_array().expect("a list");
+    let measured: Vec<&Value> = copies.iter().filter(|copy| copy["dropin"] == "libmemlift_z.so").collect();
+    let Some(copy) = measured.iter().find(|copy| copy["reached"] == true) else {
+        return println!("not run: this Python has a zlib of its own");
+    };
+    let shapes = copy["measured"]["shapes"].as_array().unwrap_or_else(|| panic!("{copy}"));
+    let works: Vec<&str> = shapes.iter().filter_map(|shape| shape["work"].as_str()).collect();
+    assert!(works.contains(&"deflate level 1, flushed each 1.0 KiB"), "{works:?}");
+    assert!(works.iter().any(|work| work.contains("level 9")), "{works:?}");
+    let shares: f64 = shapes.iter().filter_map(|shape| shape["share"].as_f64()).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    for wrong in ["/dev/zero", "/etc/hostname", "/no/such/trace"] {
+        let output = place.run(&["dropin", "check", &python, "--trace", wrong]);
+        assert_eq!(output.status.code(), Some(1), "{wrong}");
+    }
+}
+
+/// What a Python says.
+fn succeeds_with(python: &str, program: &str) -> String {
+    let output = Command::new(python).args(["-c", program]).output().expect("python starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).trim().to_owned()
+}

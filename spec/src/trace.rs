@@ -96,7 +96,7 @@ pub enum Kind {
     Fill = 3,
     /// A call of memcmp or bcmp; both sides as source and target, `bytes read` of each.
     Compare = 4,
-    /// A call of deflate, compress or compress2.
+    /// A call of deflate, compress or compress2; the parameter is a [`Packing`].
     Deflate = 16,
     /// A call of inflate or uncompress.
     Inflate = 17,
@@ -200,6 +200,41 @@ impl Kind {
             Kind::Counted => "counted",
             Kind::Exit => "end of a process",
             Kind::Waited => "wait",
+        }
+    }
+}
+
+/// How a call packs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// zlib's flush argument, 0 to 6; 4 (Z_FINISH) of a call that packs a whole message.
+    pub flush: u8,
+    /// The stream's level, -1 to 9; `None`: the stream was made before the trace began, or by a function that is not seen.
+    pub level: Option<i8>,
+    /// The stream was flushed before its end, by this call or an earlier one.
+    pub flushed: bool,
+}
+
+impl Packing {
+    /// As a record's parameter: flush in bits 0–7, level + 2 in bits 8–15, 0 where it is not known; flushed in bit 16.
+    #[must_use]
+    pub const fn encode(self) -> u32 {
+        let level = match self.level {
+            Some(level) => (level as i32 + 2) as u32,
+            None => 0,
+        };
+        self.flush as u32 | level << 8 | (self.flushed as u32) << 16
+    }
+
+    /// From a record's parameter.
+    #[must_use]
+    pub const fn decode(parameter: u32) -> Packing {
+        let level = (parameter >> 8 & 0xff) as i32;
+        let known = level >= 1 && level <= 11;
+        Packing {
+            flush: parameter as u8,
+            level: if known { Some((level - 2) as i8) } else { None },
+            flushed: parameter >> 16 & 1 == 1,
         }
     }
 }

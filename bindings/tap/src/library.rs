@@ -3,22 +3,47 @@
 //!
 //! - **Flow** entry (naked: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
 //!   and wrote. Calls below the threshold, and calls that the library makes of itself, pass
+//! - **Order** deflateInit_ and deflateInit2_ only leave the stream's level behind, for the records of its calls
 //! - **Layout** `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
 //! - **Rule** where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP
 //! - **Not here** copies of a library inside a program, and functions that a program asked dlsym for: those never come by
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_uchar, c_uint, c_ulong, c_void};
-use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-use memlift_spec::trace::Kind;
+use memlift_spec::trace::{Kind, Packing};
 
 use crate::real::function;
 use crate::sink::{Touched, look, timed, within_call};
 use crate::thread::{COUNTED, current};
 
 const Z_STREAM_ERROR: c_int = -2;
+const Z_FINISH: u8 = 4;
+
+/// Streams: the address, shifted left by eight bits, [`FLUSHED`] where that was seen, and the level + 2; the last one of a place counts.
+static LEVELS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+fn place_of(stream: usize) -> &'static AtomicU64 {
+    &LEVELS[(stream >> 4 ^ stream >> 14) % LEVELS.len()]
+}
+
+const FLUSHED: u64 = 1 << 7;
+
+/// How a stream packs, as far as that is known.
+fn packing_of(stream: usize, flush: c_int) -> Packing {
+    let flush = flush as u8;
+    let flushes = matches!(flush, 1 | 2 | 3 | 5);
+    let word = place_of(stream).load(Relaxed);
+    if word >> 8 != stream as u64 {
+        return Packing { flush, level: None, flushed: flushes };
+    }
+    if flushes {
+        place_of(stream).store(word | FLUSHED, Relaxed);
+    }
+    Packing { flush, level: Some((word & 0x7f) as i8 - 2), flushed: flushes || word & FLUSHED != 0 }
+}
 
 /// Smaller calls are counted; before the trace is there, all are.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -29,7 +54,13 @@ pub fn begin(bytes: usize) {
 }
 
 /// Counts, records or passes one call.
-fn call<R>(kind: Kind, bytes: usize, real: impl FnOnce() -> R, touched: impl FnOnce(&R) -> Touched) -> R {
+fn call<R>(
+    kind: Kind,
+    parameter: u32,
+    bytes: usize,
+    real: impl FnOnce() -> R,
+    touched: impl FnOnce(&R) -> Touched,
+) -> R {
     let (thread, here) = (current(), 0u8);
     let here = &raw const here as usize;
     if within_call(thread, here) {
@@ -49,7 +80,7 @@ fn call<R>(kind: Kind, bytes: usize, real: impl FnOnce() -> R, touched: impl FnO
         thread.outer.store(0, Relaxed);
         result
     };
-    timed(kind, bytes, real, touched)
+    timed(kind, parameter, bytes, real, touched)
 }
 
 macro_rules! entries {
@@ -74,6 +105,45 @@ entries! {
     EVP_DecryptUpdate => decrypt_from, "r9";
     EVP_CipherUpdate => cipher_from, "r9";
     EVP_DigestUpdate => digest_from, "rcx";
+}
+
+// These have arguments on the stack, where the caller's address cannot go: they note the level, and jump.
+macro_rules! inits {
+    ($($name:ident => $from:ident;)*) => {$(
+        /// # Safety
+        /// As the library's.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "sub rsp, 8",
+                "mov rdx, qword ptr [rsp + 56]",
+                "call {}",
+                "add rsp, 8", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "test rax, rax",
+                "jz 2f",
+                "jmp rax",
+                "2: mov eax, {none}",
+                "ret",
+                sym $from, none = const Z_STREAM_ERROR,
+            )
+        }
+
+        unsafe extern "C" fn $from(stream: usize, level: c_int, caller: usize) -> *const c_void {
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            };
+            let level = (level.clamp(-1, 9) + 2) as u64;
+            place_of(stream).store((stream as u64) << 8 | level, Relaxed);
+            function(NAME, caller, $name as *const () as usize)
+        }
+    )*};
+}
+
+inits! {
+    deflateInit_ => init_from;
+    deflateInit2_ => init2_from;
 }
 
 #[repr(C)]
@@ -117,7 +187,8 @@ unsafe fn stream(
         })
     };
     let (source, input, target, room) = state();
-    call(kind, input.max(1), real, |_| {
+    let parameter = if kind == Kind::Deflate { packing_of(stream as usize, flush).encode() } else { 0 };
+    call(kind, parameter, input.max(1), real, |_| {
         let (_, left, _, free) = state();
         Touched { source, target, read: input.saturating_sub(left), written: room.saturating_sub(free) }
     })
@@ -156,7 +227,9 @@ unsafe fn whole(
     let real = || unsafe {
         core::mem::transmute::<*const c_void, WholeFn>(real)(target, written, source, bytes, level)
     };
-    call(kind, bytes as usize, real, |result| {
+    let packing = Packing { flush: Z_FINISH, level: Some(level.clamp(-1, 9) as i8), flushed: false };
+    let parameter = if kind == Kind::Deflate { packing.encode() } else { 0 };
+    call(kind, parameter, bytes as usize, real, |result| {
         // SAFETY: null, or the caller's place for the number, which the library has written.
         let written = if *result == 0 { unsafe { written.as_ref() }.copied().unwrap_or(0) } else { 0 };
         Touched {
@@ -177,7 +250,7 @@ unsafe extern "C" fn compress_from(
 ) -> c_int {
     let ours = compress as *const () as usize;
     // SAFETY: the caller's arguments.
-    unsafe { whole(Kind::Deflate, c"compress", ours, (target, written, source, bytes, 0), caller) }
+    unsafe { whole(Kind::Deflate, c"compress", ours, (target, written, source, bytes, -1), caller) }
 }
 
 unsafe extern "C" fn compress2_from(
@@ -221,7 +294,7 @@ unsafe fn cipher(kind: Kind, name: &'static CStr, ours: usize, arguments: Cipher
         core::mem::transmute::<*const c_void, CipherFn>(real)(context, target, written, source, bytes)
     };
     let bytes = usize::try_from(bytes).unwrap_or(0);
-    call(kind, bytes, real, |result| Touched {
+    call(kind, 0, bytes, real, |result| Touched {
         source: source as usize,
         target: target as usize,
         read: bytes,
@@ -272,7 +345,7 @@ unsafe extern "C" fn digest_from(
     }
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real = || unsafe { core::mem::transmute::<*const c_void, DigestFn>(real)(context, source, bytes) };
-    call(Kind::Digest, bytes, real, |_| Touched {
+    call(Kind::Digest, 0, bytes, real, |_| Touched {
         source: source as usize,
         target: 0,
         read: bytes,

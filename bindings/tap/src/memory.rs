@@ -134,7 +134,7 @@ unsafe fn recorded_copy(
     let touched =
         |_: &_| Touched { source: source as usize, target: target as usize, read: bytes, written: bytes };
     // SAFETY: the caller's arguments.
-    timed(kind, bytes, || unsafe { real_copy(place, target, source, bytes) }, touched)
+    timed(kind, 0, bytes, || unsafe { real_copy(place, target, source, bytes) }, touched)
 }
 
 /// # Safety
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn memset(target: *mut c_void, byte: c_int, bytes: usize) 
     if !big(2, bytes) {
         return real();
     }
-    timed(Kind::Fill, bytes, real, |_| Touched {
+    timed(Kind::Fill, 0, bytes, real, |_| Touched {
         source: 0,
         target: target as usize,
         read: 0,
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn memcmp(one: *const c_void, other: *const c_void, bytes:
     if !big(3, bytes) {
         return real();
     }
-    timed(Kind::Compare, bytes, real, |_| Touched {
+    timed(Kind::Compare, 0, bytes, real, |_| Touched {
         source: one as usize,
         target: other as usize,
         read: bytes,

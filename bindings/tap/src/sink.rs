@@ -363,6 +363,7 @@ pub struct Touched {
 #[inline]
 pub fn timed<R>(
     kind: Kind,
+    parameter: u32,
     bytes: usize,
     call: impl FnOnce() -> R,
     touched: impl FnOnce(&R) -> Touched,
@@ -392,7 +393,7 @@ pub fn timed<R>(
             done.written as u64,
             faults,
         ];
-        put(thread, &Record { kind, parameter: 0, words });
+        put(thread, &Record { kind, parameter, words });
     });
     result
 }

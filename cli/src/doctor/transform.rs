@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use memlift_cli::libraries::Dropin;
+use memlift_cli::probe::Shape;
 
 use super::Check;
 use crate::dropin::check;
@@ -51,8 +52,10 @@ fn library(dropin: Dropin, name: &str, package: &str) -> Check {
         return Check::absent(name, format!("{}; the drop-in is not built", path.display()))
             .advise(dropin.advice());
     }
-    let measured = memlift_cli::probe::compare(dropin, &path).map_err(|error| error.to_string());
-    let found = format!("{}; {} {}", path.display(), dropin.file(), check::verdict(dropin, &measured));
+    let measured =
+        memlift_cli::probe::compare(dropin, &path, Shape::SERVER).map_err(|error| error.to_string());
+    let found =
+        format!("{}; {} {}", path.display(), dropin.file(), check::verdict(dropin, Shape::SERVER, &measured));
     match measured {
         Ok(one) if one.ratio() >= check::HELPS => {
             Check::usable(name, found).advise("memlift dropin check PROGRAM says who uses it")

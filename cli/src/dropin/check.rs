@@ -2,6 +2,7 @@
 //! `memlift dropin check`: which copies of zlib and OpenSSL a program uses, whether a drop-in reaches them, and whether it
 //! would be faster on this machine.
 //!
+//! - **Work** a server's messages, or, with a trace of the program, its own sizes, levels and flushes by their shares of the time
 //! - **Flow** subject ─▶ files (a running process: its maps; else what the program needs) ─▶ copies ─▶ each shared library
 //!   that a drop-in reaches is measured beside it for a tenth of a second ─▶ table or JSON
 //! - **Exit** 0 it was looked at, whatever came out · 3 there is nothing to look at
@@ -11,12 +12,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use memlift_cli::libraries::Dropin;
-use memlift_cli::probe::Compared;
+use memlift_cli::probe::{Calls, Compared, Shape};
 use serde_json::{Value, json};
 
 use super::copies::{self, Copy, Found};
 use super::enable;
 use super::root::Root;
+use super::shape::Uses;
 use super::subject::{self, Subject};
 use super::unit::Place;
 use crate::failure::Failure;
@@ -26,22 +28,35 @@ use crate::print;
 pub const HELPS: f64 = 1.05;
 
 /// Prints which copies of a library the subject uses and, with `measures`, how the drop-in compares.
-pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Result<(), Failure> {
+pub fn check(
+    subject: &str,
+    place: &Place,
+    measures: bool,
+    trace: Option<&Path>,
+    as_json: bool,
+) -> Result<(), Failure> {
     let subject = Subject::find(subject, place)?;
+    let uses = trace.map(Uses::read).transpose()?;
     let mut found = look(&subject, &place.root)?;
     found.remarks.extend(subject.program().and_then(|program| privileged(&place.root.outside(&program))));
     found.remarks.extend(enable::outdated(&subject, &place.root));
-    let measured: Vec<Option<Result<Compared, String>>> = found
+    if let Some(uses) = &uses {
+        found.remarks.extend(uses.remarks.iter().cloned());
+        let unused = Dropin::ALL.into_iter().filter(|one| !uses.has(*one));
+        found.remarks.extend(unused.map(|one| format!("the trace has no call that {} would do", one.file())));
+    }
+    let uses = uses.unwrap_or_default();
+    let measured: Vec<Option<Result<Measured, String>>> = found
         .copies
         .iter()
         .map(|copy| {
             (measures && copy.reached).then(|| {
                 print::progress(&format!("measuring {} …", copy.path.display()));
-                memlift_cli::probe::compare(copy.dropin, &copy.path).map_err(|error| error.to_string())
+                Measured::new(copy, &uses)
             })
         })
         .collect();
-    let entries: Vec<(&Copy, Option<&Result<Compared, String>>)> =
+    let entries: Vec<(&Copy, Option<&Result<Measured, String>>)> =
         found.copies.iter().zip(measured.iter().map(Option::as_ref)).collect();
     if as_json {
         let copies: Vec<Value> = entries.iter().map(|(copy, measured)| document(copy, *measured)).collect();
@@ -90,21 +105,58 @@ fn privileged(program: &Path) -> Option<String> {
     Some(format!("{} runs with {rights}: it ignores LD_PRELOAD and OPENSSL_CONF", program.display()))
 }
 
-/// Names the work that is measured, per message.
-pub fn work(dropin: Dropin) -> &'static str {
-    match dropin {
-        Dropin::Libz => "gzip level 6, 16 KiB",
-        Dropin::OpenSsl => "AES-128-GCM, 16 KiB",
+/// A drop-in beside the program's own library, at each shape of the program's calls.
+#[derive(Debug)]
+pub struct Measured {
+    /// A shape, its share of the time with the program's own library, and both sides.
+    parts: Vec<(Shape, f64, Compared)>,
+}
+
+impl Measured {
+    fn new(copy: &Copy, uses: &Uses) -> Result<Measured, String> {
+        let parts = uses.of(copy.dropin).into_iter().map(|(shape, share)| {
+            memlift_cli::probe::compare(copy.dropin, &copy.path, shape)
+                .map(|compared| (shape, share, compared))
+        });
+        Ok(Measured { parts: parts.collect::<Result<_, String>>()? })
+    }
+
+    /// Greater than 1: all of it takes less time with the drop-in.
+    fn ratio(&self) -> f64 {
+        1.0 / self.parts.iter().map(|(_, share, compared)| share / compared.ratio()).sum::<f64>()
     }
 }
 
-fn document(copy: &Copy, measured: Option<&Result<Compared, String>>) -> Value {
+/// Names the work of a shape.
+pub fn work(dropin: Dropin, shape: Shape) -> String {
+    let bytes = print::bytes(shape.bytes as u64);
+    match (dropin, shape.calls) {
+        (Dropin::OpenSsl, _) => format!("AES-128-GCM, {bytes}"),
+        (_, Calls::Whole) => format!("gzip level {}, {bytes}", shape.level),
+        (_, Calls::Flushed) => format!("deflate level {}, flushed each {bytes}", shape.level),
+        (_, Calls::Pieces) => format!("deflate level {}, pieces of {bytes}", shape.level),
+    }
+}
+
+fn document(copy: &Copy, measured: Option<&Result<Measured, String>>) -> Value {
+    let part = |(shape, share, one): &(Shape, f64, Compared)| {
+        json!({
+            "work": work(copy.dropin, *shape), "share": share, "bytes": shape.bytes, "level": shape.level,
+            "ours_us": one.ours_us, "theirs_us": one.theirs_us, "ratio": one.ratio(),
+            "ours_bytes": one.ours_bytes, "theirs_bytes": one.theirs_bytes,
+        })
+    };
     let measurement = match measured {
-        Some(Ok(one)) => json!({
-            "work": work(copy.dropin), "ours_us": one.ours_us, "theirs_us": one.theirs_us, "ratio": one.ratio(),
-            "ours_bytes": one.ours_bytes, "theirs_bytes": one.theirs_bytes, "helps": one.ratio() >= HELPS,
-        }),
-        Some(Err(reason)) => json!({ "work": work(copy.dropin), "error": reason }),
+        Some(Ok(measured)) => {
+            let mut all = part(&measured.parts[0]);
+            all["ratio"] = json!(measured.ratio());
+            all["helps"] = json!(measured.ratio() >= HELPS);
+            all["shapes"] = measured.parts.iter().map(part).collect();
+            all
+        }
+        Some(Err(reason)) => {
+            json!({ "work": work(copy.dropin, Shape::SERVER), "error": reason })
+        }
         None => Value::Null,
     };
     json!({
@@ -114,7 +166,7 @@ fn document(copy: &Copy, measured: Option<&Result<Compared, String>>) -> Value {
 }
 
 /// A measurement in words.
-pub fn verdict(dropin: Dropin, measured: &Result<Compared, String>) -> String {
+pub fn verdict(dropin: Dropin, shape: Shape, measured: &Result<Compared, String>) -> String {
     match measured {
         Ok(one) => {
             let word = if one.ratio() >= HELPS { "helps" } else { "does not help" };
@@ -122,7 +174,7 @@ pub fn verdict(dropin: Dropin, measured: &Result<Compared, String>) -> String {
             let size = if dropin == Dropin::Libz { format!(", size × {size:.2}") } else { String::new() };
             format!(
                 "{word}: {} in {:.1} µs instead of {:.1} (× {:.2}{size})",
-                work(dropin),
+                work(dropin, shape),
                 one.ours_us,
                 one.theirs_us,
                 one.ratio()
@@ -132,9 +184,31 @@ pub fn verdict(dropin: Dropin, measured: &Result<Compared, String>) -> String {
     }
 }
 
+/// The lines of a copy's measurement: each shape, and all of them where there are several.
+fn verdicts(dropin: Dropin, measured: &Result<Measured, String>) -> Vec<String> {
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(reason) => return vec![format!("{} not measured: {reason}", dropin.file())],
+    };
+    let mut lines: Vec<String> = Vec::new();
+    for (shape, share, compared) in &measured.parts {
+        let share = if measured.parts.len() > 1 {
+            format!(" {:.0} % of the time:", share * 100.0)
+        } else {
+            String::new()
+        };
+        lines.push(format!("{}{share} {}", dropin.file(), verdict(dropin, *shape, &Ok(*compared))));
+    }
+    if measured.parts.len() > 1 {
+        let word = if measured.ratio() >= HELPS { "yes" } else { "no" };
+        lines.push(format!("{} for this program: {word}, × {:.2}", dropin.file(), measured.ratio()));
+    }
+    lines
+}
+
 fn text(
     subject: &Subject,
-    entries: &[(&Copy, Option<&Result<Compared, String>>)],
+    entries: &[(&Copy, Option<&Result<Measured, String>>)],
     remarks: &[String],
 ) -> String {
     let mut lines = vec![subject.name()];
@@ -143,7 +217,7 @@ fn text(
         lines.push(format!("  {mark} {} ({}), {}", copy.version, copy.kind.name(), copy.path.display()));
         lines.push(format!("      {}", copy.remark));
         if let Some(measured) = measured {
-            lines.push(format!("      {} {}", copy.dropin.file(), verdict(copy.dropin, measured)));
+            lines.extend(verdicts(copy.dropin, measured).iter().map(|line| format!("      {line}")));
         }
     }
     if entries.is_empty() {

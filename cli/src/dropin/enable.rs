@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use memlift_cli::libraries::Dropin;
+use memlift_cli::probe::Shape;
 use serde_json::json;
 
 use super::check;
@@ -217,9 +218,10 @@ fn measured(found: &Found, root: &Root) -> (Option<bool>, Option<String>) {
     let Some(copy) = found.copies.iter().find(shared).filter(|_| root.is_this_machine()) else {
         return (None, None);
     };
-    let compared = memlift_cli::probe::compare(Dropin::OpenSsl, &copy.path);
+    let compared = memlift_cli::probe::compare(Dropin::OpenSsl, &copy.path, Shape::SERVER);
     let faster = compared.as_ref().ok().map(|compared| compared.ratio() >= check::HELPS);
-    let said = format!("{}: {}", copy.path.display(), check::verdict(Dropin::OpenSsl, &compared));
+    let said =
+        format!("{}: {}", copy.path.display(), check::verdict(Dropin::OpenSsl, Shape::SERVER, &compared));
     let remark = match faster {
         Some(true) => None,
         Some(false) => Some(format!("{said}; OpenSSL's own code stays in use (serves = no)")),

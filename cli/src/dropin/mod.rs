@@ -12,6 +12,7 @@ mod enable;
 mod files;
 mod openssl_cnf;
 mod root;
+mod shape;
 mod status;
 mod subject;
 mod syntax;
@@ -37,6 +38,9 @@ pub enum Verb {
         /// Only look, do not measure
         #[arg(long)]
         no_measure: bool,
+        /// Measure the program's own use: sizes, levels and flushes of this trace, which memlift record wrote
+        #[arg(long, value_name = "TRACE", conflicts_with = "no_measure")]
+        trace: Option<PathBuf>,
     },
     /// Attach the drop-ins: write a setting beside the unit, or print the environment for a command
     Enable {
@@ -99,9 +103,9 @@ impl Whom {
 /// Runs a verb.
 pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     match verb {
-        Verb::Check { whom, no_measure } => {
+        Verb::Check { whom, no_measure, trace } => {
             let (subject, place) = whom.parts();
-            check::check(&subject, &place, !no_measure, json)
+            check::check(&subject, &place, !no_measure, trace.as_deref(), json)
         }
         Verb::Enable { whom, dry_run, only, openssl_conf } => {
             let (subject, place) = whom.parts();

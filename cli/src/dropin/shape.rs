@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A program's own use of zlib and OpenSSL, from what `memlift record` wrote: sizes, levels, flushes, and the time that each took.
+//!
+//! - **Flow** trace ─▶ its calls of deflate, and those that encrypt and decrypt ─▶ [`Uses`]: shapes with their shares of the time, the longest first
+//! - **Layout** sizes are rounded to powers of two; a level that was not seen counts as 6
+//! - **Not here** calls below the trace's threshold, which it only counts; gz*, whose calls of deflate stay inside libz
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use memlift::spec::trace::{File, Kind, Packing, RECORD_BYTES, Record};
+use memlift_cli::libraries::Dropin;
+use memlift_cli::probe::{Calls, Shape};
+
+use crate::failure::Failure;
+
+/// Shapes that are measured at most; what is left takes the least time.
+const SHAPES_MAX: usize = 4;
+/// A trace is at most so long, as `memlift record` writes it by default eight times over.
+const TRACE_BYTES_MAX: u64 = 1 << 30;
+
+/// Shapes of a program's calls.
+#[derive(Debug, Default)]
+pub struct Uses {
+    /// Per drop-in: a shape, and its share of the time of those that are listed.
+    shapes: HashMap<&'static str, Vec<(Shape, f64)>>,
+    /// Lines for people: what is not in the shares.
+    pub remarks: Vec<String>,
+}
+
+impl Uses {
+    /// The shapes that are measured for a drop-in; a server's where nothing is known.
+    pub fn of(&self, dropin: Dropin) -> Vec<(Shape, f64)> {
+        self.shapes.get(dropin.file()).cloned().unwrap_or_else(|| vec![(Shape::SERVER, 1.0)])
+    }
+
+    /// Returns true if the trace has calls that the drop-in would do.
+    pub fn has(&self, dropin: Dropin) -> bool {
+        self.shapes.contains_key(dropin.file())
+    }
+
+    /// Reads a trace.
+    pub fn read(path: &Path) -> Result<Uses, Failure> {
+        let failed = |reason: String| Failure::Failed(format!("{}: {reason}", path.display()));
+        let meta = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+        if !meta.is_file() || meta.len() > TRACE_BYTES_MAX {
+            return Err(failed("give a file of at most 1 GiB that memlift record wrote".to_owned()));
+        }
+        let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+        let file = File::open(&bytes).map_err(|fault| failed(fault.to_string()))?;
+        let mut times: HashMap<(Dropin, Shape), u64> = HashMap::new();
+        let (mut small, mut threads) = (0, HashMap::new());
+        for chunk in file.chunks() {
+            let (chunk, at, records) = chunk.map_err(|fault| failed(fault.to_string()))?;
+            let in_pieces: &mut bool = threads.entry(chunk.thread).or_default();
+            for (index, record) in records.as_chunks::<RECORD_BYTES>().0.iter().enumerate() {
+                let record = Record::decode(record, at + (index * RECORD_BYTES) as u64);
+                let record = record.map_err(|fault| failed(fault.to_string()))?;
+                if record.kind == Kind::Counted
+                    && Kind::of(record.parameter).is_some_and(|kind| dropin_of(kind).is_some())
+                {
+                    small += record.words[1];
+                }
+                if let Some((dropin, shape)) = shape_of(&record, in_pieces) {
+                    *times.entry((dropin, shape)).or_default() += record.words[1];
+                }
+            }
+        }
+        let mut uses = Uses::default();
+        for dropin in Dropin::ALL {
+            let mut own: Vec<(Shape, u64)> =
+                times.iter().filter(|entry| entry.0.0 == dropin).map(|entry| (entry.0.1, *entry.1)).collect();
+            own.sort_by_key(|entry| (std::cmp::Reverse(entry.1), entry.0));
+            own.truncate(SHAPES_MAX);
+            let all = own.iter().map(|entry| entry.1).sum::<u64>().max(1) as f64;
+            if !own.is_empty() {
+                let shares = own.into_iter().map(|(shape, time)| (shape, time as f64 / all)).collect();
+                uses.shapes.insert(dropin.file(), shares);
+            }
+        }
+        if small > 0 {
+            uses.remarks.push(format!("{small} calls of fewer bytes than the trace records are in no share"));
+        }
+        Ok(uses)
+    }
+}
+
+fn dropin_of(kind: Kind) -> Option<Dropin> {
+    match kind {
+        Kind::Deflate => Some(Dropin::Libz),
+        Kind::Encrypt | Kind::Decrypt => Some(Dropin::OpenSsl),
+        _ => None,
+    }
+}
+
+/// `in_pieces`: the thread's last call of deflate left a message open.
+fn shape_of(record: &Record, in_pieces: &mut bool) -> Option<(Dropin, Shape)> {
+    let dropin = dropin_of(record.kind)?;
+    let bytes = (record.words[4] as usize).max(1).next_power_of_two().min(4 << 20);
+    if dropin == Dropin::OpenSsl {
+        return Some((dropin, Shape { bytes, level: 0, calls: Calls::Whole }));
+    }
+    let Packing { flush, level, flushed } = Packing::decode(record.parameter);
+    let calls = match flush {
+        // Many give their bytes by one call and flush by another, without any.
+        _ if flushed => Calls::Flushed,
+        0 => Calls::Pieces,
+        4 if *in_pieces => Calls::Pieces,
+        _ => Calls::Whole,
+    };
+    *in_pieces = flush == 0;
+    Some((dropin, Shape { bytes, level: level.unwrap_or(6), calls }))
+}
