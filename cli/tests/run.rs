@@ -502,7 +502,7 @@ fn the_programs_own_use_of_zlib_is_what_check_measures() {
     }
 }
 
-/// What a Python says.
+/// Output of a Python program.
 fn succeeds_with(python: &str, program: &str) -> String {
     let output = Command::new(python).args(["-c", program]).output().expect("python starts");
     assert!(output.status.success(), "{}", text(&output.stderr));

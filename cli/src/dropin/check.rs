@@ -16,7 +16,7 @@ use memlift_cli::probe::{Calls, Compared, Shape};
 use serde_json::{Value, json};
 
 use super::copies::{self, Copy, Found};
-use super::enable;
+use super::original;
 use super::root::Root;
 use super::shape::Uses;
 use super::subject::{self, Subject};
@@ -39,7 +39,7 @@ pub fn check(
     let uses = trace.map(Uses::read).transpose()?;
     let mut found = look(&subject, &place.root)?;
     found.remarks.extend(subject.program().and_then(|program| privileged(&place.root.outside(&program))));
-    found.remarks.extend(enable::outdated(&subject, &place.root));
+    found.remarks.extend(original::outdated(&subject, &place.root));
     if let Some(uses) = &uses {
         found.remarks.extend(uses.remarks.iter().cloned());
         let unused = Dropin::ALL.into_iter().filter(|one| !uses.has(*one));

@@ -17,8 +17,9 @@ use serde_json::json;
 
 use super::check;
 use super::copies::{self, Copy, Found, Kind};
-use super::files::{Whose, marked, refuse_foreign, sum, write};
+use super::files::{Whose, marked, refuse_foreign, write};
 use super::openssl_cnf;
+use super::original::{Base, OPENSSL_FILE, openssl_file};
 use super::root::Root;
 use super::subject::Subject;
 use super::syntax::escaped;
@@ -26,12 +27,8 @@ use super::unit::{DROPIN_FILE, Origin, Place, Unit};
 use crate::failure::Failure;
 use crate::print;
 
-/// systemd reads *.conf only, so this may lie beside it.
-const OPENSSL_FILE: &str = "memlift-openssl.cnf";
 /// Beside the two others, where a file of EnvironmentFile= would override what they set.
 const ENVIRONMENT_FILE: &str = "memlift.env";
-/// Begins the line of a copied openssl.cnf that tells the sum and the path of its original.
-const BASE: &str = "# original ";
 /// Folders of an image where `make install` and packages put the drop-ins.
 const LIBRARY_FOLDERS: [&str; 2] = ["/usr/local/lib/memlift", "/usr/lib/memlift"];
 const SYSTEM_OPENSSL_CNF: &str = "/etc/ssl/openssl.cnf";
@@ -323,40 +320,6 @@ fn installed(dropin: Dropin, root: &Root) -> Result<(PathBuf, Option<String>), F
     Ok((library, remark))
 }
 
-/// The openssl.cnf that a copy is made of.
-struct Base {
-    /// Its path as the subject's system sees it.
-    inside: PathBuf,
-    /// Its path here.
-    outside: PathBuf,
-    text: String,
-}
-
-impl Base {
-    /// The first lines of a copy: [`outdated`] reads the second one.
-    fn heading(&self) -> String {
-        format!(
-            "# A copy with one provider more; the original is not read by whoever reads this one.\n{BASE}{:016x} {}\n",
-            sum(&self.text),
-            self.inside.display()
-        )
-    }
-}
-
-/// The copy of an openssl.cnf that enable made for the subject, if its original is not what it was then.
-pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
-    let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
-    let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;
-    let (stated, base) = stated.split_once(' ')?;
-    let text = fs::read_to_string(root.outside(Path::new(base))).unwrap_or_default();
-    (u64::from_str_radix(stated, 16).ok()? != sum(&text)).then(|| {
-        format!(
-            "{base} has changed since it was copied for {}: memlift dropin enable copies it again",
-            subject.name()
-        )
-    })
-}
-
 /// The configuration to start from: the one that was named, the one in force, the one that the program's libcrypto reads.
 fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) -> Result<Base, Failure> {
     let root = &args.place.root;
@@ -379,22 +342,6 @@ fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) ->
             Err(Failure::Failed(format!("{}: {error}; --openssl-conf names another file", outside.display())))
         }
     }
-}
-
-/// Where the merged configuration goes: beside the unit's settings, or a file per command in the user's configuration.
-fn openssl_file(subject: &Subject) -> Result<PathBuf, Failure> {
-    if let Subject::Unit(unit) = subject {
-        return Ok(unit.folder.join(OPENSSL_FILE));
-    }
-    let program = subject.program().unwrap_or_default();
-    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    let folder = folder.ok_or_else(|| {
-        Failure::Unavailable("set HOME or XDG_CONFIG_HOME: the merged openssl.cnf goes there".into())
-    })?;
-    let sum = sum(&program.to_string_lossy());
-    Ok(folder.join(format!("memlift/dropin/{name}-{sum:016x}.cnf")))
 }
 
 /// Tells how a server that replaces its own binary treats its environment.

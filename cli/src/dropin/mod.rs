@@ -11,6 +11,7 @@ pub mod elf;
 mod enable;
 mod files;
 mod openssl_cnf;
+mod original;
 mod root;
 mod shape;
 mod status;

@@ -13,7 +13,7 @@ use memlift::ground::observe::dropin::{PAGE_BYTES, State, View};
 use memlift_cli::libraries::Dropin;
 use serde_json::{Value, json};
 
-use super::enable;
+use super::original;
 use super::subject::{self, Subject};
 use super::unit::Place;
 use crate::failure::Failure;
@@ -69,7 +69,7 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
     if processes.is_empty() {
         return Err(unseen.unwrap_or_else(|| Failure::Unavailable(format!("{} has ended", subject.name()))));
     }
-    let outdated = enable::outdated(&subject, &place.root);
+    let outdated = original::outdated(&subject, &place.root);
     if as_json {
         print::json(
             &json!({ "remarks": outdated.iter().collect::<Vec<_>>(), "subject": subject.name(), "kind": subject.kind(), "processes": processes.iter().map(Process::json).collect::<Vec<_>>() }),

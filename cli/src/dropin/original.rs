@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The merged openssl.cnf of a unit or a command: where it lies, and which original it is a copy of.
+//!
+//! - **Layout** beside a unit's settings, or a file per command in the user's configuration; its first lines name the original
+//! - **Not here** the merging: openssl_cnf.rs
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::files::sum;
+use super::root::Root;
+use super::subject::Subject;
+use crate::failure::Failure;
+
+/// systemd reads *.conf only, so this may lie beside it.
+pub const OPENSSL_FILE: &str = "memlift-openssl.cnf";
+/// Begins the line of a copied openssl.cnf that tells the sum and the path of its original.
+const BASE: &str = "# original ";
+
+/// Where the merged configuration goes: beside the unit's settings, or a file per command in the user's configuration.
+pub fn openssl_file(subject: &Subject) -> Result<PathBuf, Failure> {
+    if let Subject::Unit(unit) = subject {
+        return Ok(unit.folder.join(OPENSSL_FILE));
+    }
+    let program = subject.program().unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = folder.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
+    let folder = folder.ok_or_else(|| {
+        Failure::Unavailable("set HOME or XDG_CONFIG_HOME: the merged openssl.cnf goes there".into())
+    })?;
+    let sum = sum(&program.to_string_lossy());
+    Ok(folder.join(format!("memlift/dropin/{name}-{sum:016x}.cnf")))
+}
+
+/// The openssl.cnf that a copy is made of.
+#[derive(Debug)]
+pub struct Base {
+    /// Its path as the subject's system sees it.
+    pub inside: PathBuf,
+    /// Its path here.
+    pub outside: PathBuf,
+    /// Its whole text.
+    pub text: String,
+}
+
+impl Base {
+    /// The first lines of a copy: [`outdated`] reads the second one.
+    pub fn heading(&self) -> String {
+        format!(
+            "# A copy with one provider more; the original is not read by whoever reads this one.\n{BASE}{:016x} {}\n",
+            sum(&self.text),
+            self.inside.display()
+        )
+    }
+}
+
+/// The copy of an openssl.cnf that enable made for the subject, if its original is not what it was then.
+pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
+    let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
+    let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;
+    let (stated, base) = stated.split_once(' ')?;
+    let text = fs::read_to_string(root.outside(Path::new(base))).unwrap_or_default();
+    (u64::from_str_radix(stated, 16).ok()? != sum(&text)).then(|| {
+        format!(
+            "{base} has changed since it was copied for {}: memlift dropin enable copies it again",
+            subject.name()
+        )
+    })
+}
