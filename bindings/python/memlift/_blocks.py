@@ -17,7 +17,7 @@ import os
 import struct
 import threading
 
-from memlift import gzip, zlib
+from memlift import zlib
 
 BLOCK_BYTES = 0xFF00
 """Bytes of a block before packing, as bgzip has it: packed, they fit into 64 KiB even where they do not get smaller."""
@@ -186,6 +186,7 @@ class _Joined:
 
 
 READ_BYTES = 1 << 20
+PACKED_BYTES = 1 << 18
 END = None
 
 
@@ -199,7 +200,7 @@ class _Ahead(io.RawIOBase):
         self._begin()
 
     def _begin(self):
-        self._pool = pool_of(self._threads)
+        self._pool = None
         self._ready, self._changed, self._ends = collections.deque(), threading.Condition(), False
         self._piece, self._at = b"", 0
         self._is_over = False
@@ -211,7 +212,8 @@ class _Ahead(io.RawIOBase):
             self._ends = True
             self._changed.notify_all()
         self._thread.join()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
         self._ready.clear()
 
     # The thread that reads ahead.
@@ -246,6 +248,7 @@ class _Ahead(io.RawIOBase):
                 starts.append(at)
                 at += size
             if starts:
+                self._pool = self._pool or pool_of(self._threads)
                 yield self._pool.submit(unpack_piece, data[:at], starts)
             rest = data[at:]
             if size is None or is_at_end and rest:
@@ -254,21 +257,33 @@ class _Ahead(io.RawIOBase):
                 return
 
     def _alone(self, file):
-        reader = gzip._GzipReader(file)
+        """The bytes of a file of any members: by large pieces, unlike the reader of the interpreter's gzip."""
+        data, is_first = b"", True
         while True:
-            parts, size = [], 0
-            try:
-                while size < READ_BYTES and (part := reader.read(READ_BYTES - size)):
-                    parts.append(part)
-                    size += len(part)
-            finally:
-                # What came before an error is read before it is raised.
-                if parts:
+            # Zeros may stand behind a member.
+            while not (data := data if is_first else data.lstrip(b"\0")):
+                if not (data := file.read(PACKED_BYTES)):
+                    return
+            if len(data) < 2:
+                data += file.read(1)
+            if data[:2] != b"\x1f\x8b":
+                raise _standard.BadGzipFile(f"Not a gzipped file ({data[:2]!r})")
+            is_first, member = False, zlib.decompressobj(31)
+            while not member.eof:
+                if not data and not (data := file.read(PACKED_BYTES)):
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+                try:
+                    piece = member.decompress(data, READ_BYTES)
+                except zlib.error as error:
+                    if "incorrect data check" in str(error) or "incorrect length check" in str(error):
+                        raise _standard.BadGzipFile(f"CRC check failed: {error}") from error
+                    raise
+                data = member.unconsumed_tail
+                if piece:
                     done = concurrent.futures.Future()
-                    done.set_result(b"".join(parts))
+                    done.set_result(piece)
                     yield done
-            if not size:
-                return
+            data = member.unused_data
 
     # Its reader.
 

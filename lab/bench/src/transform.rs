@@ -6,7 +6,7 @@
 //!   `qualifies` names
 //! - **Check** every output of both sides is opened or unpacked with the rival's library and compared before a pair counts
 //! - **Missing** a corpus or rival that is neither installed nor fetched makes its rows `missing`; they say what to install
-//! - **Not here** rows of nginx, which Python measures
+//! - **Not here** rows of nginx and of Python's modules, which Python measures
 
 mod adaptive;
 #[expect(unsafe_code, reason = "calls aws-lc, a C library")]
@@ -100,14 +100,27 @@ impl Kind {
     }
 }
 
+const NGINX: &str = "engines/nginx/nginx_bench.py";
+const PYTHON: &str = "engines/zlib/zlib_bench.py";
+
+/// The script that measures a row; none where it is measured here.
+fn script(name: &str) -> Option<&'static str> {
+    match name.split('/').next() {
+        Some("nginx") => Some(NGINX),
+        Some("python" | "gz" | "asgi") => Some(PYTHON),
+        _ => None,
+    }
+}
+
 /// Measures the rows; gives how many failed.
 pub(crate) fn run(
     definitions: &[Definition],
     options: &Options,
     sink: &mut Sink,
 ) -> Result<usize, BenchError> {
-    let (nginx, here): (Vec<Definition>, Vec<Definition>) =
-        definitions.iter().cloned().partition(|row| row.name.starts_with("nginx/"));
+    let of = |engine: Option<&'static str>| -> Vec<Definition> {
+        definitions.iter().filter(|row| script(&row.name) == engine).cloned().collect()
+    };
     let row = |definition: &Definition| match Kind::parse(&definition.name) {
         Some(Kind::Evp { seals, bytes }) => evp::row(definition, seals, bytes, options.quick),
         Some(Kind::Pack(pack)) => pack::row(definition, pack, options.quick),
@@ -121,10 +134,12 @@ pub(crate) fn run(
             reason: format!("{} is no transform; see lab/bench/src/transform.rs", definition.name),
         })),
     };
-    let mut failed = row::each(&here, sink, row);
-    if !nginx.is_empty() {
-        failed +=
-            scripted::run("engines/nginx/nginx_bench.py", libraries::arguments(), &nginx, options, sink)?;
+    let mut failed = row::each(&of(None), sink, row);
+    for (engine, arguments) in [(NGINX, libraries::arguments()), (PYTHON, Vec::new())] {
+        let rows = of(Some(engine));
+        if !rows.is_empty() {
+            failed += scripted::run(engine, arguments, &rows, options, sink)?;
+        }
     }
     Ok(failed)
 }
@@ -134,9 +149,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_definition_is_a_kind_or_belongs_to_nginx() {
+    fn every_definition_is_a_kind_or_belongs_to_a_script() {
         for row in crate::definition::all("transform").expect("parses") {
-            assert!(row.name.starts_with("nginx/") || Kind::parse(&row.name).is_some(), "{}", row.name);
+            assert!(script(&row.name).is_some() || Kind::parse(&row.name).is_some(), "{}", row.name);
         }
         assert_eq!(Kind::parse("evp/seal/0"), None);
         assert_eq!(Kind::parse("pack/4096/prose"), None);
