@@ -123,18 +123,8 @@ def _clients_to_be_killed(parent, endpoint, gate):
 
 
 def _segments(pid):
-    """Lines of a process's mappings that belong to sessions."""
-    return sum("memfd:memlift-re" in line for line in open(f"/proc/{pid}/maps"))
-
-
-def _settled_segments(pid):
-    """As `_segments`, once sessions that were closed a moment ago have gone: unchanged for a second."""
-    count, since = _segments(pid), time.monotonic()
-    while time.monotonic() - since < 1:
-        time.sleep(0.02)
-        if (now := _segments(pid)) != count:
-            count, since = now, time.monotonic()
-    return count
+    """A process's mappings that belong to sessions, by their inodes."""
+    return {line.split()[4] for line in open(f"/proc/{pid}/maps") if "memfd:memlift-re" in line}
 
 
 def row_death(fleet, plan, size, rival):
@@ -145,20 +135,22 @@ def row_death(fleet, plan, size, rival):
     )
     nursery.start()
     theirs.close()
-    before, times, random = _settled_segments(ours.server_pid), [], np.random.default_rng(1)
+    times, random = [], np.random.default_rng(1)
     try:
         for _ in range(20 if plan.quick else 10_000):
+            # Other sessions, which idle, may give segments back at any time: what is new is the client's.
+            before = _segments(ours.server_pid)
             gate.send(True)
             child = gate.recv()
             alive = multiprocessing.reduction.recv_handle(gate)
-            while _segments(ours.server_pid) < before + 2:
+            while len(own := _segments(ours.server_pid) - before) < 2:
                 time.sleep(0.0002)
             time.sleep(random.random() * 0.002)
             os.kill(child, signal.SIGKILL)
             os.read(alive, 1)
             start = time.perf_counter()
             os.close(alive)
-            while _segments(ours.server_pid) != before:
+            while not own.isdisjoint(_segments(ours.server_pid)):
                 time.sleep(0.00005)
             times.append(time.perf_counter() - start)
         gate.send(False)
