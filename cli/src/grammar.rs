@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use memlift::traverse::resolve::resolve;
 
 use crate::{dropin, job, lab, map, node, pool, record, run};
 
@@ -57,7 +58,7 @@ pub enum Command {
     #[command(group = clap::ArgGroup::new("where").required(true).args(["listen", "once"]))]
     Metrics {
         /// Address to listen on, for example 127.0.0.1:9464
-        #[arg(long, value_name = "ADDRESS")]
+        #[arg(long, value_name = "HOST:PORT", value_parser = resolve)]
         listen: Option<SocketAddr>,
         /// Print the page to standard output and end
         #[arg(long)]

@@ -22,6 +22,7 @@ use memlift::traverse::node::{
     Alone, Cluster, ClusterError, ClusterOptions, Counted, Counter, Durability, Node, NodeOptions, Replayed,
     Router, stop_on_signals,
 };
+use memlift::traverse::resolve::resolve;
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
 use memlift::traverse::transport::{Transport, TransportError};
@@ -81,7 +82,7 @@ pub struct ServeArgs {
     /// Memory for data: bytes, or with K, M, G; taken at the start
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: u64,
-    /// Where clients come: ADDRESS:PORT (UDP), or shm:NAME for this machine. May be given several times
+    /// Where clients come: HOST:PORT (UDP), or shm:NAME for this machine. May be given several times
     #[arg(long, value_name = "WHERE", required = true, value_parser = place)]
     listen: Vec<Place>,
     /// Log changes here, and start with what it holds
@@ -109,7 +110,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", requires = "cluster")]
     name: Option<String>,
     /// Where others reach this node, where that is not what it listens at
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = resolve, requires = "cluster")]
     advertise: Vec<SocketAddr>,
     /// The tenants' keys: packets without the right one are dropped
     #[arg(long, value_name = "FILE")]
@@ -137,10 +138,7 @@ pub enum Place {
 fn place(text: &str) -> Result<Place, String> {
     match text.strip_prefix("shm:") {
         Some(name) => Ok(Place::Shm(name.to_owned())),
-        None => text
-            .parse()
-            .map(Place::Udp)
-            .map_err(|_| "write an address with a port, like 127.0.0.1:7700, or shm: and a name".to_owned()),
+        None => resolve(text).map(Place::Udp).map_err(|reason| format!("{reason}, or shm: and a name")),
     }
 }
 
@@ -311,7 +309,7 @@ fn open(
     );
     if udp.iter().any(|socket| socket.ip().is_unspecified()) {
         return Err(Failure::Usage(
-            "others cannot reach an unspecified address: say --advertise ADDRESS:PORT".to_owned(),
+            "others cannot reach an unspecified address: say --advertise HOST:PORT".to_owned(),
         ));
     }
     let by_hand = matches!(source, Source::File(_));

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use memlift::persist::convert::Conversion;
 use memlift::persist::{Error, Mechanism};
+use memlift::traverse::resolve::resolve;
 
 use crate::failure::Failure;
 use crate::size::size;
@@ -129,7 +130,7 @@ pub enum Verb {
         /// File of the pool
         path: PathBuf,
         /// Address to listen on; port 0: any
-        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
+        #[arg(long, value_name = "HOST:PORT", value_parser = resolve, default_value = "127.0.0.1:6379")]
         listen: SocketAddr,
         /// Listen on an address that other machines reach; there is no authentication
         #[arg(long)]

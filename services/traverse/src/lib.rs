@@ -60,6 +60,7 @@ pub mod memory;
 #[expect(unsafe_code, reason = "steps walks at addresses that were checked")]
 pub mod node;
 pub mod program;
+pub mod resolve;
 #[expect(unsafe_code, reason = "prefetches, and steps what its caller vouches for")]
 pub mod round;
 pub mod slot;

@@ -88,9 +88,10 @@ fn what_does_not_fit_together_is_refused_by_name() {
     assert!(refused(vec![Node { addresses: vec![], ..node(0) }], vec![]).contains("0 addresses"));
     assert!(refused(vec![node(0)], vec![Range { since: 2, ..range(page, page, 0) }]).contains("to come"));
     assert!(Map::new(0, vec![], vec![]).is_err());
-    for text in ["127.0.0.1:0", "0.0.0.0:7", "[::]:7", "localhost:7", "shm:", "7700", ""] {
-        assert!(text.parse::<Address>().is_err(), "{text}");
+    for text in ["127.0.0.1:0", "0.0.0.0:7", "[::]:7", "localhost", "no-such-host.invalid:7", "shm:", "7700", ""] {
+        assert!(Address::resolve(text).is_err(), "{text}");
     }
+    assert!(Address::resolve("udp:localhost:7").is_ok_and(|address| address.to_string().starts_with("udp:")));
     Map::new(1, vec![node(0)], vec![range(ADDRESS_END - page, page, 0)]).expect("up to the very end");
 }
 

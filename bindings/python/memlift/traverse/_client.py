@@ -129,7 +129,7 @@ class Client(_Closing):
         iterations: int = 1 << 22,
         hops: int = 64,
     ) -> Self:
-        """Connects to nodes: 'ADDRESS:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
+        """Connects to nodes: 'HOST:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
 
         map         instead: a file (TOML), 'coordinator:HOST:PORT[?key=FILE]' or 'etcd:https://HOST:PORT[/PREFIX][?OPTIONS]', as
                     the guide to clusters has it

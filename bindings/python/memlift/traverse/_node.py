@@ -24,7 +24,7 @@ class Node:
     """A node that serves until `stop`, or the end of its `with`.
 
     memory     bytes, or '64M', '8G'
-    listen     'ADDRESS:PORT' (port 0: a free one), 'shm:NAME', or several
+    listen     'HOST:PORT' (port 0: a free one), 'shm:NAME', or several
     shards     threads for each place
     log        file of applied writes: the next node with it has the data; durable=True: on the disk before an answer leaves
     keys       tenant → 32 bytes: who may talk to it; needed to listen beyond 127.0.0.1

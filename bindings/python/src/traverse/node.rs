@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use memlift::ground::region::process_mark;
 use memlift::traverse::map;
 use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions, Router};
+use memlift::traverse::resolve::resolve;
 use memlift::traverse::transport::Transport;
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
@@ -95,9 +96,7 @@ fn listen(
                 places.push(place.clone());
             }
             None => {
-                let address = place
-                    .parse()
-                    .map_err(|_| format!("{place:?} is no place: write ADDRESS:PORT, or shm: and a name"))?;
+                let address = resolve(place).map_err(|reason| format!("{reason}, or shm: and a name"))?;
                 let sockets =
                     Udp::bind_shared(address, authenticated, shards).map_err(|error| error.to_string())?;
                 places.extend(sockets.first().map(|socket| socket.address().to_string()));

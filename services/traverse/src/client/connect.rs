@@ -10,6 +10,8 @@ use std::time::{Instant, SystemTime};
 
 use memlift_ground::region::{process_mark, random};
 
+use crate::resolve::resolve;
+
 use super::ring::Ring;
 use super::route::{Reach, Routes};
 use super::session::{Heard, Session};
@@ -92,7 +94,7 @@ impl Client {
         Client::connect(nodes.iter().map(link).collect::<Result<_>>()?, config)
     }
 
-    /// Connects to nodes whose addresses are given as text: `ADDRESS:PORT`, or `shm:NAME`.
+    /// Connects to nodes whose addresses are given as text: `HOST:PORT`, or `shm:NAME`.
     ///
     /// # Errors
     /// [`ClientError::Place`]; as [`Client::connect`].
@@ -105,8 +107,7 @@ impl Client {
                     links.push(Link { transport, nodes: vec![(name.to_owned(), Peer::Ring(0))] });
                 }
                 None => {
-                    let socket = node.parse().map_err(|_| ClientError::Place(node.to_owned()))?;
-                    sockets.push(socket);
+                    sockets.push(resolve(node).map_err(ClientError::Place)?);
                 }
             }
         }

@@ -227,8 +227,8 @@ pub enum ClientError {
     /// The ticket is of no request under way: its answer was taken, or it was abandoned.
     #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
     NotUnderWay(u64),
-    /// The text is no address of a node.
-    #[error("{0:?} is no place of a node: write ADDRESS:PORT (127.0.0.1:7700), or shm: and a name")]
+    /// The text is no address of a node, or a name that was not found; the reason in words.
+    #[error("{0}, or shm: and a name")]
     Place(String),
     /// Input could not be read at all.
     #[error("reading input: {0}")]

@@ -7,9 +7,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 
 use super::MapError;
+use crate::resolve::resolve;
 
 /// Most bytes of a node's name.
 pub const NAME_BYTES_MAX: usize = 63;
@@ -31,7 +31,7 @@ impl fmt::Display for NodeId {
 /// Where a node listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// `127.0.0.1:7700`, or `udp:…`.
+    /// `127.0.0.1:7700`, `host:7700`, or `udp:…`.
     Udp(SocketAddr),
     /// `shm:PATH`: the socket by which a shared-memory ring is opened, on the same machine.
     Shm(String),
@@ -46,10 +46,13 @@ impl fmt::Display for Address {
     }
 }
 
-impl FromStr for Address {
-    type Err = MapError;
-
-    fn from_str(text: &str) -> Result<Address, MapError> {
+impl Address {
+    /// Reads `HOST:PORT`, `udp:HOST:PORT` or `shm:PATH`, as a map's file has it; a host's name is looked up.
+    ///
+    /// # Errors
+    ///
+    /// The text is neither, the name was not found, or nobody can be reached there.
+    pub fn resolve(text: &str) -> Result<Address, MapError> {
         if let Some(path) = text.strip_prefix("shm:") {
             let address = Address::Shm(path.to_owned());
             return if address.is_good() {
@@ -60,11 +63,8 @@ impl FromStr for Address {
                 )))
             };
         }
-        let rest = text.strip_prefix("udp:").unwrap_or(text);
-        let address: SocketAddr = rest.parse().map_err(|_| {
-            MapError::invalid(format!("{text:?} is no address: write 127.0.0.1:7700, [::1]:7700 or shm:PATH"))
-        })?;
-        let address = Address::Udp(address);
+        let socket = resolve(text.strip_prefix("udp:").unwrap_or(text));
+        let address = Address::Udp(socket.map_err(|reason| MapError::invalid(format!("{reason}, or shm:PATH")))?);
         if address.is_good() {
             Ok(address)
         } else {
@@ -73,9 +73,7 @@ impl FromStr for Address {
             )))
         }
     }
-}
 
-impl Address {
     /// Returns true if somebody could listen there, and every bit of it is part of the encoding.
     pub(super) fn is_good(&self) -> bool {
         match self {
