@@ -75,11 +75,35 @@ int memlift_client_load(const memlift_client *client, memlift_load *load);
 int memlift_call(const memlift_client *client, const char *operation, const void *data, size_t bytes,
                  const memlift_call_options *options, memlift_answer **answer);
 
+/* ---- arrays ---- */
+
+/* An array as Python's numpy, Rust and C know it: elements in C order. */
+typedef struct memlift_array {
+    const void *data;       /* the first element; sent: NULL if there is none */
+    uint64_t bytes;         /* of all elements; sent: 0 is what shape and element_bytes say, anything else must be the same */
+    uint32_t kind;          /* 'b' bool, 'i' signed, 'u' unsigned, 'f' float, 'c' complex; got: 0 bytes without a type,
+                               'v' a value that describes itself (docs/formats/values.md) */
+    uint32_t element_bytes; /* b 1; i and u 1, 2, 4, 8; f 2, 4, 8; c 8, 16 */
+    uint32_t dimensions;    /* 0 (one element) to 8 */
+    uint32_t reserved;      /* 0 */
+    uint64_t shape[8];      /* outermost first */
+} memlift_array;
+
+/* Calls an operation with an array, which its server gets as one. As memlift_call; MEMLIFT_BAD_ARGUMENT names what is wrong with it. */
+int memlift_call_array(const memlift_client *client, const char *operation, const memlift_array *array,
+                       const memlift_call_options *options, memlift_answer **answer);
+/* Describes an answer; its data lies in the answer. A server in Python that returns a numpy array answers with an array; one that
+ * returns a dict, a list or a number answers with a value. */
+int memlift_answer_array(const memlift_answer *answer, memlift_array *array);
+
 /* ---- jobs ---- */
 
 /* Sends a call. */
 int memlift_call_async(const memlift_client *client, const char *operation, const void *data, size_t bytes,
                        const memlift_call_options *options, memlift_job **job);
+/* The same with an array. */
+int memlift_call_array_async(const memlift_client *client, const char *operation, const memlift_array *array,
+                             const memlift_call_options *options, memlift_job **job);
 /* 1: its answer is there; 0: not yet. */
 int memlift_job_done(const memlift_job *job);
 /* Waits for its answer, timeout_s at most (0: without limit). After MEMLIFT_LATE it may be waited for again, unless that was the
@@ -188,6 +212,8 @@ void memlift_server_free(memlift_server *server);
 /* Where a request lies; NULL if it has no bytes. */
 const void *memlift_request_data(const memlift_request *request);
 uint64_t memlift_request_bytes(const memlift_request *request);
+/* Describes a request, as memlift_answer_array an answer; its data lies in the request. */
+int memlift_request_array(const memlift_request *request, memlift_array *array);
 /* User that its client runs as, as the kernel said when it connected. */
 uint32_t memlift_request_uid(const memlift_request *request);
 /* So much of total is done, for whoever asks while the handler runs (memlift_job_state); two stores. */
@@ -195,6 +221,8 @@ int memlift_request_progress(const memlift_request *request, uint64_t done, uint
 /* Copies the answer, which may lie in the request, sends it, and ends the request, also if the client is gone. MEMLIFT_BAD_ARGUMENT:
  * data is NULL and not empty; the request goes on. */
 int memlift_request_answer(memlift_request *request, const void *data, size_t bytes);
+/* The same with an array. */
+int memlift_request_answer_array(memlift_request *request, const memlift_array *array);
 /* Fails the call with a reason, and ends the request. MEMLIFT_BAD_ARGUMENT: the reason is NULL or no UTF-8; the request goes on. */
 int memlift_request_fail(memlift_request *request, const char *reason);
 

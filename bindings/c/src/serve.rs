@@ -180,12 +180,28 @@ pub extern "C" fn memlift_request_progress(request: *const Asked, done: u64, tot
     })
 }
 
+impl Asked {
+    /// The request itself.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+}
+
+/// Answers a request, and ends it.
+pub fn answered(asked: Asked, data: &Outgoing<'_>) {
+    let Asked { request, responder, .. } = asked;
+    // The answer may lie in the request.
+    let staged = responder.stage(data);
+    drop(request);
+    responder.commit(staged);
+}
+
 /// Takes a request back from C.
 ///
 /// # Safety
 ///
 /// Null, or from a call of a handler; not used after.
-unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
+pub unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
     if request.is_null() {
         return Err(null("request"));
     }
@@ -210,11 +226,7 @@ pub unsafe extern "C" fn memlift_request_answer(
             _ => Outgoing::from(bytes(data, count, "data")?),
         };
         // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
-        let Asked { request, responder, .. } = unsafe { taken(request) }?;
-        // The answer may lie in the request.
-        let staged = responder.stage(&data);
-        drop(request);
-        responder.commit(staged);
+        answered(unsafe { taken(request) }?, &data);
         Ok(())
     })
 }

@@ -58,6 +58,7 @@ fn every_function_is_declared_defined_and_exported() {
     assert!(declared.len() > 25, "{declared:?}");
     let mut defined = BTreeSet::new();
     for file in [
+        "array",
         "call",
         "collections",
         "context",
@@ -192,4 +193,28 @@ fn a_server_in_c_does_what_the_header_says() {
         let said = run(start(&program).arg(folder.path().join("c.sock")));
         assert!(said.ends_with("all as the header says\n"), "{said}");
     }
+}
+
+#[test]
+fn arrays_are_arrays_on_the_other_side() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("program");
+    if !compile("tests/arrays.c", &program, false) {
+        return;
+    }
+    let said = run(start(&program).arg(folder.path().join("c.sock")));
+    assert!(said.ends_with("all as the header says\n"), "{said}");
+
+    let address = folder.path().join("rust.sock").display().to_string();
+    let server = Server::bind(&address, ServerOptions::default()).expect("bound");
+    let double = |request: &memlift::ipc::Request| {
+        let tensor = *request.as_tensor().ok_or("no array")?;
+        let numbers = request.to_vec();
+        let numbers = numbers.as_chunks::<4>().0.iter().map(|bytes| 2.0 * f32::from_ne_bytes(*bytes));
+        Ok(Reply::tensor(tensor, numbers.flat_map(f32::to_ne_bytes).collect())?)
+    };
+    server.register("double", double).expect("new");
+    server.start().expect("started");
+    let said = run(start(&program).args(["unused", &address]));
+    assert!(said.ends_with("all as the header says\n"), "{said}");
 }

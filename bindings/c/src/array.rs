@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Arrays in calls and answers: `memlift_ipc.h`, "arrays".
+//!
+//! - **Flow** `memlift_array` ─▶ [`outgoing`] ─▶ a call or an answer; an answer or a request ─▶ [`CArray::of`] ─▶ `memlift_array`
+//! - **Layout** elements in C order, of the types that every side of a session knows: numpy's letters and a size
+//! - **Not here** the elements: they stay where they are
+
+use std::ffi::{c_char, c_int, c_void};
+
+use memlift::ipc::{Client, ElementType, Job, Outgoing, Payload, Shape, Tensor};
+
+use crate::fault::{Fault, hand, run};
+use crate::ipc::{COptions, judged};
+use crate::serve::{Asked, answered, taken};
+use crate::walk::{bytes, given, put, text};
+
+const DIMENSIONS_MAX: usize = 8;
+
+/// `memlift_array`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CArray {
+    data: *const c_void,
+    bytes: u64,
+    kind: u32,
+    element_bytes: u32,
+    dimensions: u32,
+    reserved: u32,
+    shape: [u64; DIMENSIONS_MAX],
+}
+
+impl CArray {
+    /// Describes a payload that lies at `data`.
+    fn of(shape: &Shape, data: *const u8, bytes: u64) -> CArray {
+        let mut array = CArray {
+            data: data.cast(),
+            bytes,
+            kind: 0,
+            element_bytes: 1,
+            dimensions: 1,
+            reserved: 0,
+            shape: [0; DIMENSIONS_MAX],
+        };
+        array.shape[0] = bytes;
+        match shape {
+            Shape::None | Shape::Bytes => {}
+            Shape::Value => array.kind = u32::from(b'v'),
+            Shape::Tensor(tensor) => {
+                array.kind = tensor.element().kind.into();
+                array.element_bytes = tensor.element().bytes.into();
+                array.dimensions = tensor.shape().len() as u32;
+                array.shape = [0; DIMENSIONS_MAX];
+                array.shape[..tensor.shape().len()].copy_from_slice(tensor.shape());
+            }
+        }
+        array
+    }
+}
+
+/// What is sent for an array of the caller's.
+fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
+    let array = given(array, "array")?;
+    let (Ok(kind), Ok(element_bytes)) = (u8::try_from(array.kind), u8::try_from(array.element_bytes)) else {
+        return Err(Fault::argument("an array's kind is one of the letters b i u f c"));
+    };
+    if array.reserved != 0 {
+        return Err(Fault::argument("what is reserved in an array is not 0"));
+    }
+    let shape = array.shape.get(..array.dimensions as usize);
+    let shape = shape.ok_or_else(|| Fault::argument("an array has at most 8 dimensions"))?;
+    let tensor = Tensor::new(ElementType { kind, bytes: element_bytes }, shape)?;
+    if array.bytes != 0 && array.bytes != tensor.bytes() {
+        return Err(Fault::argument(&format!(
+            "an array of {} bytes that says {}: leave `bytes` 0, or set it right",
+            tensor.bytes(),
+            array.bytes
+        )));
+    }
+    let count = usize::try_from(tensor.bytes()).map_err(|_| Fault::argument("an array is longer than memory"))?;
+    let data = if count == 0 { &[] } else { bytes(array.data, count, "data")? };
+    Ok(Outgoing::tensor(tensor, data)?)
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_call_array(
+    client: *const Client,
+    operation: *const c_char,
+    array: *const CArray,
+    options: *const COptions,
+    answer: *mut *mut Payload,
+) -> c_int {
+    run(|| {
+        let (operation, options) = (text(operation, "operation")?, judged(options)?);
+        let payload = given(client, "client")?.call(operation, outgoing(array)?, options)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(answer, payload, "answer") }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_call_array_async(
+    client: *const Client,
+    operation: *const c_char,
+    array: *const CArray,
+    options: *const COptions,
+    job: *mut *mut Job,
+) -> c_int {
+    run(|| {
+        let (operation, options) = (text(operation, "operation")?, judged(options)?);
+        let sent = given(client, "client")?.call_async(operation, outgoing(array)?, options)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(job, sent, "job") }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `array` is null or room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_answer_array(answer: *const Payload, array: *mut CArray) -> c_int {
+    run(|| {
+        let answer = given(answer, "answer")?;
+        put(array, CArray::of(answer.shape(), answer.as_ptr(), answer.bytes()), "array")
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `array` is null or room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_request_array(request: *const Asked, array: *mut CArray) -> c_int {
+    run(|| {
+        let request = given(request, "request")?.request();
+        put(array, CArray::of(request.shape(), request.as_ptr(), request.bytes()), "array")
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `request` is what a handler got; it is not used after, unless the array is refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_request_answer_array(request: *mut Asked, array: *const CArray) -> c_int {
+    run(|| {
+        let data = outgoing(array)?;
+        // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
+        answered(unsafe { taken(request) }?, &data);
+        Ok(())
+    })
+}

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""A client in C and a server in Python: arrays are arrays on both sides. The program is that of the C binding's own tests."""
+
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import memlift
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    library = memlift.libraries().get("c")
+    if shutil.which("cc") is None or library is None:
+        pytest.skip(f"not run: cc is {shutil.which('cc')}, libmemlift_c.so is {library}")
+    target = tmp_path_factory.mktemp("c") / "arrays"
+    command = ["cc", "-std=c11", ROOT / "bindings/c/tests/arrays.c", "-I", ROOT / "bindings/c/include", "-o", target, library]
+    subprocess.run([*command, f"-Wl,-rpath,{library.parent}"], check=True)
+    return target
+
+
+def test_arrays_of_c_are_arrays_in_python(program, tmp_path) -> None:
+    seen = []
+
+    def double(array):
+        seen.append((array.dtype, array.shape))
+        return array * np.float32(2)
+
+    address = tmp_path / "socket"
+    with memlift.ipc.Server(address) as server:
+        server.register("double", double)
+        server.start()
+        done = subprocess.run([program, "unused", address], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.endswith("all as the header says\n"), done.stdout + done.stderr
+    assert seen == [(np.dtype("f4"), shape) for shape in [(2, 3), (1 << 18,), (), (2, 0)]]
