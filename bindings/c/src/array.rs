@@ -7,7 +7,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use memlift::ipc::{Client, ElementType, Job, Outgoing, Payload, Shape, Tensor};
+use memlift::ipc::message::Shape;
+use memlift::ipc::{Client, ElementType, Job, Outgoing, Payload, Tensor};
 
 use crate::fault::{Fault, hand, run};
 use crate::ipc::{COptions, judged};
@@ -57,7 +58,7 @@ impl CArray {
     }
 }
 
-/// What is sent for an array of the caller's.
+/// Describes an array of the caller's for the service.
 fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
     let array = given(array, "array")?;
     let (Ok(kind), Ok(element_bytes)) = (u8::try_from(array.kind), u8::try_from(array.element_bytes)) else {
@@ -76,7 +77,8 @@ fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
             array.bytes
         )));
     }
-    let count = usize::try_from(tensor.bytes()).map_err(|_| Fault::argument("an array is longer than memory"))?;
+    let count =
+        usize::try_from(tensor.bytes()).map_err(|_| Fault::argument("an array is longer than memory"))?;
     let data = if count == 0 { &[] } else { bytes(array.data, count, "data")? };
     Ok(Outgoing::tensor(tensor, data)?)
 }

@@ -94,7 +94,7 @@ fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
 }
 
 /// NULL is the default.
-pub fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
+pub(crate) fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
     let COptions { timeout_s, device, cache, look_at_once, crc, pack, reserved } =
         given(options, "options").map_or(COptions::default(), |options| *options);
     if reserved != 0 {

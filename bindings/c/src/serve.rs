@@ -188,7 +188,7 @@ impl Asked {
 }
 
 /// Answers a request, and ends it.
-pub fn answered(asked: Asked, data: &Outgoing<'_>) {
+pub(crate) fn answered(asked: Asked, data: &Outgoing<'_>) {
     let Asked { request, responder, .. } = asked;
     // The answer may lie in the request.
     let staged = responder.stage(data);
@@ -201,7 +201,7 @@ pub fn answered(asked: Asked, data: &Outgoing<'_>) {
 /// # Safety
 ///
 /// Null, or from a call of a handler; not used after.
-pub unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
+pub(crate) unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
     if request.is_null() {
         return Err(null("request"));
     }

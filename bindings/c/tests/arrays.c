@@ -94,7 +94,7 @@ static int call(const memlift_client *client) {
     CHECK(strstr(memlift_last_error(), "x4") != NULL);
     array = described(numbers, 'f', 3, 1, large);
     CHECK(memlift_call_array(client, "double", &array, NULL, &answer) == MEMLIFT_BAD_ARGUMENT);
-    array = described(numbers, 'f', 4, 9, NULL);
+    array = described(numbers, 'f', 4, 0, NULL);
     array.dimensions = 9;
     CHECK(memlift_call_array(client, "double", &array, NULL, &answer) == MEMLIFT_BAD_ARGUMENT);
     CHECK(strstr(memlift_last_error(), "8 dimensions") != NULL);

@@ -211,7 +211,7 @@ fn arrays_are_arrays_on_the_other_side() {
         let tensor = *request.as_tensor().ok_or("no array")?;
         let numbers = request.to_vec();
         let numbers = numbers.as_chunks::<4>().0.iter().map(|bytes| 2.0 * f32::from_ne_bytes(*bytes));
-        Ok(Reply::tensor(tensor, numbers.flat_map(f32::to_ne_bytes).collect())?)
+        Reply::tensor(tensor, numbers.flat_map(f32::to_ne_bytes).collect::<Vec<u8>>())
     };
     server.register("double", double).expect("new");
     server.start().expect("started");

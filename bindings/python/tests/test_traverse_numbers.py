@@ -193,3 +193,16 @@ def test_a_killed_node_with_a_damaged_log_does_not_start(tmp_path: Path) -> None
         again = traverse.HashMap.open(client, handle)
         assert again.get_many(range(300)) == list(range(300))
         assert node.range[1] == 32 << 20
+
+
+def test_what_is_no_bytes_is_no_value_of_bytes(client: traverse.Client) -> None:
+    entries = traverse.HashMap.create(client)
+    for wrong in (2, 0, True, 12.75, None, [1, 2], (3,), np.int64(2), np.float64(12.75), {1: 2}):
+        with pytest.raises(UnsupportedValue, match="no bytes"):
+            entries[1] = wrong
+        assert 1 not in entries
+    for right in (b"x", bytearray(b"xy"), memoryview(b"xyz"), np.array([1, 2], "<u2"), np.bytes_(b"abc")):
+        entries[1] = right
+        assert entries[1] == bytes(memoryview(right))
+    with pytest.raises(UnsupportedValue, match="no bytes"):
+        client.write(client.allocate(64), 5)

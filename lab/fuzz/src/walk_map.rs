@@ -10,7 +10,7 @@ use std::path::Path;
 use memlift_offload::Engine;
 use memlift_traverse::map::message::{Answer, Request};
 use memlift_traverse::map::migrate::Message;
-use memlift_traverse::map::{Cursor, Entry, Join, Map, MapError, Order, Source, State, file};
+use memlift_traverse::map::{Address, Cursor, Entry, Join, Map, MapError, Order, Source, State, file};
 
 use crate::Input;
 
@@ -24,7 +24,7 @@ fn forge_map(bytes: &mut [u8]) {
 }
 
 fn join(name: &str, port: u16) -> Join {
-    let addresses = vec![format!("127.9.9.9:{port}").parse().expect("an address")];
+    let addresses = vec![Address::resolve(&format!("127.9.9.9:{port}")).expect("an address")];
     Join {
         name: name.to_owned(),
         addresses,

@@ -87,7 +87,7 @@ fn works(keys: &Keys, tenant: u32, strict: bool) {
                 keys: keys.clone(),
                 ..NodeOptions::default()
             };
-            let addresses = vec![advertised.to_string().parse().expect("one")];
+            let addresses = vec![memlift_traverse::map::Address::Udp(advertised)];
             let options = ClusterOptions { node, source: source.clone(), name: name.to_owned(), addresses };
             let (mut cluster, _) = Cluster::open(options, Some(speaker)).expect("joined");
             nodes.push(cluster.node().clone());

@@ -147,7 +147,9 @@ impl Drop for Server {
 fn join(name: &str, port: u16, incarnation: u64) -> Join {
     Join {
         name: name.to_owned(),
-        addresses: vec![format!("127.0.0.1:{port}").parse().expect("an address")],
+        addresses: vec![
+            memlift_traverse::map::Address::resolve(&format!("127.0.0.1:{port}")).expect("an address"),
+        ],
         incarnation,
         bytes: 64 << 20,
         recovered: false,

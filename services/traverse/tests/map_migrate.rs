@@ -239,7 +239,8 @@ struct World {
 }
 
 fn join(name: &str, port: u16, incarnation: u64, recovered: bool) -> Join {
-    let addresses = vec![format!("127.0.0.1:{port}").parse().expect("an address")];
+    let addresses =
+        vec![memlift_traverse::map::Address::resolve(&format!("127.0.0.1:{port}")).expect("an address")];
     Join {
         name: name.to_owned(),
         addresses,

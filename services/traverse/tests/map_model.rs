@@ -8,7 +8,8 @@ use memlift_traverse::map::{
 use proptest::prelude::*;
 
 fn node(id: u16) -> Node {
-    let addresses = vec![format!("10.0.{}.{}:7700", id / 256, id % 256 + 1).parse().expect("an address")];
+    let addresses =
+        vec![Address::resolve(&format!("10.0.{}.{}:7700", id / 256, id % 256 + 1)).expect("an address")];
     Node { id: NodeId(id), name: format!("node-{id}"), addresses, incarnation: 7, state: State::Up }
 }
 
@@ -20,7 +21,7 @@ fn range(base: u64, bytes: u64, owner: u16) -> Range {
 fn join(name: &str, port: u16, incarnation: u64) -> Join {
     Join {
         name: name.to_owned(),
-        addresses: vec![format!("127.0.0.1:{port}").parse().expect("an address")],
+        addresses: vec![Address::resolve(&format!("127.0.0.1:{port}")).expect("an address")],
         incarnation,
         bytes: 64 << 20,
         recovered: false,
@@ -41,7 +42,8 @@ fn maps() -> impl Strategy<Value = Map> {
                 if incarnation % 3 == 0 {
                     node.state = State::Down;
                     node.addresses.push(Address::Shm(format!("/run/{}", node.name)));
-                    node.addresses.push(format!("[fd00::{}]:1", node.id.0 + 1).parse().expect("an address"));
+                    node.addresses
+                        .push(Address::resolve(&format!("[fd00::{}]:1", node.id.0 + 1)).expect("an address"));
                 }
             }
             let (mut ranges, mut at) = (Vec::new(), PAGE_BYTES);
@@ -88,7 +90,9 @@ fn what_does_not_fit_together_is_refused_by_name() {
     assert!(refused(vec![Node { addresses: vec![], ..node(0) }], vec![]).contains("0 addresses"));
     assert!(refused(vec![node(0)], vec![Range { since: 2, ..range(page, page, 0) }]).contains("to come"));
     assert!(Map::new(0, vec![], vec![]).is_err());
-    for text in ["127.0.0.1:0", "0.0.0.0:7", "[::]:7", "localhost", "no-such-host.invalid:7", "shm:", "7700", ""] {
+    for text in
+        ["127.0.0.1:0", "0.0.0.0:7", "[::]:7", "localhost", "no-such-host.invalid:7", "shm:", "7700", ""]
+    {
         assert!(Address::resolve(text).is_err(), "{text}");
     }
     assert!(Address::resolve("udp:localhost:7").is_ok_and(|address| address.to_string().starts_with("udp:")));

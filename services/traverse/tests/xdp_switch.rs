@@ -123,7 +123,7 @@ fn a_map_that_a_switch_cannot_hold_is_refused() {
     assert!(switch.update(&map(1, &owners)).expect_err("too many").to_string().contains("300 ranges"));
     switch.update(&map(1, &owners[..256])).expect("as many as fit");
     let other = Node {
-        addresses: vec!["10.77.0.9:7700".parse().expect("an address")],
+        addresses: vec![Address::resolve("10.77.0.9:7700").expect("an address")],
         ..map(1, &[]).nodes()[0].clone()
     };
     let stranger = Map::new(9, vec![other], map(1, &[(1 << 20, 0)]).ranges().to_vec()).expect("a map");

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 from memlift import _native, _readers
 from memlift.errors import BadArgument, Closed
 from memlift.traverse import _iterator
+from memlift.traverse._values import raw
 
 __all__ = ["AsyncClient", "Client", "Pipeline", "Program", "Walked"]
 
@@ -176,7 +177,7 @@ class Client(_Closing):
 
     def write(self, address: int, data: Any) -> None:
         """Bytes that no walk reads yet."""
-        self._native.write(address, bytes(data))
+        self._native.write(address, raw(data, "what is written has a size in memory"))
 
     def allocate(self, count: int, *, node: int | None = None) -> int:
         """New memory: of the node whose turn it is, or of the one at that place. Raises NodeFull."""

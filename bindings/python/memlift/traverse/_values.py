@@ -7,7 +7,7 @@ import numpy as np
 
 from memlift.errors import BadArgument, UnsupportedValue
 
-__all__ = ["Values", "converted"]
+__all__ = ["Values", "converted", "raw"]
 
 
 def _is_unchanged(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> bool:
@@ -70,6 +70,16 @@ def converted(given: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return packed
 
 
+def raw(value: Any, advice: str) -> bytes:
+    """The bytes of a value that has bytes. Python's `bytes()` makes so many zeros of a number, and bytes of a list of small ones."""
+    if not isinstance(value, np.generic) or isinstance(value, np.bytes_ | np.void):
+        try:
+            return memoryview(value).tobytes()
+        except TypeError:
+            pass
+    raise UnsupportedValue(f"{value!r} is no bytes: {advice}, or give bytes")
+
+
 class Values:
     """Between Python's values and bytes.
 
@@ -109,7 +119,7 @@ class Values:
             return value.encode()
         if isinstance(value, str):
             raise UnsupportedValue("a str where bytes are wanted: make the collection with value=str, or encode it")
-        return bytes(value)
+        return raw(value, "make the collection with another value type ('i8', 'f8', a dtype)")
 
     def unpack(self, data: Any) -> Any:
         """As Python has it."""

@@ -228,7 +228,7 @@ pub enum ClientError {
     #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
     NotUnderWay(u64),
     /// The text is no address of a node, or a name that was not found; the reason in words.
-    #[error("{0}, or shm: and a name")]
+    #[error("no place of a node: {0}, or shm: and a name")]
     Place(String),
     /// Input could not be read at all.
     #[error("reading input: {0}")]

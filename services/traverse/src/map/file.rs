@@ -117,8 +117,8 @@ pub fn parse(text: &str, path: &Path) -> Result<Map, MapError> {
         }
         let mut addresses = Vec::new();
         for address in &one.addresses {
-            let parsed: Address =
-                Address::resolve(address.get_ref()).map_err(|error| lines.wrong(address.span().start, &error))?;
+            let parsed: Address = Address::resolve(address.get_ref())
+                .map_err(|error| lines.wrong(address.span().start, &error))?;
             if nodes.iter().any(|node| node.addresses.contains(&parsed)) || addresses.contains(&parsed) {
                 return Err(lines.fault(address.span().start, format!("{parsed} is given twice")));
             }

@@ -64,7 +64,8 @@ impl Address {
             };
         }
         let socket = resolve(text.strip_prefix("udp:").unwrap_or(text));
-        let address = Address::Udp(socket.map_err(|reason| MapError::invalid(format!("{reason}, or shm:PATH")))?);
+        let address =
+            Address::Udp(socket.map_err(|reason| MapError::invalid(format!("{reason}, or shm:PATH")))?);
         if address.is_good() {
             Ok(address)
         } else {

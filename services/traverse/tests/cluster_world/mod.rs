@@ -78,7 +78,7 @@ fn serve_as_a_node_of_another_test() {
         NodeOptions { bytes: MEMORY, prefault: false, workspaces: Some(8), log, ..NodeOptions::default() };
     let name = setting("MEMLIFT_TEST_NAME");
     let options =
-        ClusterOptions { node, source, name, addresses: vec![at.to_string().parse().expect("one")] };
+        ClusterOptions { node, source, name, addresses: vec![memlift_traverse::map::Address::Udp(at)] };
     let (mut cluster, _) = Cluster::open(options, Some(speaker)).unwrap_or_else(|error| panic!("{error}"));
     let mut shard = cluster.node().shard(Box::new(udp), Box::new(cluster.shared().view()));
     let stop = AtomicBool::new(false);
