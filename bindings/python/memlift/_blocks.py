@@ -5,9 +5,11 @@
   file ─▶ pieces of whole blocks ─▶ a pool unpacks them ─▶ the reader, in order; a file without blocks is unpacked by one thread ahead of its reader
 - **Layout** a block is a gzip member with an extra field BC that holds its length - 1 (SAM specification, section 4.1); an empty one ends the file
 - **Order** at most 3 pieces per thread and 2 more are under way: what is written faster than it is packed waits
-- **Owner** a file that was opened here is closed here; the pool ends with its file
+- **Owner** a file that was opened here is closed here; the pool ends with its file. A child of a fork has no threads: there, reading and writing
+  are errors.Closed, and closing leaves the parent's file as it is
 """
 
+import atexit
 import builtins
 import collections
 import concurrent.futures
@@ -15,9 +17,12 @@ import gzip as _standard
 import io
 import os
 import struct
+import sys
 import threading
+import weakref
 
 from memlift import zlib
+from memlift.errors import Closed
 
 BLOCK_BYTES = 0xFF00
 """Bytes of a block before packing, as bgzip has it: packed, they fit into 64 KiB even where they do not get smaller."""
@@ -49,6 +54,11 @@ def pool_of(threads):
     return concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="memlift-gzip")
 
 
+def check_process(pid):
+    if pid != os.getpid():
+        raise Closed("this file belongs to the process that opened it: open it again after the fork")
+
+
 class Writer(io.BufferedIOBase):
     """A file that is written in blocks, which a pool packs."""
 
@@ -58,8 +68,9 @@ class Writer(io.BufferedIOBase):
         self._own = isinstance(filename, (str, bytes, os.PathLike))
         if not self._own and not hasattr(filename, "write"):
             raise TypeError("filename must be a str or bytes object, or a file")
-        self._pool = None
-        self._file = builtins.open(filename, mode if "b" in mode else mode + "b") if self._own else filename
+        self._pool, self._pid = None, os.getpid()
+        # Without a buffer of its own, which a child would write a second time.
+        self._file = builtins.open(filename, mode if "b" in mode else mode + "b", buffering=0) if self._own else filename
         self.name = os.fspath(filename) if self._own else getattr(filename, "name", "")
         self.mode = "wb"
         self._level, self._index, self._most = level, index, 3 * threads + 2
@@ -80,6 +91,7 @@ class Writer(io.BufferedIOBase):
     def _check(self):
         if self.closed:
             raise ValueError("I/O operation on closed file")
+        check_process(self._pid)
 
     def write(self, data):
         self._check()
@@ -97,7 +109,13 @@ class Writer(io.BufferedIOBase):
     def _send(self):
         """Gives what was written so far to the pool."""
         if self._piece:
-            self._waiting.append((self._pool.submit(pack_piece, self._piece, self._level), len(self._piece)))
+            try:
+                future = self._pool.submit(pack_piece, self._piece, self._level)
+            except RuntimeError:
+                # The interpreter ends, and starts no threads any more.
+                future = concurrent.futures.Future()
+                future.set_result(pack_piece(self._piece, self._level))
+            self._waiting.append((future, len(self._piece)))
             self._piece = bytearray()
         while self._waiting and (len(self._waiting) > self._most or self._waiting[0][0].done()):
             self._put()
@@ -110,12 +128,20 @@ class Writer(io.BufferedIOBase):
             self._starts.append((self._packed_bytes, self._bytes + number * BLOCK_BYTES))
             self._packed_bytes += len(block)
         self._bytes += size
-        self._file.write(b"".join(blocks))
+        self._put_bytes(b"".join(blocks))
+
+    def _put_bytes(self, data):
+        """Writes all of it: a file without a buffer may take a part at a time."""
+        with memoryview(data) as view:
+            at = 0
+            while at < len(view):
+                at += self._file.write(view[at:]) or 0
 
     def flush(self):
         """Ends the block; all that was written is in the file then."""
         if self.closed or self._pool is None:
             return
+        check_process(self._pid)
         self._send()
         while self._waiting:
             self._put()
@@ -126,9 +152,13 @@ class Writer(io.BufferedIOBase):
         """Packs the rest, ends the file and writes the index. A second time does nothing."""
         if self.closed or self._pool is None:
             return
+        if self._pid != os.getpid():
+            self._pool = None
+            super().close()
+            return
         try:
             self.flush()
-            self._file.write(LAST)
+            self._put_bytes(LAST)
             if self._index is not None:
                 entries = self._starts[1:]
                 with builtins.open(self._index, "wb") as file:
@@ -190,11 +220,21 @@ PACKED_BYTES = 1 << 18
 END = None
 
 
+_open_readers = weakref.WeakSet()
+
+
+@atexit.register
+def _end_readers():
+    """Ends the threads that read ahead, while the interpreter still runs: later they would stand still wherever they are."""
+    for reader in list(_open_readers):
+        reader._end()
+
+
 class _Ahead(io.RawIOBase):
     """The unpacked bytes of a file, in order: a thread reads it, and a pool unpacks its blocks."""
 
     def __init__(self, file, threads):
-        self._file, self._threads, self._most = file, threads, 3 * threads + 2
+        self._file, self._threads, self._most, self._pid = file, threads, 3 * threads + 2, os.getpid()
         self._start = file.tell() if getattr(file, "seekable", lambda: False)() else None
         self._position = 0
         self._begin()
@@ -206,8 +246,12 @@ class _Ahead(io.RawIOBase):
         self._is_over = False
         self._thread = threading.Thread(target=self._read_ahead, name="memlift-gzip-reader", daemon=True)
         self._thread.start()
+        _open_readers.add(self)
 
     def _end(self):
+        # A child has no such thread, and an interpreter that ends has ended it.
+        if self._pid != os.getpid() or sys.is_finalizing():
+            return
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -297,9 +341,12 @@ class _Ahead(io.RawIOBase):
         return self._position
 
     def readinto(self, target):
+        check_process(self._pid)
         while self._at == len(self._piece) and not self._is_over:
             with self._changed:
                 while not self._ready:
+                    if self._ends:
+                        raise Closed("the file is read no more: it was closed, or the interpreter ends")
                     self._changed.wait()
                 future = self._ready.popleft()
                 self._changed.notify_all()
@@ -330,6 +377,7 @@ class _Ahead(io.RawIOBase):
             offset += self._position
         elif whence != io.SEEK_SET:
             raise ValueError(f"Invalid value for whence: {whence}")
+        check_process(self._pid)
         if offset < self._position:
             self._end()
             self._file.seek(self._start)
@@ -352,7 +400,7 @@ class Reader(io.BufferedReader):
         own = isinstance(filename, (str, bytes, os.PathLike))
         if not own and not hasattr(filename, "read"):
             raise TypeError("filename must be a str or bytes object, or a file")
-        self._file = builtins.open(filename, "rb") if own else filename
+        self._file = builtins.open(filename, "rb", buffering=0) if own else filename
         self._own = own
         super().__init__(_Ahead(self._file, threads), READ_BYTES)
 

@@ -161,6 +161,43 @@ def test_closing_in_the_middle_ends_the_threads(tmp_path) -> None:
     assert threading.active_count() == before
 
 
+LEFT_OPEN = {
+    "reader": "f = gzip.open(path, threads=2); f.read(1)",
+    "writer": "f = gzip.open(path + '.new', 'wb', threads=2); f.write(bytes(5 << 20))",
+    "forked reader": """
+f = gzip.open(path, threads=2)
+f.read(1)
+if os.fork() == 0:
+    try:
+        while f.read(1 << 20): pass
+    except Closed: os._exit(0)
+    os._exit(1)
+assert os.wait()[1] == 0 and len(f.read()) == SIZE - 1
+""",
+    "forked writer": """
+f = gzip.open(path + '.new', 'wb', threads=2)
+f.write(bytes(5 << 20))
+if os.fork() == 0:
+    try: f.write(b'x')
+    except Closed: sys.exit()
+    os._exit(1)
+assert os.wait()[1] == 0
+f.close()
+assert gzip.open(path + '.new').read() == bytes(5 << 20)
+""",
+}
+
+
+@pytest.mark.parametrize("program", LEFT_OPEN.values(), ids=LEFT_OPEN)
+def test_neither_an_end_nor_a_fork_waits_for_threads(tmp_path, program) -> None:
+    path = tmp_path / "a.gz"
+    with gzip.open(path, "wb", 1, threads=1) as file:
+        file.write(noise(20 << 20))
+    start = f"import os, sys\nfrom memlift import gzip\nfrom memlift.errors import Closed\nSIZE, path = {20 << 20}, {str(path)!r}\n"
+    done = subprocess.run([sys.executable, "-c", start + program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 def test_many_threads_share_a_stream() -> None:
     packer, unpacker = zlib.compressobj(1), zlib.decompressobj()
     piece, threads = noise(40_000), 8
