@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arrays in calls and answers: `memlift_ipc.h`, "arrays".
 //!
-//! - **Flow** `memlift_array` ─▶ [`outgoing`] ─▶ a call or an answer; an answer or a request ─▶ [`CArray::of`] ─▶ `memlift_array`
+//! - **Flow** `memlift_array` ─▶ checked ─▶ a call or an answer; an answer or a request ─▶ `memlift_array`
 //! - **Layout** elements in C order, of the types that every side of a session knows: numpy's letters and a size
 //! - **Not here** the elements: they stay where they are
 

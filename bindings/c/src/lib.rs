@@ -6,7 +6,7 @@
 //!   · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's
 //!   primitives by their names
 //!   · [`walk`]: clients of memory nodes, programs, walks · [`collections`]: maps on memory nodes
-//!   · [`zmem`]: memory under an exact budget · [`ipc`]: calls to another process, [`array`] with arrays · [`serve`]: its other side
+//!   · [`zmem`]: memory under an exact budget · [`ipc`]: calls to another process, [`mod@array`] with arrays · [`serve`]: its other side
 //!   · [`fault`]: codes
 //! - **Owner** whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
 //! - **Not here** decisions: each function is one call of the service
