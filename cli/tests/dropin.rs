@@ -110,6 +110,12 @@ fn enable_and_disable_leave_a_unit_as_it_was() {
     );
     assert!(settings.contains("memlift-openssl.cnf"), "{settings}");
 
+    // The original lies outside of the root, and is found there.
+    fs::create_dir_all(place.path("root/bin")).expect("made");
+    fs::copy("/bin/true", place.path("root/bin/true")).expect("copied");
+    let checked = || succeeds(place.unit(&["check", "web", "--no-measure"]));
+    assert!(!checked().contains("has changed"), "{}", checked());
+
     // A second time changes nothing, although the first is in force.
     succeeds(place.unit(&wanted));
     assert_eq!(fs::read_to_string(place.settings().join("memlift.conf")).expect("there"), settings);

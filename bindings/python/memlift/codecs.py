@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import os
 from dataclasses import dataclass
@@ -154,8 +155,9 @@ if _BytesBytesCodec is not None:
 
         is_fixed_size = False
 
+        @abc.abstractmethod
         def _codec(self) -> Any:
-            raise NotImplementedError
+            """The same codec of numcodecs, which does the work."""
 
         @classmethod
         def from_dict(cls, data: Mapping[str, Any]) -> Any:

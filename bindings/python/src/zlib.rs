@@ -62,6 +62,11 @@ fn zlib_error(py: Python<'_>, failed: &Failed, what: &str) -> PyErr {
         Some(text) => format!("Error {} {what}: {text}", failed.code),
         None => format!("Error {} {what}", failed.code),
     };
+    plain_error(py, text)
+}
+
+/// `zlib.error` with a text.
+fn plain_error(py: Python<'_>, text: String) -> PyErr {
     match error_class(py) {
         Ok(class) => PyErr::from_type(class.clone(), text),
         Err(error) => error,
@@ -174,13 +179,7 @@ fn _zlib_compress<'py>(
     let packing = Packing { level, method: 8, wbits, mem_level: 8, strategy: 0 };
     let mut stream = Stream::packs(packing).map_err(|failed| match failed.code {
         Z_MEM_ERROR => PyMemoryError::new_err("Out of memory while compressing data"),
-        Z_STREAM_ERROR => PyErr::from_type(
-            match error_class(py) {
-                Ok(class) => class.clone(),
-                Err(error) => return error,
-            },
-            "Bad compression level",
-        ),
+        Z_STREAM_ERROR => plain_error(py, "Bad compression level".to_owned()),
         _ => zlib_error(py, &failed, "while compressing data"),
     })?;
     // About what deflateBound says: pages that are not written cost nothing.

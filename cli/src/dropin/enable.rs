@@ -152,7 +152,6 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
         )));
     }
     let unit = if let Subject::Unit(unit) = subject { Some(unit) } else { None };
-    let own = Own { unit };
     let (mut environment, mut files) = (Vec::new(), Vec::new());
     for one in wanted {
         let (library, remark) = installed(one, root)?;
@@ -165,7 +164,7 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
                     "LD_PRELOAD cannot name {text}: no blank and no colon may stand in it"
                 )));
             }
-            let others = own.value("LD_PRELOAD")?.unwrap_or_default();
+            let others = own_value(unit, "LD_PRELOAD")?.unwrap_or_default();
             let others =
                 others.split([' ', ':']).filter(|path| !path.is_empty() && !path.ends_with(one.file()));
             let text = escaped(&text);
@@ -175,7 +174,7 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
         }
         let target = openssl_file(subject)?;
         let inside = inside(root, &target)?;
-        let own = match own.value("OPENSSL_CONF")? {
+        let own = match own_value(unit, "OPENSSL_CONF")? {
             Some(value) => Some(PathBuf::from(expanded(unit, &value)?)).filter(|path| *path != inside),
             None => None,
         };
@@ -203,8 +202,8 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
     }
     let environment = environment
         .into_iter()
-        .map(|(name, value)| Ok((name, expanded(unit, &value).unwrap_or(value))))
-        .collect::<Result<_, Failure>>()?;
+        .map(|(name, value)| (name, expanded(unit, &value).unwrap_or(value)))
+        .collect();
     Ok(Plan { environment, files, remarks })
 }
 
@@ -227,20 +226,11 @@ fn measured(found: &Found, root: &Root) -> (Option<bool>, Option<String>) {
     (faster, remark)
 }
 
-/// The variables that the subject has without memlift, with specifiers.
-struct Own<'a> {
-    unit: Option<&'a Unit>,
-}
-
-impl Own<'_> {
-    fn value(&self, name: &str) -> Result<Option<String>, Failure> {
-        let Some(unit) = self.unit else {
-            return Ok(std::env::var(name)
-                .ok()
-                .filter(|value| !value.is_empty())
-                .map(|value| escaped(&value)));
-        };
-        Ok(unit.variable(name)?.map(|(value, _)| value))
+/// The value that the subject has for a variable without memlift, with specifiers.
+fn own_value(unit: Option<&Unit>, name: &str) -> Result<Option<String>, Failure> {
+    match unit {
+        Some(unit) => Ok(unit.variable(name)?.map(|(value, _)| value)),
+        None => Ok(std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| escaped(&value))),
     }
 }
 

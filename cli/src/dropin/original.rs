@@ -60,7 +60,9 @@ pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
     let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
     let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;
     let (stated, base) = stated.split_once(' ')?;
-    let text = fs::read_to_string(root.outside(Path::new(base))).unwrap_or_default();
+    // --openssl-conf may have named a file that lies outside of --root.
+    let places = [root.outside(Path::new(base)), PathBuf::from(base)];
+    let text = places.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     (u64::from_str_radix(stated, 16).ok()? != sum(&text)).then(|| {
         format!(
             "{base} has changed since it was copied for {}: memlift dropin enable copies it again",
