@@ -36,6 +36,7 @@ mod slot;
 mod turn;
 
 pub use control::{Charge, ControlBlock};
+pub(crate) use job::NEAR;
 pub use job::{Fork, Job};
 pub use ledger::{Counter, GRACE_BYTES, Ledger, OnOverflow};
 pub use overflow::{OVERFLOW_EXIT_CODE, Verdict};

@@ -31,6 +31,7 @@ mod remap;
 mod room;
 mod seat;
 mod serve;
+mod shared;
 pub mod signal;
 mod space;
 mod spill;
@@ -153,6 +154,12 @@ pub struct Pager {
     probation: Probation,
     counts: Counts,
     active: AtomicBool,
+    /// Processes of a fork may share pages with this one.
+    forked: AtomicBool,
+    /// How often processes had joined the job or left it, before the last fork.
+    membership: AtomicU64,
+    /// The pages that they share are write-protected.
+    protected: AtomicBool,
     vectored: AtomicBool,
     recycling: AtomicBool,
     hook: AtomicPtr<()>,
@@ -211,6 +218,9 @@ impl Pager {
             probation: Probation::new(),
             counts: Counts::default(),
             active: AtomicBool::new(false),
+            forked: AtomicBool::new(false),
+            membership: AtomicU64::new(0),
+            protected: AtomicBool::new(false),
             vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
             recycling: AtomicBool::new(true),
             hook: AtomicPtr::new(std::ptr::null_mut()),
@@ -323,6 +333,7 @@ impl Pager {
             Tag::Clean | Tag::Stored | Tag::Word => {
                 if let Some(handle) = store_handle(entry) {
                     released = self.store.free(handle);
+                    self.settle_store();
                 }
             }
             _ => {}

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::block::{Admission, Registry};
+use crate::block::{Admission, NEAR, Registry};
 
 pub use usage::Source;
 use usage::Usage;
@@ -36,8 +36,8 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)
 const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 /// Bytes that can be filled in a millisecond: two cores that touch new memory, a page in two microseconds each.
 const FILLED_IN_MS: u64 = 4 << 20;
-/// Divisor of the total: if less than 1/8 of it is left, the processes are told to be active.
-const NEAR: i64 = 8;
+/// A dormant job that has more than this left is looked at again before half of that is filled, bytes.
+pub(crate) const FILLED_BETWEEN_LOOKS: i64 = 2 * DORMANT_LOOKS[0].as_millis() as i64 * FILLED_IN_MS as i64;
 /// The reserve is at least this, and at most 1/16 of the total.
 const LEAST_RESERVE: i64 = 1 << 20;
 /// Looks in a row with `unused` below zero, and not rising, that make an event.
@@ -150,7 +150,7 @@ impl Watcher {
         let unused = control.unused();
         // Pages that processes share since a fork are copied when they are written: that room is not free.
         let left = unused - ledger.keep() + outside.min(0);
-        self.left = unused - cached;
+        self.left = unused - cached + outside.min(0);
         self.near = left < control.unused_objective().max(control.total() / NEAR);
         if self.near {
             registry.activate(self.block);

@@ -36,7 +36,7 @@ fn member() {
             "visit" => drop(job.visit().expect("it is in the ring")),
             "hold" => std::mem::forget(job.visit().expect("it is in the ring")),
             "publish" => job.publish(number as u64, 0, 0),
-            "others" => println!("others {}", job.charge_by_others(number)),
+            "others" => println!("others {}", job.charge_by_others(number, false)),
             "overflow" => println!("overflow {:?}", job.overflow(number)),
             other => panic!("{other}?"),
         }

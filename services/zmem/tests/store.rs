@@ -197,3 +197,56 @@ fn threads_put_read_free_and_compact_at_once() {
     });
     assert_eq!((store.numbers().objects, store.numbers().data_bytes), (0, 0));
 }
+
+/// A real fork, whose child compares what it was charged with what the kernel says is its own.
+#[test]
+fn what_a_fork_shares_is_charged_again_before_it_is_written() {
+    let store = Store::new(8 << 20).expect("address space");
+    let mut handles: Vec<Handle> =
+        (0..1500).map(|seed| store.put(&object(seed, 1000)).expect("room")).collect();
+    // Every second object goes: there is room in pages that both sides will have.
+    let freed: Vec<Handle> = handles.iter().copied().step_by(2).collect();
+    handles = handles.into_iter().skip(1).step_by(2).collect();
+    for handle in freed {
+        store.free(handle);
+    }
+    assert_eq!(store.take_unshared(), 0);
+    store.set_shared(true);
+    store.lock_all();
+    // SAFETY: the child uses the store alone, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    // SAFETY: this thread locked it, and each side has one copy of the lock.
+    unsafe { store.unlock_all() };
+    if child == 0 {
+        let before = store.bytes();
+        let (mut charged, mut unshared) = (0, 0);
+        for seed in 0..400 {
+            let put = store.put_charged(&object(seed, 1000), |bytes| {
+                charged += bytes;
+                true
+            });
+            unshared += store.take_unshared();
+            if put.is_none() {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(1) };
+            }
+        }
+        // The charges are the pages that were copied, and those that are new.
+        let right = charged > 0 && unshared > 64 << 10 && charged - unshared == store.bytes() - before;
+        // Giving up pages that others have too frees nothing.
+        let freed: usize = handles.iter().map(|handle| store.free(*handle)).sum();
+        let right = right && store.take_unshared() > freed;
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if right { 0 } else { 2 }) };
+    }
+    let mut status = -1;
+    // SAFETY: the status is a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    store.set_shared(false);
+    // Alone again, what is free is free.
+    assert!(store.put_charged(&object(1, 1000), |_| false).is_some(), "a page of its own has room");
+    for (index, handle) in handles.iter().enumerate() {
+        store.get(*handle, |bytes| assert_eq!(bytes, object(2 * index as u32 + 1, 1000)));
+    }
+}

@@ -18,17 +18,21 @@ use super::control::{Charge, ControlBlock, signed};
 use super::ledger::{Counter, Ledger};
 use super::overflow::{self, Verdict};
 use super::pid::Process;
-use super::registry::Registry;
+use super::registry::{Registry, SLOTS};
 use super::slot::Slot;
 use super::turn::{self, Visit};
 use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
 use crate::{Error, Result};
 
 /// Length and number of the waits for other processes to make room before this one overflows: the number while none of them
-/// is at it, and while one is.
+/// is at it, the same where they share pages with it, and while one is at it.
 const OTHERS_WAIT: Duration = Duration::from_millis(1);
 const OTHERS_IDLE: u32 = 20;
+const OTHERS_SHARE: u32 = 200;
 const OTHERS_BUSY: u32 = 2000;
+
+/// Part of the total that is little when it is all that is left: 1/8.
+pub(crate) const NEAR: i64 = 8;
 
 /// Most pages of a visit while memory is missing.
 const URGENT_PAGES: u32 = 1024;
@@ -54,6 +58,8 @@ pub struct Job {
     pid: AtomicU32,
     /// Bytes that were charged when the current fork began.
     at_fork: AtomicI64,
+    /// Slot plus one of the child that last shared less; 0 without.
+    child: AtomicU32,
 }
 
 impl Job {
@@ -75,6 +81,7 @@ impl Job {
             slot: AtomicU32::new(slot as u32 + 1),
             pid: AtomicU32::new(process.pid),
             at_fork: AtomicI64::new(0),
+            child: AtomicU32::new(0),
         })
     }
 
@@ -166,6 +173,49 @@ impl Job {
         overflow::raised(self.control(), self.ledger(), self.registry.implicit(), step);
     }
 
+    /// Moves `bytes` of this process's charge to what lies outside: pages that a fork shares left this process and are others'
+    /// still, or are about to be copied and were charged for that. `unused` stays as it is.
+    pub fn unshare(&self, bytes: usize) {
+        let Some(slot) = self.own().filter(|_| bytes > 0) else { return };
+        let bytes = signed(bytes);
+        slot.charged.fetch_sub(bytes, Ordering::AcqRel);
+        self.ledger().outside.fetch_add(bytes, Ordering::AcqRel);
+        // A child's end gives back to `outside` only the bytes that it still shares.
+        if !slot.share_less(bytes) {
+            self.child_shares_less(bytes);
+        }
+    }
+
+    /// As [`Slot::share_less`], of a process that has something from a fork. Which one, if there are several, is not known: the
+    /// watcher's next look makes up for it.
+    fn child_shares_less(&self, bytes: i64) {
+        let last = self.child.load(Ordering::Relaxed).checked_sub(1);
+        if last.is_some_and(|slot| {
+            self.registry.shared.slot(slot as usize).of_block_shares_less(self.block, bytes)
+        }) {
+            return;
+        }
+        for index in 0..SLOTS {
+            if self.registry.shared.slot(index).of_block_shares_less(self.block, bytes) {
+                return self.child.store(index as u32 + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns true if little of the budget is left, when all that forks share is copied; `more` bytes that are about to be
+    /// shared included.
+    pub fn is_near(&self, more: i64) -> bool {
+        let copies = self.ledger().outside().saturating_sub(more).min(0);
+        let left = self.unused().saturating_sub(self.ledger().keep()).saturating_add(copies);
+        left < self.unused_objective().max(self.total() / NEAR)
+    }
+
+    /// Returns true if no other process of the job lives.
+    pub fn is_alone(&self) -> bool {
+        self.registry.sweep_block(self.block);
+        self.registry.processes(self.block).nth(1).is_none()
+    }
+
     /// Bytes left; negative while the job borrows.
     pub fn unused(&self) -> i64 {
         self.control().unused()
@@ -183,15 +233,16 @@ impl Job {
 
     /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room or
     /// ended. Returns false if there are no others, or none makes room in time.
-    pub fn charge_by_others(&self, bytes: usize) -> bool {
+    /// `shared`: what they have in common with this one makes room once they let go of it too, which is waited for longer.
+    pub fn charge_by_others(&self, bytes: usize, shared: bool) -> bool {
         let Some(own) = self.slot_index() else { return false };
-        let mut idle = 0;
+        let (mut idle, patience) = (0, if shared { OTHERS_SHARE } else { OTHERS_IDLE });
         for _ in 0..OTHERS_BUSY {
             self.registry.sweep_block(self.block);
             if self.try_charge(bytes, 0) {
                 return true;
             }
-            if self.registry.processes(self.block).nth(1).is_none() || idle == OTHERS_IDLE {
+            if self.registry.processes(self.block).nth(1).is_none() || idle == patience {
                 return false;
             }
             idle += u32::from(!turn::others_want(&self.registry.shared, self.block, own));

@@ -68,6 +68,19 @@ impl Slot {
         self.charged.load(Ordering::Acquire)
     }
 
+    /// Takes `bytes` off what came by fork; false where nothing is left of that.
+    pub(super) fn share_less(&self, bytes: i64) -> bool {
+        let less = |inherited: i64| (inherited > 0).then(|| inherited - bytes.min(inherited));
+        self.inherited.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
+    }
+
+    /// As [`Slot::share_less`], if it is a live process's of that block.
+    pub(super) fn of_block_shares_less(&self, block: usize, bytes: i64) -> bool {
+        self.state.load(Ordering::Acquire) == LIVE
+            && self.block.load(Ordering::Relaxed) as usize == block
+            && self.share_less(bytes)
+    }
+
     /// Bytes of arena, store and tables that are present, as it last said.
     pub fn published(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);

@@ -47,6 +47,9 @@ impl Pager {
         }
         self.job.set_active();
         self.job.activate();
+        if self.forked() {
+            self.arm_all();
+        }
     }
 
     /// Makes a native chunk guarded if nothing is present in it.
@@ -115,24 +118,30 @@ impl Pager {
         if self.engine.hides() {
             self.whole_units(chunk, &mut resident);
         }
-        let mut present = 0;
+        // The first write to a page that a fork shares copies it: that must be a fault.
+        let shared = self.forked();
+        let (tag, mut present) = (if shared { Tag::Shared } else { Tag::Dirty }, 0);
         for (index, resident) in resident.iter().enumerate() {
             if resident & 1 != 0 {
-                self.table
-                    .entry(chunk * CHUNK_PAGES + index)
-                    .store(Entry::new(Tag::Dirty, 0).0, Ordering::Relaxed);
+                self.table.entry(chunk * CHUNK_PAGES + index).store(Entry::new(tag, 0).0, Ordering::Relaxed);
                 present += 1;
             }
         }
-        if self.engine.hides() {
+        if self.engine.hides() || shared {
             let mut page = 0;
             while page < CHUNK_PAGES {
                 let first = page;
                 while page < CHUNK_PAGES && resident[page] & 1 == resident[first] & 1 {
                     page += 1;
                 }
-                if resident[first] & 1 != 0 {
-                    self.thaw_again(chunk * CHUNK_PAGES + first, page - first, true);
+                if resident[first] & 1 == 0 {
+                    continue;
+                }
+                let (first, pages) = (chunk * CHUNK_PAGES + first, page - first);
+                if !shared {
+                    self.thaw_again(first, pages, true);
+                } else if let Err(error) = self.forbid_writes(first, pages) {
+                    self.end_refused("watch the program's memory", error);
                 }
             }
         }

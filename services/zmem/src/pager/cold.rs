@@ -73,6 +73,7 @@ impl Pager {
             let entry = self.table.load(page);
             let cold = match entry.tag() {
                 Tag::Stored => now.wrapping_sub(entry.round()) & 0xff >= rounds,
+                Tag::Shared => rounds == 0 && entry.pins() == 0,
                 _ => entry.is_raw() && entry.pins() == 0,
             };
             if !cold || entry.was_tried() || !self.table.allows(page, false) || !self.table.claim(page, entry)
@@ -91,6 +92,7 @@ impl Pager {
                 usize::from(new.tag() != entry.tag() || new.handle_of_store() != entry.handle_of_store());
             self.table.publish(page, new);
         }
+        self.settle_store();
         if done.tried > 0 {
             self.refill(state, self.store.compact(done.smaller * MOVES));
         } else if rounds == 0 && !full {
@@ -124,6 +126,7 @@ impl Pager {
         let staging = self.engine.staging(seat.index);
         let (mut old, mut way) = ([entry], [Way::InPlace]);
         self.depart(staging, page, &mut 0, &mut old, &mut way);
+        let [entry] = old;
         let staged = match (staging, way[0]) {
             (Some(slot), Way::Staged(index)) => Some((slot, index)),
             _ => None,
@@ -151,7 +154,7 @@ impl Pager {
             _ => {
                 match staged {
                     Some((slot, index)) => self.bring_back(slot, index, page),
-                    None => self.thaw_again(page, 1, true),
+                    None => self.thaw_again(page, 1, !entry.is_protected()),
                 }
                 new
             }

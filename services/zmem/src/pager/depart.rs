@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::entry::{Entry, Tag};
 use super::seat::Page;
+use super::shared::Owner;
 use super::{Pager, address_of, kernel};
 use crate::line::Line;
 use crate::mapping::PAGE_BYTES;
@@ -38,21 +39,10 @@ pub(super) enum Way {
     Pinned,
 }
 
-/// Processes that have a page, as `/proc/self/pagemap` tells.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    /// This process alone.
-    Alone,
-    /// Other processes too.
-    Shared,
-    /// The file cannot be read.
-    Unknown,
-}
-
 impl Pager {
     /// Moves `ways.len()` present pages from `page` on, busy by this thread, to the staging slot from index `next` on. Sets for
-    /// each how it leaves. At most as many pages as the slot has room for. An entry that had a copy and whose page had to be made
-    /// writable becomes dirty here.
+    /// each how it leaves. At most as many pages as the slot has room for. An entry whose page had to be made writable becomes
+    /// dirty here.
     pub(super) fn depart(
         &self,
         staging: Option<usize>,
@@ -76,8 +66,9 @@ impl Pager {
             }
             let run = (at..pages).take_while(|at| movable(page + at)).count();
             let moved = self.move_out(slot + *next * PAGE_BYTES, page + at, run);
-            for way in &mut ways[at..at + moved] {
-                *way = Way::Staged(*next as u8);
+            for index in at..at + moved {
+                ways[index] = Way::Staged(*next as u8);
+                old[index] = old[index].unshared();
                 *next += 1;
             }
             at += moved;
@@ -115,12 +106,15 @@ impl Pager {
             Owner::Alone => {}
         }
         // After a fork whose other side has gone, the kernel takes the page for this process's own at the next write.
-        if old.tag() == Tag::Clean {
+        if old.is_protected() {
             if self.thaw(page, 1, true).is_err() {
                 return Way::Pinned;
             }
-            self.free_copy(*old);
-            *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
+            if old.tag() == Tag::Clean {
+                self.free_copy(*old);
+                *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
+            }
+            *old = old.unshared();
         }
         // SAFETY: the page is present and the program may write it; a byte is exchanged for itself atomically, so other writers
         // lose nothing.
@@ -134,15 +128,6 @@ impl Pager {
         }
         *next += 1;
         Way::Staged((*next - 1) as u8)
-    }
-
-    fn owner(&self, page: usize) -> Owner {
-        const EXCLUSIVE: u64 = 1 << 56;
-        match self.engine.pagemap.word(address_of(page)) {
-            Some(word) if word & EXCLUSIVE == 0 => Owner::Shared,
-            Some(_) => Owner::Alone,
-            None => Owner::Unknown,
-        }
     }
 
     /// A page that lies in the staging slot.

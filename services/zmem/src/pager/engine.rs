@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use memlift_ground::facility::{Facility, usable};
 
-use super::entry::Tag;
 use super::kernel::{self, end};
 use super::seat::{CLUSTER, Page, SEATS};
 use super::space::Pages;
@@ -115,9 +114,9 @@ impl Engine {
             Mechanism::Thread => self.uffd.open(0, FEATURE_WP | moves)?,
             Mechanism::Protect => self.memory.open()?,
         }
+        self.pagemap.open();
         match &self.slots {
             Some(slots) => {
-                self.pagemap.open();
                 let address = slots.pointer().as_ptr() as usize;
                 self.uffd.register(address, slots.bytes(), REGISTER_MISSING | REGISTER_WP)
             }
@@ -299,19 +298,29 @@ impl Pagemap {
 
     /// The word of the page at an address.
     pub fn word(&self, address: usize) -> Option<u64> {
-        let mut word = 0u64;
+        let mut word = [0];
+        self.words(address, &mut word).then_some(word[0])
+    }
+
+    /// The words of the pages from an address on; zeros, and false, where they cannot be read.
+    pub fn words(&self, address: usize, words: &mut [u64]) -> bool {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
-        // SAFETY: the word is a local of as many bytes.
+        let bytes = size_of_val(words);
+        // SAFETY: the words are borrowed for the call and as long as said.
         let got = unsafe {
             libc::syscall(
                 libc::SYS_pread64,
                 descriptor,
-                &raw mut word,
-                size_of::<u64>(),
+                words.as_mut_ptr(),
+                bytes,
                 address / PAGE_BYTES * size_of::<u64>(),
             )
         };
-        (got == size_of::<u64>() as i64).then_some(word)
+        let whole = got == bytes as i64;
+        if !whole {
+            words.fill(0);
+        }
+        whole
     }
 }
 
@@ -442,6 +451,11 @@ impl Pager {
         }
     }
 
+    /// Lets the program read present pages and no more: a write faults.
+    pub(super) fn forbid_writes(&self, page: usize, pages: usize) -> Result<(), Errno> {
+        if self.engine.hides() { self.show(page, pages, false) } else { self.freeze(page, pages) }
+    }
+
     /// Gives present, busy pages back to the program: to write too, or to read alone.
     pub(super) fn thaw(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
         if self.engine.hides() {
@@ -506,16 +520,16 @@ impl Pager {
                 Mode::Armed => {
                     let tag = |page: usize| {
                         let entry = self.table.parked(page);
-                        (entry.is_present(), entry.tag() == Tag::Clean)
+                        (entry.is_present(), entry.is_protected())
                     };
                     let mut page = part.first;
                     while page < part.end() {
-                        let (start, (present, clean)) = (page, tag(page));
-                        while page < part.end() && tag(page) == (present, clean) {
+                        let (start, (present, protected)) = (page, tag(page));
+                        while page < part.end() && tag(page) == (present, protected) {
                             page += 1;
                         }
                         if present {
-                            let prot = if clean { prot & !libc::PROT_WRITE } else { prot };
+                            let prot = if protected { prot & !libc::PROT_WRITE } else { prot };
                             kernel::protect(address_of(start), (page - start) * PAGE_BYTES, prot)?;
                         }
                     }

@@ -36,6 +36,8 @@ pub(super) enum Tag {
     Spilled = 6,
     /// A thread works on the page.
     Busy = 7,
+    /// Present and write-protected, no copy: a process that a fork made may have the same memory.
+    Shared = 8,
     /// A tag that nothing writes.
     Unknown = 15,
 }
@@ -53,7 +55,7 @@ pub(super) const MAX_LEFT: u64 = (1 << 14) - 1;
 pub(super) const MAX_HEAT: u64 = 3;
 /// On a busy entry: a thread waits for it.
 pub(super) const WAITERS: u64 = 1 << 4;
-/// On a dirty entry: packing it did not pay when last tried.
+/// On an entry without a copy: packing it did not pay when last tried.
 const RAW: u64 = 1 << HANDLE_SHIFT;
 /// On an entry with a handle of the store, or a raw one: packing it as a cold page was tried.
 const TRIED: u64 = 1 << 63;
@@ -81,6 +83,7 @@ impl Entry {
             5 => Tag::Word,
             6 => Tag::Spilled,
             7 => Tag::Busy,
+            8 => Tag::Shared,
             _ => Tag::Unknown,
         }
     }
@@ -113,14 +116,15 @@ impl Entry {
         self.handle() as u32
     }
 
-    /// The same entry, marked as packed once as a cold page: for `Stored`, `Clean` (the mark is about the copy) and raw ones.
+    /// The same entry, marked as packed once as a cold page: for `Stored`, `Clean` (the mark is about the copy), `Shared` and raw
+    /// ones.
     pub fn tried(self) -> Entry {
         Entry(self.0 | TRIED)
     }
 
     /// Returns true if packing as a cold page was tried.
     pub fn was_tried(self) -> bool {
-        (matches!(self.tag(), Tag::Stored | Tag::Clean) || self.is_raw()) && self.0 & TRIED != 0
+        (matches!(self.tag(), Tag::Stored | Tag::Clean | Tag::Shared) || self.is_raw()) && self.0 & TRIED != 0
     }
 
     pub fn is_busy(self) -> bool {
@@ -129,7 +133,27 @@ impl Entry {
 
     /// Returns true if the page is present in memory.
     pub fn is_present(self) -> bool {
-        matches!(self.tag(), Tag::Dirty | Tag::Clean)
+        matches!(self.tag(), Tag::Dirty | Tag::Clean | Tag::Shared)
+    }
+
+    /// Returns true if the page is present and no copy of it is kept.
+    pub fn has_no_copy(self) -> bool {
+        matches!(self.tag(), Tag::Dirty | Tag::Shared)
+    }
+
+    /// Returns true if the page is present and a write to it faults.
+    pub fn is_protected(self) -> bool {
+        matches!(self.tag(), Tag::Clean | Tag::Shared)
+    }
+
+    /// A dirty entry whose page was write-protected, since a fork shares it.
+    pub fn shared(self) -> Entry {
+        if self.tag() == Tag::Dirty { Entry(self.0 & !15 | Tag::Shared as u64) } else { self }
+    }
+
+    /// A shared entry whose page may be written again.
+    pub fn unshared(self) -> Entry {
+        if self.tag() == Tag::Shared { Entry(self.0 & !15 | Tag::Dirty as u64) } else { self }
     }
 
     /// Returns true if the page is not present and its contents are kept elsewhere.
@@ -178,22 +202,24 @@ impl Entry {
 
     /// A busy entry that keeps this one, without its heat.
     pub fn parked(self) -> Entry {
-        let tag = self.tag() as u64;
+        // Busy is never parked: its number is free for the one that three bits have no room for.
+        let tag = if self.tag() == Tag::Shared { Tag::Busy as u64 } else { self.tag() as u64 };
         let rest = self.0 & !(0x3f | 3 << 14);
         Entry(Tag::Busy as u64 | (tag & 1) << 5 | (tag >> 1 & 3) << 14 | rest)
     }
 
     /// The entry that was parked in this one.
     pub fn unparked(self) -> Entry {
-        let tag = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
+        let parked = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
+        let tag = if parked == Tag::Busy as u64 { Tag::Shared as u64 } else { parked };
         Entry(self.0 & !(0x3f | 3 << 14) | tag)
     }
 
     pub fn is_raw(self) -> bool {
-        self.tag() == Tag::Dirty && self.0 & RAW != 0
+        self.has_no_copy() && self.0 & RAW != 0
     }
 
-    /// A dirty entry whose packing did not pay at `time`, on the caller's clock.
+    /// An entry without a copy whose packing did not pay at `time`, on the caller's clock.
     pub fn raw(self, time: u64) -> Entry {
         Entry(self.0 & 0xffff | RAW | time << (HANDLE_SHIFT + 1) & !TRIED)
     }
@@ -275,12 +301,39 @@ mod tests {
 
     #[test]
     fn a_parked_entry_comes_back() {
-        for tag in [Tag::Empty, Tag::Dirty, Tag::Clean, Tag::Stored, Tag::Filled, Tag::Word, Tag::Spilled] {
+        let tags = [
+            Tag::Empty,
+            Tag::Dirty,
+            Tag::Clean,
+            Tag::Stored,
+            Tag::Filled,
+            Tag::Word,
+            Tag::Spilled,
+            Tag::Shared,
+        ];
+        for tag in tags {
             let entry = Entry::new(tag, 0x8000_1234_5678).with_pins(200);
             let parked = Entry(entry.parked().0 | WAITERS);
             assert!(parked.is_busy());
             assert!(parked.unparked() == entry);
         }
+    }
+
+    #[test]
+    fn a_shared_entry_keeps_what_it_was() {
+        let raw = Entry::new(Tag::Dirty, 0).with_heat(2).with_pins(1).raw(77).tried();
+        let shared = raw.shared();
+        assert!(
+            shared.tag() == Tag::Shared
+                && shared.is_present()
+                && shared.is_protected()
+                && shared.has_no_copy()
+        );
+        assert!(shared.is_raw() && shared.was_tried() && shared.raw_age(80) == 3);
+        assert_eq!((shared.heat(), shared.pins()), (2, 1));
+        assert!(shared.unshared() == raw);
+        let clean = Entry::new(Tag::Clean, 7);
+        assert!(clean.shared() == clean && clean.unshared() == clean);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::depart::Way;
 use super::entry::{Entry, MAX_HEAT, Tag};
 use super::recycle::LEAST_RUN;
 use super::seat::{CLUSTER, Page, Seat};
+use super::shared::{Owner, Owners};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
 use crate::block::Counter;
@@ -62,6 +63,7 @@ pub(super) struct Evict {
     old: [Entry; CLAIMS],
     new: [Entry; CLAIMS],
     ways: [Way; CLAIMS],
+    owners: Owners,
 }
 
 impl Evict {
@@ -78,6 +80,7 @@ impl Evict {
             old: [Entry::EMPTY; CLAIMS],
             new: [Entry::EMPTY; CLAIMS],
             ways: [Way::InPlace; CLAIMS],
+            owners: Owners::new(),
         }
     }
 
@@ -189,6 +192,7 @@ impl Pager {
     /// Gives the store's empty pages back; at most `budget` objects are moved.
     pub(super) fn compact(&self, budget: usize) -> usize {
         let released = self.store.compact(budget);
+        self.settle_store();
         if released > 0 {
             self.job.uncharge(released);
         }
@@ -208,6 +212,7 @@ impl Pager {
         let mut armed = Evicted::default();
         state.count = 0;
         state.leaving = 0;
+        state.owners.forget();
         let batch = batch.min(self.spare_pages());
         self.gather_probation(state, batch);
         let reached = self.reached.load(Ordering::Acquire);
@@ -293,7 +298,9 @@ impl Pager {
         }
         // Packing did not pay last time: it is tried again when memory has been turned over some times.
         let raw = entry.is_raw() && entry.raw_age(self.time()) < self.raw_rest();
-        if self.is_cold(page, entry) && !raw && self.table.claim(page, entry) {
+        // A page that another process has too frees nothing here, and costs a copy.
+        let leaves = !raw && (entry.tag() != Tag::Shared || self.is_alone(&mut state.owners, page));
+        if self.is_cold(page, entry) && leaves && self.table.claim(page, entry) {
             self.cover_gap(state, page);
             state.push(page, entry);
             state.leaving += 1;
@@ -346,14 +353,14 @@ impl Pager {
         let recycle = recycle && self.recycles();
         let slot = if recycle { self.engine.slot(seat.index) } else { self.engine.staging(seat.index) };
         let staged = self.depart_batch(state, slot);
-        let dirty = |state: &Evict, index: usize| state.old[index].tag() == Tag::Dirty;
+        let no_copy = |state: &Evict, index: usize| state.old[index].has_no_copy();
         let in_place =
             |state: &Evict, index: usize| state.ways[index] == Way::InPlace && state.old[index].is_present();
         let hides = self.engine.hides();
         let frozen = self.for_runs(
             state,
             count,
-            |state, index| in_place(state, index) && (dirty(state, index) || hides),
+            |state, index| in_place(state, index) && (no_copy(state, index) || hides),
             |page, pages| self.freeze(page, pages).is_ok(),
         );
         let (round, now) = (self.round.load(Ordering::Relaxed), self.steps());
@@ -367,7 +374,7 @@ impl Pager {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                     old.away().with_round(round).with_left(now)
                 }
-                Tag::Dirty if readable => {
+                Tag::Dirty | Tag::Shared if readable => {
                     let staged = match (slot, way) {
                         (Some(slot), Way::Staged(index)) => Some(self.staged(slot, index)),
                         _ => None,
@@ -384,7 +391,7 @@ impl Pager {
                 count,
                 |state, index| {
                     let stays = in_place(state, index) && state.new[index].is_present();
-                    stays && dirty(state, index) == writable
+                    stays && state.old[index].is_protected() != writable
                 },
                 |page, pages| {
                     self.thaw_again(page, pages, writable);
@@ -397,6 +404,7 @@ impl Pager {
         }
         let moved = slot.map_or(0, |slot| self.clear_staging(state, slot, staged, recycle));
         let gone = (0..count).filter(|index| state.left(*index)).count();
+        let shared = self.shared_leaving(state);
         self.drop_pages(state, count);
         for index in 0..count {
             let (page, new) = (state.pages[index] as usize, state.new[index]);
@@ -405,9 +413,12 @@ impl Pager {
             }
             self.table.publish(page, new);
         }
+        self.settle_store();
         state.batches += 1;
         self.counts.present.fetch_sub(gone, Ordering::Relaxed);
-        let given = (gone - moved) * PAGE_BYTES;
+        // Those are another process's memory from now on.
+        self.job.unshare(shared * PAGE_BYTES);
+        let given = (gone - moved - shared) * PAGE_BYTES;
         let refill = (FLOAT_BYTES.saturating_sub(state.float)).min(given);
         state.float += refill;
         let bytes = given - refill;
@@ -416,6 +427,17 @@ impl Pager {
             self.compact(64);
         }
         Evicted { steps: gone, bytes, moved }
+    }
+
+    /// Number of the batch's pages that leave from where they lie and that other processes have too.
+    fn shared_leaving(&self, state: &Evict) -> usize {
+        if !self.forked() {
+            return 0;
+        }
+        let shared = |index: &usize| {
+            state.left_in_place(*index) && self.owner(state.pages[*index] as usize) != Owner::Alone
+        };
+        (0..state.count).filter(shared).count()
     }
 
     /// Moves the batch's present pages to the staging slot, as far as that goes; gives how many lie there.
@@ -461,7 +483,7 @@ impl Pager {
     /// Tells `memlift record` which pages of the batch were packed; copies that were kept cost nothing.
     #[cold]
     fn tell(&self, began_ns: u64, state: &Evict) {
-        let packed = |&index: &usize| state.left(index) && state.old[index].tag() == Tag::Dirty;
+        let packed = |&index: &usize| state.left(index) && state.old[index].has_no_copy();
         let away = (0..state.count).filter(packed).map(|index| state.new[index]);
         let (parts, written) = away
             .fold((0, 0), |(parts, written), entry| (parts + 1, written + self.packed_bytes(entry) as u64));
@@ -601,6 +623,7 @@ impl Pager {
                 next_look = now + now.elapsed() * 50;
             }
             self.publish(native.min(self.native_bytes()));
+            self.tend_shared();
             let short = self.job.is_short() || self.engine.crowded();
             self.job.want_eviction(short);
             if !short {
@@ -614,6 +637,10 @@ impl Pager {
                 let evicted = self.evict(&mut seat, pages.saturating_sub(spilled) * PAGE_BYTES, BATCH);
                 if self.job.is_short() && (evicted.steps == 0 || !self.keeps_copies()) {
                     self.pack_cold(&mut seat, COLD_ROUNDS);
+                }
+                // A page that processes of a fork share makes room only once all of them let go of it.
+                if evicted.steps == 0 && self.forked() && self.job.unused() < LEAST_FLOAT_BYTES as i64 {
+                    self.spill_cold(&mut seat, pages * PAGE_BYTES, 0);
                 }
                 evicted
             };

@@ -19,6 +19,7 @@ use super::engine::UNIT;
 use super::entry::{Entry, MAX_LEFT, MAX_PINS, Tag};
 use super::room::Room;
 use super::seat::{CLUSTER, Page, Seat};
+use super::shared::Owner;
 use super::stream::Run;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Fault, Pager, kernel, store_handle};
@@ -161,8 +162,8 @@ impl Pager {
             }
             // Another thread was faster.
             Tag::Dirty => Fault::Retry,
-            Tag::Clean if !write => Fault::Retry,
-            Tag::Clean => self.dirty(page, entry),
+            Tag::Clean | Tag::Shared if !write => Fault::Retry,
+            Tag::Clean | Tag::Shared => self.dirty(&mut seat, page, entry),
             Tag::Empty | Tag::Stored | Tag::Filled | Tag::Word | Tag::Spilled => {
                 self.bring(&mut seat, page, entry, write)
             }
@@ -170,12 +171,29 @@ impl Pager {
         }
     }
 
-    /// The first write to a page whose copy was kept.
-    fn dirty(&self, page: usize, entry: Entry) -> Fault {
+    /// The first write to a protected page: its copy goes. Where a fork shares the page, the kernel copies it for this write, and
+    /// that copy is charged before.
+    fn dirty(&self, seat: &mut Seat, page: usize, entry: Entry) -> Fault {
         if !self.table.claim(page, entry) {
             return Fault::Retry;
         }
-        if let Err(error) = self.thaw(page, 1, true) {
+        let asks = entry.tag() == Tag::Shared || self.forked();
+        let copied = asks && self.owner(page) != Owner::Alone;
+        if copied {
+            if self.make_room(seat, PAGE_BYTES, true) != Room::Made {
+                self.table.publish(page, entry);
+                return Fault::Retry;
+            }
+            self.job.unshare(PAGE_BYTES);
+        }
+        // Pages that came back to this process alone are made writable together.
+        let mut old = [Entry::EMPTY; CLUSTER];
+        let pages = if copied || entry.tag() == Tag::Clean { 1 } else { self.claim_unshared(page, &mut old) };
+        let thawed = self.thaw(page, pages, true);
+        for (index, old) in old.iter().enumerate().take(pages).skip(1) {
+            self.table.publish(page + index, if thawed.is_ok() { old.unshared() } else { *old });
+        }
+        if let Err(error) = thawed {
             self.table.publish(page, entry);
             return self.retry("make a page writable", error);
         }
@@ -445,7 +463,7 @@ impl Pager {
             }
             let target = &mut room[index];
             let whole = match entry.tag() {
-                Tag::Dirty => {
+                Tag::Dirty | Tag::Shared => {
                     match staged(index) {
                         Some((slot, index)) => target.copy_from_slice(self.staged(slot, index)),
                         None => self.copy_out(*page, target),

@@ -10,20 +10,53 @@
 use std::sync::atomic::Ordering;
 
 use super::Pager;
-use super::entry::Tag;
-use super::kernel::{self, sigmask};
+use super::evict::BATCH;
+use super::kernel::{self, Quiet, sigmask};
 use super::table::{CHUNK_PAGES, Mode};
+use crate::watch::FILLED_BETWEEN_LOOKS;
+
+/// Part of the total that is made free before a fork, so that both sides have pages of their own to turn over: 1/16.
+const FORK_ROOM_SHARE: usize = 16;
 
 /// Exit code of a child that cannot have a pager (`EX_OSERR`).
 const NO_PAGER_EXIT_CODE: i32 = 71;
 
 impl Pager {
+    /// Makes room for a few pages of this process's own before a fork: those that are shared make none when they leave.
+    fn make_room_for_fork(&self) {
+        let room = usize::try_from(self.job.total()).unwrap_or(0) / FORK_ROOM_SHARE + self.job.keep();
+        let missing = || {
+            let missing = i64::try_from(room).unwrap_or(i64::MAX).saturating_sub(self.job.unused());
+            usize::try_from(missing).unwrap_or(0)
+        };
+        if missing() == 0 {
+            return;
+        }
+        let mut seat = self.seats.take();
+        self.evict(&mut seat, missing(), BATCH);
+        if missing() > 0 {
+            self.spill_cold(&mut seat, missing(), 0);
+        }
+        while missing() > 0 && self.pack_cold(&mut seat, 0).tried > 0 {}
+    }
+
     /// Waits until no thread works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
     pub fn before_fork(&self) {
+        // A dormant process whose memory would not fit twice must see its writes from now on, unless the watcher looks again
+        // before what is left is full of copies.
+        if !self.active() && self.job.unused() < FILLED_BETWEEN_LOOKS && self.job.is_near(self.job.charged())
+        {
+            self.activate();
+        }
+        if self.active() && self.job.is_near(self.job.charged()) {
+            let _quiet = Quiet::new();
+            self.make_room_for_fork();
+        }
         let mask = sigmask(libc::SIG_SETMASK, u64::MAX);
         std::mem::forget(self.space.lock());
         self.seats.close();
         std::mem::forget(self.evict.lock());
+        self.prepare_fork();
         self.store.lock_all();
         if let Some(spill) = self.spill() {
             spill.before_fork();
@@ -80,7 +113,9 @@ impl Pager {
                 );
             }
             for chunk in first..chunk {
-                self.protect_clean(chunk);
+                if self.table.chunk(chunk).mode() == Mode::Armed {
+                    self.protect_inherited(chunk);
+                }
             }
         }
         self.reopen();
@@ -96,28 +131,6 @@ impl Pager {
                     self.table.entry(page).store(entry.with_pins(0).0, Ordering::Release);
                 }
             }
-        }
-    }
-
-    /// Write-protects the clean pages of a chunk: a fork clears the marks of the child's page tables.
-    fn protect_clean(&self, chunk: usize) {
-        if self.table.chunk(chunk).mode() != Mode::Armed {
-            return;
-        }
-        let clean = |page: usize| self.table.load(page).tag() == Tag::Clean;
-        let (mut page, end) = (chunk * CHUNK_PAGES, (chunk + 1) * CHUNK_PAGES);
-        while page < end {
-            let first = page;
-            while page < end && clean(page) {
-                page += 1;
-            }
-            if page > first && self.freeze(first, page - first).is_err() {
-                kernel::end(
-                    "memlift: a forked process could not protect its memory; it ends before a write is lost\n",
-                    NO_PAGER_EXIT_CODE,
-                );
-            }
-            page += usize::from(page == first);
         }
     }
 

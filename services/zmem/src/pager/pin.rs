@@ -8,7 +8,7 @@
 //!   finds the count where it was made
 //! - **Not here** which system calls need them (the preloaded library)
 
-use super::entry::{Entry, MAX_PINS, Tag};
+use super::entry::{Entry, MAX_PINS};
 use super::kernel::Quiet;
 use super::table::{CHUNK_PAGES, Mode};
 use super::{ARENA_BASE, Errno, Fault, Pager};
@@ -91,7 +91,7 @@ impl Pager {
                 }
                 Mode::Armed => {
                     let entry = self.table.load(page);
-                    let ready = entry.tag() == Tag::Dirty || entry.tag() == Tag::Clean && !write;
+                    let ready = entry.is_present() && !(write && entry.is_protected());
                     if ready && entry.pins() < MAX_PINS {
                         let pinned = entry.with_pins(entry.pins() + 1);
                         if self.change(page, entry, pinned) {

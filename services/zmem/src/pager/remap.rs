@@ -14,6 +14,7 @@ use super::entry::{Entry, Tag};
 use super::kernel::{self, Quiet};
 use super::room::Room;
 use super::seat::Page;
+use super::shared::Owner;
 use super::space::Pages;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Errno, Pager, address_of};
@@ -243,13 +244,18 @@ impl Pager {
 
     /// As [`Pager::give_up`], of a page whose memory lies where it lay, or `staged` in a slot, at an index.
     pub(super) fn leave(&self, page: usize, staged: Option<(usize, u8)>) {
+        let shared = staged.is_none() && self.forked() && self.owner(page) != Owner::Alone;
         match staged {
             Some((slot, index)) => kernel::drop_range(slot + usize::from(index) * PAGE_BYTES, PAGE_BYTES),
             None => self.vanish(page),
         }
         self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
         self.counts.present.fetch_sub(1, Ordering::Relaxed);
-        self.job.uncharge(PAGE_BYTES);
+        if shared {
+            self.job.unshare(PAGE_BYTES);
+        } else {
+            self.job.uncharge(PAGE_BYTES);
+        }
     }
 
     /// Notes that the contents of a claimed page are elsewhere now.

@@ -85,7 +85,7 @@ impl Pager {
         if !barren && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
-        if self.job.charge_by_others(bytes) {
+        if self.job.charge_by_others(bytes, self.forked()) {
             return Room::Made;
         }
         let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };

@@ -410,7 +410,14 @@ impl Pager {
                 self.hide(part);
             }
         }
+        let armed = |chunk: usize| self.table.chunk(chunk).mode() == Mode::Armed;
+        let shared: usize = if self.forked() {
+            pages.by_chunk().filter(|(chunk, _)| armed(*chunk)).map(|(_, part)| self.shared_among(part)).sum()
+        } else {
+            0
+        };
         kernel::drop_range(pages.address(), pages.bytes());
+        let mut dropped = 0;
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
             if record.mode() != Mode::Armed {
@@ -427,7 +434,11 @@ impl Pager {
             }
             record.present.fetch_sub(present, Ordering::AcqRel);
             self.counts.present.fetch_sub(present as usize, Ordering::Relaxed);
-            self.job.uncharge(present as usize * PAGE_BYTES);
+            dropped += present as usize;
         }
+        // Pages that others have too were not freed.
+        let shared = shared.min(dropped);
+        self.job.unshare(shared * PAGE_BYTES);
+        self.job.uncharge((dropped - shared) * PAGE_BYTES);
     }
 }

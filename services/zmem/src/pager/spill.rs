@@ -113,7 +113,11 @@ impl Pager {
                 let entry = self.table.load(page);
                 let cold = match entry.tag() {
                     Tag::Stored => now.wrapping_sub(entry.round()) & MAX_PINS >= rounds,
-                    _ => rounds == 0 && entry.is_raw() && entry.pins() == 0 && self.is_cold(page, entry),
+                    // Last of all those that a fork shares: they make room once the other side lets go of them too.
+                    tag => {
+                        let last = entry.is_raw() || tag == Tag::Shared;
+                        rounds == 0 && last && entry.pins() == 0 && self.is_cold(page, entry)
+                    }
                 };
                 if cold && self.table.allows(page, false) && self.table.claim(page, entry) {
                     (pages[count], old[count]) = (page, entry);
@@ -176,7 +180,7 @@ impl Pager {
             if !written {
                 match staged {
                     Some((slot, index)) => self.bring_back(slot, index, *page),
-                    None if old.is_present() => self.thaw_again(*page, 1, true),
+                    None if old.is_present() => self.thaw_again(*page, 1, !old.is_protected()),
                     None => {}
                 }
                 self.table.publish(*page, *old);

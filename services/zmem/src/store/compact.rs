@@ -110,7 +110,7 @@ impl Store {
         Some(self.give_slot(state, source, slot))
     }
 
-    /// A free slot, all of whose pages are touched, in the fullest spans other than `source`.
+    /// A free slot, all of whose pages are touched and this process's alone, in the fullest spans other than `source`.
     fn touched_slot(&self, state: &State, class: u8, source: u32) -> Option<(u32, usize)> {
         let lists = state.classes.get(usize::from(class))?.lists;
         for first in lists.iter().take(usize::from(FULL)).rev() {
@@ -119,7 +119,7 @@ impl Store {
                 let Some(span) = self.span(index) else { break };
                 if index != source
                     && let Some(slot) = span.free_slot()
-                    && span.pages_of(slot) & !span.touched == 0
+                    && span.pages_of(slot) & !span.own_pages() == 0
                 {
                     return Some((index, slot));
                 }

@@ -78,6 +78,8 @@ pub struct Store {
     table: Table,
     state: Lock<State>,
     bytes: AtomicUsize,
+    /// Bytes of pages that are no longer shared, and that the caller has not asked for yet.
+    unshared: AtomicUsize,
 }
 
 /// Keeps huge pages out of a mapping that is counted by small ones.
@@ -137,6 +139,7 @@ impl Store {
                 cursor: 0,
             }),
             bytes: AtomicUsize::new(0),
+            unshared: AtomicUsize::new(0),
         })
     }
 
@@ -158,7 +161,7 @@ impl Store {
             Some(index) => {
                 let span = self.span(index)?;
                 let slot = span.free_slot()?;
-                (slot, span.pages_of(slot) & !span.touched, 0)
+                (slot, span.pages_of(slot) & !span.own_pages(), 0)
             }
             None if state.free_spans != NONE => (0, span::pages_of(class, 0), 0),
             None => {
@@ -167,8 +170,10 @@ impl Store {
                 (0, span::pages_of(class, 0), more)
             }
         };
-        let data = pages.count_ones() as usize * PAGE_BYTES;
-        let cost = data + records + Table::next_costs(&state.unused);
+        let copied = found.and_then(|index| self.span(index)).map_or(0, |span| pages & span.shared);
+        let data = (pages & !copied).count_ones() as usize * PAGE_BYTES;
+        let copied = copied.count_ones() as usize * PAGE_BYTES;
+        let cost = data + copied + records + Table::next_costs(&state.unused);
         if cost != 0 && !charge(cost) {
             return None;
         }
@@ -176,7 +181,9 @@ impl Store {
         let index = found.or_else(|| self.new_span(state, class))?;
         let span = self.span(index)?;
         span.touched |= pages;
+        span.shared &= !pages;
         state.data_bytes += data;
+        self.unshared.fetch_add(copied, Ordering::Relaxed);
         self.take_slot(state, index, slot);
         state.objects += 1;
         state.object_bytes += object.len();
@@ -265,6 +272,25 @@ impl Store {
     /// Before fork: waits for the lock and keeps it. The caller sees to it that nobody is inside [`Store::get`].
     pub fn lock_all(&self) {
         std::mem::forget(self.state.lock());
+    }
+
+    /// Marks every touched page as one that a fork shares from now on, or none.
+    pub fn set_shared(&self, shared: bool) {
+        let state = self.state.lock();
+        for index in 0..state.reached {
+            if let Some(span) = self.span(index) {
+                span.shared = if shared { span.touched } else { 0 };
+            }
+        }
+    }
+
+    /// Bytes of pages that others have too and that this store copied, after it asked for that, or gave up, since this was
+    /// last called: they are no part of [`Store::bytes`], and were not freed.
+    pub fn take_unshared(&self) -> usize {
+        match self.unshared.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.unshared.swap(0, Ordering::Relaxed),
+        }
     }
 
     /// After fork, in the parent.
@@ -398,7 +424,7 @@ impl Store {
         state.free_spans = index;
     }
 
-    /// Gives touched pages of a span, in which no slot is taken, back to the kernel; says how many bytes.
+    /// Gives touched pages of a span, in which no slot is taken, back to the kernel; says how many bytes were freed by that.
     fn release_pages(&self, state: &mut State, index: u32, pages: u16) -> usize {
         let Some(span) = self.span(index) else { return 0 };
         let pages = pages & span.touched;
@@ -412,10 +438,13 @@ impl Store {
             );
             left &= !(((1 << run) - 1) << first);
         }
+        let shared = (pages & span.shared).count_ones() as usize * PAGE_BYTES;
         span.touched &= !pages;
+        span.shared &= !pages;
         let bytes = pages.count_ones() as usize * PAGE_BYTES;
         state.data_bytes -= bytes;
-        bytes
+        self.unshared.fetch_add(shared, Ordering::Relaxed);
+        bytes - shared
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A span's record: its taken slots and its touched pages.
 //!
-//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per
+//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, two per
 //!   page
 //! - **Order** a page's bit is set before the page is written, and cleared after it was given back
 //! - **Not here** the lists, the data
@@ -32,7 +32,10 @@ pub(super) struct Span {
     /// The list that the span is in; see [`Span::fullness`].
     pub(super) list: u8,
     pub(super) in_use: bool,
-    pub(super) padding: [u8; 17],
+    pub(super) padding: u8,
+    /// One bit per touched page that a fork's other side has too: writing to it makes a copy.
+    pub(super) shared: u16,
+    pub(super) rest: [u8; 14],
 }
 
 const _: () = assert!(std::mem::size_of::<Span>() == 160 && PAGES == 16);
@@ -50,7 +53,12 @@ impl Span {
         if usize::from(self.live) >= slots { FULL } else { (usize::from(self.live) * 4 / slots) as u8 }
     }
 
-    /// A free slot: of the first few one whose pages are touched already, else the first.
+    /// The pages that are touched, and this process's alone.
+    pub(super) fn own_pages(&self) -> u16 {
+        self.touched & !self.shared
+    }
+
+    /// A free slot: of the first few one whose pages are touched already and this process's alone, else the first.
     pub(super) fn free_slot(&self) -> Option<usize> {
         let slots = class::slots(self.class);
         let (mut first, mut looked_at) = (None, 0);
@@ -61,7 +69,7 @@ impl Span {
                 if slot >= slots {
                     return first;
                 }
-                if self.pages_of(slot) & !self.touched == 0 {
+                if self.pages_of(slot) & !self.own_pages() == 0 {
                     return Some(slot);
                 }
                 first = first.or(Some(slot));
