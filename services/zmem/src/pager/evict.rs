@@ -624,7 +624,9 @@ impl Pager {
             }
             self.publish(native.min(self.native_bytes()));
             self.tend_shared();
-            let short = self.job.is_short() || self.engine.crowded();
+            // Another process may wait for pages that it shares with this one.
+            let starved = self.forked() && self.job.unused() < LEAST_FLOAT_BYTES as i64;
+            let short = self.job.is_short() || self.engine.crowded() || starved;
             self.job.want_eviction(short);
             if !short {
                 continue;
@@ -639,7 +641,7 @@ impl Pager {
                     self.pack_cold(&mut seat, COLD_ROUNDS);
                 }
                 // A page that processes of a fork share makes room only once all of them let go of it.
-                if evicted.steps == 0 && self.forked() && self.job.unused() < LEAST_FLOAT_BYTES as i64 {
+                if evicted.steps == 0 && starved {
                     self.spill_cold(&mut seat, pages * PAGE_BYTES, 0);
                 }
                 evicted
