@@ -378,7 +378,7 @@ class AsyncClient:
         """The values of many keys, all walks under way together."""
         return list(await asyncio.gather(*(self.get(collection, key, default) for key in keys)))
 
-    async def range(self, collection: Any, first: int = 0, last: int = (1 << 64) - 1, limit: int = 1 << 62) -> Any:
+    async def range(self, collection: Any, first: Any = None, last: Any = None, limit: int = 1 << 62) -> Any:
         """Keys and values of an OrderedMap's range, as arrays."""
         native, start, scratch, read = collection._find_range(first, last, limit)
         return read(await self._walk(native, start, scratch))

@@ -20,11 +20,11 @@ import numpy as np
 from memlift import _native
 from memlift.errors import BadArgument, UnsupportedValue, WrongStructure
 from memlift.traverse._client import Client, Program
+from memlift.traverse._keys import LAST, Keys
 from memlift.traverse._values import Values
 
 __all__ = ["Aggregate", "HashHandle", "HashMap", "List", "ListHandle", "OrderedHandle", "OrderedMap"]
 
-_LAST = (1 << 64) - 1
 _PAGE = 1 << 16
 
 
@@ -44,6 +44,7 @@ class OrderedHandle(NamedTuple):
     cell: int
     value: Any
     memory: int = 0
+    key: str = "u8"
 
 
 class ListHandle(NamedTuple):
@@ -86,13 +87,13 @@ def _number(key: Any) -> int:
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
         raise UnsupportedValue(f"{key!r} is no key of this map: its keys are numbers from 0 to 2^64-1")
     number = int(key)
-    if not 0 <= number <= _LAST:
+    if not 0 <= number <= LAST:
         raise UnsupportedValue(f"key {number}: keys are numbers from 0 to 2^64-1")
     return number
 
 
 class HashMap(MutableMapping[Any, Any]):
-    """Keys of one kind (int, bytes, str; up to 128 bytes) and values of one kind, in 2^n chains."""
+    """Keys of one kind (int, "i8", float; bytes, str of up to 128 bytes) and values of one kind, in 2^n chains."""
 
     def __init__(self, client: Client, native: Any, key: str, values: Values) -> None:
         self._client = client
@@ -100,6 +101,7 @@ class HashMap(MutableMapping[Any, Any]):
         # Asked now: a handle is good when its client is closed.
         self._memory = client._native.memory_of(native.handle[0])
         self._key = key
+        self._numbers = None if key in ("bytes", "str") else Keys(key)
         self._values = values
         self._others: dict[int, Any] = {}
 
@@ -107,6 +109,7 @@ class HashMap(MutableMapping[Any, Any]):
     def create(cls, client: Client, *, expected: int = 1024, key: Any = int, value: Any = bytes) -> Self:
         """An empty map for about so many entries: it does not grow, its chains do.
 
+        key    int (0 to 2^64-1), "i8", float, bytes, str
         value  bytes, str, or a numpy dtype: "i8", "f8", [("a", "u4"), ("b", "f4")]
         """
         values = Values(value)
@@ -134,8 +137,8 @@ class HashMap(MutableMapping[Any, Any]):
         return HashHandle(heads, log2, self._key, _kind(self._values), self._memory)
 
     def _pack(self, key: Any) -> Any:
-        if self._key == "int":
-            return _number(key)
+        if self._numbers is not None:
+            return self._numbers.pack(key)
         if self._key == "str":
             if not isinstance(key, str):
                 raise UnsupportedValue(f"{key!r} is no key of this map: its keys are str")
@@ -146,7 +149,7 @@ class HashMap(MutableMapping[Any, Any]):
 
     def _unpack(self, number: int | None, data: bytes | None) -> Any:
         if data is None:
-            return number
+            return number if number is None or self._numbers is None else self._numbers.unpack(number)
         return data.decode() if self._key == "str" else data
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -161,10 +164,9 @@ class HashMap(MutableMapping[Any, Any]):
 
     def get_array(self, keys: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The values of an array of numbers, and whether each was there (0 where not): no object per key is made."""
-        if self._values.dtype is None or self._key != "int":
+        if self._values.dtype is None or self._numbers is None:
             raise UnsupportedValue("get_array is for keys that are numbers and values of one length (value='f8'): use get_many")
-        keys = _keys(keys)
-        values, found = self._native.get_array(keys, self._values.bytes)
+        values, found = self._native.get_array(self._numbers.pack_array(keys), self._values.bytes)
         return np.frombuffer(values, self._values.dtype), np.frombuffer(found, np.bool_)
 
     def insert(self, key: Any, value: Any) -> bool:
@@ -177,13 +179,15 @@ class HashMap(MutableMapping[Any, Any]):
         removed: bool = self._native.remove(self._pack(key))
         return removed
 
-    def add(self, key: int, addend: int) -> int | None:
+    def add(self, key: Any, addend: int) -> int | None:
         """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers."""
         if self._values.dtype is None or self._values.dtype.kind not in "iu" or self._values.bytes != 8:
             raise UnsupportedValue("only values that are whole numbers of 8 bytes are added to: value='i8'")
-        if isinstance(addend, bool) or not isinstance(addend, int | np.integer) or not -(1 << 63) <= int(addend) <= _LAST:
+        if isinstance(addend, bool) or not isinstance(addend, int | np.integer) or not -(1 << 63) <= int(addend) <= LAST:
             raise UnsupportedValue(f"{addend!r} cannot be added: whole numbers of 64 bits are")
-        old = self._native.add(_number(key), int(addend) & _LAST)
+        if self._numbers is None:
+            raise UnsupportedValue("only values of a map whose keys are numbers are added to")
+        old = self._native.add(self._numbers.pack(key), int(addend) & LAST)
         return None if old is None else int(np.uint64(old).astype(self._values.dtype))
 
     def __getitem__(self, key: Any) -> Any:
@@ -255,9 +259,9 @@ class HashMap(MutableMapping[Any, Any]):
 
 
 def _key_name(key: Any) -> str:
-    names = {int: "int", bytes: "bytes", str: "str", "int": "int", "bytes": "bytes", "str": "str"}
+    names = {int: "int", float: "f8", bytes: "bytes", str: "str"} | {name: name for name in ("int", "i8", "f8", "bytes", "str")}
     if key not in names:
-        raise BadArgument(f"key={key!r}: int, bytes or str")
+        raise BadArgument(f"key={key!r}: int (0 to 2^64-1), 'i8', float, bytes or str")
     return names[key]
 
 
@@ -269,25 +273,19 @@ def _elsewhere(collection: Any, client: Client) -> Any:
     return others[id(client)]
 
 
-def _keys(keys: Any) -> np.ndarray[Any, Any]:
-    """An array of keys as u64 in memory order, without a copy where it is one."""
-    array = np.asarray(keys)
-    if array.dtype.kind not in "iu" and array.size:
-        raise UnsupportedValue(f"an array of {array.dtype} as keys: they are whole numbers")
-    if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise UnsupportedValue(f"key {int(array.min())}: keys are numbers from 0 to 2^64-1")
-    return np.ascontiguousarray(array, "<u8")
+class OrderedMap(MutableMapping[Any, Any]):
+    """Keys in order (numbers, floats, short byte strings), and values of one length (up to 240 bytes): a B+tree.
 
+    A range is one walk, and all as of one moment.
+    """
 
-class OrderedMap(MutableMapping[int, Any]):
-    """Numbers in order, and values of one length (up to 240 bytes): a B+tree. A range is one walk, and all as of one moment."""
-
-    def __init__(self, client: Client, native: Any, values: Values) -> None:
+    def __init__(self, client: Client, native: Any, values: Values, keys: Keys | None = None) -> None:
         self._client = client
         self._native = native
         # Asked now: a handle is good when its client is closed.
         self._memory = client._native.memory_of(native.handle[0])
         self._values = values
+        self._keys = keys or Keys()
         self._others: dict[int, Any] = {}
         record = 8 + -(-values.bytes // 8) * 8
         self._record = np.dtype(
@@ -295,18 +293,22 @@ class OrderedMap(MutableMapping[int, Any]):
         )
 
     @classmethod
-    def create(cls, client: Client, *, value: Any = "i8") -> Self:
-        """An empty map. value: a numpy dtype; sums and their likes are computed at the nodes for "i8"."""
-        values = _fixed(value)
-        return cls(client, _native.WalkOrdered.create(client._native, values.bytes), values)
+    def create(cls, client: Client, *, key: Any = "u8", value: Any = "i8") -> Self:
+        """An empty map.
+
+        key    "u8" (0 to 2^64-1), "i8", "f8", or byte strings "S1" to "S8"
+        value  a numpy dtype; sums and their likes are computed at the nodes for "i8"
+        """
+        values, keys = _fixed(value), Keys(key)
+        return cls(client, _native.WalkOrdered.create(client._native, values.bytes), values, keys)
 
     @classmethod
     def open(cls, client: Client, handle: OrderedHandle | Iterable[Any]) -> Self:
         """The map that a handle names."""
-        cell, value, memory = OrderedHandle(*handle)
+        cell, value, memory, key = OrderedHandle(*handle)
         client._native.check_memory(cell, memory)
         values = _fixed(_dtype(value))
-        return cls(client, _native.WalkOrdered.open(client._native, cell, values.bytes), values)
+        return cls(client, _native.WalkOrdered.open(client._native, cell, values.bytes), values, Keys(key))
 
     @classmethod
     def load(cls, client: Client, source: Any, **options: Any) -> Self:
@@ -318,53 +320,66 @@ class OrderedMap(MutableMapping[int, Any]):
     @property
     def handle(self) -> OrderedHandle:
         """Where it is."""
-        return OrderedHandle(self._native.handle[0], _kind(self._values), self._memory)
+        return OrderedHandle(self._native.handle[0], _kind(self._values), self._memory, self._keys.name)
 
-    def get(self, key: int, default: Any = None) -> Any:
+    def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key."""
-        value = self._native.get(_number(key))
+        value = self._native.get(self._keys.pack(key))
         return default if value is None else self._values.unpack(value)
 
     def get_array(self, keys: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The values of an array of keys, and whether each was there (0 where not)."""
-        values, found = self._native.get_array(_keys(keys))
+        return self._get_numbers(self._keys.pack_array(keys))
+
+    def _get_numbers(self, numbers: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        values, found = self._native.get_array(numbers)
         assert self._values.dtype is not None
         return np.frombuffer(values, self._values.dtype), np.frombuffer(found, np.bool_)
 
-    def get_many(self, keys: Iterable[int], default: Any = None) -> list[Any]:
+    def get_many(self, keys: Iterable[Any], default: Any = None) -> list[Any]:
         """The values of many keys, all walks under way together."""
-        values, found = self.get_array(np.array([_number(key) for key in keys], np.uint64))
+        values, found = self._get_numbers(np.array([self._keys.pack(key) for key in keys], np.uint64))
         plain = values.tolist() if values.dtype.kind in "iufbc" else list(values)
         return [value if there else default for value, there in zip(plain, found.tolist(), strict=True)]
 
     def range(
-        self, first: int = 0, last: int = _LAST, limit: int = 1 << 62
+        self, first: Any = None, last: Any = None, limit: int = 1 << 62
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Keys from `first` to `last`, both included, and their values: two views of the answer, no copy."""
-        records = np.frombuffer(self._native.range(_number(first), _number(last), limit), self._record)
+        """Keys from `first` to `last`, both included, and their values. Values, and keys of "u8", are views of the answer."""
+        numbers, values = self._range(self._first(first), self._last(last), limit)
+        return self._keys.unpack_array(numbers), values
+
+    def _range(self, first: int, last: int, limit: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        records = np.frombuffer(self._native.range(first, last, limit), self._record)
         return records["key"], records["value"]
 
-    def insert(self, key: int, value: Any) -> bool:
+    def _first(self, key: Any) -> int:
+        return 0 if key is None else self._keys.pack(key)
+
+    def _last(self, key: Any) -> int:
+        return LAST if key is None else self._keys.pack(key)
+
+    def insert(self, key: Any, value: Any) -> bool:
         """Gives a key a value; true: it had none."""
-        fresh: bool = self._native.insert(_number(key), self._values.pack(value))
+        fresh: bool = self._native.insert(self._keys.pack(key), self._values.pack(value))
         return fresh
 
-    def delete(self, key: int) -> bool:
+    def delete(self, key: Any) -> bool:
         """Removes a key; false: it was not there."""
-        removed: bool = self._native.remove(_number(key))
+        removed: bool = self._native.remove(self._keys.pack(key))
         return removed
 
-    def aggregate(self, first: int = 0, last: int = _LAST) -> Aggregate:
+    def aggregate(self, first: Any = None, last: Any = None) -> Aggregate:
         """Count, sum, least and greatest value of a range (both ends included).
 
         Of "i8" the nodes compute them, all as of one moment; of other numbers this process does, page by page, with sums of floats as
         math.fsum has them.
         """
         if self._values.dtype == np.dtype("<i8"):
-            return Aggregate(*self._native.aggregate(_number(first), _number(last)))
+            return Aggregate(*self._native.aggregate(self._first(first), self._last(last)))
         if self._values.dtype is None or self._values.dtype.kind not in "biuf":
             raise UnsupportedValue(f"values of {self._values.name} are no numbers, and cannot be added")
-        pages = [values for _, values in self._pages(_number(first), _number(last))]
+        pages = [values for _, values in self._pages(self._first(first), self._last(last))]
         if not pages:
             return Aggregate(0, 0, 0, 0)
         if self._values.dtype.kind == "f":
@@ -374,51 +389,52 @@ class OrderedMap(MutableMapping[int, Any]):
         least, greatest = min(page.min() for page in pages).item(), max(page.max() for page in pages).item()
         return Aggregate(sum(len(page) for page in pages), total, least, greatest)
 
-    def sum(self, first: int = 0, last: int = _LAST) -> Any:
+    def sum(self, first: Any = None, last: Any = None) -> Any:
         """The sum of a range's values; of "i8" it wraps at 2^63."""
         return self.aggregate(first, last).sum
 
-    def avg(self, first: int = 0, last: int = _LAST) -> float | None:
+    def avg(self, first: Any = None, last: Any = None) -> float | None:
         """Their mean; None of nothing."""
         return self.aggregate(first, last).avg
 
-    def min(self, first: int = 0, last: int = _LAST) -> Any:
+    def min(self, first: Any = None, last: Any = None) -> Any:
         """The least; None of nothing."""
         found = self.aggregate(first, last)
         return found.min if found.count else None
 
-    def max(self, first: int = 0, last: int = _LAST) -> Any:
+    def max(self, first: Any = None, last: Any = None) -> Any:
         """The greatest; None of nothing."""
         found = self.aggregate(first, last)
         return found.max if found.count else None
 
-    def count(self, first: int = 0, last: int = _LAST) -> int:
+    def count(self, first: Any = None, last: Any = None) -> int:
         """How many keys a range has."""
         if self._values.bytes == 8:
-            counted: int = self._native.aggregate(_number(first), _number(last))[0]
+            counted: int = self._native.aggregate(self._first(first), self._last(last))[0]
             return counted
-        return sum(len(keys) for keys, _ in self._pages(first, last))
+        return sum(len(keys) for keys, _ in self._pages(self._first(first), self._last(last)))
 
     def _pages(self, first: int, last: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
         while True:
-            keys, values = self.range(first, last, _PAGE)
+            keys, values = self._range(first, last, _PAGE)
             if len(keys):
                 yield keys, values
             if len(keys) < _PAGE or int(keys[-1]) >= last:
                 return
             first = int(keys[-1]) + 1
 
-    def items(self, first: int = 0, last: int = _LAST) -> Any:  # type: ignore[override]
+    def items(self, first: Any = None, last: Any = None) -> Any:  # type: ignore[override]
         """Keys and values in order; pages of 65536, each as of one moment."""
-        for keys, values in self._pages(first, last):
+        for numbers, values in self._pages(self._first(first), self._last(last)):
+            keys = self._keys.unpack_array(numbers)
             yield from zip(keys.tolist(), values.tolist() if values.dtype.kind in "iufbc" else values, strict=True)
 
-    def keys(self, first: int = 0, last: int = _LAST) -> Any:  # type: ignore[override]
+    def keys(self, first: Any = None, last: Any = None) -> Any:  # type: ignore[override]
         """Keys in order."""
-        for keys, _ in self._pages(first, last):
-            yield from keys.tolist()
+        for numbers, _ in self._pages(self._first(first), self._last(last)):
+            yield from self._keys.unpack_array(numbers).tolist()
 
-    def values(self, first: int = 0, last: int = _LAST) -> Any:  # type: ignore[override]
+    def values(self, first: Any = None, last: Any = None) -> Any:  # type: ignore[override]
         """Values in the order of their keys."""
         return (value for _, value in self.items(first, last))
 
@@ -427,28 +443,28 @@ class OrderedMap(MutableMapping[int, Any]):
         if isinstance(key, slice):
             if key.step is not None:
                 raise BadArgument("a range of keys has no step")
-            first = 0 if key.start is None else _number(key.start)
-            last = _LAST if key.stop is None else _number(key.stop) - 1
-            return self.range(first, last) if first <= last else self.range(limit=0)
-        value = self._native.get(_number(key))
+            first, last = self._first(key.start), LAST if key.stop is None else self._keys.pack(key.stop) - 1
+            numbers, values = self._range(first, last, 1 << 62) if first <= last else self._range(0, LAST, 0)
+            return self._keys.unpack_array(numbers), values
+        value = self._native.get(self._keys.pack(key))
         if value is None:
             raise KeyError(key)
         return self._values.unpack(value)
 
-    def __setitem__(self, key: int, value: Any) -> None:
+    def __setitem__(self, key: Any, value: Any) -> None:
         self.insert(key, value)
 
-    def __delitem__(self, key: int) -> None:
+    def __delitem__(self, key: Any) -> None:
         if not self.delete(key):
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
         try:
-            return self._native.get(_number(key)) is not None
+            return self._native.get(self._keys.pack(key)) is not None
         except UnsupportedValue:
             return False
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
 
     def __len__(self) -> int:
@@ -462,10 +478,10 @@ class OrderedMap(MutableMapping[int, Any]):
         return True
 
     def __repr__(self) -> str:
-        return f"<memlift.traverse.OrderedMap of int to {self._values.name}, at {self.handle.cell:#x}>"
+        return f"<memlift.traverse.OrderedMap of {self._keys.name} to {self._values.name}, at {self.handle.cell:#x}>"
 
-    def _find(self, key: int) -> tuple[Any, int, bytes, Callable[..., Any]]:
-        start, scratch, name = self._native.find_walk(_number(key))
+    def _find(self, key: Any) -> tuple[Any, int, bytes, Callable[..., Any]]:
+        start, scratch, name = self._native.find_walk(self._keys.pack(key))
 
         def read(came: Any, default: Any) -> Any:
             value = self._native.found(came[0], bytes(came[2]))
@@ -473,16 +489,17 @@ class OrderedMap(MutableMapping[int, Any]):
 
         return Program.shipped(name), start, bytes(scratch), read
 
-    def _find_range(self, first: int, last: int, limit: int) -> tuple[Any, int, bytes, Callable[..., Any]]:
-        if first > last or limit < 1:
+    def _find_range(self, first: Any, last: Any, limit: int) -> tuple[Any, int, bytes, Callable[..., Any]]:
+        low, high = self._first(first), self._last(last)
+        if low > high or limit < 1:
             raise BadArgument(f"a range from {first} to {last}, {limit} at most: there is nothing in it")
-        start, scratch, name = self._native.range_walk(_number(first), _number(last), limit)
+        start, scratch, name = self._native.range_walk(low, high, limit)
 
         def read(came: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
             if len(came[3]) % self._record.itemsize:
                 raise WrongStructure(f"at {self.handle.cell:#x} lies no ordered map of {self._values.name}")
             records = np.frombuffer(came[3], self._record)
-            return records["key"], records["value"]
+            return self._keys.unpack_array(records["key"]), records["value"]
 
         return Program.shipped(name), start, bytes(scratch), read
 

@@ -16,7 +16,8 @@ import numpy as np
 from memlift import _native
 from memlift.errors import BadArgument, BadInput, UnsupportedValue
 from memlift.traverse._client import Client
-from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name, _keys
+from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name
+from memlift.traverse._keys import Keys
 from memlift.traverse._values import Values, converted
 
 __all__ = ["bulk_load", "load_hash", "load_ordered"]
@@ -29,6 +30,8 @@ def bulk_load(client: Client, source: Any, *, into: str = "ordered", **options: 
                 mapping, or pairs
     key, value  of a table or a file: names of columns (or their numbers, of a file). Several values, by their names, become one
                 record; without `value` all columns but the key's do. Numbers are kept with 8 bytes each
+    key_type    of an ordered map: what its keys are, "u8", "i8", "f8", "S1" to "S8". Else floats are "f8", and whole numbers of which
+                some are negative "i8"; of a file they are "u8". A hash map has int, "i8", float, bytes, str
     value_type  what values are, if it is not to be told by the source: bytes, str, a numpy dtype
     sorted      keys ascend strictly: then an ordered map is never all in memory here
     expected    of a hash map: for how many entries its chains are meant, if for more than there are
@@ -51,6 +54,7 @@ def load_ordered(
     key: str | int = "key",
     value: Any = None,
     value_type: Any = None,
+    key_type: Any = None,
     sorted: bool = False,
     scale: float | None = None,
     progress: Callable[[int], Any] | None = None,
@@ -58,9 +62,110 @@ def load_ordered(
     """See `OrderedMap.load`."""
     given = None if value_type is None else _fixed(value_type)
     kind = "sorted" if sorted else "unsorted"
+    source, keys, key = _with_numbers(source, key, value, key_type, given, scale)
     (cell, _), values, _ = _load(client, kind, source, key, value, given, scale, None, progress)
     made = _fixed(values.dtype if values.dtype is not None else values.name)
-    return cls(client, _native.WalkOrdered.open(client._native, cell, made.bytes), made)
+    return cls(client, _native.WalkOrdered.open(client._native, cell, made.bytes), made, keys)
+
+
+def _with_numbers(
+    source: Any, key: str | int, value: Any, key_type: Any, given: Values | None, scale: float | None
+) -> tuple[Any, Keys, Any]:
+    """The source with the numbers of its keys in their place, and what keys they are. Keys that are such numbers stay where they are."""
+    keys = None if key_type is None else Keys(key_type)
+    if isinstance(source, str | os.PathLike):
+        if keys is None or keys.name == "u8":
+            return source, Keys(), key
+        return _csv_arrays(os.fspath(source), keys, key, "value" if value is None else value, given, scale), keys, key
+    if hasattr(source, "__arrow_c_stream__") and not isinstance(key, int):
+        return _table_with_numbers(source, keys, key)
+    if isinstance(source, Mapping):
+        source = list(source.items())
+    if isinstance(source, tuple) and len(source) == 2 and all(hasattr(part, "__len__") for part in source):
+        array = np.asarray(source[0])
+        if keys is None and array.dtype.kind in "SUO" and not isinstance(source[0][0] if len(source[0]) else 0, int | float):
+            return source, Keys(), key
+        keys = keys or (Keys.of_pairs(array.tolist()) if array.dtype.kind == "O" else Keys.of_array(array))
+        return (_packed(keys, array), source[1]), keys, key
+    if isinstance(source, Iterable):
+        pairs = list(source)
+        try:
+            keys = keys or Keys.of_pairs(pair[0] for pair in pairs)
+        except (TypeError, IndexError, KeyError):
+            # The reader of pairs says which one is none.
+            keys = Keys()
+        if keys.name != "u8":
+            pairs = [(_packed_one(keys, row, pair[0]), pair[1]) for row, pair in enumerate(pairs)]
+        return pairs, keys, key
+    return source, keys or Keys(), key
+
+
+def _packed(keys: Keys, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if keys.name == "u8" and array.dtype.kind not in "iuf":
+        # The reader of pairs says what is wrong, and where.
+        return array
+    try:
+        return keys.pack_array(array)
+    except UnsupportedValue:
+        return np.array([_packed_one(keys, row, one) for row, one in enumerate(array.tolist())], np.uint64)
+
+
+def _packed_one(keys: Keys, row: int, key: Any) -> int:
+    try:
+        return keys.pack(key)
+    except UnsupportedValue as error:
+        raise BadInput(f"row {row + 1}: {error}") from None
+
+
+def _table_with_numbers(source: Any, keys: Keys | None, key: str) -> tuple[Any, Keys, str]:
+    """Tables whose keys are floats, or said to be something else than numbers from 0, become arrays."""
+    try:
+        words = _arrow_type(source, key).lower()
+    except KeyError:
+        # The reader of tables says which columns there are.
+        return source, keys or Keys(), key
+    if keys is None:
+        keys = Keys("f8") if words.startswith(("float", "double", "halffloat")) else Keys()
+        if keys.name == "u8" and words.startswith("int") and hasattr(source, "__getitem__"):
+            keys = Keys.of_array(np.asarray(source[key]))
+    if keys.name == "u8":
+        return source, keys, key
+    column = source[key]
+    array = np.asarray(column)
+    if getattr(column, "null_count", 0) or (hasattr(column, "isna") and column.isna().any()):
+        raise BadInput("a row is null: fill or drop such rows first")
+    numbers = _packed(keys, array)
+    if hasattr(source, "set_column"):
+        return source.set_column(source.column_names.index(key), key, [numbers]), keys, key
+    if hasattr(source, "with_columns"):
+        return source.with_columns(type(column)(key, numbers)), keys, key
+    return source.assign(**{key: numbers}), keys, key
+
+
+def _csv_arrays(
+    path: str, keys: Keys, key: str | int, value: Any, given: Values | None, scale: float | None
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Keys, as numbers, and values of a file whose keys are not numbers from 0."""
+    of_key, of_value = _csv_columns(path, key, value)
+    numbers, values, fraction = [], [], given is not None and given.dtype == np.dtype("<f8")
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(line for line in file if line.strip() and not line.startswith("#"))
+        for row, parts in enumerate(rows):
+            try:
+                text = parts[of_key].strip()
+                one = text.encode() if keys.bytes else float(text) if keys.name == "f8" else int(text)
+                of_row = parts[of_value].strip()
+                number = float(of_row) if scale is not None or not of_row.lstrip("+-").isdigit() else int(of_row)
+            except (ValueError, IndexError) as error:
+                if row == 0:
+                    # The line of names.
+                    continue
+                raise BadInput(f"{path}, row {row + 1}: {error}") from None
+            number = round(number * scale) if scale is not None else number
+            fraction |= isinstance(number, float)
+            numbers.append(_packed_one(keys, row, one))
+            values.append(number)
+    return np.array(numbers, np.uint64), np.array(values, "<f8" if fraction else "<i8")
 
 
 def load_hash(
@@ -79,8 +184,12 @@ def load_hash(
     """See `HashMap.load`."""
     given = None if value_type is None else Values(value_type)
     log2 = None if expected is None else max(expected - 1, 0).bit_length()
+    wanted = None if key_type is None else _key_name(key_type)
+    numbers = None
+    if wanted not in ("int", "bytes", "str"):
+        source, numbers, key = _with_numbers(source, key, value, wanted, given, scale)
     (heads, log2), values, keys = _load(client, "hash", source, key, value, given, scale, log2, progress)
-    name = keys if key_type is None else _key_name(key_type)
+    name = wanted or (numbers.name if numbers is not None and numbers.name != "u8" else keys)
     return cls(client, _native.WalkHash.open(client._native, heads, log2), name, values)
 
 
@@ -259,7 +368,7 @@ def _of_arrays(
         raise BadInput(f"values are numbers, and not {packed.name}")
     laid = np.ascontiguousarray(_fitted(values, packed), packed.dtype)
     raw = laid.view(np.uint8) if len(laid) else np.empty(0, np.uint8)
-    handle = _native.walk_load_arrays(native, kind, _keys(keys), raw, packed.bytes, log2, progress)
+    handle = _native.walk_load_arrays(native, kind, Keys().pack_array(keys), raw, packed.bytes, log2, progress)
     return handle, packed, "int"
 
 
