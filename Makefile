@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release test-wheel lint clean rust venv binary package \
+.PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release publish-check test-wheel lint clean rust venv binary package \
 	tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -178,6 +178,10 @@ deb: binary
 ## release Leaves wheel, Debian package, sources, parts (SBOM), provenance and sums in dist/VERSION; uploads nothing
 release: wheel deb
 	@tools/release $(VERSION) "$$(ls -t dist/memlift-$(VERSION)-*.whl | head -1)" dist/memlift_$(VERSION)_*.deb
+
+## publish-check Packs and builds every crate as a registry would; needs a network, publishes nothing
+publish-check: rust
+	$(CARGO) publish --workspace --dry-run
 
 ## test-wheel Installs the newest wheel into an environment of its own and uses each verb, without Rust or this folder
 test-wheel: venv
