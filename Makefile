@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel install test-wheel lint clean rust venv binary package \
+.PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release publish-check test-wheel lint clean rust venv binary package \
 	tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -155,23 +155,33 @@ package: venv
 wheel: venv binary
 	@rm -rf $(WHEEL_DATA) && mkdir -p $(WHEEL_SCRIPTS) $(WHEEL_DATA)/data dist
 	@$(call installed,$(WHEEL_SCRIPTS),$(WHEEL_DATA)/data)
+	@$(MEMLIFT) man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
+	@install -d $(WHEEL_DATA)/data/share/bash-completion/completions && \
+		$(MEMLIFT) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
 	@cd $(PYTHON_CRATE) && $(VENV_PYTHON) -m maturin build --release --strip --out $(CURDIR)/dist; \
 		status=$$?; rm -rf $(CURDIR)/$(WHEEL_DATA); exit $$status
 	@ls -l dist/*.whl
 
-## install Copies the command, libraries, headers and completions below PREFIX (/usr/local); DESTDIR is respected
+## install Copies the command, libraries, headers, manual pages, completions and units below PREFIX (/usr/local); DESTDIR is respected
 PREFIX ?= /usr/local
 install: binary
-	@$(call installed,$(DESTDIR)$(PREFIX)/bin,$(DESTDIR)$(PREFIX))
-	@install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
-		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: memlift' 'Description: memory work, lifted off the core' "Version: $(VERSION)" \
-		'Libs: -L$${prefix}/lib/memlift -Wl,-rpath,$${prefix}/lib/memlift -lmemlift_c' 'Cflags: -I$${prefix}/include/memlift' \
-		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/memlift.pc
-	@$(MEMLIFT) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memlift
-	@$(MEMLIFT) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_memlift
-	@$(MEMLIFT) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memlift.fish
-	@echo "installed below $(DESTDIR)$(PREFIX)"
+	@tools/install $(CARGO_TARGET_DIR)/release $(PREFIX) $(VERSION) $(DESTDIR)
+
+## uninstall Removes what `make install` copied below PREFIX, and nothing else
+uninstall:
+	@tools/install --remove $(PREFIX) $(DESTDIR)
+
+## deb     Leaves a Debian package in dist/
+deb: binary
+	@tools/deb $(CARGO_TARGET_DIR)/release $(VERSION) dist
+
+## release Leaves wheel, Debian package, sources, parts (SBOM), provenance and sums in dist/VERSION; uploads nothing
+release: wheel deb
+	@tools/release $(VERSION) "$$(ls -t dist/memlift-$(VERSION)-*.whl | head -1)" dist/memlift_$(VERSION)_*.deb
+
+## publish-check Packs and builds every crate as a registry would; needs a network, publishes nothing
+publish-check: rust
+	$(CARGO) publish --workspace --dry-run
 
 ## test-wheel Installs the newest wheel into an environment of its own and uses each verb, without Rust or this folder
 test-wheel: venv

@@ -4,21 +4,29 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Command, FromArgMatches};
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
-/// Parses the arguments of this process.
+/// Parses the arguments of this process by `command`, which is that of `Arguments`.
 ///
 /// # Errors
 ///
 /// The exit code, where there is nothing more to do: help was printed, or the error was.
-pub fn parse<Arguments: Parser>() -> Result<Arguments, ExitCode> {
-    Arguments::try_parse().map_err(|error| {
+pub fn parse<Arguments: FromArgMatches>(command: Command) -> Result<Arguments, ExitCode> {
+    let mut whole = command.clone();
+    command.try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
         // Help and version are errors to clap, with exit code 0.
         if !error.use_stderr() {
             let _ = error.print();
             return ExitCode::SUCCESS;
+        }
+        let error = error.format(&mut whole);
+        let own = std::env::args_os().skip(1).take_while(|word| word != "--");
+        if own.into_iter().any(|word| word == "--json") {
+            failure::say_json(true);
+            let text = error.render().to_string();
+            return Failure::Usage(text.trim_start_matches("error: ").trim_end().to_owned()).exit();
         }
         let _ = write!(io::stderr(), "memlift: {}", error.render());
         ExitCode::from(Failure::Usage(String::new()).exit_code())

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a command ends when it does not succeed: one line that says what to do, and an exit code.
 //!
+//! - **JSON** after [`say_json`] the line is an object: `{"error": {"kind": …, "exit_code": …, "message": …}}`
 //! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
 
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Errors are printed as JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// Prints errors as JSON from now on, as `--json` asks.
+pub fn say_json(json: bool) {
+    JSON.store(json, Ordering::Relaxed);
+}
 
 /// Reason why a command did not succeed.
 #[derive(Debug)]
@@ -41,9 +51,20 @@ impl Failure {
 
     /// Says it on standard error; returns the exit code of the command.
     pub fn exit(&self) -> ExitCode {
-        if !matches!(self, Self::NobodyReads) {
-            let _ = writeln!(io::stderr(), "memlift: error: {self}");
-        }
+        let kind = match self {
+            Self::NobodyReads => return ExitCode::from(self.exit_code()),
+            Self::Failed(_) => "failed",
+            Self::Usage(_) => "usage",
+            Self::Unavailable(_) => "unavailable",
+        };
+        let line = if JSON.load(Ordering::Relaxed) {
+            let exit_code = self.exit_code();
+            serde_json::json!({ "error": { "kind": kind, "exit_code": exit_code, "message": self.to_string() } })
+                .to_string()
+        } else {
+            format!("memlift: error: {self}")
+        };
+        let _ = writeln!(io::stderr(), "{line}");
         ExitCode::from(self.exit_code())
     }
 

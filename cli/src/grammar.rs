@@ -34,6 +34,9 @@ pub enum Command {
         /// Where a pool would be: its folder is asked what it can promise
         #[arg(long, value_name = "FOLDER", default_value = ".")]
         path: PathBuf,
+        /// Print the commands that it suggests, as a script
+        #[arg(long)]
+        fix: bool,
     },
     /// Measure this machine (about a second) and keep the result on disk
     Calibrate,
@@ -121,6 +124,11 @@ pub enum Command {
         /// The verb of settings
         #[command(subcommand)]
         verb: ConfigVerb,
+    },
+    /// Write manual pages into a folder
+    Man {
+        /// Folder that the pages are written into; it is made if it is not there
+        folder: PathBuf,
     },
     /// Print completions for a shell
     Completions {

@@ -13,6 +13,7 @@ mod dropin;
 mod explain;
 mod exposition;
 mod grammar;
+mod help;
 mod http;
 mod job;
 mod lab;
@@ -31,7 +32,6 @@ mod top;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::CommandFactory;
 use memlift_cli::{failure, output, print, probe, size};
 
 use failure::Failure;
@@ -42,11 +42,23 @@ fn main() -> ExitCode {
     if let Some(code) = probe::child_main() {
         return code;
     }
-    let arguments: Arguments = match memlift_cli::arguments::parse() {
+    // `memlift help SERVICE`: services are no verbs.
+    let words: Vec<_> = std::env::args().skip(1).take(3).collect();
+    if let [help, service] = words.as_slice()
+        && help == "help"
+        && let Some(page) = help::page(service)
+    {
+        return match print::line(&page) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.exit(),
+        };
+    }
+    let arguments: Arguments = match memlift_cli::arguments::parse(help::command()) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
     let json = arguments.json;
+    failure::say_json(json);
     let programs = match &arguments.command {
         Command::Run(args) => Some(run::run(args, json)),
         Command::Record(args) => Some(record::run(args, json)),
@@ -65,13 +77,14 @@ fn main() -> ExitCode {
 
 fn verb(command: Command, json: bool) -> Result<(), Failure> {
     match command {
-        Command::Doctor { path } => doctor::run(&path, json),
+        Command::Doctor { path, fix } => doctor::run(&path, fix, json),
         Command::Config { verb: ConfigVerb::Show } => config::show(json),
         Command::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "memlift", &mut text);
+            clap_complete::generate(shell, &mut help::command(), "memlift", &mut text);
             print::line(String::from_utf8_lossy(&text).trim_end())
         }
+        Command::Man { folder } => help::manuals(&folder),
         Command::Dropin { verb } => dropin::run(verb, json),
         Command::Node(args) => node::run(&args, json),
         Command::Map { verb } => map::run(verb, json),

@@ -116,8 +116,47 @@ fn usage_errors_have_their_code_and_style() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    assert!(succeeds(&["--help"]).contains("Exit codes"));
+    let help = succeeds(&["--help"]);
+    assert!(help.contains("Exit codes") && help.starts_with("Memory work lifted off the core"), "{help}");
+    for service in ["ipc", "transform", "persist", "traverse", "zmem", "devices"] {
+        assert!(help.contains(&format!("({service})")), "{service}: {help}");
+        let page = succeeds(&["help", service]);
+        assert!(page.contains("Guide: docs/guides/") && page.starts_with(service), "{page}");
+    }
+    assert!(succeeds(&["help", "doctor"]).contains("--path"));
     assert_eq!(succeeds(&["--version"]).trim(), format!("memlift {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    for (arguments, code, kind) in [
+        (&["--json", "pool", "info", "/nowhere/at.pool"][..], 3, "unavailable"),
+        (&["pool", "info", "--json", "/nowhere/at.pool"], 3, "unavailable"),
+        (&["--json", "explain", "nobody"], 2, "usage"),
+        (&["--json", "dropin"], 2, "usage"),
+        (&["pool", "create", "--json", "--what"], 2, "usage"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        let error: Value = serde_json::from_slice(&output.stderr).expect("one JSON document");
+        assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&kind.into(), &code.into()), "{error}");
+        assert!(error["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{error}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    // What belongs to the program is the program's.
+    let output = run(&["run", "--memory", "1", "--", "true", "--json"]);
+    assert!(text(&output.stderr).starts_with("memlift: error: "), "{}", text(&output.stderr));
+}
+
+#[test]
+fn every_verb_has_a_manual_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let man = folder.path().join("man1");
+    succeeds(&["man", man.to_str().expect("a plain name")]);
+    for page in ["memlift", "memlift-run", "memlift-pool-serve", "memlift-dropin-enable", "memlift-node"] {
+        let text = std::fs::read_to_string(man.join(format!("{page}.1"))).expect(page);
+        assert!(text.contains(".SH NAME") && text.contains(page), "{page}");
+    }
 }
 
 #[test]
@@ -155,6 +194,7 @@ fn doctor_reports_every_section() {
         "Intel DSA",
         "calibration",
         "Python",
+        "verdict",
     ] {
         assert!(report.contains(wanted), "{wanted}: {report}");
     }
@@ -168,6 +208,22 @@ fn doctor_reports_every_section() {
             assert!(matches!(check["state"].as_str(), Some("usable" | "absent" | "broken")), "{check}");
         }
     }
+}
+
+#[test]
+fn doctor_has_a_verdict_for_each_service_and_prints_its_commands() {
+    let document = json(&["doctor", "--json"]);
+    for service in ["ipc", "transform", "persist", "traverse", "zmem"] {
+        let verdict = document["verdicts"][service]["verdict"].as_str();
+        assert!(matches!(verdict, Some("ready" | "works with limits" | "not here")), "{service}: {verdict:?}");
+    }
+    let output = memlift(&["doctor", "--json"]).env("MEMLIFT_DISABLE", "memfd_seal").output().expect("starts");
+    let masked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(masked["verdicts"]["ipc"]["verdict"], "not here");
+    let script = succeeds(&["doctor", "--fix"]);
+    assert!(script.lines().all(|line| !line.contains('→')) && script.starts_with("# "), "{script}");
+    let mut shell = Command::new("sh");
+    assert!(shell.args(["-n", "-c", &script]).status().expect("a shell").success(), "{script}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub use memlift_zmem as zmem;
 
 /// The README's Rust is compiled and run as it stands there.
 #[cfg(all(doctest, feature = "ipc"))]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 /// The former name of what is in [`ground`], [`place`] and [`offload`] now.

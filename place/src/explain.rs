@@ -115,9 +115,9 @@ pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: Cach
     } else {
         match (synchronous, candidates.iter().find(|c| c.executor == temporal)) {
             (Some(best), Some(plain)) if best.executor != temporal => format!(
-                "{:.0} ns predicted, {:.2} times as fast as an ordinary copy; another must look {:.0} % faster to \
+                "{} predicted, {:.2} times as fast as an ordinary copy; another must look {:.0} % faster to \
                  replace it",
-                best.predicted_ns,
+                duration(best.predicted_ns),
                 plain.predicted_ns / best.predicted_ns.max(1.0),
                 (1.0 - SWITCH_BELOW) * 100.0
             ),
@@ -156,4 +156,16 @@ fn routine(opcode: Opcode) -> Routine {
         Opcode::STRIDED_COPY => Routine::Strided,
         _ => Routine::Copy,
     }
+}
+
+/// A time for people: three digits and a unit.
+fn duration(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ..1e3 => (ns, "ns"),
+        1e3..1e6 => (ns / 1e3, "µs"),
+        1e6..1e9 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
 }

@@ -94,6 +94,9 @@ pub fn load(path: Option<&Path>, isa: Isa) -> Loaded {
         Ok(path) => path,
         Err(error) => return builtin(error.to_string()),
     };
+    if !path.exists() {
+        return builtin(format!("this machine is not measured yet ({}); run `memlift calibrate`", path.display()));
+    }
     match read(&path, &machine, isa) {
         Ok(calibration) if !calibration.trust.trusted => Loaded::untrusted(&calibration),
         Ok(calibration) => Loaded { calibration, origin: Origin::File { path } },

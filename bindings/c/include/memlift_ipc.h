@@ -96,6 +96,56 @@ int memlift_call_array(const memlift_client *client, const char *operation, cons
  * returns a dict, a list or a number answers with a value. */
 int memlift_answer_array(const memlift_answer *answer, memlift_array *array);
 
+/* ---- values ---- */
+
+/* What a Python process sent or answered that is no array: numbers, text, lists, dicts, nested as there. Valid as long as its answer
+ * or request; copy it freely. Its bytes are checked where they are used: MEMLIFT_CORRUPT. */
+typedef struct memlift_value {
+    const void *message;
+    uint64_t bytes;
+    uint64_t at;
+    uint64_t left;
+    uint32_t depth;
+    uint32_t reserved;
+} memlift_value;
+
+enum memlift_value_kind {
+    MEMLIFT_VALUE_NONE = 0,
+    MEMLIFT_VALUE_BOOL = 1,
+    MEMLIFT_VALUE_INT = 2,
+    MEMLIFT_VALUE_FLOAT = 3,
+    MEMLIFT_VALUE_COMPLEX = 4,
+    MEMLIFT_VALUE_TEXT = 5,    /* str, as UTF-8 */
+    MEMLIFT_VALUE_BYTES = 6,   /* bytes, bytearray */
+    MEMLIFT_VALUE_LIST = 7,    /* list, tuple, set, frozenset */
+    MEMLIFT_VALUE_DICT = 8,
+    MEMLIFT_VALUE_ARRAY = 9,   /* a numpy array, or one element */
+    MEMLIFT_VALUE_SPECIAL = 10 /* something that has a class of its own: its text is its name ("dataclass", "pandas.frame"), its one
+                                  child what it is made of (docs/formats/values.md) */
+};
+
+/* The value of an answer or of a request. MEMLIFT_BAD_ARGUMENT: it is an array or bytes; memlift_answer_array describes those. */
+int memlift_answer_value(const memlift_answer *answer, memlift_value *value);
+/* enum memlift_value_kind */
+int memlift_value_kind(const memlift_value *value, uint32_t *kind);
+/* How many values a list has, or entries a dict; 0 of others, 1 of a special. */
+int memlift_value_count(const memlift_value *value, uint64_t *count);
+/* The first value in a list, dict or special. A dict has key, value, key, value. MEMLIFT_NO_OBJECT: it is empty. */
+int memlift_value_first(const memlift_value *value, memlift_value *first);
+/* Becomes the next value of the same list or dict. MEMLIFT_NO_OBJECT: it was the last one. Takes as long as what is in it is large. */
+int memlift_value_next(memlift_value *value);
+/* The value of a key of a dict that is text. MEMLIFT_NO_OBJECT: the dict has no such key. */
+int memlift_value_get(const memlift_value *value, const char *key, memlift_value *found);
+/* A whole number of 64 bits, or a bool as 0 or 1. MEMLIFT_BAD_ARGUMENT: it is something else, or larger. */
+int memlift_value_int(const memlift_value *value, int64_t *number);
+/* A float, or a whole number that a double is equal to. */
+int memlift_value_double(const memlift_value *value, double *number);
+/* Where text or bytes lie; not ended by a zero. The name of a special. */
+int memlift_value_text(const memlift_value *value, const char **start, uint64_t *bytes);
+/* Describes an array in C order, little-endian; its data lies in the answer or request. Kinds besides those of calls: 'm' and 'M' times,
+ * 'S' bytes, 'U' text of 4 bytes a character, 'V' records. */
+int memlift_value_array(const memlift_value *value, memlift_array *array);
+
 /* ---- jobs ---- */
 
 /* Sends a call. */
@@ -214,6 +264,8 @@ const void *memlift_request_data(const memlift_request *request);
 uint64_t memlift_request_bytes(const memlift_request *request);
 /* Describes a request, as memlift_answer_array an answer; its data lies in the request. */
 int memlift_request_array(const memlift_request *request, memlift_array *array);
+/* Its value, as memlift_answer_value an answer's. */
+int memlift_request_value(const memlift_request *request, memlift_value *value);
 /* User that its client runs as, as the kernel said when it connected. */
 uint32_t memlift_request_uid(const memlift_request *request);
 /* So much of total is done, for whoever asks while the handler runs (memlift_job_state); two stores. */

@@ -58,6 +58,33 @@ impl CArray {
     }
 }
 
+impl CArray {
+    /// Describes elements of a numpy type; `None` if a shape has more dimensions than fit, or does not say so many bytes.
+    pub(crate) fn described(
+        data: *const u8,
+        bytes: u64,
+        kind: u8,
+        element_bytes: u32,
+        shape: &[u64],
+    ) -> Option<CArray> {
+        let elements = shape.iter().try_fold(1u64, |product, count| product.checked_mul(*count))?;
+        if shape.len() > DIMENSIONS_MAX || elements.checked_mul(element_bytes.into())? != bytes {
+            return None;
+        }
+        let mut array = CArray {
+            data: data.cast(),
+            bytes,
+            kind: kind.into(),
+            element_bytes,
+            dimensions: shape.len() as u32,
+            reserved: 0,
+            shape: [0; DIMENSIONS_MAX],
+        };
+        array.shape[..shape.len()].copy_from_slice(shape);
+        Some(array)
+    }
+}
+
 /// Describes an array of the caller's for the service.
 fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
     let array = given(array, "array")?;

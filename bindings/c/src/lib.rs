@@ -38,6 +38,8 @@ pub mod stream;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod transact;
 #[expect(unsafe_code, reason = "exports a C interface")]
+pub mod value;
+#[expect(unsafe_code, reason = "exports a C interface")]
 pub mod walk;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod zmem;

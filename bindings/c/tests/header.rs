@@ -69,6 +69,7 @@ fn every_function_is_declared_defined_and_exported() {
         "serve",
         "stream",
         "transact",
+        "value",
         "walk",
         "zmem",
     ] {

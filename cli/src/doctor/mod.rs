@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift doctor`: what this machine offers, what memlift makes of it, and what to do about the rest.
 //!
-//! - **Flow** one file per section, each gives [`Check`]s ─▶ text or JSON
+//! - **Flow** one file per section, each gives [`Check`]s ─▶ a [`Verdict`] for each service ─▶ text ([`page`]) or JSON
 //! - **Exit** 0 when everything that memlift needs is there; 1 when something it needs is not (✗). What is merely
 //!   absent (–) has a fallback.
 
@@ -11,6 +11,7 @@ mod dsa;
 mod facilities;
 mod ipc;
 mod memory;
+mod page;
 mod persist;
 mod python;
 mod transform;
@@ -19,6 +20,8 @@ mod traverse;
 use std::path::Path;
 
 use serde_json::{Value, json};
+
+use page::Page;
 
 use crate::failure::Failure;
 use crate::{calibrate, print};
@@ -41,12 +44,24 @@ pub struct Check {
     what: String,
     found: String,
     advice: Option<String>,
+    weight: Weight,
+}
+
+/// Meaning of an absent subject for its service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weight {
+    /// The service does all that it does, as it should.
+    Extra,
+    /// It does less, or is slower.
+    Limit,
+    /// It cannot be used.
+    Need,
 }
 
 impl Check {
     /// A check that found its subject.
     pub fn usable(what: &str, found: impl Into<String>) -> Self {
-        Self { state: State::Usable, what: what.to_owned(), found: found.into(), advice: None }
+        Self { state: State::Usable, what: what.to_owned(), found: found.into(), advice: None, weight: Weight::Limit }
     }
 
     /// A check that did not find its subject, which is no fault.
@@ -65,6 +80,16 @@ impl Check {
         self
     }
 
+    /// Marks a subject without which the service is whole: other programs, devices.
+    pub fn extra(self) -> Self {
+        Self { weight: Weight::Extra, ..self }
+    }
+
+    /// Marks a subject without which the service cannot be used.
+    pub fn needed(self) -> Self {
+        Self { weight: Weight::Need, ..self }
+    }
+
     fn json(&self) -> Value {
         let state = match self.state {
             State::Usable => "usable",
@@ -75,8 +100,8 @@ impl Check {
     }
 }
 
-/// Prints the report.
-pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
+/// Prints the report, or with `fixes` the commands that it suggests.
+pub fn run(folder: &Path, fixes: bool, as_json: bool) -> Result<(), Failure> {
     let engine = calibrate::open().map_err(|failure| failure.to_string());
     let sections: Vec<(&str, Vec<Check>)> = vec![
         ("cpu", cpu::checks(&engine)),
@@ -92,6 +117,7 @@ pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
         ("calibration", calibration::checks(&engine)),
         ("Python", python::checks()),
     ];
+    let verdicts = verdicts(&sections);
     let broken: Vec<&str> = sections
         .iter()
         .flat_map(|(_, checks)| checks)
@@ -105,9 +131,15 @@ pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
                 json!({ "section": name, "checks": checks.iter().map(Check::json).collect::<Vec<_>>() })
             })
             .collect();
-        print::json(&json!({ "memlift": env!("CARGO_PKG_VERSION"), "sections": sections }))?;
+        let verdicts: serde_json::Map<String, Value> =
+            verdicts.iter().map(|verdict| (verdict.service.to_owned(), verdict.json())).collect();
+        let version = env!("CARGO_PKG_VERSION");
+        print::json(&json!({ "memlift": version, "sections": sections, "verdicts": verdicts }))?;
+    } else if fixes {
+        print::line(&commands(&sections))?;
     } else {
-        print::line(&text(&sections))?;
+        let page = Page::of_terminal();
+        print::line(&format!("{}\n\n{}", page.sections(&sections), page.verdicts(&verdicts)))?;
     }
     if broken.is_empty() {
         return Ok(());
@@ -118,26 +150,71 @@ pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
     )))
 }
 
-fn text(sections: &[(&str, Vec<Check>)]) -> String {
-    let width = sections.iter().flat_map(|(_, checks)| checks).map(|check| check.what.chars().count()).max();
-    let width = width.unwrap_or(0);
-    let mut lines = Vec::new();
-    for (name, checks) in sections {
-        if !lines.is_empty() {
-            lines.push(String::new());
+/// Services that have a verdict, which are sections too.
+const SERVICES: [&str; 5] = ["ipc", "transform", "persist", "traverse", "zmem"];
+
+/// Usefulness of a service on this machine.
+#[derive(Debug)]
+struct Verdict {
+    service: &'static str,
+    state: State,
+    /// The first thing that is missing, and what to do about it.
+    reason: Option<(String, Option<String>)>,
+}
+
+impl Verdict {
+    fn words(&self) -> &'static str {
+        match self.state {
+            State::Usable => "ready",
+            State::Absent => "works with limits",
+            State::Broken => "not here",
         }
-        lines.push((*name).to_owned());
-        for check in checks {
-            let mark = match check.state {
-                State::Usable => '✓',
-                State::Absent => '–',
-                State::Broken => '✗',
-            };
-            let padding = " ".repeat(width - check.what.chars().count());
-            lines.push(format!("  {mark} {}{padding}  {}", check.what, check.found).trim_end().to_owned());
-            if let Some(advice) = &check.advice {
-                lines.push(format!("    {}  → {advice}", " ".repeat(width)));
-            }
+    }
+
+    fn json(&self) -> Value {
+        let (missing, advice) = self.reason.clone().unzip();
+        json!({ "verdict": self.words(), "missing": missing, "advice": advice.flatten() })
+    }
+}
+
+fn verdicts(sections: &[(&str, Vec<Check>)]) -> Vec<Verdict> {
+    let of_service = |service: &'static str| {
+        let checks = sections.iter().find(|(name, _)| *name == service).map_or(&[][..], |(_, checks)| checks);
+        let gravity = |check: &Check| match (check.state, check.weight) {
+            (State::Usable, _) | (State::Absent, Weight::Extra) => 0,
+            (State::Absent, Weight::Limit) => 1,
+            (State::Absent, Weight::Need) | (State::Broken, _) => 2,
+        };
+        // Sessions stand on facilities of the kernel.
+        let facilities = sections.iter().filter(|(name, _)| service == "ipc" && *name == "kernel facilities");
+        let broken = facilities.flat_map(|(_, checks)| checks).filter(|check| check.state == State::Broken);
+        let checks: Vec<&Check> = checks.iter().chain(broken).collect();
+        let worst = checks.iter().map(|check| gravity(check)).max().unwrap_or(0);
+        let state = [State::Usable, State::Absent, State::Broken][worst];
+        let first = checks.iter().find(|check| worst > 0 && gravity(check) == worst);
+        let reason = first.map(|check| (format!("{}: {}", check.what, check.found), check.advice.clone()));
+        Verdict { service, state, reason }
+    };
+    SERVICES.map(of_service).into()
+}
+
+/// The commands among the suggestions, as a script.
+fn commands(sections: &[(&str, Vec<Check>)]) -> String {
+    const PROGRAMS: [&str; 7] = ["memlift ", "apt ", "sysctl ", "mount ", "modprobe ", "accel-config ", "ulimit "];
+    let mut lines = vec!["# Suggestions of memlift doctor; read them, then run those that you want.".to_owned()];
+    for check in sections.iter().flat_map(|(_, checks)| checks).filter(|check| check.state != State::Usable) {
+        let Some(advice) = &check.advice else { continue };
+        let advice = advice.trim_start_matches("optional: ").trim_start_matches("optional, as root: ");
+        let is_command = PROGRAMS.iter().any(|program| advice.starts_with(program)) || advice.starts_with("echo ");
+        lines.push(format!("# {}: {}", check.what, check.found));
+        // A sentence behind the command is a comment.
+        let (command, rest) = advice.split_once(" takes ").unwrap_or((advice, ""));
+        let (command, rest) = command.split_once(", as root").unwrap_or((command, rest));
+        let (command, rest) = command.split_once(';').unwrap_or((command, rest));
+        match (is_command, rest.trim()) {
+            (true, "") => lines.push(command.to_owned()),
+            (true, rest) => lines.push(format!("{command}  # {rest}")),
+            (false, _) => lines.push(format!("#   {advice}")),
         }
     }
     lines.join("\n")
@@ -148,14 +225,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_state_and_advice() {
-        let checks = vec![
-            Check::usable("memory", "4 GiB"),
-            Check::absent("huge pages", "none").advise("sysctl vm.nr_hugepages=512"),
+    fn a_verdict_names_the_worst_of_what_is_missing() {
+        let sections = vec![
+            ("ipc", vec![Check::usable("names", "work"), Check::absent("rival", "none").extra()]),
+            (
+                "persist",
+                vec![Check::absent("a", "first").advise("do this"), Check::absent("b", "second")],
+            ),
+            ("zmem", vec![Check::absent("c", "slow"), Check::absent("d", "gone").needed().advise("build it")]),
         ];
-        assert_eq!(
-            text(&[("memory", checks)]),
-            "memory\n  ✓ memory      4 GiB\n  – huge pages  none\n                → sysctl vm.nr_hugepages=512"
-        );
+        let said: Vec<_> = verdicts(&sections)
+            .into_iter()
+            .map(|verdict| (verdict.service, verdict.words(), verdict.reason))
+            .collect();
+        assert_eq!(said[0], ("ipc", "ready", None));
+        assert_eq!(said[1].1, "ready", "nothing is known against it");
+        let reason = Some(("a: first".to_owned(), Some("do this".to_owned())));
+        assert_eq!(said[2], ("persist", "works with limits", reason));
+        let reason = Some(("d: gone".to_owned(), Some("build it".to_owned())));
+        assert_eq!(said[4], ("zmem", "not here", reason));
+    }
+
+    #[test]
+    fn suggestions_become_a_script() {
+        let checks = vec![
+            Check::absent("clang", "not found").advise("apt install clang"),
+            Check::absent("calibration", "built-in").advise("memlift calibrate takes a second and helps"),
+            Check::absent("guarantee", "a file in memory").advise("put pools on a disk"),
+            Check::usable("libz", "there").advise("memlift dropin check PROGRAM says who uses it"),
+        ];
+        let script = commands(&[("all", checks)]);
+        let run: Vec<&str> = script.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(run, ["apt install clang", "memlift calibrate  # a second and helps"]);
+        assert!(script.contains("#   put pools on a disk") && !script.contains("PROGRAM"));
     }
 }

@@ -112,7 +112,7 @@ fn devices(folder: &Path) -> Vec<Check> {
         return vec![Check::absent(
             "persistent memory",
             "no region in /sys/bus/nd/devices: pools are files on a disk, which is what they are made for",
-        )];
+        ).extra()];
     }
     let eadr = regions.iter().all(|(_, domain)| domain == "cpu_cache");
     let all: Vec<String> = regions
@@ -122,7 +122,7 @@ fn devices(folder: &Path) -> Vec<Check> {
     let caches = if eadr {
         Check::usable("eADR", "caches are flushed when power fails: no write-back, a fence is enough")
     } else {
-        Check::absent("eADR", "no: lines are written back before each fence")
+        Check::absent("eADR", "no: lines are written back before each fence").extra()
     };
     vec![Check::usable("persistent memory", all.join(", ")), caches]
 }

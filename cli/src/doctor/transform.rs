@@ -60,7 +60,7 @@ fn library(dropin: Dropin, name: &str, package: &str) -> Check {
         Ok(one) if one.ratio() >= check::HELPS => {
             Check::usable(name, found).advise("memlift dropin check PROGRAM says who uses it")
         }
-        _ => Check::absent(name, found),
+        _ => Check::absent(name, found).extra(),
     }
 }
 
@@ -83,6 +83,7 @@ fn ktls() -> Check {
         "kTLS",
         "not in this kernel, or its module `tls` is not loaded: records are sealed by OpenSSL",
     )
+    .extra()
 }
 
 fn resctrl() -> Check {
@@ -90,7 +91,8 @@ fn resctrl() -> Check {
     match (Path::new("/sys/fs/resctrl/info").is_dir(), filesystems.contains("resctrl")) {
         (true, _) => Check::usable("resctrl", "the kernel tells how much of the cache is used"),
         (false, true) => Check::absent("resctrl", "offered and not mounted: the cache is sampled instead")
+            .extra()
             .advise("mount -t resctrl resctrl /sys/fs/resctrl, as root"),
-        (false, false) => Check::absent("resctrl", "not in this kernel: the cache is sampled instead"),
+        (false, false) => Check::absent("resctrl", "not in this kernel: the cache is sampled instead").extra(),
     }
 }

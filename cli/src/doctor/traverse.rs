@@ -148,6 +148,7 @@ fn clang() -> Check {
     let names = ["clang", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14"];
     let Some(found) = find(&names) else {
         return Check::absent("clang", "not found: programs in Python and Rust need none, those in C do")
+            .extra()
             .advise("apt install clang");
     };
     let targets =
@@ -156,7 +157,7 @@ fn clang() -> Check {
     if String::from_utf8_lossy(&targets).lines().any(|line| line.trim_start().starts_with("bpf")) {
         return Check::usable("clang", format!("{shown} compiles programs in C (-target bpf)"));
     }
-    Check::absent("clang", format!("{shown} has no target bpf")).advise("apt install clang")
+    Check::absent("clang", format!("{shown} has no target bpf")).extra().advise("apt install clang")
 }
 
 /// Checks that the kernel would take a switch.
@@ -172,10 +173,10 @@ fn switch() -> Check {
             Check::usable("switch (XDP)", "this kernel has BPF, and this user may load it (feature `xdp`)")
         }
         (true, false) => {
-            Check::absent("switch (XDP)", "needs root: nodes send walks on to each other without it")
+            Check::absent("switch (XDP)", "needs root: nodes send walks on to each other without it").extra()
         }
         (false, _) => {
-            Check::absent("switch (XDP)", "this kernel has no BPF: nodes send walks on to each other")
+            Check::absent("switch (XDP)", "this kernel has no BPF: nodes send walks on to each other").extra()
         }
     }
 }
@@ -189,7 +190,9 @@ fn others() -> Vec<Check> {
     ];
     let check = |(name, package, use_of): (&str, &str, &str)| match find(&[name]) {
         Some(found) => Check::usable(name, format!("{}: {use_of}", found.display())),
-        None => Check::absent(name, format!("not found: {use_of}")).advise(format!("apt install {package}")),
+        None => Check::absent(name, format!("not found: {use_of}"))
+            .extra()
+            .advise(format!("apt install {package}")),
     };
     all.map(check).into()
 }

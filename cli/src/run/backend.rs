@@ -64,6 +64,7 @@ pub fn checks() -> Vec<Check> {
     let library = match memlift_cli::libraries::preload() {
         Some(path) => Check::usable("library for programs", path.display().to_string()),
         None => Check::absent("library for programs", "libmemlift_preload.so is not here")
+            .needed()
             .advise("cargo build --release -p memlift-preload"),
     };
     let faults = match Mechanism::available(false) {
@@ -81,7 +82,7 @@ pub fn checks() -> Vec<Check> {
     };
     let kernel = match kernel::find() {
         Ok(group) => Check::usable("kernel backend", group.folder.display().to_string()),
-        Err(why) => Check::absent("kernel backend", why),
+        Err(why) => Check::absent("kernel backend", why).extra(),
     };
     vec![library, faults, filter, kernel]
 }

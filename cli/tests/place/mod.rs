@@ -39,6 +39,12 @@ fn library() -> &'static Path {
                 "memlift-preload",
                 "-p",
                 "memlift-tap",
+                "-p",
+                "memlift-c",
+                "-p",
+                "memlift-zlib",
+                "-p",
+                "memlift-openssl",
             ])
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         cargo.env("CARGO_TARGET_DIR", folder.parent().expect("the target folder"));
@@ -55,6 +61,11 @@ impl Place {
     /// A registry of its own, so that tests do not see each other.
     pub fn new() -> Place {
         Place { folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    /// The folder that holds everything that was built.
+    pub fn built(&self) -> PathBuf {
+        library().to_owned()
     }
 
     pub fn memlift(&self, arguments: &[&str]) -> Command {

@@ -14,8 +14,9 @@ mod whatif;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use memlift_bench::{Options, TourOptions};
-use memlift_cli::failure::Failure;
+use memlift_cli::failure::{self, Failure};
 
 use grammar::{Arguments, Command};
 
@@ -27,10 +28,11 @@ fn main() -> ExitCode {
     if let Some(code) = memlift_bench::child() {
         return code;
     }
-    let arguments: Arguments = match memlift_cli::arguments::parse() {
+    let arguments: Arguments = match memlift_cli::arguments::parse(Arguments::command()) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
+    failure::say_json(arguments.json);
     match verb(arguments.command, arguments.json) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.exit(),

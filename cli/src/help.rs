@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Help by service: the list of verbs in groups, a page for each service, and manual pages.
+//!
+//! - **Flow** [`command`] ─▶ clap, with the groups in the place of its list · [`page`] ─▶ `memlift help SERVICE` · [`manuals`] ─▶
+//!   `memlift man FOLDER`
+//! - **Order** each verb is in one group: a test compares them with the grammar
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+use memlift_cli::failure::Failure;
+use memlift_cli::print;
+
+use crate::grammar::Arguments;
+
+/// A group of verbs: a service, or what goes across services.
+struct Group {
+    name: &'static str,
+    /// The group's work in one sentence.
+    does: &'static str,
+    verbs: &'static [&'static str],
+    /// How programs use it, a line each.
+    faces: &'static [&'static str],
+    guide: &'static str,
+}
+
+const GROUPS: [Group; 7] = [
+    Group {
+        name: "ipc",
+        does: "Pass arrays and objects between processes at memory speed",
+        verbs: &["ipc"],
+        faces: &[
+            "Python  from memlift import Queue, Executor; memlift.ipc.Server, Client; memlift.aio",
+            "C       memlift.h: memlift_call, memlift_array",
+            "Rust    memlift::ipc",
+        ],
+        guide: "docs/guides/ipc.md",
+    },
+    Group {
+        name: "transform",
+        does: "Pack, unpack and encrypt while copying",
+        verbs: &["dropin"],
+        faces: &[
+            "any program  memlift dropin enable UNIT|COMMAND: a faster libz, AES-GCM for OpenSSL",
+            "Python       memlift.zlib, memlift.gzip, memlift.transform, memlift.codecs, memlift.web",
+            "C, Rust      memlift.h; memlift::transform",
+        ],
+        guide: "docs/guides/transform.md",
+    },
+    Group {
+        name: "persist",
+        does: "Keep objects in a file that survives crashes and power cuts",
+        verbs: &["pool"],
+        faces: &[
+            "Python  memlift.persist.open(FILE): a dict whose commits are durable",
+            "Redis   memlift pool serve FILE: strings and keys for Redis clients",
+            "C       memlift_persist.h",
+            "Rust    memlift::persist",
+        ],
+        guide: "docs/guides/persist.md",
+    },
+    Group {
+        name: "traverse",
+        does: "Keep indexes on memory nodes that walk them for their clients",
+        verbs: &["node", "map"],
+        faces: &[
+            "Python  memlift.traverse: HashMap, OrderedMap, List, walks of your own",
+            "C       memlift_traverse.h",
+            "Rust    memlift::traverse",
+        ],
+        guide: "docs/guides/traverse-python.md, traverse-cluster.md, traverse-apps.md",
+    },
+    Group {
+        name: "zmem",
+        does: "Run a program under an exact budget of memory",
+        verbs: &["run", "job"],
+        faces: &[
+            "any program  memlift run --memory 2G --spill FOLDER -- PROGRAM",
+            "Python       memlift.zmem",
+            "C            memlift_zmem.h",
+        ],
+        guide: "docs/guides/zmem.md",
+    },
+    Group {
+        name: "devices",
+        does: "Estimate what an accelerator would buy a program",
+        verbs: &["record", "whatif", "reproduce"],
+        faces: &["any program  memlift record -o FILE -- PROGRAM; memlift whatif --device dsa FILE"],
+        guide: "docs/guides/whatif.md",
+    },
+    Group {
+        name: "machine",
+        does: "See and set up all of it",
+        verbs: &["doctor", "top", "metrics", "explain", "config", "calibrate", "tour", "bench", "completions", "man"],
+        faces: &[],
+        guide: "docs/guides/command.md",
+    },
+];
+
+/// The command as clap has it, with verbs in groups.
+pub fn command() -> clap::Command {
+    let command = Arguments::command();
+    let mut list = String::new();
+    for group in &GROUPS {
+        let _ = writeln!(list, "{} ({})", group.does, group.name);
+        verbs_of(&command, group, &mut list);
+        list.push('\n');
+    }
+    command.help_template(format!(
+        "Memory work lifted off the core: copies between processes, packing, encryption, durable objects, remote indexes, memory \
+         budgets.\n\n{{usage-heading}} {{usage}}\n\n{list}  {:<12} Help of a verb, or of a service (ipc, transform, persist, traverse, \
+         zmem, devices)\n\nOptions:\n{{options}}{{after-help}}",
+        "help"
+    ))
+}
+
+fn verbs_of(command: &clap::Command, group: &Group, list: &mut String) {
+    for verb in group.verbs {
+        let about = command.find_subcommand(verb).and_then(clap::Command::get_about);
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(list, "  {verb:<12} {}", about.trim_end_matches(" (starts memlift-lab)"));
+    }
+}
+
+/// Help of a service that is no verb itself, or has more to say than its verb; `None` of anything else.
+pub fn page(service: &str) -> Option<String> {
+    let group = GROUPS.iter().find(|group| group.name == service && service != "machine")?;
+    let mut page = format!("{}: {}\n\nVerbs:\n", group.name, lower_first(group.does));
+    verbs_of(&Arguments::command(), group, &mut page);
+    let _ = write!(page, "\nFor programs:\n");
+    for face in group.faces {
+        let _ = writeln!(page, "  {face}");
+    }
+    let _ = write!(page, "\nmemlift VERB --help has the options. Guide: {}", group.guide);
+    Some(page)
+}
+
+fn lower_first(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+/// Writes a manual page for the command and each verb into a folder.
+pub fn manuals(folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder)?;
+    let mut command = command();
+    command.build();
+    write(folder, &command, "memlift")?;
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        let name = format!("memlift-{}", verb.get_name());
+        write(folder, verb, &name)?;
+        for inner in verb.get_subcommands().filter(|inner| inner.get_name() != "help") {
+            write(folder, inner, &format!("{name}-{}", inner.get_name()))?;
+        }
+    }
+    print::note(&format!("manual pages are in {}", folder.display()));
+    Ok(())
+}
+
+fn write(folder: &Path, command: &clap::Command, name: &str) -> Result<(), Failure> {
+    // The title, and the name by which `man` finds it.
+    let command = command.clone().name(name.to_owned()).version(env!("CARGO_PKG_VERSION"));
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command).manual("memlift").render(&mut text)?;
+    let path = folder.join(format!("{name}.1"));
+    fs::write(&path, text).map_err(|error| Failure::about(&error, format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_verb_is_in_one_group() {
+        let command = Arguments::command();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|group| group.verbs).copied().collect();
+        let mut there: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        grouped.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(grouped, there);
+    }
+
+    #[test]
+    fn help_fits_the_terminal_and_names_every_service() {
+        let help = command().render_help().to_string();
+        for group in &GROUPS {
+            assert!(help.contains(group.name) && help.contains(group.does), "{}: {help}", group.name);
+            assert_eq!(page(group.name).is_some(), group.name != "machine");
+        }
+        let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > 110).collect();
+        assert!(long.is_empty(), "{long:?}");
+        assert!(page("doctor").is_none());
+    }
+}
