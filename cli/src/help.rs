@@ -93,7 +93,18 @@ const GROUPS: [Group; 7] = [
     Group {
         name: "machine",
         does: "See and set up all of it",
-        verbs: &["doctor", "top", "metrics", "explain", "config", "calibrate", "tour", "bench", "completions", "man"],
+        verbs: &[
+            "doctor",
+            "top",
+            "metrics",
+            "explain",
+            "config",
+            "calibrate",
+            "tour",
+            "bench",
+            "completions",
+            "man",
+        ],
         faces: &[],
         guide: "docs/guides/command.md",
     },
@@ -109,7 +120,7 @@ pub fn command() -> clap::Command {
         list.push('\n');
     }
     command.help_template(format!(
-        "Memory work lifted off the core: copies between processes, packing, encryption, durable objects, remote indexes, memory \
+        "Memory work lifted off the core: copies between processes, packing, encryption,\ndurable objects, remote indexes, memory \
          budgets.\n\n{{usage-heading}} {{usage}}\n\n{list}  {:<12} Help of a verb, or of a service (ipc, transform, persist, traverse, \
          zmem, devices)\n\nOptions:\n{{options}}{{after-help}}",
         "help"
@@ -160,8 +171,8 @@ pub fn manuals(folder: &Path) -> Result<(), Failure> {
 }
 
 fn write(folder: &Path, command: &clap::Command, name: &str) -> Result<(), Failure> {
-    // The title, and the name by which `man` finds it.
-    let command = command.clone().name(name.to_owned()).version(env!("CARGO_PKG_VERSION"));
+    // The title, and the name by which `man` finds it. clap wants it for as long as the program runs, which is not long.
+    let command = command.clone().name(&*name.to_owned().leak()).version(env!("CARGO_PKG_VERSION"));
     let mut text = Vec::new();
     clap_mangen::Man::new(command).manual("memlift").render(&mut text)?;
     let path = folder.join(format!("{name}.1"));

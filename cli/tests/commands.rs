@@ -139,11 +139,15 @@ fn errors_are_json_where_json_is_asked_for() {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
         let error: Value = serde_json::from_slice(&output.stderr).expect("one JSON document");
-        assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&kind.into(), &code.into()), "{error}");
+        assert_eq!(
+            (&error["error"]["kind"], &error["error"]["exit_code"]),
+            (&kind.into(), &code.into()),
+            "{error}"
+        );
         assert!(error["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{error}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
-    // What belongs to the program is the program's.
+    // Arguments behind the dashes are the program's.
     let output = run(&["run", "--memory", "1", "--", "true", "--json"]);
     assert!(text(&output.stderr).starts_with("memlift: error: "), "{}", text(&output.stderr));
 }
@@ -215,9 +219,13 @@ fn doctor_has_a_verdict_for_each_service_and_prints_its_commands() {
     let document = json(&["doctor", "--json"]);
     for service in ["ipc", "transform", "persist", "traverse", "zmem"] {
         let verdict = document["verdicts"][service]["verdict"].as_str();
-        assert!(matches!(verdict, Some("ready" | "works with limits" | "not here")), "{service}: {verdict:?}");
+        assert!(
+            matches!(verdict, Some("ready" | "works with limits" | "not here")),
+            "{service}: {verdict:?}"
+        );
     }
-    let output = memlift(&["doctor", "--json"]).env("MEMLIFT_DISABLE", "memfd_seal").output().expect("starts");
+    let output =
+        memlift(&["doctor", "--json"]).env("MEMLIFT_DISABLE", "memfd_seal").output().expect("starts");
     let masked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(masked["verdicts"]["ipc"]["verdict"], "not here");
     let script = succeeds(&["doctor", "--fix"]);

@@ -72,8 +72,12 @@ fn what_is_installed_works_and_can_be_removed() {
 
     // The command, from there.
     let command = prefix.join("bin/memlift");
-    assert_eq!(runs(Command::new(&command).arg("--version")).expect("it is there").trim(), format!("memlift {VERSION}"));
-    let library = runs(Command::new(&command).args(["run", "-q", "--memory", "256M", "--", "echo", "covered"]));
+    assert_eq!(
+        runs(Command::new(&command).arg("--version")).expect("it is there").trim(),
+        format!("memlift {VERSION}")
+    );
+    let library =
+        runs(Command::new(&command).args(["run", "-q", "--memory", "256M", "--", "echo", "covered"]));
     assert_eq!(library.as_deref(), Some("covered\n"));
 
     // C, by pkg-config and by CMake.
@@ -90,7 +94,10 @@ fn what_is_installed_works_and_can_be_removed() {
         cc.args(cflags).arg(&source).args(libs).arg("-o").arg(&program);
         runs(&mut cc).expect("a C compiler");
         let mut program = Command::new(&program);
-        assert_eq!(runs(program.env("LD_LIBRARY_PATH", prefix.join("lib"))).expect("built"), format!("{VERSION}\n"));
+        assert_eq!(
+            runs(program.env("LD_LIBRARY_PATH", prefix.join("lib"))).expect("built"),
+            format!("{VERSION}\n")
+        );
     }
     let project = place.folder.path().join("project");
     std::fs::create_dir(&project).expect("made");
@@ -105,7 +112,12 @@ fn what_is_installed_works_and_can_be_removed() {
     .expect("written");
     let build = place.folder.path().join("build");
     let mut cmake = Command::new("cmake");
-    cmake.arg("-S").arg(&project).arg("-B").arg(&build).arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    cmake
+        .arg("-S")
+        .arg(&project)
+        .arg("-B")
+        .arg(&build)
+        .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
     if runs(&mut cmake).is_some() {
         runs(Command::new("cmake").arg("--build").arg(&build));
         assert_eq!(runs(&mut Command::new(build.join("p"))).expect("built"), format!("{VERSION}\n"));
@@ -139,6 +151,9 @@ fn what_is_installed_works_and_can_be_removed() {
     let mut remove = Command::new(root().join("tools/install"));
     runs(remove.args(["--remove", &shown(&prefix)]));
     assert_eq!(files(&prefix), BTreeSet::from([stranger]), "nothing else is left, and nothing else is gone");
-    let again = Command::new(root().join("tools/install")).args(["--remove", &shown(&prefix)]).output().expect("it starts");
+    let again = Command::new(root().join("tools/install"))
+        .args(["--remove", &shown(&prefix)])
+        .output()
+        .expect("it starts");
     assert_eq!(again.status.code(), Some(3), "{}", said(&again));
 }

@@ -95,7 +95,10 @@ pub fn load(path: Option<&Path>, isa: Isa) -> Loaded {
         Err(error) => return builtin(error.to_string()),
     };
     if !path.exists() {
-        return builtin(format!("this machine is not measured yet ({}); run `memlift calibrate`", path.display()));
+        return builtin(format!(
+            "this machine is not measured yet ({}); run `memlift calibrate`",
+            path.display()
+        ));
     }
     match read(&path, &machine, isa) {
         Ok(calibration) if !calibration.trust.trusted => Loaded::untrusted(&calibration),

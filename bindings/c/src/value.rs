@@ -188,7 +188,8 @@ impl CValue {
         if self.depth >= DEPTH_MAX {
             return Err(corrupt());
         }
-        let inside = CValue { at: head.end, left: head.children.saturating_sub(1), depth: self.depth + 1, ..*self };
+        let inside =
+            CValue { at: head.end, left: head.children.saturating_sub(1), depth: self.depth + 1, ..*self };
         Ok((head.children > 0).then_some(inside))
     }
 
@@ -261,7 +262,11 @@ impl CValue {
                 let number = self.number(head.body, 8)? as i64;
                 let float = number as f64;
                 // Compared as whole numbers: 2^63 is no i64.
-                if float as i128 == i128::from(number) { Ok(float) } else { Err(Fault::argument("no double is equal to the number")) }
+                if float as i128 == i128::from(number) {
+                    Ok(float)
+                } else {
+                    Err(Fault::argument("no double is equal to the number"))
+                }
             }
             _ => Err(Fault::argument("the value is no number")),
         }
@@ -305,11 +310,14 @@ impl CValue {
             shape.push(self.number(after + 2 + 8 * index, 8)?);
         }
         if fortran && shape.iter().filter(|count| **count != 1).count() > 1 {
-            return Err(Fault::argument("the array is in Fortran's order: send numpy.ascontiguousarray of it"));
+            return Err(Fault::argument(
+                "the array is in Fortran's order: send numpy.ascontiguousarray of it",
+            ));
         }
         let (data, bytes) = self.piece(after + 2 + 8 * u64::from(dimensions))?;
-        CArray::described(data, bytes, letter, element_bytes, &shape)
-            .ok_or_else(|| Fault::argument("the array has more than 8 dimensions, or is not as long as its shape says"))
+        CArray::described(data, bytes, letter, element_bytes, &shape).ok_or_else(|| {
+            Fault::argument("the array has more than 8 dimensions, or is not as long as its shape says")
+        })
     }
 }
 
@@ -392,7 +400,11 @@ pub unsafe extern "C" fn memlift_value_next(value: *mut CValue) -> c_int {
 ///
 /// `value` is null or from this library; `key` is null or a string of C; `found` is null or room for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_value_get(value: *const CValue, key: *const c_char, found: *mut CValue) -> c_int {
+pub unsafe extern "C" fn memlift_value_get(
+    value: *const CValue,
+    key: *const c_char,
+    found: *mut CValue,
+) -> c_int {
     run(|| put(found, given(value, "value")?.get(text(key, "key")?)?, "found"))
 }
 
@@ -422,7 +434,11 @@ pub unsafe extern "C" fn memlift_value_double(value: *const CValue, number: *mut
 ///
 /// `value` is null or from this library; `start` and `bytes` are null or room for one each.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_value_text(value: *const CValue, start: *mut *const c_char, bytes: *mut u64) -> c_int {
+pub unsafe extern "C" fn memlift_value_text(
+    value: *const CValue,
+    start: *mut *const c_char,
+    bytes: *mut u64,
+) -> c_int {
     run(|| {
         let (data, length) = given(value, "value")?.text()?;
         put(bytes, length, "bytes")?;

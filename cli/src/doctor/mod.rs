@@ -61,7 +61,13 @@ enum Weight {
 impl Check {
     /// A check that found its subject.
     pub fn usable(what: &str, found: impl Into<String>) -> Self {
-        Self { state: State::Usable, what: what.to_owned(), found: found.into(), advice: None, weight: Weight::Limit }
+        Self {
+            state: State::Usable,
+            what: what.to_owned(),
+            found: found.into(),
+            advice: None,
+            weight: Weight::Limit,
+        }
     }
 
     /// A check that did not find its subject, which is no fault.
@@ -200,12 +206,15 @@ fn verdicts(sections: &[(&str, Vec<Check>)]) -> Vec<Verdict> {
 
 /// The commands among the suggestions, as a script.
 fn commands(sections: &[(&str, Vec<Check>)]) -> String {
-    const PROGRAMS: [&str; 7] = ["memlift ", "apt ", "sysctl ", "mount ", "modprobe ", "accel-config ", "ulimit "];
-    let mut lines = vec!["# Suggestions of memlift doctor; read them, then run those that you want.".to_owned()];
+    const PROGRAMS: [&str; 7] =
+        ["memlift ", "apt ", "sysctl ", "mount ", "modprobe ", "accel-config ", "ulimit "];
+    let mut lines =
+        vec!["# Suggestions of memlift doctor; read them, then run those that you want.".to_owned()];
     for check in sections.iter().flat_map(|(_, checks)| checks).filter(|check| check.state != State::Usable) {
         let Some(advice) = &check.advice else { continue };
         let advice = advice.trim_start_matches("optional: ").trim_start_matches("optional, as root: ");
-        let is_command = PROGRAMS.iter().any(|program| advice.starts_with(program)) || advice.starts_with("echo ");
+        let is_command =
+            PROGRAMS.iter().any(|program| advice.starts_with(program)) || advice.starts_with("echo ");
         lines.push(format!("# {}: {}", check.what, check.found));
         // A sentence behind the command is a comment.
         let (command, rest) = advice.split_once(" takes ").unwrap_or((advice, ""));
@@ -228,11 +237,11 @@ mod tests {
     fn a_verdict_names_the_worst_of_what_is_missing() {
         let sections = vec![
             ("ipc", vec![Check::usable("names", "work"), Check::absent("rival", "none").extra()]),
+            ("persist", vec![Check::absent("a", "first").advise("do this"), Check::absent("b", "second")]),
             (
-                "persist",
-                vec![Check::absent("a", "first").advise("do this"), Check::absent("b", "second")],
+                "zmem",
+                vec![Check::absent("c", "slow"), Check::absent("d", "gone").needed().advise("build it")],
             ),
-            ("zmem", vec![Check::absent("c", "slow"), Check::absent("d", "gone").needed().advise("build it")]),
         ];
         let said: Vec<_> = verdicts(&sections)
             .into_iter()

@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_is_wide_enough() {
-        let long = "a sentence of many words that goes on and on until no terminal in the world has room for it";
+        let long =
+            "a sentence of many words that goes on and on until no terminal in the world has room for it";
         let mut all = checks();
         all.push(Check::broken("system calls on compressed memory", long).advise(long));
         for columns in [60, 80, 120] {
@@ -155,7 +156,8 @@ mod tests {
     }
 
     fn copy(check: &Check) -> Check {
-        let copied = Check::usable(&check.what, check.found.clone()).advise(check.advice.clone().unwrap_or_default());
+        let copied =
+            Check::usable(&check.what, check.found.clone()).advise(check.advice.clone().unwrap_or_default());
         Check { state: check.state, ..copied }
     }
 }

@@ -93,6 +93,8 @@ fn resctrl() -> Check {
         (false, true) => Check::absent("resctrl", "offered and not mounted: the cache is sampled instead")
             .extra()
             .advise("mount -t resctrl resctrl /sys/fs/resctrl, as root"),
-        (false, false) => Check::absent("resctrl", "not in this kernel: the cache is sampled instead").extra(),
+        (false, false) => {
+            Check::absent("resctrl", "not in this kernel: the cache is sampled instead").extra()
+        }
     }
 }
