@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pages that processes share since a fork: a copy of one is charged before the kernel makes it.
 //!
-//! - **Flow** before a fork, or when room becomes scarce after it, [`Pager::share`]: native chunks are armed, present pages write-protected ──fork──▶ both sides: the
-//!   first write to one faults ──▶ room is made ──▶ [`crate::block::Job::unshare`] ──▶ the kernel copies
+//! - **Flow** before a fork, or when room becomes scarce after it, [`Pager::share`]: native chunks are armed, present pages
+//!   write-protected ──fork──▶ both sides: the first write to one faults ──▶ room is made ──▶ [`crate::block::Job::unshare`] ──▶
+//!   the kernel copies
 //! - **Order** a page that leaves this process stays in the other one: its charge goes to what lies outside the arenas, so that
 //!   `unused` does not rise by memory that nobody freed. When two processes do so at once it is charged twice, until the
 //!   watcher's next look
