@@ -3,7 +3,7 @@
 //!
 //! - **Flow** [`Outcome`] ─▶ lines on standard error, or one JSON object there or in a file: standard output is the program's
 //! - **Order** the peak is what the killer saw; the share that memlift covers and the ratio say what more it could do
-//! - **Owner** the slow-down is an estimate: time in faults over the rest of the CPU time
+//! - **Owner** the share of time is an estimate: time in faults beside the rest of the CPU time
 
 use std::io::Write;
 use std::path::Path;
@@ -15,6 +15,8 @@ use crate::failure::Failure;
 use crate::{output, print};
 
 const PAGE_BYTES: u64 = 4096;
+/// A job that brings memory back for so much of its time gets advice.
+const SLOW_SHARE: f64 = 0.2;
 
 impl Outcome {
     fn counter(&self, name: &str) -> u64 {
@@ -36,7 +38,9 @@ impl Outcome {
 
     /// Share of the peak that memlift covered.
     fn covered_share(&self) -> f64 {
-        if self.peak_counted == 0 { 0.0 } else { self.covered as f64 / self.peak_counted as f64 }
+        // Pages that a fork shares are counted in each process.
+        let covered = self.covered.min(self.peak_counted);
+        if self.peak_counted == 0 { 0.0 } else { covered as f64 / self.peak_counted as f64 }
     }
 
     /// Returns the report as JSON.
@@ -67,33 +71,47 @@ impl Outcome {
         value
     }
 
+    /// Share of the program's time that went into bringing memory back, estimated; 0 to 1.
+    fn share_in_faults(&self) -> f64 {
+        1.0 - 1.0 / self.slow_down()
+    }
+
     fn text(&self) -> String {
         let of_budget = 100.0 * self.peak_counted as f64 / self.budget.max(1) as f64;
         let mut lines = vec![format!(
-            "memlift: peak {} of {} ({of_budget:.0} %; {}), {:.1} s, {} process{}",
+            "memory  peak {} of {} ({of_budget:.0} %; {}), {:.0} % of it memlift could put away",
             print::bytes(self.peak_counted),
             print::bytes(self.budget),
             self.source,
+            100.0 * self.covered_share(),
+        )];
+        let spilled = self.counter("pages_spilled") * PAGE_BYTES;
+        let away = match (self.ratio(), spilled) {
+            (None, 0) => "nothing had to leave".to_owned(),
+            (None, spilled) => format!("{} to the spill folder", print::bytes(spilled)),
+            (Some(ratio), spilled) => format!(
+                "{} packed {ratio:.1}:1, {} to the spill folder",
+                print::bytes(self.counter("pages_stored") * PAGE_BYTES),
+                print::bytes(spilled)
+            ),
+        };
+        lines.push(format!("away    {away}"));
+        let share = 100.0 * self.share_in_faults();
+        lines.push(format!(
+            "time    {:.1} s, {} process{}; about {share:.0} % of it brought memory back, in {} faults",
             self.wall_s,
             self.processes,
             if self.processes == 1 { "" } else { "es" },
-        )];
-        let ratio =
-            self.ratio().map_or("nothing was compressed".to_owned(), |ratio| format!("ratio {ratio:.1}"));
-        lines.push(format!(
-            "memlift: covered {:.0} %, {ratio}, {} faults, {} spilled, slow-down about {:.2}×",
-            100.0 * self.covered_share(),
             self.counter("faults"),
-            print::bytes(self.counter("pages_spilled") * PAGE_BYTES),
-            self.slow_down(),
         ));
-        if self.processes == 0 {
-            lines.push(
-                "memlift: no process of this job could be covered: its memory was only watched".to_owned(),
-            );
+        if share >= 100.0 * SLOW_SHARE {
+            lines.push("advice  more memory makes it faster: `memlift run --profile -- …` measures how much is enough".to_owned());
         }
-        lines.extend(self.refused.as_ref().map(|why| format!("memlift: ended: {why}")));
-        lines.join("\n")
+        if self.processes == 0 {
+            lines.push("no process of this job could be covered: its memory was only watched".to_owned());
+        }
+        lines.extend(self.refused.as_ref().map(|why| format!("ended: {why}")));
+        lines.iter().map(|line| format!("memlift: {line}")).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -136,6 +154,16 @@ mod tests {
         assert_eq!(json["ratio"], 2.0);
         assert_eq!(json["covered_share"], 0.75);
         assert_eq!(json["slow_down_estimate"], 1.5);
-        assert!(outcome.text().contains("peak 80.0 MiB of 100.0 MiB (80 %"), "{}", outcome.text());
+        let text = outcome.text();
+        for wanted in ["peak 80.0 MiB of 100.0 MiB (80 %", "75 % of it", "packed 2.0:1", "33 % of it", "advice"] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        assert!(text.lines().all(|line| line.starts_with("memlift: ")), "{text}");
+        // Whatever the counters say, shares are shares.
+        let odd = Outcome { covered: 900 << 20, cpu_s: 0.0, counters: vec![("fault_ns", u64::MAX)], ..outcome };
+        let text = odd.text();
+        assert!(text.contains("100 % of it memlift") && text.contains("about 100 % of it brought"), "{text}");
+        let idle = Outcome { counters: Vec::new(), ..odd };
+        assert!(idle.text().contains("nothing had to leave") && !idle.text().contains("advice"), "{}", idle.text());
     }
 }
