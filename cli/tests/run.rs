@@ -502,6 +502,42 @@ fn the_programs_own_use_of_zlib_is_what_check_measures() {
     }
 }
 
+/// Writes 64 KiB at a time to a .gz file of level 3.
+const GZ: &str = r#"
+#include <stdlib.h>
+void *gzopen(const char *, const char *);
+int gzwrite(void *, const void *, unsigned), gzputs(void *, const char *), gzclose(void *);
+int main(int count, char **arguments) {
+    char *text = malloc(65536);
+    void *file = count > 1 ? gzopen(arguments[1], "wb3") : 0;
+    if (!text || !file) return 1;
+    for (int at = 0; at < 65536; at++) text[at] = "some words, and more of them. "[at % 30 * 7 % 30];
+    for (int times = 0; times < 60; times++)
+        if (gzwrite(file, text, 65536) != 65536) return 2;
+    return gzputs(file, "the end") < 0 || gzclose(file);
+}
+"#;
+
+#[test]
+fn writes_to_gz_files_are_measured_as_the_program_makes_them() {
+    let place = Place::new();
+    let (source, program, trace) = (path(&place, "gz.c"), path(&place, "gz"), path(&place, "gz.trace"));
+    std::fs::write(&source, GZ).expect("written");
+    let built = Command::new("cc").args(["-O1", "-o", &program, &source, "-l:libz.so.1"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return println!("not run: no C compiler, or no libz.so.1");
+    }
+    let output = place.run(&["record", "-q", "-o", &trace, "--", &program, &path(&place, "out.gz")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document = place.run(&["dropin", "check", &program, "--trace", &trace, "--json"]);
+    let document: Value = serde_json::from_slice(&document.stdout).expect("JSON");
+    let copies = document["copies"].as_array().expect("a list");
+    let shapes = copies.iter().find_map(|copy| copy["measured"]["shapes"].as_array());
+    let works: Vec<&str> = shapes.into_iter().flatten().filter_map(|shape| shape["work"].as_str()).collect();
+    assert_eq!(works.len(), 1, "{document:#}");
+    assert!(works[0].contains("level 3") && works[0].contains("64.0 KiB"), "{works:?}");
+}
+
 /// Output of a Python program.
 fn succeeds_with(python: &str, program: &str) -> String {
     let output = Command::new(python).args(["-c", program]).output().expect("python starts");

@@ -3,13 +3,13 @@
 //!
 //! - **Flow** entry (naked: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
 //!   and wrote. Calls below the threshold, and calls that the library makes of itself, pass
-//! - **Order** deflateInit_ and deflateInit2_ only leave the stream's level behind, for the records of its calls
+//! - **Order** deflateInit_ and deflateInit2_, gzopen and gzdopen only leave the stream's level behind, for the records of its calls
 //! - **Layout** `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
-//! - **Rule** where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP
+//! - **Rule** where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP, null and 0 from gz
 //! - **Not here** copies of a library inside a program, and functions that a program asked dlsym for: those never come by
 
 use core::arch::naked_asm;
-use core::ffi::{CStr, c_int, c_uchar, c_uint, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -101,6 +101,12 @@ entries! {
     compress => compress_from, "r8";
     compress2 => compress2_from, "r9";
     uncompress => uncompress_from, "r8";
+    gzopen => gzopen_from, "rdx";
+    gzopen64 => gzopen64_from, "rdx";
+    gzdopen => gzdopen_from, "rdx";
+    gzwrite => gzwrite_from, "rcx";
+    gzfwrite => gzfwrite_from, "r8";
+    gzputs => gzputs_from, "rdx";
     EVP_EncryptUpdate => encrypt_from, "r9";
     EVP_DecryptUpdate => decrypt_from, "r9";
     EVP_CipherUpdate => cipher_from, "r9";
@@ -276,6 +282,103 @@ unsafe extern "C" fn uncompress_from(
     let ours = uncompress as *const () as usize;
     // SAFETY: the caller's arguments.
     unsafe { whole(Kind::Inflate, c"uncompress", ours, (target, written, source, bytes, 0), caller) }
+}
+
+/// The level that a mode of gzopen names; -1 where it names none.
+///
+/// # Safety
+/// Null, or a string of C.
+unsafe fn level_of(mode: *const c_char) -> c_int {
+    let mut level = -1;
+    for at in 0..16 {
+        // SAFETY: the string goes on until its zero.
+        match if mode.is_null() { 0 } else { unsafe { mode.add(at).read() } as u8 } {
+            0 => break,
+            digit @ b'0'..=b'9' => level = c_int::from(digit - b'0'),
+            _ => {}
+        }
+    }
+    level
+}
+
+fn note_level(stream: *mut c_void, level: c_int) {
+    let level = (level.clamp(-1, 9) + 2) as u64;
+    place_of(stream as usize).store((stream as u64) << 8 | level, Relaxed);
+}
+
+type OpenFn = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void;
+type OpenDescriptorFn = unsafe extern "C" fn(c_int, *const c_char) -> *mut c_void;
+
+macro_rules! opens {
+    ($($from:ident, $ours:ident, $name:literal, $first:ty, $type:ty;)+) => {$(
+        unsafe extern "C" fn $from(first: $first, mode: *const c_char, caller: usize) -> *mut c_void {
+            let real = function($name, caller, $ours as *const () as usize);
+            if real.is_null() {
+                return core::ptr::null_mut();
+            }
+            // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+            let stream = unsafe { core::mem::transmute::<*const c_void, $type>(real)(first, mode) };
+            if !stream.is_null() {
+                // SAFETY: the library has read the mode, and was content.
+                note_level(stream, unsafe { level_of(mode) });
+            }
+            stream
+        }
+    )+};
+}
+
+opens! {
+    gzopen_from, gzopen, c"gzopen", *const c_char, OpenFn;
+    gzopen64_from, gzopen64, c"gzopen64", *const c_char, OpenFn;
+    gzdopen_from, gzdopen, c"gzdopen", c_int, OpenDescriptorFn;
+}
+
+/// Records a write to a .gz file: the library packs it when its buffer is full.
+fn gz_write<R>(stream: *mut c_void, source: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
+    let parameter = packing_of(stream as usize, 0).encode();
+    call(Kind::Deflate, parameter, bytes, real, |_| Touched { source, target: 0, read: bytes, written: 0 })
+}
+
+type WriteFn = unsafe extern "C" fn(*mut c_void, *const c_void, c_uint) -> c_int;
+type WriteItemsFn = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
+type PutsFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int;
+
+unsafe extern "C" fn gzwrite_from(stream: *mut c_void, source: *const c_void, bytes: c_uint, caller: usize) -> c_int {
+    let real = function(c"gzwrite", caller, gzwrite as *const () as usize);
+    if real.is_null() {
+        return 0;
+    }
+    // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+    let real = || unsafe { core::mem::transmute::<*const c_void, WriteFn>(real)(stream, source, bytes) };
+    gz_write(stream, source as usize, bytes as usize, real)
+}
+
+unsafe extern "C" fn gzfwrite_from(
+    source: *const c_void,
+    size: usize,
+    items: usize,
+    stream: *mut c_void,
+    caller: usize,
+) -> usize {
+    let real = function(c"gzfwrite", caller, gzfwrite as *const () as usize);
+    if real.is_null() {
+        return 0;
+    }
+    // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+    let real = || unsafe { core::mem::transmute::<*const c_void, WriteItemsFn>(real)(source, size, items, stream) };
+    gz_write(stream, source as usize, size.saturating_mul(items), real)
+}
+
+unsafe extern "C" fn gzputs_from(stream: *mut c_void, text: *const c_char, caller: usize) -> c_int {
+    let real = function(c"gzputs", caller, gzputs as *const () as usize);
+    if real.is_null() {
+        return -1;
+    }
+    // SAFETY: null, or the caller's string.
+    let bytes = if text.is_null() { 0 } else { unsafe { CStr::from_ptr(text) }.count_bytes() };
+    // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+    let real = || unsafe { core::mem::transmute::<*const c_void, PutsFn>(real)(stream, text) };
+    gz_write(stream, text as usize, bytes, real)
 }
 
 type CipherFn = unsafe extern "C" fn(*mut c_void, *mut c_uchar, *mut c_int, *const c_uchar, c_int) -> c_int;

@@ -3,7 +3,8 @@
 //!
 //! - **Flow** trace ─▶ its calls of deflate, and those that encrypt and decrypt ─▶ [`Uses`]: shapes with their shares of the time, the longest first
 //! - **Layout** sizes are rounded to powers of two; a level that was not seen counts as 6
-//! - **Not here** calls below the trace's threshold, which it only counts; gz*, whose calls of deflate stay inside libz
+//! - **Order** writes to .gz files are pieces of the size that the program writes; libz packs them when its buffer is full
+//! - **Not here** calls below the trace's threshold, which it only counts
 
 use std::collections::HashMap;
 use std::path::Path;
