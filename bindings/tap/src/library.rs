@@ -290,9 +290,13 @@ unsafe extern "C" fn uncompress_from(
 /// Null, or a string of C.
 unsafe fn level_of(mode: *const c_char) -> c_int {
     let mut level = -1;
+    if mode.is_null() {
+        return level;
+    }
     for at in 0..16 {
         // SAFETY: the string goes on until its zero.
-        match if mode.is_null() { 0 } else { unsafe { mode.add(at).read() } as u8 } {
+        let letter = unsafe { mode.add(at).read() };
+        match letter as u8 {
             0 => break,
             digit @ b'0'..=b'9' => level = c_int::from(digit - b'0'),
             _ => {}
@@ -343,7 +347,12 @@ type WriteFn = unsafe extern "C" fn(*mut c_void, *const c_void, c_uint) -> c_int
 type WriteItemsFn = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
 type PutsFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int;
 
-unsafe extern "C" fn gzwrite_from(stream: *mut c_void, source: *const c_void, bytes: c_uint, caller: usize) -> c_int {
+unsafe extern "C" fn gzwrite_from(
+    stream: *mut c_void,
+    source: *const c_void,
+    bytes: c_uint,
+    caller: usize,
+) -> c_int {
     let real = function(c"gzwrite", caller, gzwrite as *const () as usize);
     if real.is_null() {
         return 0;
@@ -365,7 +374,8 @@ unsafe extern "C" fn gzfwrite_from(
         return 0;
     }
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
-    let real = || unsafe { core::mem::transmute::<*const c_void, WriteItemsFn>(real)(source, size, items, stream) };
+    let real =
+        || unsafe { core::mem::transmute::<*const c_void, WriteItemsFn>(real)(source, size, items, stream) };
     gz_write(stream, source as usize, size.saturating_mul(items), real)
 }
 

@@ -155,15 +155,22 @@ mod tests {
         assert_eq!(json["covered_share"], 0.75);
         assert_eq!(json["slow_down_estimate"], 1.5);
         let text = outcome.text();
-        for wanted in ["peak 80.0 MiB of 100.0 MiB (80 %", "75 % of it", "packed 2.0:1", "33 % of it", "advice"] {
+        for wanted in
+            ["peak 80.0 MiB of 100.0 MiB (80 %", "75 % of it", "packed 2.0:1", "33 % of it", "advice"]
+        {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
         assert!(text.lines().all(|line| line.starts_with("memlift: ")), "{text}");
         // Whatever the counters say, shares are shares.
-        let odd = Outcome { covered: 900 << 20, cpu_s: 0.0, counters: vec![("fault_ns", u64::MAX)], ..outcome };
+        let odd =
+            Outcome { covered: 900 << 20, cpu_s: 0.0, counters: vec![("fault_ns", u64::MAX)], ..outcome };
         let text = odd.text();
         assert!(text.contains("100 % of it memlift") && text.contains("about 100 % of it brought"), "{text}");
         let idle = Outcome { counters: Vec::new(), ..odd };
-        assert!(idle.text().contains("nothing had to leave") && !idle.text().contains("advice"), "{}", idle.text());
+        assert!(
+            idle.text().contains("nothing had to leave") && !idle.text().contains("advice"),
+            "{}",
+            idle.text()
+        );
     }
 }

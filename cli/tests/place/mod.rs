@@ -63,9 +63,18 @@ impl Place {
         Place { folder: tempfile::tempdir().expect("a folder") }
     }
 
-    /// The folder that holds everything that was built.
+    /// A folder with the command and every library that was built: cargo leaves them in two.
     pub fn built(&self) -> PathBuf {
-        library().to_owned()
+        let folder = self.folder.path().join("built");
+        std::fs::create_dir(&folder).expect("a folder");
+        let libraries = ["c", "z", "openssl", "preload", "tap"].map(|name| format!("libmemlift_{name}.so"));
+        let libraries = libraries.iter().map(String::as_str).chain(["libmemlift_c.a"]);
+        let files = libraries.map(|name| library().join(name)).chain([program()]);
+        for file in files {
+            let name = file.file_name().expect("a name").to_owned();
+            std::os::unix::fs::symlink(file, folder.join(name)).expect("linked");
+        }
+        folder
     }
 
     pub fn memlift(&self, arguments: &[&str]) -> Command {
