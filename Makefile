@@ -7,8 +7,8 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release publish-check test-wheel lint clean rust venv binary package \
-	tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
+.PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release publish-check test-wheel lint clean rust \
+	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
 override CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))

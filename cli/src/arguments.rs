@@ -13,15 +13,15 @@ use crate::failure::{self, Failure};
 /// # Errors
 ///
 /// The exit code, where there is nothing more to do: help was printed, or the error was.
-pub fn parse<Arguments: FromArgMatches>(command: Command) -> Result<Arguments, ExitCode> {
-    let mut whole = command.clone();
-    command.try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
+pub fn parse<Arguments: FromArgMatches>(mut command: Command) -> Result<Arguments, ExitCode> {
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
         // Help and version are errors to clap, with exit code 0.
         if !error.use_stderr() {
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        let error = error.format(&mut whole);
+        let error = error.format(&mut command);
         let own = std::env::args_os().skip(1).take_while(|word| word != "--");
         if own.into_iter().any(|word| word == "--json") {
             failure::say_json(true);

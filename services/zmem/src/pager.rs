@@ -21,6 +21,7 @@ mod depart;
 mod engine;
 mod entry;
 mod evict;
+mod evictor;
 mod fault;
 mod fork;
 mod kernel;
@@ -156,7 +157,7 @@ pub struct Pager {
     active: AtomicBool,
     /// Processes of a fork may share pages with this one.
     forked: AtomicBool,
-    /// How often processes had joined the job or left it, before the last fork.
+    /// How often processes had joined the job or left it, at the last fork or the last look since.
     membership: AtomicU64,
     /// The pages that they share are write-protected.
     protected: AtomicBool,

@@ -95,9 +95,11 @@ class Keys:
             if wrong.any():
                 self.pack(array[wrong][0])
             return _of_floats(floats)
-        # Two kinds of whole numbers are compared by their limits, without a common type.
-        if array.size and not (self.first <= int(array.min()) and int(array.max()) <= self.last):
-            self.pack(int(array.min()) if int(array.min()) < self.first else int(array.max()))
+        # Only the other kind of whole numbers has some that do not fit.
+        if array.size and kind + self.name == "iu8":
+            self.pack(int(array.min()))
+        elif array.size and kind + self.name == "ui8":
+            self.pack(int(array.max()))
         numbers = np.ascontiguousarray(array).astype("<u8", copy=False)
         return numbers ^ np.uint64(_SIGN) if self.name == "i8" else numbers
 

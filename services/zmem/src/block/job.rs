@@ -210,9 +210,8 @@ impl Job {
         left < self.unused_objective().max(self.total() / NEAR)
     }
 
-    /// Returns true if no other process of the job lives.
+    /// Returns true if the job has no other process, as of the last sweep.
     pub fn is_alone(&self) -> bool {
-        self.registry.sweep_block(self.block);
         self.registry.processes(self.block).nth(1).is_none()
     }
 
@@ -242,7 +241,7 @@ impl Job {
             if self.try_charge(bytes, 0) {
                 return true;
             }
-            if self.registry.processes(self.block).nth(1).is_none() || idle == patience {
+            if self.is_alone() || idle == patience {
                 return false;
             }
             idle += u32::from(!turn::others_want(&self.registry.shared, self.block, own));

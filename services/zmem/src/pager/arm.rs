@@ -140,7 +140,7 @@ impl Pager {
                 let (first, pages) = (chunk * CHUNK_PAGES + first, page - first);
                 if !shared {
                     self.thaw_again(first, pages, true);
-                } else if let Err(error) = self.forbid_writes(first, pages) {
+                } else if let Err(error) = self.freeze(first, pages) {
                     self.end_refused("watch the program's memory", error);
                 }
             }

@@ -442,18 +442,13 @@ impl Pager {
         }
     }
 
-    /// Stops all changes of present, busy pages.
+    /// Stops all changes of present pages: busy ones, or where nobody works on a page. With userfaultfd they can be read.
     pub(super) fn freeze(&self, page: usize, pages: usize) -> Result<(), Errno> {
         if self.engine.hides() {
             kernel::protect(address_of(page), pages * PAGE_BYTES, libc::PROT_NONE)
         } else {
             self.engine.uffd.protect(address_of(page), pages * PAGE_BYTES, true)
         }
-    }
-
-    /// Lets the program read present pages and no more: a write faults.
-    pub(super) fn forbid_writes(&self, page: usize, pages: usize) -> Result<(), Errno> {
-        if self.engine.hides() { self.show(page, pages, false) } else { self.freeze(page, pages) }
     }
 
     /// Gives present, busy pages back to the program: to write too, or to read alone.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Eviction: the clock hand goes round the arena, arms native chunks, and evicts cold pages in batches.
 //!
-//! - **Flow** `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
+//! - **Flow** `Pager::make_room` (a fault without room) or [`super::evictor`] (the block's turn) ──▶ gather: claim pages
 //!   without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
 //!   one call ──▶ publish ──▶ uncharge
 //! - **Order** a page is moved or protected before it is read, and dropped after its copy is whole; a thread that touches it
@@ -13,13 +13,11 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use memlift_ground::observe::{self, Work};
 use memlift_kernels::page::{Effort, Packed};
 use memlift_spec::trace::Kind;
 
-use super::cold::COLD_ROUNDS;
 use super::depart::Way;
 use super::entry::{Entry, MAX_HEAT, Tag};
 use super::recycle::LEAST_RUN;
@@ -44,8 +42,6 @@ pub(super) const LEAST_FLOAT_BYTES: usize = 64 << 10;
 const LEAST_PAGES: usize = 64;
 /// Rounds after which every page has lost its heat.
 const ROUNDS: u64 = 4;
-/// Longest wait of the evictor before it publishes again what the process holds.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// The hand and its batch.
 pub(super) struct Evict {
@@ -98,17 +94,6 @@ impl Evict {
         self.pages[self.count] = page as u32;
         self.old[self.count] = entry;
         self.count += 1;
-    }
-}
-
-/// Ends the process when the evictor panics: it may hold pages that others wait for.
-struct Whole;
-
-impl Drop for Whole {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            kernel::end("memlift: the evictor failed; the job ends rather than hang\n", 70);
-        }
     }
 }
 
@@ -603,64 +588,6 @@ impl Pager {
         for range in ranges {
             kernel::drop_range(range.address, range.bytes);
         }
-    }
-
-    /// Body of the background thread: evicts at the block's turn, ahead of need, and publishes what the process holds. Returns
-    /// when the process leaves its job.
-    pub fn evictor(&self) {
-        let _whole = Whole;
-        kernel::own_thread();
-        self.job.wait_for_active();
-        self.activate();
-        let (mut native, mut next_look) = (0, Instant::now());
-        loop {
-            self.job.wait_for_demand(LOOK);
-            let now = Instant::now();
-            if now >= next_look {
-                native = self.native_present();
-                self.engine.count_mappings();
-                // At most a fiftieth of a core, however much there is to look at.
-                next_look = now + now.elapsed() * 50;
-            }
-            self.publish(native.min(self.native_bytes()));
-            self.tend_shared();
-            // Another process may wait for pages that it shares with this one.
-            let starved = self.forked() && self.job.unused() < LEAST_FLOAT_BYTES as i64;
-            let short = self.job.is_short() || self.engine.crowded() || starved;
-            self.job.want_eviction(short);
-            if !short {
-                continue;
-            }
-            let Some(visit) = self.job.visit() else { continue };
-            let pages = (visit.pages as usize).max(1);
-            let evicted = {
-                let mut seat = self.seats.take();
-                let spilled = self.spill_ahead(&mut seat);
-                let evicted = self.evict(&mut seat, pages.saturating_sub(spilled) * PAGE_BYTES, BATCH);
-                if self.job.is_short() && (evicted.steps == 0 || !self.keeps_copies()) {
-                    self.pack_cold(&mut seat, COLD_ROUNDS);
-                }
-                // A page that processes of a fork share makes room only once all of them let go of it.
-                if evicted.steps == 0 && starved {
-                    self.spill_cold(&mut seat, pages * PAGE_BYTES, 0);
-                }
-                evicted
-            };
-            drop(visit);
-            if evicted.steps == 0 {
-                self.job.want_eviction(false);
-                std::thread::sleep(LOOK);
-            } else {
-                self.job.count(Counter::BackgroundEvictions, 1);
-            }
-        }
-    }
-
-    /// Publishes the bytes that the process really holds.
-    fn publish(&self, native: usize) {
-        let arena = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES;
-        let tables = self.counts.tables.load(Ordering::Relaxed);
-        self.job.publish((arena + native) as u64, self.store.bytes() as u64, tables as u64);
     }
 
     /// Bytes of native chunks that are counted in full.

@@ -88,9 +88,10 @@ impl Pager {
         if !self.forked() {
             return;
         }
-        // Until the child has joined, this process only looks alone.
-        let joined = self.job.ledger().membership() != self.membership.load(Ordering::Relaxed);
-        if joined && self.job.is_alone() {
+        // Asked only after somebody joined or left: until the child has joined, this process only looks alone.
+        let membership = self.job.ledger().membership();
+        let changed = self.membership.swap(membership, Ordering::Relaxed) != membership;
+        if changed && self.job.is_alone() {
             self.forked.store(false, Ordering::Relaxed);
             self.store.set_shared(false);
             self.protected.store(false, Ordering::Relaxed);
@@ -112,10 +113,10 @@ impl Pager {
 
     /// Number of these pages that others have too. None unless there was a fork.
     pub(super) fn shared_among(&self, pages: Pages) -> usize {
-        if !self.forked() {
-            return 0;
-        }
         let (mut shared, mut words) = (0, [0; CLUSTER]);
+        if !self.forked() {
+            return shared;
+        }
         for first in (pages.first..pages.end()).step_by(CLUSTER) {
             let words = &mut words[..CLUSTER.min(pages.end() - first)];
             self.engine.pagemap.words(address_of(first), words);
@@ -202,7 +203,7 @@ impl Pager {
             while page < end && protected(page) {
                 page += 1;
             }
-            if page > start && self.forbid_writes(start, page - start).is_err() {
+            if page > start && self.freeze(start, page - start).is_err() {
                 kernel::end(
                     "memlift: memory could not be protected for a fork; the process ends before a write is lost\n",
                     NO_PROTECTION_EXIT_CODE,

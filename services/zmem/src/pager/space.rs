@@ -411,11 +411,8 @@ impl Pager {
             }
         }
         let armed = |chunk: usize| self.table.chunk(chunk).mode() == Mode::Armed;
-        let shared: usize = if self.forked() {
-            pages.by_chunk().filter(|(chunk, _)| armed(*chunk)).map(|(_, part)| self.shared_among(part)).sum()
-        } else {
-            0
-        };
+        let parts = pages.by_chunk().filter(|(chunk, _)| armed(*chunk));
+        let shared: usize = parts.map(|(_, part)| self.shared_among(part)).sum();
         kernel::drop_range(pages.address(), pages.bytes());
         let mut dropped = 0;
         for (chunk, part) in pages.by_chunk() {
