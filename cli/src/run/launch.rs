@@ -11,14 +11,14 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memlift::zmem::block::{
     Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry,
 };
 use memlift::zmem::supervise::{self, Supervised};
-use memlift::zmem::watch::{Source, Watcher};
+use memlift::zmem::watch::{Source, Watcher, Watching};
 
 use super::budget::Budget;
 use super::program::Program;
@@ -144,8 +144,8 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
     if let Err(error) = job.name_holder(&folder, child.pid(), number) {
         print::warn(&format!("{error}"));
     }
-    let (stop, peaks) = (Arc::new(AtomicBool::new(false)), Arc::new(Peaks::default()));
-    let thread = watch(watcher, &job, child.pid(), &stop, &peaks)?;
+    let peaks = Arc::new(Peaks::default());
+    let watching = watch(watcher, &job, child.pid(), &peaks)?;
     let pid = child.pid();
     let mut asks = 0;
     let stuck = |signal| {
@@ -164,9 +164,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
     };
     let ended = child.wait(stuck).map_err(|error| Failure::Failed(error.to_string()))?;
     let wall_s = began.elapsed().as_secs_f64();
-    stop.store(true, Ordering::Release);
-    thread.thread().unpark();
-    if thread.join().is_err() {
+    if !watching.end() {
         print::warn("the watcher ended early; the numbers of the report are incomplete");
     }
     let mut exit_code = ended.code();
@@ -209,13 +207,7 @@ fn refusal(outside: i64, budget: u64) -> String {
     )
 }
 
-fn watch(
-    watcher: Watcher,
-    job: &Admission,
-    child: u32,
-    stop: &Arc<AtomicBool>,
-    peaks: &Arc<Peaks>,
-) -> Result<std::thread::JoinHandle<Watcher>, Failure> {
+fn watch(watcher: Watcher, job: &Admission, child: u32, peaks: &Arc<Peaks>) -> Result<Watching, Failure> {
     let (registry, block) = (job.registry().clone(), job.block());
     let peaks = peaks.clone();
     let mut ended: Option<Instant> = None;
@@ -242,7 +234,7 @@ fn watch(
             end(&registry, block, child, true);
         }
     };
-    watcher.spawn(stop.clone(), each).map_err(|error| Failure::Failed(error.to_string()))
+    watcher.spawn(each).map_err(|error| Failure::Failed(error.to_string()))
 }
 
 fn end(registry: &Registry, block: usize, child: u32, at_once: bool) {

@@ -29,8 +29,7 @@ pub fn enter(name: &str, objectives: &Objectives) -> Result<&'static Pager> {
     let mut watcher = crate::watch::Watcher::new(admission);
     thread("memlift-watch", move || {
         loop {
-            let _ = watcher.look();
-            std::thread::sleep(watcher.pause());
+            watcher.round(|_| ());
         }
     })?;
     Ok(pager)

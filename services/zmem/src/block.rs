@@ -27,6 +27,7 @@ mod interleave;
 mod interleavings;
 mod job;
 mod ledger;
+pub(crate) mod looks;
 mod overflow;
 mod pid;
 mod registry;

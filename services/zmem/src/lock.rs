@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A lock of one word that works in signal handlers and across fork, and the futex calls, also for words that processes share.
+//! A lock of one word that works in signal handlers and across fork, the futex calls, also for words that processes share, and
+//! a clock for waits.
 //!
 //! - **Flow** [`Lock::lock`]: 0 → 1 by one exchange; else 2 and a futex wait ──▶ [`Guard`] ──drop──▶ 0, wake one if it was 2
 //! - **Order** Acquire at lock, Release at unlock. Not reentrant; holders run no foreign code and touch no arena memory
@@ -27,6 +28,12 @@ pub fn futex_wake(word: &AtomicU32, count: i32, shared: bool) {
     let flags = if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
     // SAFETY: the word lives as long as the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | flags, count) };
+}
+
+/// Milliseconds of a clock that never goes back.
+pub fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
 }
 
 /// A value that one thread at a time may use.

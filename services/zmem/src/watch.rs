@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::block::{Admission, NEAR, Registry};
+use crate::block::{Admission, NEAR, Registry, looks};
 
 pub use usage::Source;
 use usage::Usage;
@@ -84,6 +84,7 @@ pub struct Watcher {
 impl Watcher {
     /// For the job of `admission`, whose first process is or will be a child of this process.
     pub fn new(admission: &Admission) -> Watcher {
+        looks::begins(admission.ledger());
         Watcher {
             registry: admission.registry().clone(),
             block: admission.block(),
@@ -194,26 +195,54 @@ impl Watcher {
         Duration::from_millis(self.left.unsigned_abs() / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
-    /// Looks at the job until `stop`, on a thread of its own; `each` gets every result.
+    /// Looks once, gives the result to `each`, then sleeps until it is time again or a process asks for a look.
+    pub fn round(&mut self, each: impl FnOnce(Seen)) {
+        let ledger = self.registry.ledger(self.block);
+        let (asked, began) = (looks::asked(ledger), Instant::now());
+        each(self.look());
+        // At most a tenth of a core, however long a look takes; where memory is short, half of one.
+        let rest = began.elapsed() * if self.near { 1 } else { 9 };
+        let pause = self.pause().max(rest);
+        let ledger = self.registry.ledger(self.block);
+        looks::came(ledger, pause);
+        looks::sleep(ledger, asked, pause);
+    }
+
+    /// Looks at the job on a thread of its own; `each` gets every result.
     ///
     /// # Errors
     ///
     /// The thread cannot be started.
-    pub fn spawn(
-        mut self,
-        stop: Arc<AtomicBool>,
-        mut each: impl FnMut(Seen) + Send + 'static,
-    ) -> std::io::Result<std::thread::JoinHandle<Watcher>> {
-        std::thread::Builder::new().name("memlift-watch".to_owned()).stack_size(256 << 10).spawn(move || {
-            while !stop.load(Ordering::Acquire) {
-                let began = Instant::now();
-                each(self.look());
-                // At most a tenth of a core, however long a look takes; where memory is short, half of one.
-                let rest = began.elapsed() * if self.near { 1 } else { 9 };
-                std::thread::park_timeout(self.pause().max(rest));
+    pub fn spawn(mut self, mut each: impl FnMut(Seen) + Send + 'static) -> std::io::Result<Watching> {
+        let (registry, block) = (self.registry.clone(), self.block);
+        let ended = Arc::new(AtomicBool::new(false));
+        let ends = ended.clone();
+        let body = move || {
+            while !ends.load(Ordering::Acquire) {
+                self.round(&mut each);
             }
-            self
-        })
+        };
+        let thread =
+            std::thread::Builder::new().name("memlift-watch".to_owned()).stack_size(256 << 10).spawn(body)?;
+        Ok(Watching { registry, block, ended, thread })
+    }
+}
+
+/// A watcher on a thread of its own.
+#[derive(Debug)]
+pub struct Watching {
+    registry: Registry,
+    block: usize,
+    ended: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Watching {
+    /// Ends it. Returns false if it had ended early, by a panic.
+    pub fn end(self) -> bool {
+        self.ended.store(true, Ordering::Release);
+        looks::ask(self.registry.ledger(self.block));
+        self.thread.join().is_ok()
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::atomic::futex_wait;
 use super::control::{Charge, ControlBlock, signed};
 use super::ledger::{Counter, Ledger};
+use super::looks;
 use super::overflow::{self, Verdict};
 use super::pid::Process;
 use super::registry::{Registry, SLOTS};
@@ -208,6 +209,17 @@ impl Job {
         let copies = self.ledger().outside().saturating_sub(more).min(0);
         let left = self.unused().saturating_sub(self.ledger().keep()).saturating_add(copies);
         left < self.unused_objective().max(self.total() / NEAR)
+    }
+
+    /// Near the end of the budget: waits for the watcher's look if that is overdue, so that what came outside meanwhile is known
+    /// before `bytes` more are taken. The watcher's own process does not wait.
+    pub fn await_look(&self, bytes: usize) {
+        let left = self.unused().saturating_sub(self.ledger().keep()).saturating_sub(signed(bytes));
+        if left < self.total() / NEAR
+            && self.ledger().owner_pid.load(Ordering::Relaxed) != self.pid.load(Ordering::Relaxed)
+        {
+            looks::wait_for_one(self.ledger());
+        }
     }
 
     /// Returns true if the job has no other process, as of the last sweep.

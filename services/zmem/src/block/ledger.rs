@@ -5,13 +5,15 @@
 //! - **Order** `outside` and `borrowed` are part of the block's `unused`: a change of one is followed by a change of `unused` by
 //!   the same amount. A fork moves the inherited charge from `outside` to the child's slot, and the child's end moves it back:
 //!   that leaves `unused` as it is
-//! - **Owner** the watcher writes `outside`, `keep`, its peaks and the owner; processes write the rest, and `outside` when one
-//!   joins by fork or leaves
+//! - **Owner** the watcher writes `outside`, `keep`, its peaks, the time of its next look, and the owner; processes write the rest,
+//!   and `outside` when one joins by fork or leaves
 
 use std::sync::atomic::Ordering;
 
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
+/// No look is awaited.
+pub(super) const NEVER: u64 = u64::MAX;
 /// How far a job may go below zero while it spills (the paper's example).
 pub const GRACE_BYTES: i64 = 10 << 20;
 
@@ -128,7 +130,13 @@ pub struct Ledger {
     counters: [AtomicU64; COUNTERS],
     /// The job's name for people: the program, cut to what fits, UTF-8.
     pub(super) name: [AtomicU64; 8],
-    rest: [AtomicU64; 8],
+    /// When the watcher's next look is overdue, milliseconds of the monotonic clock; [`NEVER`] while nobody looks.
+    pub(super) overdue_ms: AtomicU64,
+    /// Bumped to ask for a look now. Futex.
+    pub(super) ask: AtomicU32,
+    /// Number of looks so far. Futex.
+    pub(super) looks: AtomicU32,
+    rest: [AtomicU64; 6],
 }
 
 const _: () = {
@@ -227,6 +235,7 @@ impl Ledger {
             word.store(0, Ordering::Relaxed);
         }
         self.least_unused.store(i64::MAX, Ordering::Relaxed);
+        self.overdue_ms.store(NEVER, Ordering::Relaxed);
         for word in self.counters.iter().chain([&self.paused_since_ms, &self.events, &self.peak]) {
             word.store(0, Ordering::Relaxed);
         }

@@ -21,7 +21,9 @@ use std::time::Duration;
 use super::atomic::{futex_wait, futex_wake};
 use super::control::{ControlBlock, Step};
 use super::ledger::{GRACE_BYTES, Ledger, OnOverflow};
+use super::looks;
 use crate::line::Line;
+use crate::lock::now_ms;
 
 /// Exit code of a job that did not fit, even compressed and spilled (`EX_TEMPFAIL`).
 pub const OVERFLOW_EXIT_CODE: i32 = 75;
@@ -124,6 +126,7 @@ pub(super) fn note_least(ledger: &Ledger, unused: i64) {
 pub(super) fn activate(ledger: &Ledger) {
     if ledger.active.swap(1, Ordering::AcqRel) == 0 {
         futex_wake(&ledger.active, i32::MAX, true);
+        looks::hasten(ledger);
     }
 }
 
@@ -186,11 +189,6 @@ pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdi
         ledger.waiting.fetch_sub(1, Ordering::Relaxed);
     }
     Verdict::Wait
-}
-
-fn now_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
 }
 
 /// One line on standard error, without a byte from the heap: this runs in fault handlers.

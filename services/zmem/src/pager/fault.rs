@@ -132,6 +132,7 @@ impl Pager {
 
     /// First touch of a guarded chunk: native where there is room for all of it, else armed and empty.
     fn open(&self, seat: &mut Seat, chunk: usize) {
+        self.job.await_look(CHUNK_BYTES);
         if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
             return;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Room for a fault: every way to make some, the cheapest first.
 //!
-//! - **Flow** [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ charges of ended processes ─▶ spill ─▶ cold pages packed better ─▶
+//! - **Flow** [`Pager::make_room`] ─▶ an overdue look ─▶ charge ─▶ evict ─▶ charges of ended processes ─▶ spill ─▶ cold pages packed better ─▶
 //!   compaction ─▶ the job's other processes ─▶ charged all the same: the job's verdict
 //! - **Order** a charge that waits for a verdict stays: taking it back would look as if there were room again
 //! - **Not here** how each of them does it ([`super::evict`], [`super::cold`], [`super::spill`])
@@ -31,6 +31,7 @@ pub(super) enum Room {
 impl Pager {
     /// Charges `bytes`, after making room where there is none. If they `must` be had, the job may overflow for them.
     pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
+        self.job.await_look(bytes);
         if self.job.try_charge(bytes, self.job.keep()) {
             return Room::Made;
         }

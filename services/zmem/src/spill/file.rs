@@ -62,12 +62,6 @@ pub(super) fn words(errno: i32) -> &'static str {
     }
 }
 
-/// Milliseconds of a clock that never goes back.
-pub(super) fn now_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
-}
-
 /// Longest file that this process may write: beyond it a write would end the program by SIGXFSZ.
 fn longest() -> u64 {
     // SAFETY: all zero is a value of this plain struct, which the call fills.

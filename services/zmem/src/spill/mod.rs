@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use memlift_kernels::page;
 
-use crate::lock::Lock;
+use crate::lock::{Lock, now_ms};
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::{Error, Result};
 use file::{File, MAX_GENERATIONS};
@@ -196,7 +196,7 @@ impl Spill {
     /// Returns true if a write may succeed: the disk did not refuse all of them a moment ago.
     pub fn is_open(&self) -> bool {
         let until = self.closed_ms.load(Ordering::Relaxed);
-        until == 0 || file::now_ms() >= until
+        until == 0 || now_ms() >= until
     }
 
     /// Writes the first of `pages` for which there are neighbouring slots. Returns how many.
@@ -223,7 +223,7 @@ impl Spill {
             if first + count <= reached {
                 return Err(self.close(error));
             }
-            state.refused = Some((error, file::now_ms() + REFUSED_MS));
+            state.refused = Some((error, now_ms() + REFUSED_MS));
             // Nothing is lost yet: there may be gaps, which take no more of the disk.
             return if state.slots.taken() < state.slots.reached() { Ok(0) } else { Err(self.close(error)) };
         }
@@ -237,7 +237,7 @@ impl Spill {
 
     /// Stops all writes for a moment. Returns the error unchanged.
     fn close(&self, error: SpillError) -> SpillError {
-        self.closed_ms.store(file::now_ms() + REFUSED_MS, Ordering::Relaxed);
+        self.closed_ms.store(now_ms() + REFUSED_MS, Ordering::Relaxed);
         error
     }
 
@@ -440,7 +440,7 @@ impl Drop for Spill {
 impl State {
     /// Why the file may not grow at this moment.
     fn refusal(&mut self) -> Option<SpillError> {
-        self.refused = self.refused.filter(|(_, until)| file::now_ms() < *until);
+        self.refused = self.refused.filter(|(_, until)| now_ms() < *until);
         self.refused.map(|(error, _)| error)
     }
 

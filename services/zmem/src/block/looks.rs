@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The watcher's looks, as processes wait for them: who fills memory faster than a late watcher looks does not run ahead of it.
+//!
+//! - **Flow** a process near the end of the budget ─▶ [`wait_for_one`]: is the look overdue? ask for it, wait ─▶ the watcher, which
+//!   sleeps in [`sleep`], looks ─▶ [`came`]
+//! - **Order** the measurement is told before the look counts, so that a process that waited charges against it
+//! - **Owner** a watcher that does not look for [`PATIENCE`] is given up until it looks again, and until then nobody waits
+//! - **Not here** what a look finds ([`crate::watch`])
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::atomic::{futex_wait, futex_wake};
+use super::ledger::{Ledger, NEVER};
+use crate::lock::now_ms;
+
+/// Longest wait for a look.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time that a look may take, and the scheduler may be late, before it is overdue.
+const SLACK: Duration = Duration::from_millis(5);
+
+/// Says that somebody is about to look: the first look is waited for.
+pub fn begins(ledger: &Ledger) {
+    ledger.overdue_ms.store(0, Ordering::Release);
+}
+
+/// Says that a look ended, and that the next one comes within `next`.
+pub fn came(ledger: &Ledger, next: Duration) {
+    let within = u64::try_from((next + SLACK).as_millis()).unwrap_or(NEVER / 2);
+    ledger.overdue_ms.store(now_ms().saturating_add(within), Ordering::Release);
+    ledger.looks.fetch_add(1, Ordering::Release);
+    futex_wake(&ledger.looks, i32::MAX, true);
+}
+
+/// Asks the watcher to look now.
+pub fn ask(ledger: &Ledger) {
+    ledger.ask.fetch_add(1, Ordering::Release);
+    futex_wake(&ledger.ask, i32::MAX, true);
+}
+
+/// Number of times that a look was asked for.
+pub fn asked(ledger: &Ledger) -> u32 {
+    ledger.ask.load(Ordering::Acquire)
+}
+
+/// The watcher's sleep: ends early if somebody asked since `asked` was read.
+pub fn sleep(ledger: &Ledger, asked: u32, time: Duration) {
+    futex_wait(&ledger.ask, asked, true, Some(time));
+}
+
+/// Makes the next look overdue, if anybody looks: something happened that the last one could not foresee.
+pub(super) fn hasten(ledger: &Ledger) {
+    let soon = |overdue: u64| (overdue != NEVER).then_some(0);
+    if ledger.overdue_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, soon).is_ok() {
+        ask(ledger);
+    }
+}
+
+/// Waits for the next look if it is overdue.
+pub(super) fn wait_for_one(ledger: &Ledger) {
+    let overdue = ledger.overdue_ms.load(Ordering::Acquire);
+    if overdue == NEVER || now_ms() < overdue {
+        return;
+    }
+    let (looks, began) = (ledger.looks.load(Ordering::Acquire), Instant::now());
+    if ledger.overdue_ms.load(Ordering::Acquire) != overdue {
+        return;
+    }
+    ask(ledger);
+    while ledger.looks.load(Ordering::Acquire) == looks {
+        let Some(rest) = PATIENCE.checked_sub(began.elapsed()) else {
+            let _ = ledger.overdue_ms.compare_exchange(overdue, NEVER, Ordering::AcqRel, Ordering::Acquire);
+            return;
+        };
+        futex_wait(&ledger.looks, looks, true, Some(rest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched() -> Ledger {
+        let ledger = Ledger::default();
+        ledger.clear();
+        ledger
+    }
+
+    #[test]
+    fn who_is_near_the_end_waits_for_a_look_that_is_overdue() {
+        let ledger = watched();
+        begins(&ledger);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The watcher, late.
+                std::thread::sleep(Duration::from_millis(50));
+                ledger.outside.store(7, Ordering::Release);
+                came(&ledger, Duration::from_secs(1000));
+            });
+            wait_for_one(&ledger);
+            assert_eq!(ledger.outside(), 7, "it went on before the look");
+        });
+        // Nothing is overdue now: nobody would end this wait.
+        wait_for_one(&ledger);
+        assert_eq!(ledger.looks.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_watcher_that_does_not_look_is_given_up_until_it_does() {
+        let ledger = watched();
+        hasten(&ledger);
+        wait_for_one(&ledger);
+        assert_eq!(asked(&ledger), 0, "nobody looks here");
+        came(&ledger, Duration::ZERO);
+        hasten(&ledger);
+        wait_for_one(&ledger);
+        let before = asked(&ledger);
+        wait_for_one(&ledger);
+        hasten(&ledger);
+        assert_eq!(asked(&ledger), before, "who gave up does not ask again");
+        came(&ledger, Duration::ZERO);
+        assert!(ledger.overdue_ms.load(Ordering::Relaxed) != NEVER);
+    }
+
+    #[test]
+    fn a_watcher_that_was_asked_meanwhile_does_not_sleep() {
+        let ledger = watched();
+        let before = asked(&ledger);
+        ask(&ledger);
+        // Nobody would end this sleep.
+        sleep(&ledger, before, Duration::from_secs(1000));
+    }
+}
