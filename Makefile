@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
 .PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release publish-check test-wheel lint clean rust \
-	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
+	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
 override CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -78,8 +78,8 @@ demo-first: rust
 test test-rust test-python test-fallbacks soak: export MEMLIFT_CALIBRATE := false
 test:
 	@SECONDS=0; $(MAKE) test-rust; echo "== make test-rust: $$SECONDS s"
-	@SECONDS=0; $(MAKE) --jobs=3 --output-sync=target test-python $(QUICK) test-loom test-fallbacks; \
-		echo "== make test-python test-quick test-loom test-fallbacks: $$SECONDS s"
+	@SECONDS=0; $(MAKE) --jobs=3 --output-sync=target test-python $(QUICK) test-loom test-fallbacks test-docs; \
+		echo "== make test-python test-quick test-loom test-fallbacks test-docs: $$SECONDS s"
 	@echo "make test: all passed"
 
 test-rust: venv
@@ -106,6 +106,12 @@ tested: venv
 test-python: export PYTHONPATH := $(TESTED_PACKAGE)
 test-python: tested
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests
+
+# The site builds without a broken link, and its pages are whole in a browser where there is one.
+test-docs: tested
+	@tools/setup docs
+	@tools/site build $(CARGO_TARGET_DIR)/site-tested $(TESTED_PACKAGE)
+	@tools/site check $(CARGO_TARGET_DIR)/site-tested
 
 # Every row is verified as in a full run; its times say nothing.
 test-quick: $(QUICK)
@@ -197,9 +203,15 @@ lint: venv
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo deny: not run (install it with: cargo install cargo-deny)"; fi
 
+## docs    Leaves the site in target/site: tutorials, recipes, guides, numbers, reference; it needs no server and no network
+docs: package
+	@tools/setup docs
+	$(CARGO) doc --workspace --no-deps
+	@tools/site build $(CARGO_TARGET_DIR)/site "$$($(VENV_PYTHON) -c 'import site; print(site.getsitepackages()[0])')"
+
 ## clean   Removes everything that was built inside this folder, .venv too
 clean:
-	rm -rf target $(VENV) dist $(PYTHON_CRATE)/memlift.data
+	rm -rf target $(VENV) .venv-docs dist $(PYTHON_CRATE)/memlift.data
 	find $(PYTHON_CRATE) -name '*.so' -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 

@@ -23,6 +23,8 @@
 
     with memlift.zmem.job("4G"):                          # numpy's arrays under an exact budget; see memlift.zmem
         table = np.zeros((1_000_000, 1000))
+
+Each service is a module; what they raise is in memlift.errors.
 """
 
 import importlib

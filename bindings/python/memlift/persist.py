@@ -313,6 +313,7 @@ class Dict(MutableMapping[Any, Any]):
         return value
 
     def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default`. Raises PoolDamaged if it lies in damaged memory."""
         return self._native.get(key, default)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -332,9 +333,11 @@ class Dict(MutableMapping[Any, Any]):
         return (key for key, _ in self._walk(False))
 
     def items(self) -> ItemsView[Any, Any]:
+        """Keys and values; iterated over in batches, while others may change the dict."""
         return _Items(self)
 
     def values(self) -> ValuesView[Any]:
+        """Values; iterated over in batches, while others may change the dict."""
         return _Values(self)
 
     def _walk(self, values: bool) -> Iterator[tuple[Any, Any]]:
@@ -373,6 +376,7 @@ class Dict(MutableMapping[Any, Any]):
         raise KeyError("popitem(): dictionary is empty")
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of a key; where there is none, `default`, which is stored first."""
         with self._pool.transaction():
             value = self._native.get(key, _MISSING)
             if value is _MISSING:
@@ -386,6 +390,7 @@ class Dict(MutableMapping[Any, Any]):
             super().update(other, **more)
 
     def clear(self) -> None:
+        """Removes every key, all or none."""
         self._native.clear()
 
     def copy(self) -> dict[Any, Any]:

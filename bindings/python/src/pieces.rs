@@ -45,14 +45,17 @@ impl Packer {
         Ok(Packer { stream: Some(Box::new(PackStream::new(format, effort))) })
     }
 
+    /// Takes a piece; returns what is packed so far, which may be nothing.
     fn push<'py>(&mut self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         self.write(py, Some(data), Flush::None)
     }
 
+    /// Returns what a reader needs to unpack every byte that was pushed.
     fn flush<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.write(py, None, Flush::Sync)
     }
 
+    /// Ends the message; returns the rest of it.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let end = self.write(py, None, Flush::Finish)?;
         self.stream = None;
@@ -116,6 +119,7 @@ impl Sealer {
         Ok(Sealer { stream: Some(stream) })
     }
 
+    /// Seals a piece; returns it, or a memoryview of it in `out`. As long as the piece.
     #[pyo3(signature = (data, out=None))]
     fn push<'py>(
         &mut self,
@@ -141,6 +145,7 @@ impl Sealer {
         output.finish(py, source.bytes())
     }
 
+    /// Ends the message; returns its tag, 16 bytes.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         match self.stream.take() {
             Some(stream) => Ok(PyBytes::new(py, &stream.finish())),
@@ -177,6 +182,7 @@ impl Opener {
         Ok(Opener { stream: Some(stream) })
     }
 
+    /// Takes a sealed piece. Nothing of it is given out before `finish` has compared the tag.
     fn push(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let input = Input::new(data)?;
         let stream = unless_over(py, &mut self.stream)?;
@@ -188,6 +194,7 @@ impl Opener {
         Ok(())
     }
 
+    /// Compares the tag of 16 bytes and returns the message. Raises WrongTag.
     fn finish<'py>(&mut self, py: Python<'py>, tag: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let tag = bytes_of(tag, "a tag")?;
         let Some(stream) = self.stream.take() else { return Err(transform_error(py, OVER)) };

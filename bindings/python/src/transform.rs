@@ -287,6 +287,11 @@ fn guess(format: Format, source: &[u8], bytes_max: usize) -> usize {
     bytes.max(256).min(bytes_max)
 }
 
+/// Does `op` (a Step, a Chain, or several) while it copies `source` to the start of `target`, or to new bytes. Returns an Outcome.
+///
+/// bytes_max  without a target: the largest result of unpacking that is accepted (1 GiB)
+///
+/// Raises the errors of the steps, see memlift.errors, and UnsupportedType for what is no contiguous buffer.
 #[pyfunction]
 #[pyo3(signature = (op, source, target=None, *, bytes_max=1 << 30))]
 pub fn copy<'py>(
@@ -340,6 +345,7 @@ pub fn copy<'py>(
     }
 }
 
+/// CRC-32C of `data`; seed 0, or the value of the bytes before.
 #[pyfunction]
 #[pyo3(signature = (data, seed=0))]
 pub fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
@@ -352,6 +358,7 @@ pub fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u3
     Ok(if span.bytes() < DETACH_BYTES { sum() } else { py.detach(sum) })
 }
 
+/// Why messages of this kind and size are placed as they are, as a dict; "text" says it in words.
 #[pyfunction]
 #[pyo3(signature = (operation, source_bytes))]
 pub fn explain<'py>(py: Python<'py>, operation: &str, source_bytes: usize) -> PyResult<Bound<'py, PyDict>> {

@@ -512,6 +512,7 @@ impl Decompressor {
         Ok(Decompressor { state: Mutex::new(state), zdict })
     }
 
+    /// Unpacks `data`, at most `max_length` bytes of result (-1: all); the rest waits for the next call.
     #[pyo3(signature = (data, max_length=-1))]
     fn decompress<'py>(
         &self,

@@ -132,7 +132,7 @@ class Client(_Closing):
     ) -> Self:
         """Connects to nodes: 'HOST:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
 
-        map         instead: a file (TOML), 'coordinator:HOST:PORT[?key=FILE]' or 'etcd:https://HOST:PORT[/PREFIX][?OPTIONS]', as
+        map         instead: a file (TOML), 'coordinator:HOST:PORT[?key=FILE]' or `etcd:https://HOST:PORT/PREFIX?OPTIONS`, as
                     the guide to clusters has it
         tenant, key on whose behalf, with the tenant's 32 bytes where nodes ask for one
         window      requests under way at a time, at most 512

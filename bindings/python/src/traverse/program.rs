@@ -122,6 +122,7 @@ impl WalkProgram {
         self.program.uses_apply()
     }
 
+    /// Its instructions as text, one a line.
     fn listing(&self) -> String {
         self.program.listing()
     }

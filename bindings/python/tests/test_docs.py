@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The tutorials and recipes run as they stand there.
+
+    ```python title="x.py"     a file that the reader saves
+    ```console                 lines after "$ " are commands; the others are what they print, standard error after standard output.
+                               "…" stands for anything on a line; a line that is only "…" for any number of lines
+
+- **Place** a page runs from top to bottom in an empty folder of its own; `python` is this interpreter, `memlift` the command that was built
+- **Not here** blocks without a title, and those of other languages: they need another machine, a server or root
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
+PAGES = sorted([*DOCS.glob("start/*.md"), *DOCS.glob("recipes/*.md")])
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Returns each command of a console block with the lines that it shall print."""
+    found: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def agrees(wanted: list[str], printed: str) -> bool:
+    lines = ["(?:.*\n)*" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + "\n" for line in wanted]
+    return re.fullmatch("".join(lines), printed if not printed or printed.endswith("\n") else printed + "\n") is not None
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """An environment as a reader has it: `python` and `memlift` are found by their names."""
+    found = shutil.which("memlift", path=os.environ["PATH"])
+    built = next((folder for folder in map(pathlib.Path, os.environ.get("PYTHONPATH", "").split(":")) if (folder.parent / "memlift").is_file()), None)
+    memlift = built.parent / "memlift" if built else found
+    if not memlift:
+        pytest.skip("the command was not built")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, target in (("python", sys.executable), ("memlift", memlift)):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{target}" "$@"\n')
+        (folder / name).chmod(0o755)
+    libraries = {"MEMLIFT_BUILT": str(built.parent / "deps")} if built else {}
+    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | libraries
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_page(page, tmp_path, environment):
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    for language, title, text in BLOCK.findall(page.read_text()):
+        if title:
+            (folder / title).write_text(text)
+        elif language == "console":
+            for command, wanted in commands(text):
+                done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                printed = done.stdout + done.stderr
+                assert agrees(wanted, printed), f"{page.name}: $ {command}\n{printed}\nshould print\n" + "\n".join(wanted)
+
+
+def test_each_page_runs_something():
+    assert len(PAGES) >= 15
+    silent = [page.name for page in PAGES if not any(language == "console" for language, _, _ in BLOCK.findall(page.read_text()))]
+    # These need nginx, or another machine.
+    assert silent == ["nginx.md"]
+
+
+def test_dots_stand_for_anything_and_no_more():
+    assert agrees(["a … c", "…", "z"], "a b c\nx\ny\nz\n")
+    assert agrees(["a"], "a")
+    assert not agrees(["a"], "a\nb\n")
+    assert not agrees(["a … c"], "a b\n")
+
+
+def test_tests_that_pages_name_are_there():
+    """A claim of the table of failures names the test that shows it."""
+    named = set(re.findall(r"`((?:test_)?[a-z]+(?:_[a-z0-9]+){2,})` \|$", (DOCS / "failures.md").read_text(), re.MULTILINE))
+    assert len(named) > 25
+    root = DOCS.parent
+    sources = [path.read_text(errors="replace") for folder in ("ground", "services", "bindings", "cli") for path in (root / folder).rglob("*") if path.suffix in (".rs", ".py")]
+    missing = [name for name in named if not any(re.search(rf"(def|fn) {name}\b", text) for text in sources)]
+    assert not missing
+
+
+def test_every_public_name_of_the_package_has_a_docstring():
+    import memlift
+
+    bare = []
+    for module in (memlift, memlift.ipc, memlift.transform, memlift.persist, memlift.traverse, memlift.zmem, memlift.zlib, memlift.errors):
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if callable(thing) and thing is not memlift.zlib.error and not (thing.__doc__ or "").strip():
+                bare.append(f"{module.__name__}.{name}")
+            if isinstance(thing, type) and thing.__module__.startswith("memlift"):
+                for member, value in vars(thing).items():
+                    if not member.startswith("_") and callable(value) and not (value.__doc__ or "").strip():
+                        bare.append(f"{module.__name__}.{name}.{member}")
+    assert not bare
