@@ -82,3 +82,37 @@ fn what_was_read_before_the_first_look_is_the_jobs_cache() {
         assert!(grown.iter().all(|byte| *byte == 1));
     });
 }
+
+/// A container with another process in it when the job starts, which ends later: its leavings are not the job's.
+#[test]
+fn a_group_that_was_not_the_jobs_at_first_never_is() {
+    in_child("a_group_that_was_not_the_jobs_at_first_never_is", || {
+        let Some(_group) = Group::entered() else {
+            eprintln!("skipped: no memory cgroup can be made below this one");
+            return;
+        };
+        // Memory of the group that is in nobody's resident size.
+        let file =
+            rustix::fs::memfd_create("memlift-test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        std::fs::File::from(file.try_clone().expect("a descriptor"))
+            .write_all(&vec![7; 64 * MIB])
+            .expect("room");
+        let stranger =
+            std::process::Command::new("sh").args(["-c", "sleep 100 > /dev/null 2>&1 & echo $!"]).output();
+        let pid = String::from_utf8(stranger.expect("a shell").stdout).expect("text");
+        let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
+
+        let registry = Registry::create(1 << 40).expect("a registry");
+        let objectives =
+            Objectives { total: 64 * MIB, unused: 0, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
+        let job = registry.admit("test", &objectives).expect("admitted");
+        let mut watcher = Watcher::new(&job);
+        assert_eq!(*watcher.source(), Source::Resident, "somebody else is there");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
+        // Members are read again once a second.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let seen = watcher.look();
+        assert!((seen.usage as usize) < 48 * MIB, "what was there before counts as the job's: {seen:?}");
+        assert_eq!(*watcher.source(), Source::Resident);
+    });
+}

@@ -3,7 +3,8 @@
 //!
 //! - **Flow** [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
 //!   resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
-//! - **Order** the members of the cgroup are read again once a second: a stranger moves the job to resident sizes
+//! - **Order** the members of the cgroup are read again once a second: a stranger moves the job to resident sizes, until it is gone. A
+//!   cgroup that had a stranger at the start stays out: nobody knows what in it was the stranger's
 //! - **Owner** memory that the cgroup held before the job is not the job's: the shell around it, caches of the kernel. The
 //!   process that watches is the job's, and where it was alone in the cgroup everything is. Page cache that the kernel drops
 //!   before it kills (clean pages of files) does not count against the job; the whole is reported beside it
@@ -42,6 +43,8 @@ pub(super) struct Usage {
     source: Source,
     /// The cgroup has no limit: the kernel drops none of its cache.
     limitless: bool,
+    /// The cgroup was the job's own at the start.
+    own_group: bool,
     /// Bytes that the cgroup held before the job, without and with cache.
     before: (i64, u64),
     asked: Instant,
@@ -62,6 +65,7 @@ impl Usage {
             root,
             source: Source::Resident,
             limitless: false,
+            own_group: true,
             before: (0, 0),
             asked: now,
             family: Vec::new(),
@@ -70,6 +74,7 @@ impl Usage {
             proportional: (now, 0),
         };
         usage.ask();
+        usage.own_group = usage.source != Source::Resident;
         // If this process is alone in the group, nothing was there before: the cache is what the kernel read ahead of this
         // program.
         if let Source::Group(group) = &usage.source
@@ -95,7 +100,7 @@ impl Usage {
     fn ask(&mut self) {
         self.asked = Instant::now();
         self.family = resident::family(self.root);
-        let group = MemoryGroup::own().filter(|group| {
+        let group = MemoryGroup::own().filter(|_| self.own_group).filter(|group| {
             let members = group.members();
             let mut ours: HashSet<u32> = self.family.iter().copied().collect();
             ours.extend(resident::ancestors(self.root));
