@@ -9,6 +9,7 @@
 
 pub(crate) mod directory;
 mod files;
+pub(crate) mod lost_keys;
 pub(crate) mod home;
 #[expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 pub(crate) mod lanes;
@@ -29,6 +30,7 @@ use crate::options::Mechanism;
 pub use files::Files;
 pub(crate) use files::family;
 pub use lanes::{LaneReport, Tail};
+use lost_keys::lost_keys;
 use objects::Heap;
 use snapshot::Snapshot;
 use types::Types;
@@ -64,6 +66,8 @@ pub enum Part {
     Objects,
     /// Pages of the heap and their checksums.
     Pages,
+    /// Keys that cannot be read any more.
+    Keys,
 }
 
 impl Part {
@@ -79,6 +83,7 @@ impl Part {
             Part::Root => "root",
             Part::Objects => "objects",
             Part::Pages => "pages",
+            Part::Keys => "keys",
         }
     }
 }
@@ -199,7 +204,7 @@ impl Findings {
     fn add(&mut self, level: Level, part: Part, offset: impl Into<Option<u64>>, what: impl Into<String>) {
         let told = self.told.entry((level, part)).or_default();
         *told += 1;
-        if *told <= TOLD {
+        if *told <= TOLD || part == Part::Keys {
             self.all.push(Finding { level, part, offset: offset.into(), what: what.into() });
         }
     }
@@ -214,7 +219,7 @@ impl Findings {
 
     fn finish(mut self) -> Vec<Finding> {
         for ((level, part), told) in &self.told {
-            if *told > TOLD {
+            if *told > TOLD && *part != Part::Keys {
                 let what = format!("and {} more of these", told - TOLD);
                 self.all.push(Finding { level: *level, part: *part, offset: None, what });
             }
@@ -404,7 +409,7 @@ fn heap(
         let place = one.proposed.first().map(|(offset, _)| in_file(*offset));
         findings.damage(Part::Directory, place, one.what);
     }
-    pages(snapshot, &header, &directory, &marked, &types, report, findings)?;
+    let damaged = pages(snapshot, &header, &directory, &marked, &types, report, findings)?;
     let (heap, beyond) = Heap::new(snapshot, directory, &types)?;
     for one in beyond {
         let what = format!("slab {} has bits for slots that it does not have", one.slab);
@@ -426,13 +431,16 @@ fn heap(
     let place = heap.place(root).filter(|place| root != 0 && place.start == root);
     report.root = place.map(|place| (root, types.name(place.tag)));
     if pointers {
-        walk(&heap, root, findings)?;
+        walk(&heap, &header, root, findings)?;
         structures(&heap, &header, findings)?;
+        for lost in lost_keys(&heap, &header, &damaged)? {
+            findings.damage(Part::Keys, None, lost.to_string());
+        }
     }
     Ok(())
 }
 
-/// Compares the pages that are in use with their checksums.
+/// Compares the pages that are in use with their checksums. Returns those that differ.
 fn pages(
     snapshot: &Snapshot,
     header: &Header,
@@ -441,13 +449,14 @@ fn pages(
     types: &Types,
     report: &mut Report,
     findings: &mut Findings,
-) -> Result<()> {
+) -> Result<BTreeSet<u64>> {
+    let mut damaged = BTreeSet::new();
     let checksums = match Checksums::read(&snapshot.medium, header) {
         Ok(Some(checksums)) => checksums,
-        Ok(None) => return Ok(()),
+        Ok(None) => return Ok(damaged),
         Err(error) => {
             findings.damage(Part::Pages, None, error.to_string());
-            return Ok(());
+            return Ok(damaged);
         }
     };
     report.checksums = true;
@@ -466,8 +475,9 @@ fn pages(
             Expected::Unknown => format!("the checksum of 4096 bytes of {holds} is damaged"),
         };
         findings.damage(Part::Pages, home.place(page * PAGE), what);
+        damaged.insert(page);
     }
-    Ok(())
+    Ok(damaged)
 }
 
 fn usage(heap: &Heap<'_>, report: &mut Report) {
@@ -518,7 +528,7 @@ fn structures(heap: &Heap<'_>, header: &Header, findings: &mut Findings) -> Resu
     Ok(())
 }
 
-fn walk(heap: &Heap<'_>, root: u64, findings: &mut Findings) -> Result<()> {
+fn walk(heap: &Heap<'_>, header: &Header, root: u64, findings: &mut Findings) -> Result<()> {
     let home = heap.snapshot.home()?;
     let in_file = |offset: u64| home.place(offset);
     if root == 0 {
@@ -550,7 +560,11 @@ fn walk(heap: &Heap<'_>, root: u64, findings: &mut Findings) -> Result<()> {
         findings.note(Part::Objects, None, format!("{more} more pointers lead nowhere"));
     }
     let mut lost: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
+    let known = owned::Known::of(heap, header)?;
     for place in heap.in_use().filter(|place| !reach.met(place)) {
+        if known.has(heap, &place)? {
+            continue;
+        }
         let (count, bytes, first) = lost.entry(place.tag).or_default();
         *count += 1;
         *bytes += place.room;

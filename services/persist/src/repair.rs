@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::catalog::Catalog;
 use crate::check::directory::{judge, marked};
 use crate::check::home::Home;
+use crate::check::lost_keys::lost_keys;
 use crate::check::objects::{Heap, Place, resolve};
 use crate::check::owned;
 use crate::check::snapshot::{Snapshot, lock_file};
@@ -269,6 +270,20 @@ impl Mend {
         home.store(&self.medium, offset, bytes, &mut self.counters)
     }
 
+    /// Pages that do not have their checksum, but for those that were mended.
+    fn damaged(&self, directory: &[Entry], marked: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
+        let Some(checksums) = Checksums::read(&self.medium, &self.header)? else {
+            return Ok(BTreeSet::new());
+        };
+        let mut damaged = BTreeSet::new();
+        for page in used_pages(directory, marked).filter(|page| !self.pages.contains(page)) {
+            if !checksums.holds(&self.medium, page)? {
+                damaged.insert(page);
+            }
+        }
+        Ok(damaged)
+    }
+
     /// Sums the pages that were changed. Where the caller accepts the loss, what is in damaged pages holds from now on.
     fn sums(&mut self, directory: &[Entry], marked: &BTreeSet<u64>, loss: Loss) -> Result<()> {
         let Some(checksums) = Checksums::read(&self.medium, &self.header)? else { return Ok(()) };
@@ -499,6 +514,13 @@ impl Mend {
                 one.field
             );
             self.mark(&home, &place, true, what)?;
+        }
+        if loss == Loss::Accept {
+            let damaged = self.damaged(&heap.directory, &marked)?;
+            for lost in lost_keys(&heap, &self.header, &damaged)? {
+                let what = format!("{}: what is there now is taken as it is, as accepted", lost.what);
+                self.change(Part::Keys, self.header.heap_start, what);
+            }
         }
         let owned = owned::scan(&heap, &self.header)?;
         for place in owned.free {

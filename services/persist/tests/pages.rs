@@ -189,6 +189,18 @@ impl Work {
     }
 }
 
+/// `check` names as many keys as cannot be read, one by one. Returns false where the links make no sense, which it says.
+fn names_each_lost_key(path: &Path, lost: u64, what: &str) -> bool {
+    let report = check(path).expect("checked");
+    let keys: Vec<_> = report.damage().filter(|one| one.part == Part::Keys).map(|one| &one.what).collect();
+    if keys.iter().any(|key| key.contains("may be lost")) {
+        return false;
+    }
+    let named: std::collections::BTreeSet<_> = keys.iter().collect();
+    assert_eq!(named.len() as u64, lost, "{what}: {:?}", report.findings);
+    true
+}
+
 /// Flips one bit in `step` of the pages in use: no value may be wrong, and what `check` says fits.
 fn flip(structure: &Structure, mechanism: Mechanism, step: u64) {
     let (name, make, read) = structure;
@@ -196,7 +208,8 @@ fn flip(structure: &Structure, mechanism: Mechanism, step: u64) {
     let (path, file) = work.copy("spoilt.pool");
     let pages = work.pages();
     let bits = pages.len() as u64 * PAGE * 8;
-    let (mut flips, mut refused, mut lost) = (0, 0, 0);
+    let (mut flips, mut refused, mut lost, mut named) = (0, 0, 0, 0);
+    let lists_keys = matches!(*name, "table" | "store");
     for bit in (0..bits).step_by(step as usize) {
         let page = pages[(bit / (PAGE * 8)) as usize];
         let at = work.place(page) + bit / 8 % PAGE;
@@ -207,7 +220,13 @@ fn flip(structure: &Structure, mechanism: Mechanism, step: u64) {
             Err(Error::Corrupt { .. }) => refused += 1,
             Err(error) => panic!("{what}: {error}"),
             Ok(pool) => match read(&pool) {
-                Ok(one) => lost += one,
+                Ok(one) => {
+                    lost += one;
+                    drop(pool);
+                    if one > 0 && lists_keys {
+                        named += u64::from(names_each_lost_key(&path, one, &what));
+                    }
+                }
                 Err(Error::Corrupt { .. }) => refused += 1,
                 Err(error) => panic!("{what}: {error}"),
             },
@@ -220,6 +239,7 @@ fn flip(structure: &Structure, mechanism: Mechanism, step: u64) {
         flips += 1;
     }
     assert!(flips > 100 && refused > 0 && lost > 0, "{name}: {flips} {refused} {lost}");
+    assert!(!lists_keys || named > 10, "{name}: {named}");
     assert_eq!(read(&open(&path).expect("opened")).expect("read"), 0);
 }
 

@@ -9,9 +9,10 @@
 //! - **Not here** pointers that the catalog shows: `objects`; values: they have no checksum
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::objects::{Heap, Place};
+use crate::checksums::PAGE;
 use crate::error::{Error, Result};
 use crate::image::{Image, Kind};
 use crate::kv;
@@ -20,6 +21,12 @@ use crate::options::Mechanism;
 use crate::persist::Persist;
 use crate::raw::{ForeignRoot, Table, root};
 use crate::view::{View, slice_tag};
+
+/// Kinds of named objects.
+pub(super) const DICT: u8 = 1;
+pub(super) const ARRAY: u8 = 2;
+/// Pairs that are looked at together.
+const BATCH: usize = 1024;
 
 /// Damage in memlift's own structures in a pool.
 #[derive(Debug, Default)]
@@ -32,13 +39,40 @@ pub(crate) struct Owned {
     pub stray: Vec<Place>,
 }
 
-/// See the module's header.
-struct Audit<'h> {
+/// A view of the file: of all bytes as they are, or as a reader has them, who stops at damaged pages.
+pub(super) struct Audit<'h> {
     heap: &'h Heap<'h>,
     base: Base,
     heap_bytes: u64,
     root: (u64, u64),
     met: RefCell<BTreeMap<u64, Place>>,
+    damaged: Option<&'h BTreeSet<u64>>,
+}
+
+impl<'h> Audit<'h> {
+    /// Everything as it is.
+    pub fn new(heap: &'h Heap<'h>, header: &Header) -> Result<Audit<'h>> {
+        let base = base(heap, header)?;
+        Ok(Audit {
+            heap,
+            base,
+            heap_bytes: header.heap_bytes,
+            root: heap.root()?,
+            met: RefCell::default(),
+            damaged: None,
+        })
+    }
+
+    /// As a reader has it: what lies in one of these pages is an error.
+    pub fn reader(heap: &'h Heap<'h>, header: &Header, damaged: &'h BTreeSet<u64>) -> Result<Audit<'h>> {
+        Ok(Audit { damaged: Some(damaged), ..Audit::new(heap, header)? })
+    }
+
+    /// Returns true if a reader gets an error for these bytes of the heap.
+    pub fn is_damaged(&self, offset: u64, bytes: u64) -> bool {
+        let pages = offset / PAGE..=(offset + bytes.max(1) - 1) / PAGE;
+        self.damaged.is_some_and(|damaged| damaged.range(pages).next().is_some())
+    }
 }
 
 /// Where the heap's bytes are in memory.
@@ -57,6 +91,9 @@ impl View for Audit<'_> {
         let Some(place) = place.filter(|_| inside) else {
             return Err(Error::Pointer { wanted: name, offset });
         };
+        if self.is_damaged(offset, bytes) {
+            return Err(Error::corrupt("its page does not have its checksum"));
+        }
         self.met.borrow_mut().insert(offset, place);
         Ok(match &self.base {
             Base::Mapped(base) => base.wrapping_add(offset as usize),
@@ -86,6 +123,26 @@ fn base(heap: &Heap<'_>, header: &Header) -> Result<Base> {
     Ok(Base::Copied(image))
 }
 
+/// Objects of Python and C whose links only memlift knows: parts of tables, which [`scan`] checks, and what the pool's names lead to.
+pub(super) struct Known {
+    foreign: bool,
+    named: BTreeSet<u64>,
+}
+
+impl Known {
+    pub fn of(heap: &Heap<'_>, header: &Header) -> Result<Known> {
+        let foreign = heap.root()?.1 == ForeignRoot::LAYOUT;
+        let named =
+            if foreign { names(&Audit::new(heap, header)?).into_keys().collect() } else { BTreeSet::new() };
+        Ok(Known { foreign, named })
+    }
+
+    pub fn has(&self, heap: &Heap<'_>, place: &Place) -> Result<bool> {
+        let bytes = self.foreign && place.tag == slice_tag::<u8>();
+        Ok(bytes && (self.named.contains(&place.start) || Table::has(heap.snapshot.word(place.start)?)))
+    }
+}
+
 /// Checks what memlift keeps in a pool; nothing is wrong with a pool of other things.
 pub(crate) fn scan(heap: &Heap<'_>, header: &Header) -> Result<Owned> {
     let mut owned = Owned::default();
@@ -93,9 +150,7 @@ pub(crate) fn scan(heap: &Heap<'_>, header: &Header) -> Result<Owned> {
     if !(root_words.1 == ForeignRoot::LAYOUT || root_words.1 == kv::LAYOUT) {
         return Ok(owned);
     }
-    let met = RefCell::default();
-    let audit =
-        Audit { heap, base: base(heap, header)?, heap_bytes: header.heap_bytes, root: root_words, met };
+    let audit = Audit::new(heap, header)?;
     if root_words.1 == kv::LAYOUT {
         if let Err(error) = kv::audit(&audit) {
             owned.broken.push((root_words.0, format!("the store: {error}")));
@@ -147,6 +202,36 @@ fn foreign(audit: &Audit<'_>, owned: &mut Owned) -> Result<()> {
                 owned.broken.push((place.start, format!("a table: {error}")));
             }
         }
+    }
+    Ok(())
+}
+
+/// The pool's names by the places that they lead to, each with its kind.
+pub(super) fn names(view: &Audit<'_>) -> BTreeMap<u64, (u8, Vec<u8>)> {
+    let mut names = BTreeMap::new();
+    let Ok(root) = root(view) else { return names };
+    if root.names != 0 {
+        let _ = each_pair(Table::at(root.names), view, |name, value| {
+            if let Some((kind, place)) = value.split_first()
+                && let Some(place) = place.first_chunk()
+            {
+                names.insert(u64::from_le_bytes(*place), (*kind, name.to_vec()));
+            }
+        });
+    }
+    names
+}
+
+/// Gives each key of a table with its value, in the order of insertion.
+pub(super) fn each_pair<V: View>(table: Table, view: &V, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+    let (mut after, mut seen) = (None::<Vec<u8>>, 0);
+    let count = table.len(view)?;
+    while seen < count {
+        let Some(pairs) = table.batch(view, after.as_deref(), BATCH, usize::MAX)? else { break };
+        let Some((last, _)) = pairs.last() else { break };
+        after = Some(last.clone());
+        seen += pairs.len() as u64;
+        pairs.iter().for_each(|(key, value)| each(key, value));
     }
     Ok(())
 }

@@ -99,6 +99,33 @@ pub(crate) fn audit<W: View>(view: &W) -> Result<()> {
     Ok(())
 }
 
+/// Gives each key that the trees lead to, in the order of the shards.
+pub(crate) fn each_key<W: View>(view: &W, mut each: impl FnMut(&[u8])) -> Result<()> {
+    let Some(place) = view.root::<KvRoot>()? else { return Ok(()) };
+    let root = view.get(place)?;
+    let shards = usize::try_from(root.shards).unwrap_or(usize::MAX).min(SHARDS_MAX);
+    for tree in &root.trees[..shards] {
+        for entry in BTree::open(*tree).iter(view)? {
+            let mut bytes = Vec::new();
+            entry?.0.read(view, &mut bytes)?;
+            each(&bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if the key is there, its value too, as a server looks it up.
+pub(crate) fn has<W: View>(view: &W, key: &[u8]) -> Result<bool> {
+    let Some(place) = view.root::<KvRoot>()? else { return Ok(false) };
+    let root = view.get(place)?;
+    let shards = usize::try_from(root.shards).unwrap_or(usize::MAX).clamp(1, SHARDS_MAX);
+    let Some(entry) = BTree::open(root.trees[shard_of(key, shards)]).get(view, key)? else {
+        return Ok(false);
+    };
+    view.slice(entry.value)?;
+    Ok(true)
+}
+
 /// The shard of a key: the same in every release, for the file keeps it.
 fn shard_of(key: &[u8], shards: usize) -> usize {
     if shards == 1 {

@@ -129,6 +129,11 @@ impl Table {
         matches!(layout, HEAD | SEGMENT | ENTRY)
     }
 
+    /// The key of the entry that lies at `offset`, if one does.
+    pub(crate) fn key_of_entry<V: View>(view: &V, offset: u64) -> Result<&[u8]> {
+        Ok(Entry::of(view, offset)?.key)
+    }
+
     /// Returns true if an object of this type is a table's head.
     pub(crate) fn is_head(layout: u64) -> bool {
         layout == HEAD
