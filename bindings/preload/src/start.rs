@@ -2,9 +2,9 @@
 //! From the loader's call to a process under its budget.
 //!
 //! - **Flow** [`begin`] (a constructor) ──environment names no job──▶ inert: malloc is ours, nothing else is
-//!   ──▶ gate, handlers, job, spill file, pager, evictor ──▶ covered; what fails here is said and ends the process,
+//!   ──▶ gate, handlers, job, spill file, pager ──▶ covered; what fails here is said and ends the process,
 //!   since a process that is not counted breaks the budget of all
-//!   pager: memory is short ──▶ `activate`
+//!   pager: memory is short ──▶ `activate`; a process that is no small one gets its evictor ([`tend`])
 //! - **Order** handlers before the pager, pager before the first pointer of the arena
 //! - **Owner** job and pager live as long as the process
 //! - **Not here** the filter's rules
@@ -32,6 +32,10 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of a spill file at most: the disk ends earlier.
 const SPILL_BYTES: usize = 1 << 42;
 const EVICTOR_STACK_BYTES: usize = 256 << 10;
+/// A process that has charged less, or less than 1/[`SMALL_PART`] of the budget, has no evictor: it is the only thread, as without this
+/// library. Programs that drop rights (setpriv, su) or enter a user namespace (unshare, bubblewrap) count on that, and are small.
+const SMALL_BYTES: i64 = 16 << 20;
+const SMALL_PART: i64 = 8;
 
 /// Returns true if the constructor has run.
 pub fn begun() -> bool {
@@ -43,11 +47,16 @@ pub fn covered() -> bool {
     STATE.load(Ordering::Acquire) == COVERED
 }
 
-/// The job's total now.
-pub fn total_bytes() -> usize {
+/// The job, once this process is a member.
+fn job() -> Option<&'static Job> {
     let job = JOB.load(Ordering::Acquire) as *const Job;
     // SAFETY: null, or the job that was leaked for the length of the process.
-    unsafe { job.as_ref() }.map_or(0, |job| usize::try_from(job.total()).unwrap_or(0))
+    unsafe { job.as_ref() }
+}
+
+/// The job's total now.
+pub fn total_bytes() -> usize {
+    job().map_or(0, |job| usize::try_from(job.total()).unwrap_or(0))
 }
 
 /// Returns true if this is a child that has its parent's memory, before its exec.
@@ -100,9 +109,7 @@ fn cover() -> Result<bool, String> {
     let job: &'static Job = Box::leak(Box::new(job));
     JOB.store(std::ptr::from_ref(job) as usize, Ordering::Release);
     let spill = match std::env::var_os(ENV_SPILL).filter(|folder| !folder.is_empty()) {
-        Some(folder) => {
-            Some(Spill::create(&PathBuf::from(folder), SPILL_BYTES).map_err(|error| error.to_string())?)
-        }
+        Some(folder) => spill_in(PathBuf::from(folder))?,
         None => None,
     };
     stacks::begin();
@@ -123,6 +130,21 @@ fn cover() -> Result<bool, String> {
     Ok(true)
 }
 
+/// The spill file. A user who may not write the folder, after the job has dropped its rights, goes on without, and is told.
+fn spill_in(folder: PathBuf) -> Result<Option<Spill>, String> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(folder.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: a path with its zero.
+    let denied = unsafe { libc::eaccess(path.as_ptr(), libc::W_OK | libc::X_OK) } != 0
+        && std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
+    if denied {
+        let folder = folder.display();
+        words::say_text(&format!("memlift: this process spills nothing: its user may not write {folder}\n"));
+        return Ok(None);
+    }
+    Spill::create(&folder, SPILL_BYTES).map(Some).map_err(|error| error.to_string())
+}
+
 /// In the child of a fork, before anything else.
 pub fn forked() {
     note_process();
@@ -133,12 +155,21 @@ pub fn forked() {
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
 
-/// Starts the evictor where there is none. Called where threads can be made: not in handlers.
+/// Starts the evictor where there is none and the process is no small one. A small one in a job whose memory is short gives back what it
+/// does not use. Called where threads can be made: not in handlers.
 pub fn tend() {
-    if !NEEDS_EVICTOR.load(Ordering::Relaxed)
-        || thread::inside()
-        || !NEEDS_EVICTOR.swap(false, Ordering::Relaxed)
-    {
+    if !NEEDS_EVICTOR.load(Ordering::Relaxed) || thread::inside() {
+        return;
+    }
+    let Some(job) = job() else { return };
+    if job.charged() < SMALL_BYTES.min(job.total() / SMALL_PART) {
+        if let Some(pager) = Pager::get().filter(|pager| job.active() && !pager.active()) {
+            let _quiet = Quiet::begin();
+            pager.activate();
+        }
+        return;
+    }
+    if !NEEDS_EVICTOR.swap(false, Ordering::Relaxed) {
         return;
     }
     let _quiet = Quiet::begin();

@@ -42,3 +42,8 @@ fn the_arena_ends_before_memory_that_was_there_first() {
         job.command(job::compile("maps")).arg("24").env("LD_PRELOAD", both).output().expect("it starts");
     assert_eq!(job::content("maps", &["24"], &output), "right\n");
 }
+
+#[test]
+fn a_small_program_is_the_only_thread_of_its_process() {
+    assert_eq!(Job::new(256 * MIB).check("alone", &[]), "right\n");
+}

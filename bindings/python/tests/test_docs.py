@@ -52,7 +52,7 @@ def environment(tmp_path):
     for name, target in (("python", sys.executable), ("memlift", memlift)):
         (folder / name).write_text(f'#!/bin/sh\nexec "{target}" "$@"\n')
         (folder / name).chmod(0o755)
-    libraries = {"MEMLIFT_BUILT": str(built.parent / "deps")} if built else {}
+    libraries = {"MEMLIFT_DROPINS": str(built.parent / "deps")} if built else {}
     return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | libraries
 
 

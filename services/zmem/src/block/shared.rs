@@ -84,13 +84,21 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps the registry behind `file`.
+    /// Maps the registry behind `file`, which is this user's.
     pub fn open(file: OwnedFd) -> Result<Shared> {
         let status = fstat(&file).map_err(|source| Error::Registry { source: source.into() })?;
-        let ours =
-            status.st_uid == rustix::process::geteuid().as_raw() || rustix::process::geteuid().is_root();
+        let user = rustix::process::geteuid();
+        if status.st_uid != user.as_raw() && !user.is_root() {
+            return Err(Error::NotARegistry);
+        }
+        Shared::open_of_any(file)
+    }
+
+    /// Maps the registry behind `file`, whoever made it.
+    fn open_of_any(file: OwnedFd) -> Result<Shared> {
+        let status = fstat(&file).map_err(|source| Error::Registry { source: source.into() })?;
         let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
-        if !ours || !sealed || status.st_size != BYTES as i64 {
+        if !sealed || status.st_size != BYTES as i64 {
             return Err(Error::NotARegistry);
         }
         let shared = Shared::map(file)?;
@@ -100,14 +108,15 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps the registry behind a number that this process inherited; the number stays open.
+    /// Maps the registry behind a number that this process inherited; the number stays open. It may be another user's: a job started by
+    /// root drops its rights on the way, and whoever chose this process's descriptors chose its libraries, too.
     pub fn inherited(number: RawFd) -> Result<Shared> {
         if number < 0 {
             return Err(Error::NotARegistry);
         }
         // SAFETY: the descriptor is borrowed for this one call; a number that is not open is refused by the kernel.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
-        Shared::open(high(file).map_err(|_| Error::NotARegistry)?)
+        Shared::open_of_any(high(file).map_err(|_| Error::NotARegistry)?)
     }
 
     fn map(file: OwnedFd) -> Result<Shared> {
