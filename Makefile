@@ -132,6 +132,7 @@ soak: build
 	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-ground -p memlift-offload -p memlift-ipc -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
+	$(VENV_PYTHON) tools/compatibility $(MEMLIFT) --levels 120
 
 ## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI
 vm-test: rust

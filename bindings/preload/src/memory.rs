@@ -253,6 +253,8 @@ fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
     if start::covered() && !thread::inside() {
         start::tend();
         if let Some(result) = stacks::aside(|| perform(number as usize, arguments)) {
+            // It may never map anything again, only fill what it has.
+            start::tend();
             return give(result);
         }
     }

@@ -32,10 +32,10 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of a spill file at most: the disk ends earlier.
 const SPILL_BYTES: usize = 1 << 42;
 const EVICTOR_STACK_BYTES: usize = 256 << 10;
-/// A process that has charged less, or less than 1/[`SMALL_PART`] of the budget, has no evictor: it is the only thread, as without this
+/// A process that has mapped less for itself, or less than 1/[`SMALL_PART`] of the budget, has no evictor: it is the only thread, as without this
 /// library. Programs that drop rights (setpriv, su) or enter a user namespace (unshare, bubblewrap) count on that, and are small.
-const SMALL_BYTES: i64 = 16 << 20;
-const SMALL_PART: i64 = 8;
+const SMALL_BYTES: usize = 16 << 20;
+const SMALL_PART: usize = 8;
 
 /// Returns true if the constructor has run.
 pub fn begun() -> bool {
@@ -161,9 +161,9 @@ pub fn tend() {
     if !NEEDS_EVICTOR.load(Ordering::Relaxed) || thread::inside() {
         return;
     }
-    let Some(job) = job() else { return };
-    if job.charged() < SMALL_BYTES.min(job.total() / SMALL_PART) {
-        if let Some(pager) = Pager::get().filter(|pager| job.active() && !pager.active()) {
+    let (Some(job), Some(pager)) = (job(), Pager::get()) else { return };
+    if pager.mapped_bytes() < SMALL_BYTES.min(total_bytes() / SMALL_PART) {
+        if job.active() && !pager.active() {
             let _quiet = Quiet::begin();
             pager.activate();
         }

@@ -285,6 +285,11 @@ impl Pager {
         self.active.load(Ordering::Acquire)
     }
 
+    /// Bytes of the arena that are mapped, whether anything is in them or not.
+    pub fn mapped_bytes(&self) -> usize {
+        self.counts.mapped.load(Ordering::Relaxed) * PAGE_BYTES
+    }
+
     /// Sets the hook that runs once, before the first page can be absent: the place to install the system-call filter. It
     /// may run in any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
     pub fn on_activate(&self, hook: fn()) {
