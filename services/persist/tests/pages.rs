@@ -342,6 +342,29 @@ fn damage_costs_what_it_hits_and_nothing_that_is_written_after() {
     assert!(taken.changes.iter().any(|one| one.part == Part::Pages && one.offset == work.place(page)));
 }
 
+/// An entry whose next one is itself, in a table of countless entries: who lists keys goes round for ever, unless something ends that.
+#[test]
+fn a_circle_of_links_ends_and_is_said() {
+    let (_, make, _) = &STRUCTURES[0];
+    let work = Work::new(make, Mechanism::Redo);
+    let (path, file) = work.copy("circle.pool");
+    let wanted = [key(5), value(5)].concat();
+    let at = work.bytes.windows(wanted.len()).rposition(|bytes| bytes == wanted).expect("there") as u64;
+    // Type and length, then chain, previous, next, hash and lengths before the key.
+    let entry = at - 7 * 8;
+    let own = (entry - work.header.heap_start).to_le_bytes();
+    file.write_all_at(&own, entry + 4 * 8).expect("written");
+    // And a head that promises more entries than there can be.
+    let head = open(&path)
+        .and_then(|pool| pool.read(|r| root(r).map(|root| root.names)))
+        .expect("its root is whole");
+    file.write_all_at(&u64::MAX.to_le_bytes(), work.header.heap_start + head + 2 * 8).expect("written");
+    let report = check(&path).expect("checked");
+    let keys: Vec<_> = report.damage().filter(|one| one.part == Part::Keys).map(|one| &one.what).collect();
+    assert!(keys.iter().any(|what| what.contains("\"key 5\"")), "{keys:?}");
+    assert!(keys.iter().any(|what| what.contains("may be lost")), "{keys:?}");
+}
+
 #[test]
 fn a_flipped_bit_of_a_bitmap_never_gives_out_what_is_in_use() {
     let (_, make, read) = &STRUCTURES[0];

@@ -27,6 +27,8 @@ pub(super) const DICT: u8 = 1;
 pub(super) const ARRAY: u8 = 2;
 /// Pairs that are looked at together.
 const BATCH: usize = 1024;
+/// An entry of a table has its header and five words.
+const LEAST_ENTRY_BYTES: u64 = 56;
 
 /// Damage in memlift's own structures in a pool.
 #[derive(Debug, Default)]
@@ -222,14 +224,18 @@ pub(super) fn names(view: &Audit<'_>) -> BTreeMap<u64, (u8, Vec<u8>)> {
     names
 }
 
-/// Gives each key of a table with its value, in the order of insertion.
+/// Gives each key of a table with its value, in the order of insertion. An error where there are fewer than the table says, or it says
+/// more than a heap of this size has room for: a circle of links ends there.
 pub(super) fn each_pair<V: View>(table: Table, view: &V, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+    let wrong = || Error::corrupt("a table's links make no sense");
     let (mut after, mut seen) = (None::<Vec<u8>>, 0);
     let count = table.len(view)?;
+    if count > view.heap_bytes() / LEAST_ENTRY_BYTES {
+        return Err(wrong());
+    }
     while seen < count {
-        let Some(pairs) = table.batch(view, after.as_deref(), BATCH, usize::MAX)? else { break };
-        let Some((last, _)) = pairs.last() else { break };
-        after = Some(last.clone());
+        let pairs = table.batch(view, after.as_deref(), BATCH, usize::MAX)?.unwrap_or_default();
+        after = Some(pairs.last().ok_or_else(wrong)?.0.clone());
         seen += pairs.len() as u64;
         pairs.iter().for_each(|(key, value)| each(key, value));
     }

@@ -99,16 +99,22 @@ pub(crate) fn audit<W: View>(view: &W) -> Result<()> {
     Ok(())
 }
 
-/// Gives each key that the trees lead to, in the order of the shards.
+/// Gives each key that the trees lead to, in the order of the shards. Keys of a tree ascend: where they do not, it is an error, so that a circle
+/// of links ends.
 pub(crate) fn each_key<W: View>(view: &W, mut each: impl FnMut(&[u8])) -> Result<()> {
     let Some(place) = view.root::<KvRoot>()? else { return Ok(()) };
     let root = view.get(place)?;
     let shards = usize::try_from(root.shards).unwrap_or(usize::MAX).min(SHARDS_MAX);
     for tree in &root.trees[..shards] {
+        let mut last: Option<Vec<u8>> = None;
         for entry in BTree::open(*tree).iter(view)? {
             let mut bytes = Vec::new();
             entry?.0.read(view, &mut bytes)?;
+            if last.as_ref().is_some_and(|last| *last >= bytes) {
+                return Err(Error::corrupt("the keys of the store do not ascend"));
+            }
             each(&bytes);
+            last = Some(bytes);
         }
     }
     Ok(())
