@@ -2,19 +2,21 @@
 //! Checks that a pool's file is sound, and lists its content: everything is read, nothing is written.
 //!
 //! - **Flow** headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
-//!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
+//!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ what the root leads to (`reached`), tables and stores
+//!   (`owned`), keys that damage costs (`lost_keys`) ─▶ [`Report`]
 //! - **Rule** damage is content that memlift never writes. Content that a program may have meant (an object that nothing points
 //!   to, a pointer to a freed one) is a note
 //! - **Not here** changing anything: `repair`
 
 pub(crate) mod directory;
 mod files;
-pub(crate) mod lost_keys;
 pub(crate) mod home;
 #[expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 pub(crate) mod lanes;
+pub(crate) mod lost_keys;
 pub(crate) mod objects;
 pub(crate) mod owned;
+mod reached;
 pub(crate) mod snapshot;
 pub(crate) mod types;
 
@@ -30,7 +32,6 @@ use crate::options::Mechanism;
 pub use files::Files;
 pub(crate) use files::family;
 pub use lanes::{LaneReport, Tail};
-use lost_keys::lost_keys;
 use objects::Heap;
 use snapshot::Snapshot;
 use types::Types;
@@ -431,11 +432,7 @@ fn heap(
     let place = heap.place(root).filter(|place| root != 0 && place.start == root);
     report.root = place.map(|place| (root, types.name(place.tag)));
     if pointers {
-        walk(&heap, &header, root, findings)?;
-        structures(&heap, &header, findings)?;
-        for lost in lost_keys(&heap, &header, &damaged)? {
-            findings.damage(Part::Keys, None, lost.to_string());
-        }
+        reached::check(&heap, &header, root, &damaged, findings)?;
     }
     Ok(())
 }
@@ -505,97 +502,4 @@ fn usage(heap: &Heap<'_>, report: &mut Report) {
     }
     report.types = types.into_values().collect();
     report.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.name.cmp(&b.name)));
-}
-
-/// Tables and stores, whose links are memlift's own.
-fn structures(heap: &Heap<'_>, header: &Header, findings: &mut Findings) -> Result<()> {
-    let home = heap.snapshot.home()?;
-    let owned = owned::scan(heap, header)?;
-    for (offset, what) in owned.broken {
-        findings.damage(Part::Objects, home.place(offset), format!("at {offset:#x} of the heap: {what}"));
-    }
-    for place in owned.free {
-        let what = format!("the object at {:#x} of the heap is marked as free, and is led to", place.start);
-        findings.damage(Part::Bitmap, home.place(place.slab * SLAB_BYTES), what);
-    }
-    for place in owned.stray {
-        let what = format!(
-            "the object at {:#x} of the heap is marked as in use, and nothing leads to it",
-            place.start
-        );
-        findings.damage(Part::Bitmap, home.place(place.slab * SLAB_BYTES), what);
-    }
-    Ok(())
-}
-
-fn walk(heap: &Heap<'_>, header: &Header, root: u64, findings: &mut Findings) -> Result<()> {
-    let home = heap.snapshot.home()?;
-    let in_file = |offset: u64| home.place(offset);
-    if root == 0 {
-        if heap.in_use().next().is_some() {
-            findings.note(
-                Part::Root,
-                in_file(crate::layout::SUPERBLOCK_OFFSET),
-                "there is no root object: which objects are still wanted cannot be told",
-            );
-        }
-        return Ok(());
-    }
-    let reach = heap.reach(false)?;
-    for one in &reach.dangling {
-        let why = if one.free.is_some() { "which is free" } else { "where there is none" };
-        let (part, offset) = match one.holder {
-            0 => (Part::Root, in_file(crate::layout::SUPERBLOCK_OFFSET)),
-            holder => (Part::Objects, in_file(holder)),
-        };
-        let what =
-            format!("{} points to a {} at {:#x} of the heap, {why}", one.field, one.wanted, one.target);
-        match part {
-            Part::Root => findings.damage(part, offset, what),
-            _ => findings.note(part, offset, what),
-        }
-    }
-    if reach.dangling_count > reach.dangling.len() as u64 {
-        let more = reach.dangling_count - reach.dangling.len() as u64;
-        findings.note(Part::Objects, None, format!("{more} more pointers lead nowhere"));
-    }
-    let mut lost: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
-    let known = owned::Known::of(heap, header)?;
-    for place in heap.in_use().filter(|place| !reach.met(place)) {
-        if known.has(heap, &place)? {
-            continue;
-        }
-        let (count, bytes, first) = lost.entry(place.tag).or_default();
-        *count += 1;
-        *bytes += place.room;
-        if first.len() < 4 {
-            first.push(place.start);
-        }
-    }
-    let opaque = heap.types.opaque();
-    if !opaque.is_empty() && !lost.is_empty() {
-        // One of these may have what leads to them: no reason to say it type by type.
-        let lost: Vec<String> = lost
-            .iter()
-            .map(|(tag, (count, bytes, _))| format!("{count} of {} ({bytes} bytes)", heap.types.name(*tag)))
-            .collect();
-        let names = opaque[..opaque.len().min(4)].join(", ");
-        let more = if opaque.len() > 4 { ", …" } else { "" };
-        let what = format!(
-            "not met on the way from the root: {}; but {names}{more} may have pointers that the list of types does not show",
-            lost.join(", ")
-        );
-        findings.note(Part::Objects, None, what);
-        return Ok(());
-    }
-    for (tag, (count, bytes, first)) in lost {
-        let places: Vec<String> = first.iter().map(|one| format!("{one:#x}")).collect();
-        let what = format!(
-            "nothing that the root leads to points to {count} of {} ({bytes} bytes; the first at {} of the heap)",
-            heap.types.name(tag),
-            places.join(", ")
-        );
-        findings.note(Part::Objects, None, what);
-    }
-    Ok(())
 }

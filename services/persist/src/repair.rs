@@ -19,7 +19,7 @@ use crate::check::directory::{judge, marked};
 use crate::check::home::Home;
 use crate::check::lost_keys::lost_keys;
 use crate::check::objects::{Heap, Place, resolve};
-use crate::check::owned;
+use crate::check::owned::{self, Audit};
 use crate::check::snapshot::{Snapshot, lock_file};
 use crate::check::types::Types;
 use crate::check::{self, Files, Part, Report, directory_words, family, lanes};
@@ -515,14 +515,15 @@ impl Mend {
             );
             self.mark(&home, &place, true, what)?;
         }
+        let audit = Audit::new(&heap, &self.header)?;
         if loss == Loss::Accept {
             let damaged = self.damaged(&heap.directory, &marked)?;
-            for lost in lost_keys(&heap, &self.header, &damaged)? {
+            for lost in lost_keys(&audit, &damaged)? {
                 let what = format!("{}: what is there now is taken as it is, as accepted", lost.what);
                 self.change(Part::Keys, self.header.heap_start, what);
             }
         }
-        let owned = owned::scan(&heap, &self.header)?;
+        let owned = owned::scan(&audit)?;
         for place in owned.free {
             let what =
                 format!("the object at {:#x} of the heap was free, and is led to: in use again", place.start);

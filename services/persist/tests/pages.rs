@@ -340,6 +340,8 @@ fn damage_costs_what_it_hits_and_nothing_that_is_written_after() {
     let taken = repair_accepting_loss(&path, work.folder.path().join("taken.pool")).expect("repaired");
     assert!(taken.report.sound(), "{:?}", taken.report.findings);
     assert!(taken.changes.iter().any(|one| one.part == Part::Pages && one.offset == work.place(page)));
+    let named = taken.changes.iter().filter(|one| one.part == Part::Keys).count() as u64;
+    assert_eq!(named, lost, "each key that is taken as it is");
 }
 
 /// An entry whose next one is itself, in a table of countless entries: who lists keys goes round for ever, unless something ends that.

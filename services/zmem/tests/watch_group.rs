@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use memlift_ground::region::MemoryGroup;
-use memlift_zmem::block::{Objectives, OnOverflow, Registry};
+use memlift_zmem::block::{Admission, Objectives, OnOverflow, Registry};
 use memlift_zmem::watch::{Source, Watcher};
 use pager_child::in_child;
 
@@ -42,6 +42,15 @@ impl Drop for Group {
     }
 }
 
+/// A job with a total, in a registry of its own.
+fn job(total: usize) -> Admission {
+    let registry = Registry::create(1 << 40).expect("a registry");
+    let on_overflow = OnOverflow::Fail;
+    registry
+        .admit("test", &Objectives { total, unused: 0, min_uncompressed: 0, on_overflow })
+        .expect("admitted")
+}
+
 /// A cold start: the command's and the program's text are read from the disk, at this group's cost, before the first look.
 #[test]
 fn what_was_read_before_the_first_look_is_the_jobs_cache() {
@@ -57,11 +66,8 @@ fn what_was_read_before_the_first_look_is_the_jobs_cache() {
         file.sync_all().expect("a disk");
         assert!(usage() > 48 * MIB, "the file is in this group's cache");
 
-        let registry = Registry::create(1 << 40).expect("a registry");
         let total = 64 * MIB;
-        let on_overflow = OnOverflow::Fail;
-        let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow };
-        let job = registry.admit("test", &objectives).expect("admitted");
+        let job = job(total);
         let mut watcher = Watcher::new(&job);
         assert!(matches!(watcher.source(), Source::Group(own) if own.directory == group.0));
         let seen = watcher.look();
@@ -102,10 +108,7 @@ fn a_group_that_was_not_the_jobs_at_first_never_is() {
         let pid = String::from_utf8(stranger.expect("a shell").stdout).expect("text");
         let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
 
-        let registry = Registry::create(1 << 40).expect("a registry");
-        let objectives =
-            Objectives { total: 64 * MIB, unused: 0, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
-        let job = registry.admit("test", &objectives).expect("admitted");
+        let job = job(64 * MIB);
         let mut watcher = Watcher::new(&job);
         assert_eq!(*watcher.source(), Source::Resident, "somebody else is there");
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");

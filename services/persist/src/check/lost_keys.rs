@@ -10,11 +10,9 @@
 
 use std::collections::BTreeSet;
 
-use super::objects::Heap;
 use super::owned::{ARRAY, Audit, DICT, each_pair, names};
 use crate::error::Result;
 use crate::kv;
-use crate::layout::Header;
 use crate::persist::Persist;
 use crate::raw::{ForeignRoot, OBJECT_HEADER_BYTES, Table, root};
 use crate::view::slice_tag;
@@ -38,15 +36,15 @@ impl std::fmt::Display for Lost {
 }
 
 /// Returns each key that cannot be read while these pages of the heap are damaged.
-pub(crate) fn lost_keys(heap: &Heap<'_>, header: &Header, pages: &BTreeSet<u64>) -> Result<Vec<Lost>> {
-    let words = heap.root()?;
+pub(crate) fn lost_keys<'h>(all: &Audit<'h>, pages: &'h BTreeSet<u64>) -> Result<Vec<Lost>> {
+    let (heap, words) = (all.heap(), all.heap().root()?);
     if pages.is_empty() || !(words.1 == ForeignRoot::LAYOUT || words.1 == kv::LAYOUT) {
         return Ok(Vec::new());
     }
-    let (all, whole) = (Audit::new(heap, header)?, Audit::reader(heap, header, pages)?);
+    let whole = all.reader(pages);
     let mut lost = Vec::new();
     if words.1 == kv::LAYOUT {
-        let listed = kv::each_key(&all, |key| {
+        let listed = kv::each_key(all, |key| {
             if !kv::has(&whole, key).unwrap_or(false) {
                 lost.push(Lost { what: format!("the key {}", text(key)), unlisted: false });
             }
@@ -56,11 +54,11 @@ pub(crate) fn lost_keys(heap: &Heap<'_>, header: &Header, pages: &BTreeSet<u64>)
         }
         return Ok(lost);
     }
-    let names = names(&all);
+    let names = names(all);
     // Tables that are led to are there, whatever their heads say that they are.
     let mut tables: BTreeSet<u64> =
         names.iter().filter(|(_, named)| named.0 == DICT).map(|(at, _)| *at).collect();
-    let listed = root(&all).map_or(0, |root| root.names);
+    let listed = root(all).map_or(0, |root| root.names);
     tables.extend((listed != 0).then_some(listed));
     for place in heap.in_use().filter(|place| place.tag == slice_tag::<u8>()) {
         if Table::is_head(heap.snapshot.word(place.start)?) {
@@ -77,7 +75,7 @@ pub(crate) fn lost_keys(heap: &Heap<'_>, header: &Header, pages: &BTreeSet<u64>)
             None if table == listed => "the pool's names".to_owned(),
             None => format!("the table at {table:#x} of the heap"),
         };
-        let outcome = each_pair(Table::at(table), &all, |key, _| {
+        let outcome = each_pair(Table::at(table), all, |key, _| {
             if !led || !matches!(Table::at(table).get(&whole, key), Ok(Some(_))) {
                 lost.push(Lost { what: format!("the key {} of {name}", key_text(key)), unlisted: false });
             }
@@ -90,7 +88,7 @@ pub(crate) fn lost_keys(heap: &Heap<'_>, header: &Header, pages: &BTreeSet<u64>)
         // Nothing leads to these any more; what lies in the damaged pages still says its key.
         for place in heap.in_use().filter(|place| place.tag == slice_tag::<u8>()) {
             if whole.is_damaged(place.start, place.room)
-                && let Ok(key) = Table::key_of_entry(&all, place.start)
+                && let Ok(key) = Table::key_of_entry(all, place.start)
             {
                 lost.push(Lost { what: format!("the key {} of a table", key_text(key)), unlisted: false });
             }

@@ -10,6 +10,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::objects::{Heap, Place};
 use crate::checksums::PAGE;
@@ -42,9 +43,9 @@ pub(crate) struct Owned {
 }
 
 /// A view of the file: of all bytes as they are, or as a reader has them, who stops at damaged pages.
-pub(super) struct Audit<'h> {
+pub(crate) struct Audit<'h> {
     heap: &'h Heap<'h>,
-    base: Base,
+    base: Rc<Base>,
     heap_bytes: u64,
     root: (u64, u64),
     met: RefCell<BTreeMap<u64, Place>>,
@@ -54,20 +55,18 @@ pub(super) struct Audit<'h> {
 impl<'h> Audit<'h> {
     /// Everything as it is.
     pub fn new(heap: &'h Heap<'h>, header: &Header) -> Result<Audit<'h>> {
-        let base = base(heap, header)?;
-        Ok(Audit {
-            heap,
-            base,
-            heap_bytes: header.heap_bytes,
-            root: heap.root()?,
-            met: RefCell::default(),
-            damaged: None,
-        })
+        let (base, heap_bytes) = (Rc::new(base(heap, header)?), header.heap_bytes);
+        Ok(Audit { heap, base, heap_bytes, root: heap.root()?, met: RefCell::default(), damaged: None })
+    }
+
+    /// The heap that it is a view of.
+    pub fn heap(&self) -> &'h Heap<'h> {
+        self.heap
     }
 
     /// As a reader has it: what lies in one of these pages is an error.
-    pub fn reader(heap: &'h Heap<'h>, header: &Header, damaged: &'h BTreeSet<u64>) -> Result<Audit<'h>> {
-        Ok(Audit { damaged: Some(damaged), ..Audit::new(heap, header)? })
+    pub fn reader(&self, damaged: &'h BTreeSet<u64>) -> Audit<'h> {
+        Audit { base: self.base.clone(), met: RefCell::default(), damaged: Some(damaged), ..*self }
     }
 
     /// Returns true if a reader gets an error for these bytes of the heap.
@@ -97,7 +96,7 @@ impl View for Audit<'_> {
             return Err(Error::corrupt("its page does not have its checksum"));
         }
         self.met.borrow_mut().insert(offset, place);
-        Ok(match &self.base {
+        Ok(match &*self.base {
             Base::Mapped(base) => base.wrapping_add(offset as usize),
             Base::Copied(image) => image.at(offset),
         })
@@ -132,11 +131,9 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub fn of(heap: &Heap<'_>, header: &Header) -> Result<Known> {
-        let foreign = heap.root()?.1 == ForeignRoot::LAYOUT;
-        let named =
-            if foreign { names(&Audit::new(heap, header)?).into_keys().collect() } else { BTreeSet::new() };
-        Ok(Known { foreign, named })
+    pub fn of(audit: &Audit<'_>) -> Known {
+        let foreign = audit.root.1 == ForeignRoot::LAYOUT;
+        Known { foreign, named: if foreign { names(audit).into_keys().collect() } else { BTreeSet::new() } }
     }
 
     pub fn has(&self, heap: &Heap<'_>, place: &Place) -> Result<bool> {
@@ -146,21 +143,20 @@ impl Known {
 }
 
 /// Checks what memlift keeps in a pool; nothing is wrong with a pool of other things.
-pub(crate) fn scan(heap: &Heap<'_>, header: &Header) -> Result<Owned> {
-    let mut owned = Owned::default();
-    let root_words = heap.root()?;
+pub(crate) fn scan(audit: &Audit<'_>) -> Result<Owned> {
+    let (mut owned, heap, root_words) = (Owned::default(), audit.heap, audit.root);
     if !(root_words.1 == ForeignRoot::LAYOUT || root_words.1 == kv::LAYOUT) {
         return Ok(owned);
     }
-    let audit = Audit::new(heap, header)?;
+    audit.met.take();
     if root_words.1 == kv::LAYOUT {
-        if let Err(error) = kv::audit(&audit) {
+        if let Err(error) = kv::audit(audit) {
             owned.broken.push((root_words.0, format!("the store: {error}")));
         }
     } else {
-        foreign(&audit, &mut owned)?;
+        foreign(audit, &mut owned)?;
     }
-    let met = audit.met.into_inner();
+    let met = audit.met.take();
     owned.free = met.values().filter(|place| !place.used).copied().collect();
     if owned.broken.is_empty() {
         // A walk that broke off has not met everything.
