@@ -43,7 +43,7 @@ def agrees(wanted: list[str], printed: str) -> bool:
 def environment(tmp_path):
     """An environment as a reader has it: `python` and `memlift` are found by their names."""
     found = shutil.which("memlift", path=os.environ["PATH"])
-    built = next((folder for folder in map(pathlib.Path, os.environ.get("PYTHONPATH", "").split(":")) if (folder.parent / "memlift").is_file()), None)
+    built = next((folder for folder in (pathlib.Path(folder).resolve() for folder in os.environ.get("PYTHONPATH", "").split(":")) if (folder.parent / "memlift").is_file()), None)
     memlift = built.parent / "memlift" if built else found
     if not memlift:
         pytest.skip("the command was not built")
@@ -53,7 +53,8 @@ def environment(tmp_path):
         (folder / name).write_text(f'#!/bin/sh\nexec "{target}" "$@"\n')
         (folder / name).chmod(0o755)
     libraries = {"MEMLIFT_DROPINS": str(built.parent / "deps")} if built else {}
-    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"} | libraries
+    python = {"PYTHONPATH": str(built)} if built else {}
+    return os.environ | python | {"PATH": f"{folder}:{os.environ['PATH']}"} | libraries
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
@@ -67,6 +68,7 @@ def test_page(page, tmp_path, environment):
             for command, wanted in commands(text):
                 done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
                 printed = done.stdout + done.stderr
+                assert done.returncode == 0, f"{page.name}: $ {command} ends with {done.returncode}\n{printed}"
                 assert agrees(wanted, printed), f"{page.name}: $ {command}\n{printed}\nshould print\n" + "\n".join(wanted)
 
 
