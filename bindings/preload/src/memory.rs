@@ -9,7 +9,7 @@
 //! - **Not here** the pager's part; memory shared with others or with a file, over a part of the arena, which would have
 //!   to be left alone page by page: refused with `ENOTSUP`
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use memlift_zmem::pager::{ARENA_BASE, Pager};
 
@@ -332,6 +332,18 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: usize, advic
     let outcome = if result == 0 { 0 } else { crate::gate::errno() };
     crate::gate::set_errno(number);
     outcome
+}
+
+/// As libc's on a kernel without protection keys: no page of the arena has one, since the pager could not read a page whose key its
+/// thread has switched off. Programs that find no keys go on without (V8 does).
+#[unsafe(no_mangle)]
+pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
+    if start::covered() {
+        return give(-(libc::ENOSYS as isize)) as c_int;
+    }
+    // SAFETY: no pointer is passed.
+    give(unsafe { call(libc::SYS_pkey_alloc as usize, [flags as usize, rights as usize, 0, 0, 0, 0]) })
+        as c_int
 }
 
 macro_rules! family {

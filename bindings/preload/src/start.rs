@@ -32,10 +32,12 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of a spill file at most: the disk ends earlier.
 const SPILL_BYTES: usize = 1 << 42;
 const EVICTOR_STACK_BYTES: usize = 256 << 10;
-/// A process that has mapped less for itself, or less than 1/[`SMALL_PART`] of the budget, has no evictor: it is the only thread, as without this
-/// library. Programs that drop rights (setpriv, su) or enter a user namespace (unshare, bubblewrap) count on that, and are small.
-const SMALL_BYTES: usize = 16 << 20;
-const SMALL_PART: usize = 8;
+/// A process that is charged less has no evictor: it is the only thread, as without this library. Programs that drop
+/// rights (setpriv, su), enter a user namespace (unshare, bubblewrap) or fork others (Chromium's zygotes) count on that, and are
+/// small beside the budget.
+fn small_bytes() -> usize {
+    (total_bytes() / 32).max((16 << 20).min(total_bytes() / 8))
+}
 
 /// Returns true if the constructor has run.
 pub fn begun() -> bool {
@@ -162,7 +164,7 @@ pub fn tend() {
         return;
     }
     let (Some(job), Some(pager)) = (job(), Pager::get()) else { return };
-    if pager.mapped_bytes() < SMALL_BYTES.min(total_bytes() / SMALL_PART) {
+    if pager.charged_bytes() < small_bytes() {
         if job.active() && !pager.active() {
             let _quiet = Quiet::begin();
             pager.activate();

@@ -279,8 +279,10 @@ pub const INDIRECT: &[i64] = &[
 ];
 
 /// Calls that make the kernel reach memory later, when it may be gone: they fail with `ENOSYS`, and programs
-/// have another way. Rings that were made before are followed by `rings`.
-pub const ABSENT: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3];
+/// have another way. Rings that were made before are followed by `rings`. Protection keys are among them: the pager could not read
+/// a page whose key its thread has switched off.
+pub const ABSENT: &[i64] =
+    &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3, libc::SYS_pkey_alloc];
 
 /// A hash of what the filter takes from [`TABLE`] and [`ABSENT`] (FNV-1a, folded to a byte). [`INDIRECT`] is not in it: its rules are about
 /// the text of an image, which no other image inherits.

@@ -47,3 +47,8 @@ fn the_arena_ends_before_memory_that_was_there_first() {
 fn a_small_program_is_the_only_thread_of_its_process() {
     assert_eq!(Job::new(256 * MIB).check("alone", &[]), "right\n");
 }
+
+#[test]
+fn protection_keys_are_absent_or_work_on_all_memory() {
+    assert_eq!(Job::new(160 * MIB).check("keys", &[]), "right\n");
+}

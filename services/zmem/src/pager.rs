@@ -290,6 +290,12 @@ impl Pager {
         self.counts.mapped.load(Ordering::Relaxed) * PAGE_BYTES
     }
 
+    /// Bytes of the arena that are charged: chunks in which something is accessible, in full, and pages of armed chunks. What is only
+    /// reserved (`PROT_NONE`) is not among them.
+    pub fn charged_bytes(&self) -> usize {
+        self.native_bytes() + self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
+    }
+
     /// Sets the hook that runs once, before the first page can be absent: the place to install the system-call filter. It
     /// may run in any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
     pub fn on_activate(&self, hook: fn()) {

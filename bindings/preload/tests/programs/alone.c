@@ -30,6 +30,10 @@ int main(void) {
         _exit(0);
     }
     int status; CHECK(waitpid(child, &status, 0) == child && status == 0);
+    // What is only reserved costs nothing.
+    void *reserved = mmap(NULL, 512 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(reserved != MAP_FAILED);
+    CHECK(threads() == 1);
     // One that has more may be asked to make room: also if it never asks for memory again.
     char *area = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); CHECK(area != MAP_FAILED);
     CHECK(threads() == 2);
