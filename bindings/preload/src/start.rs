@@ -32,7 +32,7 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of a spill file at most: the disk ends earlier.
 const SPILL_BYTES: usize = 1 << 42;
 const EVICTOR_STACK_BYTES: usize = 256 << 10;
-/// A process that is charged less has no evictor: it is the only thread, as without this library. Programs that drop
+/// A process that can access less of its own has no evictor: it is the only thread, as without this library. Programs that drop
 /// rights (setpriv, su), enter a user namespace (unshare, bubblewrap) or fork others (Chromium's zygotes) count on that, and are
 /// small beside the budget.
 fn small_bytes() -> usize {
@@ -164,7 +164,7 @@ pub fn tend() {
         return;
     }
     let (Some(job), Some(pager)) = (job(), Pager::get()) else { return };
-    if pager.charged_bytes() < small_bytes() {
+    if pager.admitted_bytes() < small_bytes() {
         if job.active() && !pager.active() {
             let _quiet = Quiet::begin();
             pager.activate();

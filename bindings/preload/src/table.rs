@@ -278,9 +278,9 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_io_submit,
 ];
 
-/// Calls that make the kernel reach memory later, when it may be gone: they fail with `ENOSYS`, and programs
-/// have another way. Rings that were made before are followed by `rings`. Protection keys are among them: the pager could not read
-/// a page whose key its thread has switched off.
+/// Calls that fail with `ENOSYS`; programs have another way. They make the kernel reach memory later, when it may be gone, or give
+/// keys to pages, which the pager could not read where its thread has switched the key off. Rings that were made before are followed
+/// by `rings`.
 pub const ABSENT: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3, libc::SYS_pkey_alloc];
 

@@ -16,7 +16,7 @@ use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager};
 
 use crate::gate::call;
 use crate::held::{Held, Mark};
-use crate::table::{self, Extent};
+use crate::table::{self, ABSENT, Extent};
 use crate::thread::{self, OURS, Quiet};
 use crate::{exec, fork, memory, rings, signal, stacks, standing, start, sys, transfer, vector};
 
@@ -432,9 +432,7 @@ pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
         }
         libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask => true,
         libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_mremap => true,
-        libc::SYS_clone3 | libc::SYS_io_uring_setup | libc::SYS_io_setup | libc::SYS_pkey_alloc => {
-            return Some(-(libc::ENOSYS as isize));
-        }
+        number if ABSENT.contains(&number) => return Some(-(libc::ENOSYS as isize)),
         _ => pager.active() && concerns(number, &arguments),
     };
     if !mine {

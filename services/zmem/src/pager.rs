@@ -139,6 +139,8 @@ struct Counts {
     /// Bytes of tables and workplaces, charged.
     tables: AtomicUsize,
     mapped: AtomicUsize,
+    /// Chunks that are not vacant.
+    admitted: AtomicUsize,
 }
 
 /// The pager of this process.
@@ -285,15 +287,10 @@ impl Pager {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Bytes of the arena that are mapped, whether anything is in them or not.
-    pub fn mapped_bytes(&self) -> usize {
-        self.counts.mapped.load(Ordering::Relaxed) * PAGE_BYTES
-    }
-
-    /// Bytes of the arena that are charged: chunks in which something is accessible, in full, and pages of armed chunks. What is only
-    /// reserved (`PROT_NONE`) is not among them.
-    pub fn charged_bytes(&self) -> usize {
-        self.native_bytes() + self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
+    /// Bytes of the chunks in which something is accessible or was, present or not. What was only reserved (`PROT_NONE`) is not
+    /// among them.
+    pub fn admitted_bytes(&self) -> usize {
+        self.counts.admitted.load(Ordering::Relaxed) * CHUNK_BYTES
     }
 
     /// Sets the hook that runs once, before the first page can be absent: the place to install the system-call filter. It

@@ -264,6 +264,7 @@ impl Pager {
                     && self.table.chunk(chunk).claim(Mode::Vacant, false)
                 {
                     self.counts.native.fetch_add(1, Ordering::Relaxed);
+                    self.counts.admitted.fetch_add(1, Ordering::Relaxed);
                     self.table.settle(chunk, Mode::Native);
                     chunk += 1;
                     continue;
@@ -282,6 +283,7 @@ impl Pager {
             }
             for chunk in first..chunk {
                 if self.table.chunk(chunk).claim(Mode::Vacant, false) {
+                    self.counts.admitted.fetch_add(1, Ordering::Relaxed);
                     self.table.settle(chunk, Mode::Guarded);
                 }
             }
@@ -368,6 +370,7 @@ impl Pager {
                     self.counts.native.fetch_sub(1, Ordering::Relaxed);
                     self.job.uncharge(CHUNK_BYTES);
                 }
+                self.counts.admitted.fetch_sub(1, Ordering::Relaxed);
                 self.table.settle(chunk, Mode::Vacant);
             } else if left == 0 && record.mode() == Mode::Armed {
                 self.disarm(chunk, part);
@@ -398,6 +401,7 @@ impl Pager {
         }
         self.table.forget(chunk);
         self.uncharge_tables(PAGE_BYTES);
+        self.counts.admitted.fetch_sub(1, Ordering::Relaxed);
         self.table.settle(chunk, Mode::Vacant);
     }
 
