@@ -423,7 +423,9 @@ fn calibrate_is_kept_and_explains_a_copy() {
 fn a_verb_of_the_lab_says_what_is_missing() {
     let folder = tempfile::tempdir().expect("a folder");
     let alone = folder.path().join("memlift");
-    std::fs::copy(env!("CARGO_BIN_EXE_memlift"), &alone).expect("copied");
+    // By a process of its own: a child that another test forks here would hold this file open for writing, and it could not start.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_memlift")).arg(&alone).status();
+    assert!(copied.expect("cp starts").success());
     for verb in ["bench", "tour", "whatif", "reproduce"] {
         let output = Command::new(&alone).args([verb, "--help"]).env("PATH", "").output().expect("starts");
         let said = text(&output.stderr);

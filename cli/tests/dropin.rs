@@ -242,12 +242,18 @@ fn environment_files_and_later_settings_do_not_undo_it() {
     assert!(!place.settings().join("memlift.conf").exists());
 }
 
+/// Copies a program that is to be started, by a process of its own: a child that another test forks here would hold the file open
+/// for writing, and it could not start.
+fn copy_program(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().expect("cp starts").success());
+}
+
 #[test]
 fn a_changed_original_is_noticed() {
     let place = Place::new("");
     // A program of our own: its processes are no others'.
     let program = place.path("server");
-    fs::copy("/bin/sleep", &program).expect("copied");
+    copy_program("/bin/sleep", &program);
     let (program, base) = (program.to_str().expect("UTF-8"), place.path("openssl.cnf"));
     fs::write(&base, "openssl_conf = own\n").expect("written");
     let enable = ["enable", program, "--only", "openssl", "--openssl-conf", base.to_str().expect("UTF-8")];
@@ -345,7 +351,7 @@ fn a_bare_name_is_the_program_where_it_runs_without_its_unit() {
     let place = Place::new("");
     // A program of our own: its processes are no others'.
     let program = place.path("server");
-    fs::copy("/bin/sleep", &program).expect("copied");
+    copy_program("/bin/sleep", &program);
     let units = place.path("config/systemd/user");
     fs::create_dir_all(&units).expect("made");
     fs::write(units.join("web.service"), format!("[Service]\nExecStart={}\n", program.display()))
