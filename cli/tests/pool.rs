@@ -110,6 +110,13 @@ fn a_pool_is_made_described_dumped_and_converted() {
     );
     let repaired = json(at, &["pool", "repair", "a.pool", "c.pool"]);
     assert_eq!(repaired["changes"], Value::Array(Vec::new()));
+    let compacted = json(at, &["pool", "compact", "a.pool"]);
+    assert_eq!((&compacted["moved"], &compacted["path"]), (&0.into(), &"a.pool".into()), "{compacted}");
+    assert!(compacted["disk_bytes"].as_u64() < compacted["disk_bytes_before"].as_u64(), "{compacted}");
+    assert!(succeeds(at, &["pool", "compact", "a.pool"]).contains("on the disk"));
+    assert_eq!(succeeds(at, &["pool", "dump", "a.pool", "--type", "Word", "--json"]), lines);
+    succeeds(at, &["pool", "check", "a.pool"]);
+    assert_eq!(fails(at, &["pool", "compact", "none.pool"]).0, 3);
     assert_eq!(count(at), 3, "nothing else is left");
 }
 
@@ -345,7 +352,7 @@ fn a_store_is_served_and_survives_being_killed() {
 fn completions_and_help_name_the_verbs() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = succeeds(folder.path(), &["completions", "bash"]);
-    for verb in ["create", "info", "check", "repair", "dump", "convert"] {
+    for verb in ["create", "info", "check", "repair", "dump", "compact", "convert"] {
         assert!(
             script.contains(&format!("pool__{verb}")) || script.contains(&format!("pool__subcmd__{verb}")),
             "{verb}"

@@ -246,6 +246,16 @@ class Pool:
         """Makes everything durable that was committed, buffered transactions included."""
         self._native.sync()
 
+    def compact(self) -> Mapping[str, int]:
+        """Moves the entries of dicts out of nearly empty parts of the file, and gives what is free back to the file system: the file keeps
+        its length and gets holes. Other threads may use the pool meanwhile; buffered transactions become durable. Arrays stay where they
+        are. Raises OutOfOrder within a transaction.
+
+        Returns what it did, in bytes but for the first: `moved` objects, `freed` bytes of the heap, `disk_bytes_before` and `disk_bytes`.
+        """
+        names = ("moved", "freed", "disk_bytes_before", "disk_bytes")
+        return dict(zip(names, self._native.compact(), strict=True))
+
     def close(self) -> None:
         """Makes everything durable and closes the file. Raises BufferError while there are views of its arrays: all is durable
         and the pool is closed then, but the file stays locked until the last view is gone."""

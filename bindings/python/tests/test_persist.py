@@ -630,3 +630,28 @@ def test_it_ends_with_the_interpreter(path):
     subprocess.run([sys.executable, "-c", program, str(path), SMALL["domain"]], check=True, timeout=120)
     with persist.open(path) as pool:
         assert pool.dict("d")["a"] == 1 and pool.array("x")[8999] == 8999
+
+
+def test_a_compacted_pool_gives_the_disk_back_and_loses_nothing(tmp_path):
+    path = tmp_path / "words.pool"
+    with persist.open(path) as pool:
+        words = pool.dict("words")
+        pool.put_array("numbers", np.arange(100_000))
+        array = pool.array("numbers")
+        with pool.transaction():
+            for number in range(5000):
+                words[number] = "a" * (number % 700)
+        with pool.transaction():
+            for number in range(5000):
+                if number % 10:
+                    del words[number]
+        done = pool.compact()
+        assert done["moved"] > 100 and done["freed"] > 1 << 20
+        assert done["disk_bytes"] == path.stat().st_blocks * 512 <= done["disk_bytes_before"] - (1 << 20)
+        assert dict(words) == {number: "a" * (number % 700) for number in range(0, 5000, 10)}
+        assert (array == np.arange(100_000)).all()
+        del array
+        with pool.transaction(), pytest.raises(errors.OutOfOrder):
+            pool.compact()
+    with persist.open(path) as pool:
+        assert list(pool.dict("words")) == list(range(0, 5000, 10))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool repair` and `convert`: the verbs that write a pool from a pool.
+//! `memlift pool repair`, `convert` and `compact`: the verbs that write a pool from a pool.
 //!
-//! - **Rule** the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
+//! - **Rule** but for `compact` the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
 
 use std::path::{Path, PathBuf};
 
 use memlift::persist::convert::{self, Conversion};
-use memlift::persist::repair;
+use memlift::persist::{Options, Pool, repair};
 use serde_json::{Value, json};
 
 use super::{check, failure, info};
@@ -71,5 +71,33 @@ pub fn convert(files: &[PathBuf], target: &Path, args: &Conversion, as_json: boo
         target.display(),
         print::bytes(made.copied),
         print::bytes(made.target.file_bytes())
+    ))
+}
+
+/// Moves a pool's objects together and gives its free blocks back.
+pub fn compact(path: &Path, as_json: bool) -> Result<(), Failure> {
+    let pool = Pool::open(path, &Options::default()).map_err(failure(path))?;
+    let mut told = std::time::Instant::now();
+    let done = pool.compact(|done, total| {
+        if told.elapsed().as_secs() >= 1 {
+            print::progress(&format!("{done} of {total}"));
+            told = std::time::Instant::now();
+        }
+    });
+    let done = done.map_err(failure(path))?;
+    pool.close().map_err(failure(path))?;
+    let freed = done.freed * memlift::persist::layout::SLAB_BYTES;
+    if as_json {
+        return print::json(&json!({
+            "path": path, "moved": done.moved, "freed_bytes": freed, "disk_bytes_before": done.before, "disk_bytes": done.after,
+        }));
+    }
+    print::line(&format!(
+        "{}: {} objects moved, {} of the heap became free; {} on the disk, {} before",
+        path.display(),
+        done.moved,
+        print::bytes(freed),
+        print::bytes(done.after),
+        print::bytes(done.before)
     ))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool`: make, look at, check, repair, dump, convert and serve pools of `memlift::persist`.
+//! `memlift pool`: make, look at, check, repair, compact, dump, convert and serve pools of `memlift::persist`.
 //!
 //! - **Flow** [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] look at them: a pool that is closed, or whose
 //!   owner died, is read with its log replayed in memory, and nothing is written
@@ -107,6 +107,14 @@ pub enum Verb {
         limit: Option<u64>,
         #[command(flatten)]
         with: With,
+    },
+    /// Move objects together and give what is free back to the file system
+    #[command(
+        after_help = "Examples:\n  memlift pool compact words.pool\n\nThe file keeps its length and gets holes (du shows them, ls -l does not). Objects move in stores of `pool serve` and in dicts of\nPython and C; in other pools only what is free already goes back. It may be interrupted at any time."
+    )]
+    Compact {
+        /// File of the pool
+        path: PathBuf,
     },
     /// Copy a pool into a new file with another mechanism, log, number of sections or size
     #[command(
@@ -224,6 +232,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Serve { path, listen, allow_remote, durability, threads, memory } => {
             serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), memory, json)
         }
+        Verb::Compact { path } => change::compact(&path, json),
         Verb::Convert { path, target, args, with } => {
             let args = Conversion {
                 mechanism: args.mechanism.map(Mechanism::from),

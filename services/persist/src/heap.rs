@@ -129,6 +129,26 @@ impl FreeSlabs {
         free
     }
 
+    /// Takes up to `most` free slabs from `from` on that `wanted` names: runs of slabs side by side.
+    pub fn take_from(&mut self, from: u64, most: u64, wanted: impl Fn(u64) -> bool) -> Vec<(u64, u64)> {
+        let (mut found, mut taken): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
+        for slab in from..self.slabs {
+            if taken == most {
+                break;
+            }
+            if !self.is_free(slab) || !wanted(slab) {
+                continue;
+            }
+            self.words[slab as usize / 64] &= !(1 << (slab % 64));
+            taken += 1;
+            match found.last_mut() {
+                Some((first, count)) if *first + *count == slab => *count += 1,
+                _ => found.push((slab, 1)),
+            }
+        }
+        found
+    }
+
     fn is_free(&self, slab: u64) -> bool {
         slab < self.slabs && self.words[slab as usize / 64] >> (slab % 64) & 1 == 1
     }

@@ -251,16 +251,33 @@ impl Image {
     /// Gives private pages back: what is read next is what the file has. The caller holds all sections for writing, and has
     /// brought everything to the file.
     pub fn drop_private(&self) {
-        if self.is_mirror() {
-            // SAFETY: the range is this image's private mapping of the file. Its bytes are the file's (the caller has applied
-            // everything and nobody writes), so no reader, of a word of the directory say, can tell the difference.
-            let _ = unsafe {
-                rustix::mm::madvise(
-                    self.base.cast(),
-                    usize::try_from(self.len()).expect(NEVER),
-                    Advice::LinuxDontNeed,
-                )
-            };
+        // Pages that are locked into memory stay.
+        let _ = self.drop_pages(0, self.len());
+    }
+
+    /// Makes a range of whole pages what the file has there now: zeros. The caller owns it.
+    pub fn emptied(&self, offset: u64, bytes: u64) {
+        assert!(
+            offset.is_multiple_of(4096) && offset.checked_add(bytes).is_some_and(|end| end <= self.len())
+        );
+        if self.drop_pages(offset, bytes).is_err() {
+            self.write_words(offset, &vec![0; bytes as usize / 8]);
+        }
+    }
+
+    /// Gives private pages of a range back, if they are of a file.
+    fn drop_pages(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        if !self.is_mirror() {
+            return Ok(());
+        }
+        // SAFETY: the range is in this image's private mapping of the file. Its bytes are the file's (the callers have applied
+        // everything and nobody writes), or nobody reads them, so no reader, of a word of the directory say, can tell the difference.
+        unsafe {
+            rustix::mm::madvise(
+                self.at(offset).cast(),
+                usize::try_from(bytes).expect(NEVER),
+                Advice::LinuxDontNeed,
+            )
         }
     }
 

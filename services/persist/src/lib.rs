@@ -53,7 +53,9 @@ mod catalog;
 pub mod check;
 mod checkpoint;
 mod checksums;
+mod closing;
 mod commit;
+mod compact;
 pub mod convert;
 pub mod dump;
 mod error;
@@ -61,6 +63,7 @@ mod flusher;
 mod fresh;
 mod group;
 mod heap;
+mod holes;
 #[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]
 mod image;
 mod interleave;
@@ -104,6 +107,7 @@ mod words;
 mod writes;
 
 pub use catalog::TypeRecord;
+pub use compact::Compacted;
 pub use error::{Error, Result};
 pub use medium::{Counters, Guarantee, Survives};
 pub use memlift_persist_derive::Persist;

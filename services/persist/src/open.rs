@@ -23,6 +23,7 @@ use crate::checksums::{Checksums, Plan};
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::heap::{FreeSlabs, walk};
+use crate::holes::Holes;
 use crate::image::{Image, Kind};
 use crate::layout::{
     Entry, FEATURE_CHECKSUMS, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead,
@@ -324,13 +325,15 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let _ = memlift_ground::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
+    let mut holes = Holes::default();
     if !options.read_only {
         let header = recover::read_header(&medium)?;
         header.check_writable()?;
         medium.allocate_fixed(&header)?;
+        holes = Holes::find(&medium, &header)?;
     }
     let State { header, positions, applier, recovered, shadow, lost: _ } =
-        recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse)?;
+        recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse, &holes)?;
     let mechanism = Mechanism::from_byte(header.mechanism)
         .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
     let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;
@@ -393,6 +396,17 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         }
     }
     sizes_fit(&image, slabs, &types)?;
+    if holes.any() {
+        // A sparse copy of the file lacks blocks of zeros.
+        let mut used = Vec::new();
+        walk(&image, 0, slabs, |slab, entry| match entry.state {
+            Entry::FREE => {}
+            Entry::SPAN => used.push((slab, entry.slabs())),
+            _ => used.push((slab, 1)),
+        });
+        used.iter()
+            .try_for_each(|(slab, count)| holes.reserve(&medium, header.heap_start, *slab, *count, 0))?;
+    }
     let sequence = applier.applied;
     let sections = sections.into_iter().map(Biased::new).collect();
     let options = options.clone();
@@ -406,6 +420,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         applier,
         sections,
         free_slabs,
+        holes,
         catalog,
         shadow,
         checksums,

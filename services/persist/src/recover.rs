@@ -24,6 +24,7 @@ use crate::apply::Applier;
 use crate::checksums::{Checksums, Replayed, Taken};
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
+use crate::holes::Holes;
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
 use crate::options::Mechanism;
@@ -273,7 +274,7 @@ fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
 }
 
 /// Recovers. With `write` false nothing is stored, and a pool that has something to recover is refused.
-pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State> {
+pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -> Result<State> {
     let mut header = read_header(medium)?;
     let (mut heads, mut turns) = (Vec::new(), Vec::new());
     for lane in 0..header.lanes {
@@ -372,15 +373,8 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
                 Some(shadow) if store => shadow.apply(record)?,
                 Some(_) => {}
                 None => {
-                    replay(
-                        medium,
-                        &header,
-                        record,
-                        &one.header,
-                        store,
-                        &mut replayed,
-                        &mut applier.counters,
-                    )?;
+                    let home = Home { medium, holes, header: &header };
+                    replay(&home, record, &one.header, store, &mut replayed, &mut applier.counters)?;
                 }
             }
         }
@@ -428,16 +422,23 @@ fn write_head(medium: &Medium, lane: u32, applier: &mut Applier, head: LaneHead)
     Ok(())
 }
 
+/// The heap that records are stored to.
+struct Home<'a> {
+    medium: &'a Medium,
+    holes: &'a Holes,
+    header: &'a Header,
+}
+
 /// Checks a record's ranges against the heap, and with `store` stores them and notes them for the checksums.
 fn replay(
-    medium: &Medium,
-    header: &Header,
+    home: &Home<'_>,
     record: &[u8],
     about: &RecordHeader,
     store: bool,
     replayed: &mut Replayed,
     counters: &mut Counters,
 ) -> Result<()> {
+    let Home { medium, holes, header } = *home;
     let u64_at = |at: usize| {
         record.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
     };
@@ -451,6 +452,7 @@ fn replay(
             if header.has_checksums() {
                 replayed.note(offset, data.len() as u64);
             }
+            holes.reserve_bytes(medium, header, offset, data.len() as u64)?;
             medium.store(header.heap_start + offset, data, counters)?;
             medium.write_back(header.heap_start + offset, data.len() as u64, counters);
         }

@@ -26,6 +26,7 @@ use crate::check::{self, Files, Part, Report, directory_words, family, lanes};
 use crate::checksums::{Checksums, PAGE, used_pages};
 use crate::error::{Error, Result};
 use crate::fresh::Fresh;
+use crate::holes::Holes;
 use crate::interleave;
 use crate::layout::{
     CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
@@ -415,8 +416,9 @@ impl Mend {
 
     /// The pool's own recovery.
     fn log(&mut self, loss: Loss) -> Result<()> {
-        recover::read_header(&self.medium)?.check_writable()?;
-        let state = recover::recover(&self.medium, true, loss)?;
+        let header = recover::read_header(&self.medium)?;
+        header.check_writable()?;
+        let state = recover::recover(&self.medium, true, loss, &Holes::find(&self.medium, &header)?)?;
         if let Some(lost) = state.lost {
             let what = format!(
                 "{}: {} transactions from {} on are lost, as accepted",

@@ -8,9 +8,10 @@
 //!   compares the slab's entry and bits
 //! - **Owner** [`Section`] is behind the section's lock and is rebuilt at open: the bitmaps in slabs are the truth
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::biased::{Biased, ReadGuard, WriteGuard};
+use crate::layout::SLAB_BYTES;
 
 /// Free slots of one type in one section, as far as they are known.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(crate) struct Section {
     /// Slabs whose last slot was freed, by the position of the shared lane that makes it durable. They serve any type
     /// (`reclaim`).
     pub emptied: BTreeMap<u64, u64>,
+    /// Slabs that a compaction empties: nothing is allocated there.
+    pub closed: BTreeSet<u64>,
     /// True once the slabs that were there at open have been looked through for empty ones.
     pub searched: bool,
     /// How far the shared lane was durable when `held` was last looked through.
@@ -66,8 +69,34 @@ impl Section {
             .collect();
         for (offset, tag, stride) in ready {
             self.held.remove(&offset);
+            self.ready(offset, tag, stride);
+        }
+    }
+
+    /// Notes a slot that was freed, durably, unless its slab is closed.
+    pub fn ready(&mut self, offset: u64, tag: u32, stride: u32) {
+        if !self.is_closed(offset) {
             self.shelf(tag, stride).ready.push(offset);
         }
+    }
+
+    /// Returns true if nothing is allocated in the slab of `offset`.
+    #[inline]
+    pub fn is_closed(&self, offset: u64) -> bool {
+        !self.closed.is_empty() && self.closed.contains(&(offset / SLAB_BYTES))
+    }
+
+    /// From now on nothing is allocated in `slabs`; and in those that are `empty` only when they are taken anew.
+    pub fn close(&mut self, slabs: BTreeSet<u64>, empty: &BTreeSet<u64>) {
+        let gone = |slab: &u64| slabs.contains(slab) || empty.contains(slab);
+        for shelf in &mut self.shelves {
+            shelf.slabs.retain(|slab| !gone(slab));
+            shelf.ready.retain(|offset| !gone(&(offset / SLAB_BYTES)));
+            if shelf.current.is_some_and(|(slab, _)| gone(&slab)) {
+                shelf.current = None;
+            }
+        }
+        self.closed = slabs;
     }
 
     /// Returns true if there may be slabs without an object.

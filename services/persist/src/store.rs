@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::flusher::Flusher;
 use crate::group::Shared;
 use crate::heap::FreeSlabs;
+use crate::holes::Holes;
 use crate::image::Image;
 use crate::lane::Lane;
 use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
@@ -66,6 +67,8 @@ pub(crate) struct Store {
     pub sequence: AtomicU64,
     pub applier: Mutex<Applier>,
     pub free_slabs: Mutex<FreeSlabs>,
+    /// Free slabs for which the file has no blocks.
+    pub holes: Holes,
     /// Lock for changing which zones have a directory.
     pub bodies: Mutex<()>,
     pub catalog: Mutex<Catalog>,
@@ -91,6 +94,7 @@ pub(crate) struct Parts {
     pub applier: Applier,
     pub sections: Vec<Biased<Section>>,
     pub free_slabs: FreeSlabs,
+    pub holes: Holes,
     pub catalog: Catalog,
     pub shadow: Option<Shadow>,
     pub checksums: Option<Checksums>,
@@ -108,6 +112,7 @@ impl Store {
             applier,
             sections,
             free_slabs,
+            holes,
             catalog,
             shadow,
             checksums,
@@ -139,6 +144,7 @@ impl Store {
             sequence: AtomicU64::new(sequence),
             applier: Mutex::new(applier),
             free_slabs: Mutex::new(free_slabs),
+            holes,
             bodies: Mutex::new(()),
             catalog: Mutex::new(catalog),
             flusher: Flusher::default(),

@@ -241,3 +241,52 @@ fn child_makes_pools() {
         Pool::create(&path, &Options::default()).expect("created");
     }
 }
+
+#[test]
+fn a_disk_that_is_full_after_a_compaction_refuses_what_has_no_room() {
+    on_a_small_disk("child_fills_the_disk_after_a_compaction", 40 << 20);
+}
+
+#[test]
+#[ignore = "runs as a child, on a small disk"]
+fn child_fills_the_disk_after_a_compaction() {
+    let folder = child_folder();
+    let both = |one| [(one, false), (one, true)];
+    for (mechanism, reopened) in
+        [Mechanism::Redo, Mechanism::Checkpoint, Mechanism::Undo].into_iter().flat_map(both)
+    {
+        for domain in [Domain::Lines, Domain::Pages] {
+            let path = folder.join("pool");
+            let options = options(mechanism, domain);
+            let mut pool = Pool::create(&path, &options).expect("created");
+            fill(&pool, 8000);
+            let store = Kv::open(&pool, Durability::Sync).expect("a store");
+            for one in 100..8000 {
+                store.remove(&[key(one).as_bytes()]).expect("removed");
+            }
+            let done = pool.compact(|_, _| {}).expect("compacted");
+            assert!(done.after + (4 << 20) < done.before, "{mechanism:?} {domain:?}: {done:?}");
+            let filler = stuff(&folder);
+            if reopened {
+                pool.close().expect("closed");
+                pool = Pool::open(&path, &options).expect("what is in use has its blocks");
+            }
+            let store = Kv::open(&pool, Durability::Sync).expect("a store");
+            let mut refused = 0;
+            for one in 100..8000 {
+                match store.set(key(one).as_bytes(), &vec![one as u8; 1000], 0) {
+                    Ok(()) => {}
+                    Err(Error::File { source, .. }) if source.raw_os_error() == Some(28) => refused += 1,
+                    Err(error) => panic!("{mechanism:?} {domain:?}: {error}"),
+                }
+            }
+            assert!(refused > 0, "{mechanism:?}: the disk has room");
+            assert_eq!(read(&pool, 8000).expect("read"), 8000 - refused);
+            fs::remove_file(filler).expect("removed");
+            fill(&pool, 8000);
+            assert_eq!(read(&pool, 8000).expect("read"), 8000);
+            pool.close().expect("closed");
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+}

@@ -85,6 +85,7 @@ enum Act {
     Remove(Vec<u8>),
     Clear,
     Reclaim,
+    Compact,
     Reopen,
 }
 
@@ -97,6 +98,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => keys().prop_map(Act::Remove),
         1 => Just(Act::Clear),
         1 => Just(Act::Reclaim),
+        2 => Just(Act::Compact),
         1 => Just(Act::Reopen),
     ]
 }
@@ -144,6 +146,7 @@ fn churn(
                 model.clear();
             }
             Act::Reclaim => drop(pool.reclaim().expect("reclaimed")),
+            Act::Compact => drop(pool.compact(|_, _| {}).expect("compacted")),
             Act::Reopen => {
                 pool.close().expect("closed");
                 pool = Pool::open(&path, &options).expect("opened");

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memlift::persist::layout::SLAB_BYTES;
 use memlift::persist::raw::{Handle, Looking, OpenTx, PoolRef, Table, root, root_or};
 use memlift::persist::{Domain, Durability, Error, Mechanism, Options, Pool, Survives, Tx, TxOptions, View};
 use pyo3::exceptions::PyValueError;
@@ -603,6 +604,18 @@ impl PersistPool {
     /// Makes everything durable that was committed.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.with(py, |pool| Ok(pool.sync()?))
+    }
+
+    /// Moves entries of dicts together and gives blocks of the disk back. What it did: objects that moved, bytes of the heap that became
+    /// free, bytes on the disk before and now.
+    fn compact(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
+        if self.in_transaction() {
+            let text =
+                "a transaction of this thread is open: leave its `with` block before compacting the pool";
+            return Err(new(py, "OutOfOrder", (text,)));
+        }
+        let done = self.inner.with(py, |pool| Ok(pool.compact(|_, _| {})?))?;
+        Ok((done.moved, done.freed * SLAB_BYTES, done.before, done.after))
     }
 
     /// Closes it; how many views are left. As long as there are any, the file stays locked.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::home::Home;
 use super::{Files, family};
 use crate::error::{Error, Result};
+use crate::holes::Holes;
 use crate::interleave;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::medium::{Mapped, Medium};
@@ -123,8 +124,10 @@ impl Snapshot {
     /// Replays the log into the private mapping. Without a good header, or with bytes missing, it does nothing.
     pub fn recover(&mut self) -> Result<()> {
         if let Some(header) = self.header().filter(|_| self.whole()) {
-            self.recovered =
-                Some(recover::recover(&self.medium, true, Loss::Refuse).map(|state| state.recovered));
+            self.recovered = Some(
+                recover::recover(&self.medium, true, Loss::Refuse, &Holes::default())
+                    .map(|state| state.recovered),
+            );
             self.home = Some(Home::of(&self.medium, &header)?);
         }
         Ok(())

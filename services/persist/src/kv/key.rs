@@ -91,4 +91,8 @@ impl Key for ByteKey {
     fn discard(&self, t: &mut Tx<'_>) -> Result<()> {
         t.free_slice(self.rest)
     }
+
+    fn place(&self) -> u64 {
+        if self.rest.is_empty() { 0 } else { self.rest.offset() }
+    }
 }

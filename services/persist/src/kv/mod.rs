@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Persist;
+use crate::closing;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::pool::Pool;
 use crate::ptr::{PPtr, PSlice};
-use crate::structures::{BTree, BTreeRoot};
+use crate::structures::{BTree, BTreeRoot, Next};
 use crate::tx::{Tx, TxOptions};
-use crate::view::View;
+use crate::view::{View, slice_tag};
 
 mod key;
 pub mod server;
@@ -34,6 +35,8 @@ pub const SHARDS_MAX: usize = 64;
 pub const KEY_BYTES_MAX: usize = 64 << 10;
 /// Entries taken out by one transaction when a store is emptied or swept.
 const BATCH: usize = 256;
+/// Leaves of a tree that one transaction of a compaction goes through.
+const LEAVES: usize = 16;
 
 /// The current time in milliseconds since 1970, the unit of expiry.
 pub fn now_ms() -> u64 {
@@ -511,6 +514,52 @@ impl<'p> Kv<'p> {
             })?;
         }
         Ok((looked, gone, last.filter(|_| looked == most)))
+    }
+
+    /// Moves what lies in nearly empty slabs together, shard by shard; returns how many objects moved.
+    pub(crate) fn move_together(&self, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
+        let [inner, leaf] = BTree::<ByteKey, KvEntry>::tags();
+        let (mut moved, mut seen, total) = (0, 0, self.len()?);
+        for (shard, tree) in self.trees.iter().enumerate() {
+            let (section, mut from, mut last) = (shard as u16, Vec::new(), None);
+            moved +=
+                closing::closed(self.pool, &[section], &[slice_tag::<u8>(), inner, leaf], |t, moving| {
+                    progress(seen.min(total), total);
+                    if last.is_none() {
+                        // Nothing that comes later lies in a closed slab: who writes ahead of this does not keep it going.
+                        let mut key = Vec::new();
+                        tree.last(t)?.map_or(Ok(()), |(stored, _)| stored.read(t, &mut key))?;
+                        last = Some(key);
+                    }
+                    for _ in 0..LEAVES {
+                        let mut entries = 0;
+                        let next = tree.relocate(t, &from, moving, |t, moving, entry| {
+                            entries += 1;
+                            if entry.value.is_empty() || !moving.takes(t, section, entry.value.offset()) {
+                                return Ok(None);
+                            }
+                            let bytes = t.slice(entry.value)?.to_vec();
+                            let value = t.alloc_slice_in(section, &bytes)?;
+                            t.free_slice(entry.value)?;
+                            Ok(Some(KvEntry { value, ..entry }))
+                        })?;
+                        match next {
+                            Next::Same => return Ok(true),
+                            Next::End => return Ok(false),
+                            Next::Leaf(key) => {
+                                from.clear();
+                                key.read(t, &mut from)?;
+                            }
+                        }
+                        seen += entries;
+                        if last.as_ref().is_some_and(|last| from > *last) {
+                            return Ok(false);
+                        }
+                    }
+                    Ok(true)
+                })?;
+        }
+        Ok(moved)
     }
 
     /// Makes durable what `Buffered` calls have done.

@@ -370,15 +370,43 @@ impl Mapped {
     /// Gives ranges blocks where they have holes.
     pub(super) fn allocate_all(&self, ranges: &[(u64, u64)]) -> Result<()> {
         for (from, to) in ranges {
-            if self.hole(*from, *to).is_none() {
-                continue;
-            }
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), *from, to - from) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(errno) => return Err(self.failed("allocate the blocks of")(errno.into())),
+            if self.hole(*from, *to).is_some() {
+                self.reserve(*from, *to)?;
             }
         }
         Ok(())
+    }
+
+    /// The holes of a range.
+    pub fn holes(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let (mut found, mut at) = (Vec::new(), from);
+        while let Some((hole, after)) = self.hole(at, to) {
+            found.push((hole, after));
+            at = after;
+        }
+        found
+    }
+
+    /// Gives [from, to) blocks, as far as it has none. A file system that cannot has no holes to fill.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when the disk is full.
+    pub fn reserve(&self, from: u64, to: u64) -> Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to.min(self.len()) - from) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.failed("allocate the blocks of")(errno.into())),
+        }
+    }
+
+    /// Gives the blocks of a range back to the file system: it reads as zeros. False: the file system cannot.
+    pub fn punch(&self, offset: u64, bytes: u64) -> Result<bool> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, how, offset, bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(errno) => Err(self.failed("give back blocks of")(errno.into())),
+        }
     }
 
     /// The first hole of a range. A file system that does not tell has none.

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
+use crate::options::Mechanism;
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::Mapped;
 #[cfg(feature = "sim")]
@@ -307,8 +308,8 @@ impl Medium {
         }
     }
 
-    /// Allocates everything but the lanes, which a sparse copy of the file may lack: a store to a hole that the disk has no
-    /// room for would be a fault (SIGBUS).
+    /// Allocates what has blocks from the start and may lack them in a sparse copy of the file: a store to a hole that the disk has no
+    /// room for would be a fault (SIGBUS). Not here: lanes, and the heap of a pool that `Holes` look after.
     ///
     /// # Errors
     ///
@@ -316,7 +317,8 @@ impl Medium {
     pub fn allocate_fixed(&self, header: &Header) -> Result<()> {
         match self {
             Medium::Mapped(mapped) => {
-                mapped.allocate_all(&[(0, LANES_START), (header.allocated_from(), mapped.len())])
+                let heap = if header.mechanism == Mechanism::Shadow as u8 { mapped.len() } else { 0 };
+                mapped.allocate_all(&[(0, LANES_START), (header.allocated_from(), heap)])
             }
             #[cfg(feature = "sim")]
             Medium::Simulated(_) => Ok(()),

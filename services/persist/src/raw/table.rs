@@ -14,6 +14,7 @@ mod walk;
 use std::hash::{BuildHasher, Hasher};
 
 use super::object::read_raw;
+use crate::closing::Moving;
 use crate::error::{Error, Result};
 use crate::persist::{hash_bytes, hash_name, hash_u64};
 use crate::tx::Tx;
@@ -356,6 +357,50 @@ impl Table {
     /// Stores a link unless it is so already.
     fn point_if(self, tx: &mut Tx<'_>, link: Link, entry: u64) -> Result<()> {
         if self.follow(tx, link)? == entry { Ok(()) } else { self.point(tx, link, entry) }
+    }
+
+    /// Moves entries and segments out of closed slabs, for `most` buckets from `bucket` on; returns the bucket to go on with.
+    pub(crate) fn relocate(
+        self,
+        tx: &mut Tx<'_>,
+        moving: &mut Moving,
+        bucket: u64,
+        most: u64,
+    ) -> Result<Option<u64>> {
+        let buckets = self.buckets(tx)?;
+        for bucket in bucket..buckets.min(bucket + most) {
+            let (number, place) = segment(bucket);
+            let segment = self.head(tx, SEGMENTS + number * 8)?;
+            if place == 0 && moving.takes_any(tx, segment) {
+                let bytes = read_raw(tx, segment, SEGMENT)?.to_vec();
+                let new = tx.alloc_raw(SEGMENT, &[&bytes])?;
+                self.set_head(tx, SEGMENTS + number * 8, new)?;
+                tx.free_raw_unmarked(segment, SEGMENT)?;
+            }
+            let mut link = Link::Bucket(bucket);
+            for _ in 0..CHAIN_MAX {
+                let mut at = self.follow(tx, link)?;
+                if at == 0 {
+                    break;
+                }
+                if moving.takes_any(tx, at) {
+                    let entry = Entry::of(tx, at)?;
+                    let (previous, next) = (entry.at(PREVIOUS)?, entry.at(NEXT)?);
+                    let bytes = entry.bytes.to_vec();
+                    let new = tx.alloc_raw(ENTRY, &[&bytes])?;
+                    self.point(tx, link, new)?;
+                    self.tie(tx, previous, new, new, next)?;
+                    tx.free_raw_unmarked(at, ENTRY)?;
+                    at = new;
+                }
+                link = Link::Chain(at);
+            }
+            if moving.is_full() {
+                return Ok(Some(bucket));
+            }
+        }
+        let next = bucket + most;
+        Ok((next < buckets).then_some(next))
     }
 
     /// Takes a key out. False: it is not there.

@@ -44,6 +44,9 @@ pub trait Key: Persist {
     ///
     /// As [`Tx::free`].
     fn discard(&self, t: &mut Tx<'_>) -> Result<()>;
+
+    /// Where in the heap the bytes lie that it keeps elsewhere; 0: it keeps none.
+    fn place(&self) -> u64;
 }
 
 impl<T: Persist + Ord> Key for T {
@@ -67,6 +70,11 @@ impl<T: Persist + Ord> Key for T {
     #[inline]
     fn discard(&self, _t: &mut Tx<'_>) -> Result<()> {
         Ok(())
+    }
+
+    #[inline]
+    fn place(&self) -> u64 {
+        0
     }
 }
 

@@ -17,6 +17,7 @@ mod rbtree;
 mod skiplist;
 
 pub use append_log::{AppendLog, AppendLogRoot};
+pub(crate) use btree::Next;
 pub use btree::{BTree, BTreeRoot, Range, RangeBack};
 pub use hashmap::{HashMap, HashMapRoot, Hashed};
 pub use key::Key;

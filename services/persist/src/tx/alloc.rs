@@ -14,6 +14,7 @@ use super::Tx;
 use crate::commit::{Committed, LARGE_BYTES};
 use crate::error::{Error, Result};
 use crate::heap::is_empty;
+use crate::holes::AHEAD;
 use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slice_stride, slots};
 use crate::persist::Persist;
 use crate::ptr::{PPtr, PSlice};
@@ -280,29 +281,36 @@ impl Tx<'_> {
     /// A slab for slots, or for an object of one slab.
     fn take_slab(&mut self) -> Result<u64> {
         let found = lock(&self.store.free_slabs).take(1);
-        match found.or_else(|| self.take_emptied()) {
-            Some(slab) => {
-                self.store.set_verified(slab, 1);
-                self.writes.slabs_taken.push((slab, 1));
-                Ok(slab)
-            }
+        if let Some(slab) = found {
+            return self.taken(slab, 1);
+        }
+        match self.take_emptied() {
+            Some(slab) => self.taken(slab, 1),
             None => self.take_slabs(1),
         }
+    }
+
+    /// Notes slabs that were taken. When the disk has no room for them, they go back.
+    fn taken(&mut self, first: u64, count: u64) -> Result<u64> {
+        let (holes, medium) = (&self.store.holes, &self.store.medium);
+        if let Err(error) = holes.reserve(medium, self.store.heap_start, first, count, AHEAD) {
+            lock(&self.store.free_slabs).give_back(first, count);
+            return Err(error);
+        }
+        self.store.set_verified(first, count);
+        self.writes.slabs_taken.push((first, count));
+        Ok(first)
     }
 
     fn take_slabs(&mut self, count: u64) -> Result<u64> {
         if count > RUN_SLABS_MAX {
             let first = self.store.take_span(count)?;
-            self.store.set_verified(first, count);
-            self.writes.slabs_taken.push((first, count));
-            return Ok(first);
+            return self.taken(first, count);
         }
         loop {
             let found = lock(&self.store.free_slabs).take(count);
             if let Some(first) = found {
-                self.store.set_verified(first, count);
-                self.writes.slabs_taken.push((first, count));
-                return Ok(first);
+                return self.taken(first, count);
             }
             if !self.store.restore_zone()? {
                 self.note_emptied();
@@ -326,9 +334,7 @@ impl Tx<'_> {
                 }
             }
             match committed {
-                Committed::Durable | Committed::Marked(_) => {
-                    held.shelf(one.tag, one.stride).ready.push(one.offset)
-                }
+                Committed::Durable | Committed::Marked(_) => held.ready(one.offset, one.tag, one.stride),
                 Committed::At(position) => {
                     held.held.insert(one.offset, (position, one.tag, one.stride));
                 }

@@ -50,6 +50,7 @@ impl Tx<'_> {
                 continue;
             }
             if position <= durable && !freed_here(&self.writes, slab) {
+                held.closed.remove(&slab);
                 break Some(slab);
             }
             kept.push((slab, position));

@@ -20,9 +20,11 @@ use crate::view::{View, prefetch};
 mod insert;
 mod node;
 mod range;
+mod relocate;
 mod remove;
 
 pub use range::{Range, RangeBack};
+pub(crate) use relocate::Next;
 
 use node::{BTreeInner, BTreeLeaf};
 
