@@ -82,8 +82,9 @@ def name_of(function: Any, allow_pickle: bool) -> Any:
     is_object = not isinstance(path, str)
     if allow_pickle and (is_object or "<" not in path) or is_object and _can_be_sent(function, False):
         return ("object", function)
+    advice = "pass allow_pickle=True, or define a function for it" if is_object and not allow_pickle else "define it"
     raise UnsupportedType(
-        f"cannot send {function!r}: workers find a function by its module and name; define it at the top of a module"
+        f"cannot send {function!r}: workers find a function by its module and name; {advice} at the top of a module"
     )
 
 

@@ -307,7 +307,8 @@ class Workers:
             self.begin_threads()
             self.wake.send_bytes(b"w")
         except Exception as error:
-            why = f"a worker could not be started ({describe(error)}): {self.again} when there is room for one"
+            room = " when there is room for one" if isinstance(error, OSError | MemoryError) else ""
+            why = f"a worker could not be started ({describe(error)}): {self.again}{room}"
             self.give_up(BrokenProcessPool(why))
 
     def begin_threads(self) -> None:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import BaseContext
 from typing import Any, ParamSpec, TypeVar
 
@@ -68,6 +69,7 @@ class Executor(concurrent.futures.Executor):
                 raise ValueError("max_tasks_per_child must be 1 or more")
             if mp_context.get_start_method() == "fork":
                 raise ValueError("max_tasks_per_child does not go with the start method 'fork': take 'spawn' or 'forkserver'")
+        self._max_workers = max_workers  # dask looks at it
         self._allow_pickle = allow_pickle
         options: dict[str, Any] = {"allow_pickle": allow_pickle, "bytes_max": bytes_max, "replaces": False}
         self._workers = Workers(max_workers, mp_context, initializer, tuple(initargs), max_tasks_per_child, **options)
@@ -101,6 +103,10 @@ class Executor(concurrent.futures.Executor):
         self._workers.end(cancel_futures)
         if wait:
             self._workers.join()
+
+    def terminate_workers(self) -> None:
+        """Ends the workers now, as in Python 3.14. Calls that are not done raise BrokenProcessPool."""
+        self._workers.give_up(BrokenProcessPool("the workers were terminated before this call was done"))
 
     def __repr__(self) -> str:
         return f"<memlift.Executor, {len(self._workers.processes)} of at most {self._workers.count} workers>"
