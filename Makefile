@@ -27,7 +27,8 @@ TESTED_PACKAGE := $(CARGO_TARGET_DIR)/debug/python
 DEMO := $(CARGO_TARGET_DIR)/demo
 COMMAND := -p memlift-cli
 LAB := -p memlift-lab
-DROPINS := -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload -p memlift-tap
+WHEEL_DROPINS := -p memlift-openssl -p memlift-zlib -p memlift-preload -p memlift-tap
+DROPINS := $(WHEEL_DROPINS) -p memlift-c
 PYTHON_CRATE := bindings/python
 # The Python package, put together from links beside what was built: what `make build` left in .venv stays.
 package_beside = rm -rf $(1)/python && mkdir -p $(1)/python/memlift && cd $(1)/python/memlift && \
@@ -36,12 +37,12 @@ package_beside = rm -rf $(1)/python && mkdir -p $(1)/python/memlift && cd $(1)/p
 WHEEL_DATA := $(PYTHON_CRATE)/memlift.data
 WHEEL_SCRIPTS := $(WHEEL_DATA)/scripts
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
-LIBRARIES := z openssl preload tap c
-# The stripped command into the first folder; libraries and headers below the second.
-installed = install -d $(1) $(2)/lib/memlift $(2)/include/memlift && install -s -m 755 $(MEMLIFT) $(1)/memlift && \
-	for library in $(LIBRARIES); do \
-		install -s -m 644 $(CARGO_TARGET_DIR)/release/libmemlift_$$library.so $(2)/lib/memlift/ || exit 1; \
-	done && install -m 644 bindings/c/include/*.h $(2)/include/memlift/
+# Wheels run on systems with this glibc or a later one: Zig links against it.
+PORTABLE := x86_64-unknown-linux-gnu
+PORTABLE_GLIBC := 2.28
+PORTABLE_BUILT := $(CARGO_TARGET_DIR)/$(PORTABLE)/release
+# The C library would be a quarter of a wheel: it comes with `make install` and the Debian package.
+WHEEL_LIBRARIES := z openssl preload tap
 
 # The Python crate has no Rust tests: pytest has them.
 WITHOUT_PYTHON := --workspace --exclude memlift-python
@@ -157,17 +158,25 @@ package: venv
 	@cd $(PYTHON_CRATE) && env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) \
 		$(VENV_PYTHON) -m maturin develop --release --quiet
 
-## wheel   Leaves one wheel in dist/ for every Python from 3.11, with the `memlift` command, its libraries and the C headers
+## wheel   Leaves one wheel in dist/ for every Python from 3.11 and glibc from 2.28, with the `memlift` command, its drop-ins and the C headers
 # Data of a wheel is unpacked beside its scripts: the command finds its libraries in ../lib/memlift.
-wheel: venv binary
-	@rm -rf $(WHEEL_DATA) && mkdir -p $(WHEEL_SCRIPTS) $(WHEEL_DATA)/data dist
-	@$(call installed,$(WHEEL_SCRIPTS),$(WHEEL_DATA)/data)
-	@$(MEMLIFT) man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
+wheel: venv rust
+	@tools/setup wheel
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) \
+		$(COMMAND) $(WHEEL_DROPINS)
+	@rm -rf $(WHEEL_DATA) && install -d $(WHEEL_SCRIPTS) $(addprefix $(WHEEL_DATA)/data/,lib/memlift include/memlift) dist
+	@install -s -m 755 $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
+	@for library in $(WHEEL_LIBRARIES); do \
+		install -s -m 644 $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/ || exit 1; \
+	done
+	@install -m 644 bindings/c/include/*.h $(WHEEL_DATA)/data/include/memlift/
+	@$(WHEEL_SCRIPTS)/memlift man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
 	@install -d $(WHEEL_DATA)/data/share/bash-completion/completions && \
-		$(MEMLIFT) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
-	@cd $(PYTHON_CRATE) && $(VENV_PYTHON) -m maturin build --release --strip --out $(CURDIR)/dist; \
+		$(WHEEL_SCRIPTS)/memlift completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
+	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
+		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
 		status=$$?; rm -rf $(CURDIR)/$(WHEEL_DATA); exit $$status
-	@ls -l dist/*.whl
+	@tools/wheel-check "$$(ls -t dist/memlift-*.whl | head -1)" $(PORTABLE_GLIBC)
 
 ## install Copies the command, libraries, headers, manual pages, completions and units below PREFIX (/usr/local); DESTDIR is respected
 PREFIX ?= /usr/local
@@ -183,7 +192,9 @@ deb: binary
 	@tools/deb $(CARGO_TARGET_DIR)/release $(VERSION) dist
 
 ## release Leaves wheel, Debian package, sources, parts (SBOM), provenance and sums in dist/VERSION; uploads nothing
-release: wheel deb
+release:
+	@tools/release $(VERSION)
+	@$(MAKE) wheel deb
 	@tools/release $(VERSION) "$$(ls -t dist/memlift-$(VERSION)-*.whl | head -1)" dist/memlift_$(VERSION)_*.deb
 
 ## publish-check Packs and builds every crate as a registry would; needs a network, publishes nothing
