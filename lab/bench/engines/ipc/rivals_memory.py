@@ -37,7 +37,7 @@ class _Area:
 
     @classmethod
     def made(cls, size):
-        return cls(f"memlift-bench-{os.getpid()}-{next(cls._numbers)}", size, True)
+        return cls(f"bench-{os.getpid()}-{next(cls._numbers)}", size, True)
 
 
 class ShmMemcpy(Transport):

@@ -68,7 +68,7 @@ impl Shared {
         if room < bytes {
             return Err(format!("{SHARED} has room for {room} of {bytes} bytes; make it larger"));
         }
-        Ok(Shared { path: Path::new(SHARED).join(fresh("memlift-bench")) })
+        Ok(Shared { path: Path::new(SHARED).join(fresh("bench")) })
     }
 }
 
