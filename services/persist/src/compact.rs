@@ -22,6 +22,7 @@ use crate::options::Durability;
 use crate::pool::Pool;
 use crate::raw::{ForeignRoot, Table};
 use crate::store::{Store, lock};
+use crate::tx::Tx;
 use crate::view::{View, slice_tag};
 
 /// Most slabs that are withheld from transactions while their blocks go: 16 MiB.
@@ -146,7 +147,7 @@ impl Store {
 /// Moves entries and buckets of all tables together.
 fn tables(pool: &Pool, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let sections: Vec<u16> = (0..pool.store().sections.len() as u16).collect();
-    let all = pool.tx(|t| Ok::<_, Error>(heads(t.store)))?;
+    let all = pool.tx(|t| Ok::<_, Error>(heads(t)))?;
     let (mut at, mut bucket) = (0, 0);
     closed(pool, &sections, &[slice_tag::<u8>()], |t, moving| {
         let Some(head) = all.get(at) else { return Ok(false) };
@@ -163,15 +164,15 @@ fn tables(pool: &Pool, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
 }
 
 /// Places of the heads of tables. The caller holds all sections.
-fn heads(store: &Store) -> Vec<u64> {
-    let mut found = Vec::new();
+fn heads(t: &Tx<'_>) -> Vec<u64> {
+    let (store, mut found) = (t.store, Vec::new());
     walk(&store.image, 0, store.image.len() / SLAB_BYTES, |slab, entry| {
         if entry.state != Entry::SLOTS || entry.tag != slice_tag::<u8>() || !store.is_verified(slab) {
             return;
         }
         let stride = u64::from(entry.stride).max(16);
         let (count, first) = slots(stride);
-        for slot in (0..count).filter(|slot| is_used(store, slab, *slot)) {
+        for slot in (0..count).filter(|slot| t.in_use(slab, *slot)) {
             let place = slab * SLAB_BYTES + first + slot * stride;
             if Table::is_head(store.image.word(place)) {
                 found.push(place);
@@ -179,8 +180,4 @@ fn heads(store: &Store) -> Vec<u64> {
         }
     });
     found
-}
-
-fn is_used(store: &Store, slab: u64, slot: u64) -> bool {
-    store.image.word(slab * SLAB_BYTES + slot / 64 * 8) >> (slot % 64) & 1 == 1
 }

@@ -96,7 +96,7 @@ impl Section {
                 shelf.current = None;
             }
         }
-        self.closed = slabs;
+        self.closed.extend(slabs); // another compaction may have closed some
     }
 
     /// Returns true if there may be slabs without an object.
