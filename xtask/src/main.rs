@@ -8,6 +8,7 @@ mod circles;
 mod fresh;
 mod layers;
 mod test;
+mod watched;
 mod words;
 mod workspace;
 

@@ -3,6 +3,7 @@
 //!
 //! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
 //!   what the failed ones printed ─▶ documentation tests
+//! - **Hangs** a program that does not end is named with its stacks ([`watched`])
 //! - **Alone** programs that compare measured times ([`ALONE`]) run after the others, test by test: who shares a core measures that
 //! - **Order** a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
 //! - **Why** `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features.
@@ -11,7 +12,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -19,6 +20,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::Failure;
+use crate::watched::{self, Outcome};
 
 /// Programs that compare measured times.
 const ALONE: [&str; 1] = ["lab/cli:record"];
@@ -94,8 +96,9 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     let (alone, programs): (Vec<Program>, Vec<Program>) = programs.into_iter().partition(Program::is_alone);
     let run_one = |program: &Program| {
         let started = Instant::now();
-        let output = command(&root.join(&program.folder), program, &libraries, &options.skip).output();
-        if !report(program, started.elapsed().as_secs_f64(), &output) {
+        let mut command = command(&root.join(&program.folder), program, &libraries, &options.skip);
+        let outcome = watched::run(&program.title(), &mut command);
+        if !report(program, started.elapsed().as_secs_f64(), &outcome) {
             failed.lock().expect("nobody panics").push(program.title());
         }
     };
@@ -194,21 +197,27 @@ fn command(folder: &Path, program: &Program, libraries: &OsString, skip: &[Strin
 }
 
 /// A line for what passed, everything for what did not.
-fn report(program: &Program, seconds: f64, output: &std::io::Result<Output>) -> bool {
+fn report(program: &Program, seconds: f64, outcome: &std::io::Result<Outcome>) -> bool {
     let mut out = std::io::stdout().lock();
     let title = program.title();
-    let passed = match output {
-        Ok(output) if output.status.success() => {
-            let text = String::from_utf8_lossy(&output.stdout);
+    let passed = match outcome {
+        Ok(outcome) if outcome.status.success() => {
+            let text = String::from_utf8_lossy(&outcome.stdout);
             let verdict = text.lines().rev().find_map(|line| line.strip_prefix("test result: ok. "));
             let counts = verdict.and_then(|line| line.split(" measured").next()).unwrap_or("no harness");
             // "3 passed; 0 failed; 1 ignored; 0"
             let counts = counts.trim_end_matches("; 0").replace("; 0 failed", "").replace("; 0 ignored", "");
+            for left in &outcome.left {
+                let _ = writeln!(out, "   {title}: left a process behind: {left}");
+            }
             writeln!(out, "   {title}: {counts}, {seconds:.1} s").is_ok()
         }
-        Ok(output) => {
-            let _ = writeln!(out, "== {title}: FAILED ({}), {seconds:.1} s", output.status);
-            let _ = out.write_all(&output.stdout).and_then(|()| out.write_all(&output.stderr));
+        Ok(outcome) => {
+            let how =
+                if outcome.hung.is_some() { "did not end".to_owned() } else { outcome.status.to_string() };
+            let _ = writeln!(out, "== {title}: FAILED ({how}), {seconds:.1} s");
+            let _ = out.write_all(&outcome.stdout).and_then(|()| out.write_all(&outcome.stderr));
+            let _ = out.write_all(outcome.hung.as_deref().unwrap_or_default().as_bytes());
             false
         }
         Err(error) => {
