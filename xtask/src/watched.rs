@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 /// In the environment of a program and what descends from it: which program it is.
 const MARK: &str = "XTASK_TEST_PROGRAM";
 /// A program that runs as long is hung.
-const PATIENCE: Duration = Duration::from_secs(20 * 60);
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 /// A program that runs as long is mentioned, and again after as long.
 const NEWS: Duration = Duration::from_secs(120);
 /// Longest time between a program's end and the moment when it is seen.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What came of a program.
+/// Result of a program.
 pub struct Outcome {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
@@ -59,7 +59,7 @@ pub fn run(title: &str, command: &mut Command) -> std::io::Result<Outcome> {
     };
     let mut left = marked(&mark);
     if !left.is_empty() {
-        // Who was told to end may be at it.
+        // A process that was told to end needs a moment.
         std::thread::sleep(NEWS / 60);
         left = marked(&mark);
     }

@@ -131,7 +131,7 @@ impl Row {
     /// Seconds in the row's unit.
     pub fn shown(&self, seconds: f64) -> f64 {
         match self.unit.as_str() {
-            "req/s" => seconds.recip(),
+            "req/s" | "key/s" => seconds.recip(),
             unit => seconds * unit_per_second(unit),
         }
     }

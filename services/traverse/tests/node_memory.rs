@@ -14,7 +14,7 @@ use memlift_traverse::client::{Client, ClientError, Config, Request};
 use memlift_traverse::memory::Usage;
 use memlift_traverse::node::{Alone, Durability, Node, NodeOptions};
 use memlift_traverse::structures::load::{self, OwnedKey};
-use memlift_traverse::structures::{HashMap, Heap, List, OrderedMap};
+use memlift_traverse::structures::{HashMap, Heap, Key, List, OrderedMap};
 use memlift_traverse::transport::shm::Shm;
 use node_world::small;
 
@@ -74,6 +74,40 @@ fn one_key_is_updated_for_ever() {
         }
         assert_eq!(map.get(&mut client, 7).expect("asked"), Some(vec![59; 300 << 10]));
         assert!(map.remove(&mut client, 7).expect("removed"));
+        assert_eq!(rested(node), before);
+    });
+}
+
+#[test]
+fn many_keys_are_updated_together_for_ever() {
+    with_node("batches", options(None), |node, name| {
+        let mut client = connect(name);
+        let before = rested(node);
+        let mut map = HashMap::create(&mut client, 6).expect("a map");
+        let mut sorted = OrderedMap::create(&mut client, 24).expect("a map");
+        for round in 0..80_usize {
+            let values: Vec<Vec<u8>> =
+                (0..300).map(|key| vec![round as u8; (key * 7 + round) % 400]).collect();
+            let pairs: Vec<(Key<'_>, &[u8])> =
+                values.iter().enumerate().map(|(key, value)| (Key::from(key as u64), &value[..])).collect();
+            let fresh = map.insert_many(&mut client, &pairs).expect("memory that is used again");
+            assert_eq!(fresh, if round == 0 { 300 } else { 0 });
+            for (key, value) in &pairs {
+                assert_eq!(map.get(&mut client, *key).expect("asked").as_deref(), Some(*value));
+            }
+            let value = [round as u8; 24];
+            let pairs: Vec<(u64, &[u8])> = (0..400).map(|key| (key * 3, &value[..])).collect();
+            let fresh = sorted.insert_many(&mut client, &pairs).expect("memory that is used again");
+            assert_eq!(fresh, if round == 0 { 400 } else { 0 });
+            assert_eq!(sorted.range(&mut client, 0..=u64::MAX, u64::MAX).expect("asked").len(), 400);
+        }
+        // More than there is room for: what was not linked comes back, whatever was.
+        let large = vec![1; 40_000];
+        let pairs: Vec<(Key<'_>, &[u8])> = (0..200).map(|key| (Key::from(1000 + key), &large[..])).collect();
+        let full = map.insert_many(&mut client, &pairs).expect_err("more than there is room for");
+        assert!(matches!(full, ClientError::Full { .. }), "{full}");
+        map.drop(&mut client).expect("dropped");
+        sorted.drop(&mut client).expect("dropped");
         assert_eq!(rested(node), before);
     });
 }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap as StdMap};
 use std::sync::{Arc, Mutex};
 
 use memlift_traverse::client::{ClientError, Result};
-use memlift_traverse::structures::bulk::{self, ToBytes, ToHeap};
+use memlift_traverse::structures::bulk;
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
+use memlift_traverse::structures::sink::{ToBytes, ToHeap};
 use memlift_traverse::structures::{
     Aggregate, HashMap, Heap, Image, Key, List, OrderedMap, Outcome, Walk, Walked,
 };
@@ -28,6 +29,7 @@ fn image() -> Image {
 #[derive(Clone, Debug)]
 enum Operation {
     Insert(u64, Vec<u8>),
+    InsertMany(Vec<(u64, Vec<u8>)>),
     Remove(u64),
     Get(u64),
     Add(u64, u64),
@@ -37,7 +39,8 @@ enum Operation {
 fn operations(value: impl Strategy<Value = Vec<u8>> + Clone) -> impl Strategy<Value = Vec<Operation>> {
     let key = prop_oneof![8 => 0_u64..60, 1 => Just(u64::MAX), 1 => any::<u64>()];
     let one = prop_oneof![
-        5 => (key.clone(), value).prop_map(|(key, value)| Operation::Insert(key, value)),
+        5 => (key.clone(), value.clone()).prop_map(|(key, value)| Operation::Insert(key, value)),
+        1 => proptest::collection::vec((key.clone(), value), 0..50).prop_map(Operation::InsertMany),
         3 => key.clone().prop_map(Operation::Remove),
         3 => key.clone().prop_map(Operation::Get),
         1 => (key.clone(), any::<u64>()).prop_map(|(key, by)| Operation::Add(key, by)),
@@ -68,6 +71,16 @@ proptest! {
                     let name = if bytes { Key::from(text.as_str()) } else { Key::from(key) };
                     let fresh = map.insert(&mut image, name, &value).expect("room");
                     prop_assert_eq!(fresh, model.insert(key, value).is_none());
+                }
+                Operation::InsertMany(pairs) => {
+                    let names: Vec<String> = pairs.iter().map(|(key, _)| text(*key)).collect();
+                    let named = pairs.iter().zip(&names).map(|((key, value), text)| {
+                        (if bytes { Key::from(text.as_str()) } else { Key::from(*key) }, &value[..])
+                    });
+                    let fresh = map.insert_many(&mut image, &named.collect::<Vec<_>>()).expect("room");
+                    let before = model.len();
+                    model.extend(pairs);
+                    prop_assert_eq!(fresh, (model.len() - before) as u64);
                 }
                 Operation::Remove(key) => {
                     let text = text(key);
@@ -115,6 +128,14 @@ proptest! {
                     value.truncate(value_bytes);
                     let fresh = map.insert(&mut image, key, &value).expect("room");
                     prop_assert_eq!(fresh, model.insert(key, value).is_none());
+                }
+                Operation::InsertMany(mut pairs) => {
+                    pairs.iter_mut().for_each(|(_, value)| value.truncate(value_bytes));
+                    let values: Vec<(u64, &[u8])> = pairs.iter().map(|(key, value)| (*key, &value[..])).collect();
+                    let fresh = map.insert_many(&mut image, &values).expect("room");
+                    let before = model.len();
+                    model.extend(pairs);
+                    prop_assert_eq!(fresh, (model.len() - before) as u64);
                 }
                 Operation::Remove(key) => {
                     let there = map.remove(&mut image, key).expect("an answer");
@@ -343,6 +364,89 @@ fn writers_of_one_ordered_map_lose_nothing_and_readers_see_one_moment() {
     });
     let all = map.aggregate(&mut heap, 1..=u64::MAX).expect("an answer");
     assert_eq!(all.count, THREADS * ROUNDS / 2);
+}
+
+#[test]
+fn batches_of_several_writers_lose_nothing() {
+    let mut heap = shared();
+    let handle = HashMap::create(&mut heap, 1).expect("room").handle();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut heap = heap.clone();
+            scope.spawn(move || {
+                let mut map = HashMap::open(handle);
+                for round in 0..ROUNDS / 5 {
+                    let value = [round.to_le_bytes(), thread.to_le_bytes()].concat();
+                    // Keys of its own, some of them new, one that all write, and one that comes twice.
+                    let own = (0..12).map(|index| thread + THREADS * (1 + index * (1 + round % 3)));
+                    let mut pairs: Vec<(Key<'_>, &[u8])> =
+                        own.map(|key| (Key::from(key), &value[..])).collect();
+                    pairs.insert(0, (Key::from(thread + THREADS), b"overwritten"));
+                    pairs.push((Key::from(0), &value[..]));
+                    map.insert_many(&mut heap, &pairs).expect("room");
+                    for (key, value) in &pairs[1..pairs.len() - 1] {
+                        let found = map.get(&mut heap, *key).expect("an answer");
+                        assert_eq!(found.as_deref(), Some(*value));
+                    }
+                    assert!(map.remove(&mut heap, thread + THREADS).expect("an answer"));
+                }
+            });
+        }
+    });
+    let mut map = HashMap::open(handle);
+    for thread in 0..THREADS {
+        for index in 1..12 {
+            let key = |round: u64| thread + THREADS * (1 + index * (1 + round % 3));
+            let last = (0..ROUNDS / 5).rev().find(|&round| key(round) == key(0)).expect("a round");
+            let found = map.get(&mut heap, key(0)).expect("an answer").expect("it is there");
+            let wrote = u64::from_le_bytes(found[..8].try_into().expect("eight bytes"));
+            assert!(wrote >= last, "thread {thread}, key {}: {wrote} instead of {last}", key(0));
+        }
+        assert_eq!(map.get(&mut heap, thread + THREADS).expect("an answer"), None);
+    }
+}
+
+#[test]
+fn a_batch_of_an_ordered_map_takes_effect_in_the_order_of_keys() {
+    const KEYS: u64 = 40;
+    for value_bytes in [8, 16] {
+        let mut heap = shared();
+        let handle = OrderedMap::create(&mut heap, value_bytes).expect("room").handle();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let mut heap = heap.clone();
+                scope.spawn(move || {
+                    let mut map = OrderedMap::open(handle);
+                    for round in 0..ROUNDS / 5 {
+                        let value = [round.to_le_bytes(); 2].concat();
+                        let pairs: Vec<(u64, &[u8])> = (0..KEYS)
+                            .rev()
+                            .map(|index| (thread + index * THREADS, &value[..value_bytes]))
+                            .collect();
+                        let fresh = map.insert_many(&mut heap, &pairs).expect("room");
+                        assert_eq!(fresh, if round == 0 { KEYS } else { 0 });
+                    }
+                });
+            }
+            let mut heap = heap.clone();
+            scope.spawn(move || {
+                let map = OrderedMap::open(handle);
+                for _ in 0..ROUNDS {
+                    let pairs = map.range(&mut heap, 0..=u64::MAX, u64::MAX).expect("an answer");
+                    for thread in 0..THREADS {
+                        let of = pairs.iter().filter(|(key, _)| key % THREADS == thread);
+                        let rounds: Vec<u64> = of
+                            .map(|(_, value)| u64::from_le_bytes(value[..8].try_into().expect("eight bytes")))
+                            .collect();
+                        assert!(rounds.is_sorted_by(|one, next| one >= next), "{thread}: {rounds:?}");
+                        let newest = rounds.first().copied().unwrap_or(0);
+                        assert!(rounds.iter().all(|&round| round + 1 >= newest), "{thread}: {rounds:?}");
+                        assert!(newest == 0 || rounds.len() as u64 == KEYS, "{thread}: {rounds:?}");
+                    }
+                }
+            });
+        });
+    }
 }
 
 #[test]

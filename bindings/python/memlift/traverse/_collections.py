@@ -11,6 +11,7 @@ Owner   the nodes have the data. `handle` says where: pickle it, send it, `open`
         goes: `drop` does that
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
@@ -90,6 +91,24 @@ def _number(key: Any) -> int:
     if not 0 <= number <= LAST:
         raise UnsupportedValue(f"key {number}: keys are numbers from 0 to 2^64-1")
     return number
+
+
+def _sized(many: Iterable[Any]) -> Any:
+    """An array or a list as it is; a list of what else can be iterated."""
+    return many if isinstance(many, np.ndarray | list | tuple) else list(many)
+
+
+def _update(collection: Any, other: Any, named: dict[str, Any]) -> None:
+    if isinstance(other, Mapping):
+        pairs: Iterable[tuple[Any, Any]] = other.items()
+    elif hasattr(other, "keys"):
+        pairs = ((key, other[key]) for key in other.keys())  # noqa: SIM118
+    else:
+        pairs = other
+    pairs = itertools.chain(pairs, named.items())
+    while batch := list(itertools.islice(pairs, _PAGE)):
+        keys, values = zip(*batch, strict=True)
+        collection.put_many(list(keys), list(values))
 
 
 class HashMap(MutableMapping[Any, Any]):
@@ -173,6 +192,28 @@ class HashMap(MutableMapping[Any, Any]):
         """Gives a key a value; true: it had none. One compare-and-swap, whoever else writes."""
         fresh: bool = self._native.insert(self._pack(key), self._values.pack(value))
         return fresh
+
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
+        """Gives many keys values, with all requests under way together; says how many of them had none.
+
+        keys, values  arrays (fastest: no object per key is made) or any iterables, as many of one as of the other
+
+        Each key changes at once and exactly once, in any order; of a key that comes twice the last value counts. After an error those
+        that had changed stay changed: doing all of it again is right.
+        """
+        keys, values = _sized(keys), _sized(values)
+        if len(keys) != len(values):
+            raise BadArgument(f"{len(keys)} keys and {len(values)} values")
+        if self._values.dtype is not None and self._numbers is not None:
+            numbers, packed = self._numbers.pack_array(keys), self._values.pack_array(values)
+            inserted: int = self._native.insert_array(numbers, packed.view(np.uint8), self._values.bytes)
+            return inserted
+        inserted = self._native.insert_many([self._pack(key) for key in keys], [self._values.pack(value) for value in values])
+        return inserted
+
+    def update(self, other: Any = (), /, **named: Any) -> None:
+        """As `dict.update`, many keys at a time (`put_many`)."""
+        _update(self, other, named)
 
     def delete(self, key: Any) -> bool:
         """Removes a key; false: it was not there."""
@@ -363,6 +404,26 @@ class OrderedMap(MutableMapping[Any, Any]):
         """Gives a key a value; true: it had none."""
         fresh: bool = self._native.insert(self._keys.pack(key), self._values.pack(value))
         return fresh
+
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
+        """Gives many keys values; says how many of them had none.
+
+        keys, values  arrays (fastest: no object per key is made) or any iterables, as many of one as of the other
+
+        The part of the tree that the keys lie in is made anew, so the closer they lie together, the faster it is. They change in their
+        order, up to 4,096 at once, fewer while others change the map; of a key that comes twice the last value counts. After an error
+        those that had changed stay changed: doing all of it again is right.
+        """
+        keys, values = _sized(keys), _sized(values)
+        if len(keys) != len(values):
+            raise BadArgument(f"{len(keys)} keys and {len(values)} values")
+        numbers, packed = self._keys.pack_array(keys), self._values.pack_array(values)
+        inserted: int = self._native.insert_array(numbers, packed.view(np.uint8))
+        return inserted
+
+    def update(self, other: Any = (), /, **named: Any) -> None:
+        """As `dict.update`, many keys at a time (`put_many`)."""
+        _update(self, other, named)
 
     def delete(self, key: Any) -> bool:
         """Removes a key; false: it was not there."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from memlift.errors import BadArgument, UnsupportedValue
+from memlift.traverse._values import is_mixed
 
 __all__ = ["LAST", "Keys"]
 
@@ -87,8 +88,10 @@ class Keys:
         """The numbers of an array of keys, as u64 in memory order; without a copy where they are that."""
         array = np.asarray(keys)
         kind = array.dtype.kind
-        if self.bytes or kind == "O" or (kind == "f" and self.name != "f8") or (kind not in "iuf" and array.size):
-            return np.array([self.pack(key) for key in array.ravel().tolist()], np.uint64)
+        listed = None if isinstance(keys, np.ndarray) else list(keys)
+        mixed = listed is not None and is_mixed(listed, array)
+        if self.bytes or mixed or kind == "O" or (kind == "f" and self.name != "f8") or (kind not in "iuf" and array.size):
+            return np.array([self.pack(key) for key in (array.ravel().tolist() if listed is None else listed)], np.uint64)
         if self.name == "f8":
             floats = array.astype(np.float64)
             wrong = np.isnan(floats) if kind == "f" else floats.astype(object) != array.astype(object)

@@ -7,7 +7,7 @@ import numpy as np
 
 from memlift.errors import BadArgument, UnsupportedValue
 
-__all__ = ["Values", "converted", "raw"]
+__all__ = ["Values", "converted", "is_mixed", "raw"]
 
 
 def _is_unchanged(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> bool:
@@ -34,6 +34,11 @@ def _is_unchanged(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> 
     if kind == "U" and was == "U":
         return given.dtype.itemsize <= packed.dtype.itemsize
     return kind in "SV" and was in "SV" and given.dtype.itemsize <= packed.dtype.itemsize
+
+
+def is_mixed(listed: Any, array: np.ndarray[Any, Any]) -> bool:
+    """True if numpy has made floats of what were not all floats: some whole numbers may have changed."""
+    return array.dtype.kind == "f" and not all(isinstance(one, float | np.floating) for one in listed)
 
 
 def converted(given: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -120,6 +125,16 @@ class Values:
         if isinstance(value, str):
             raise UnsupportedValue("a str where bytes are wanted: make the collection with value=str, or encode it")
         return raw(value, "make the collection with another value type ('i8', 'f8', a dtype)")
+
+    def pack_array(self, values: Any) -> np.ndarray[Any, Any]:
+        """Values of one length side by side, in memory order; without a copy where they are that."""
+        assert self.dtype is not None
+        if isinstance(values, np.ndarray) or (self.dtype.kind in "iufbc" and not is_mixed(values, np.asarray(values))):
+            packed = converted(values, self.dtype)
+            if packed.ndim != 1:
+                raise UnsupportedValue(f"values of {packed.ndim} dimensions: this collection's values are one {self.name} each")
+            return np.ascontiguousarray(packed)
+        return np.frombuffer(b"".join(self.pack(value) for value in values), self.dtype)
 
     def unpack(self, data: Any) -> Any:
         """As Python has it."""

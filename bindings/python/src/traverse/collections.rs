@@ -16,7 +16,7 @@ use pyo3::types::PyBytes;
 
 use super::block::Block;
 use super::client::{Open, WalkClient};
-use super::load::numbers;
+use super::load::{copied, numbers};
 
 /// Heads that one scan goes over.
 const SCAN_HEADS: u64 = 512;
@@ -63,6 +63,13 @@ fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block),
         }
     }
     Ok((Block::new(packed), Block::new(found)))
+}
+
+fn as_many(py: Python<'_>, wanted: usize, given: usize) -> PyResult<()> {
+    if wanted == given {
+        return Ok(());
+    }
+    Err(crate::errors::new(py, "BadArgument", (format!("values: {given} instead of {wanted}"),)))
 }
 
 type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
@@ -195,6 +202,34 @@ impl WalkHash {
         self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key.key(), &value))
     }
 
+    /// Gives many keys values; how many of them had none.
+    fn insert_many(&self, py: Python<'_>, keys: Vec<PyKey>, values: Vec<PyBackedBytes>) -> PyResult<u64> {
+        as_many(py, keys.len(), values.len())?;
+        self.client.get().with(py, |open| {
+            let pairs: Vec<(Key<'_>, &[u8])> =
+                keys.iter().zip(&values).map(|(key, value)| (key.key(), &value[..])).collect();
+            locked(&self.map).insert_many(&mut open.client, &pairs)
+        })
+    }
+
+    /// The same of numbers in a buffer of u64, with values of one length side by side.
+    fn insert_array(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        value_bytes: usize,
+    ) -> PyResult<u64> {
+        let (keys, values) = (numbers(keys)?, copied(values)?);
+        as_many(py, keys.len() * value_bytes, values.len())?;
+        self.client.get().with(py, |open| {
+            let values = values.chunks_exact(value_bytes.max(1));
+            let pairs: Vec<(Key<'_>, &[u8])> =
+                keys.iter().zip(values).map(|(&key, value)| (Key::Number(key), value)).collect();
+            locked(&self.map).insert_many(&mut open.client, &pairs)
+        })
+    }
+
     fn remove(&self, py: Python<'_>, key: PyKey) -> PyResult<bool> {
         self.client.get().with(py, |open| locked(&self.map).remove(&mut open.client, key.key()))
     }
@@ -311,6 +346,23 @@ impl WalkOrdered {
 
     fn insert(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {
         self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key, &value))
+    }
+
+    /// Gives numbers in a buffer of u64 the values that lie side by side; how many of them had none.
+    fn insert_array(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let (keys, values) = (numbers(keys)?, copied(values)?);
+        let value_bytes = self.handle.value_bytes;
+        as_many(py, keys.len() * value_bytes, values.len())?;
+        self.client.get().with(py, |open| {
+            let values = values.chunks_exact(value_bytes);
+            let pairs: Vec<(u64, &[u8])> = keys.iter().copied().zip(values).collect();
+            locked(&self.map).insert_many(&mut open.client, &pairs)
+        })
     }
 
     fn remove(&self, py: Python<'_>, key: u64) -> PyResult<bool> {

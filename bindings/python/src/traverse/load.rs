@@ -135,11 +135,16 @@ fn run<V: AsRef<[u8]>>(
     }
 }
 
-/// The u64 in a buffer.
-pub fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+/// The bytes of a buffer as they are now.
+pub fn copied(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let input = Input::new(object)?;
     // SAFETY: the buffer is exported while `input` lives, and copied here under the GIL.
-    let bytes = unsafe { input.slice() };
+    Ok(unsafe { input.slice() }.to_vec())
+}
+
+/// The u64 in a buffer.
+pub fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let bytes = copied(object)?;
     if !bytes.len().is_multiple_of(8) {
         return Err(unsupported(object.py(), "an array of numbers that are not of 8 bytes"));
     }

@@ -5,7 +5,8 @@
 //! - **Rows** latency/hash48: to the end of a chain, one walk or 48 GETs, one request at a time · rate/sum48: numbers added along it,
 //!   [`SUMS_DEPTH`] requests under way · range/100x240B: 100 records in order, [`RANGES_DEPTH`] under way; its time is CPU
 //!   time, so its unit is requests per second and core. `/udp` behind a name: UDP against TCP, both on loopback; without
-//!   it rings against a Unix socket, which are what each has for its own machine
+//!   it rings against a Unix socket, which are what each has for its own machine · insert/many, insert/many_ordered: keys put into
+//!   collections that are there ([`many`])
 //! - **Rivals** as good as they get: Unix socket or TCP without delay, pipelined where requests do not depend on each other, no
 //!   persistence, one thread (there are two cores, and the client needs one), huge pages, a client that looks again before it
 //!   sleeps and parses in place
@@ -13,16 +14,18 @@
 //! - **Not here** the tour's chapter over the same chains ([`story`])
 
 mod line;
+mod many;
 mod memcached;
 mod redis;
 mod server;
 pub(crate) mod story;
 
 use memlift_traverse::client::{Client, Config};
-use memlift_traverse::structures::bulk::{self, Sink};
+use memlift_traverse::structures::bulk;
 use memlift_traverse::structures::chain::{Chain, Key, node_bytes};
 use memlift_traverse::structures::ordered::Handle;
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_2M};
+use memlift_traverse::structures::sink::Sink;
 use memlift_traverse::structures::{Scratch, Walk, shipped};
 
 use self::memcached::Memcached;
@@ -170,6 +173,8 @@ pub fn row(definition: &Definition, quick: bool) -> Option<Result<Row, Stop>> {
         ("latency/hash48", "memcached_get_chain") => chain(definition, Store::Memcached, udp, quick),
         ("rate/sum48", "redis_lua") => sums(definition, udp, quick),
         ("range/100x240B", "redis_zrange_mget") => ranges(definition, udp, quick),
+        ("insert/many", "redis_set") => many::row(definition, many::Kind::Hash, udp, quick),
+        ("insert/many_ordered", "redis_zadd") => many::row(definition, many::Kind::Ordered, udp, quick),
         _ => return None,
     })
 }

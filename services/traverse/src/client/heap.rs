@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Answer, Client, ClientError, Request, Result};
-use crate::structures::heap::{Heap, Outcome, Walk, Walked};
+use crate::structures::heap::{Heap, Outcome, Swap, Walk, Walked};
 use crate::structures::pool::GRACE;
 use crate::wire::Status;
 use memlift_spec::operand::walk::ApplyKind;
@@ -213,6 +213,43 @@ impl Heap for Client {
         Ok(address)
     }
 
+    fn place_many(&mut self, blocks: &[Vec<u8>]) -> Vec<Result<u64>> {
+        let packet = self.packet_bytes() & !7;
+        let node = self.next_node % self.nodes();
+        let together = matches!(self.is_there(node), Ok(true));
+        let requests: Vec<Request> = blocks
+            .iter()
+            .filter(|bytes| together && bytes.len() <= packet)
+            .map(|bytes| Request::place(node, bytes.len() as u64, 1, bytes))
+            .collect();
+        let mut answers = self.call_many(requests).into_iter();
+        let placed = blocks
+            .iter()
+            .map(|bytes| {
+                let answer = if together && bytes.len() <= packet { answers.next() } else { None };
+                match answer {
+                    Some(Ok(answer)) => {
+                        self.turn_bytes += bytes.len() as u64;
+                        Ok(answer.address)
+                    }
+                    // The next nodes may have room, or this one soon.
+                    None | Some(Err(ClientError::Full { .. } | ClientError::Resting { .. })) => {
+                        self.place(bytes)
+                    }
+                    Some(Err(ClientError::Silent { .. } | ClientError::Busy(_))) => {
+                        self.mark_silent(node);
+                        self.place(bytes)
+                    }
+                    Some(Err(error)) => Err(error),
+                }
+            })
+            .collect();
+        if self.turn_bytes >= TURN_BYTES {
+            (self.turn_bytes, self.next_node) = (0, node + 1);
+        }
+        placed
+    }
+
     fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
         let mut by_node: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
         for &block in blocks {
@@ -275,5 +312,17 @@ impl Heap for Client {
             Status::Applied => Ok(Ok(())),
             _ => Ok(Err(answer.value)),
         }
+    }
+
+    fn compare_swap_many(&mut self, swaps: &[Swap]) -> Vec<Result<std::result::Result<(), u64>>> {
+        let request = |one: &Swap| {
+            Request::apply(ApplyKind::CompareSwap, one.address, one.expected, one.fresh).since(one.since)
+        };
+        let answers = self.call_many(swaps.iter().map(request));
+        let swapped = |answer: Result<Answer>| {
+            let answer = answer?;
+            Ok(if answer.status == Status::Applied { Ok(()) } else { Err(answer.value) })
+        };
+        answers.into_iter().map(swapped).collect()
     }
 }

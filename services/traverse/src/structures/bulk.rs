@@ -1,35 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds whole structures: each node is laid out once, at its place, and goes to a [`Sink`] as it lies in memory.
 //!
-//! - **Flow** pairs, sorted or not, from an iterator or CSV ──[`ordered()`], [`hash()`]──▶ nodes ──▶ [`Sink`]: a heap, or bytes of a range
+//! - **Flow** pairs, sorted or not, from an iterator or CSV ──[`ordered()`], [`hash()`]──▶ nodes ──▶ [`Sink`]
 //! - **Order** leaves are written as their keys come, so a sorted input of any length needs one node per level; an unsorted one is
 //!   sorted in memory first. The handle comes last: nothing can be walked before all of it is there
-//! - **Not here** where nodes go (`placement`, or `load`)
+//! - **Not here** where nodes go (`placement`, or `load`), and how they are written (`sink`)
 
 use std::io::BufRead;
 
 use super::chain::{self, Key};
 use super::hash::{self, chain_of};
-use super::heap::Heap;
 use super::ordered;
 use super::ordered::node::{KEYS, NODE_BYTES, Node};
-use super::placement::{PLACE_BYTES, Placement};
+use super::placement::Placement;
+use super::sink::Sink;
 use crate::client::{ClientError, Result};
-
-/// Takes nodes in the form that they have in memory.
-pub trait Sink {
-    /// Puts bytes at an address; no address is written twice.
-    ///
-    /// # Errors
-    /// Why they could not be put.
-    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()>;
-}
-
-impl<S: Sink + ?Sized> Sink for &mut S {
-    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
-        (**self).put(address, bytes)
-    }
-}
 
 /// Chooses the addresses of nodes.
 pub trait Places {
@@ -49,88 +34,6 @@ impl Places for Placement {
 impl<P: Places + ?Sized> Places for &mut P {
     fn place(&mut self, bytes: u64) -> Result<u64> {
         (**self).place(bytes)
-    }
-}
-
-/// Writes at several places at once, as every heap can.
-pub trait Writes {
-    /// See [`Heap::write_many`].
-    ///
-    /// # Errors
-    /// The first one.
-    fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()>;
-}
-
-impl<H: Heap> Writes for &mut H {
-    fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
-        (**self).write_many(writes)
-    }
-}
-
-/// Nodes go to a heap, many at a time. [`ToHeap::finish`] writes the last ones.
-#[derive(Debug)]
-pub struct ToHeap<W> {
-    heap: W,
-    waiting: Vec<(u64, Vec<u8>)>,
-    bytes: usize,
-}
-
-/// Bytes that [`ToHeap`] gathers before it writes them.
-const BATCH_BYTES: usize = 256 << 10;
-/// Neighbouring nodes are joined into writes of at most so many bytes.
-const JOINED_BYTES: usize = 1024;
-
-impl<W: Writes> ToHeap<W> {
-    /// To this heap.
-    pub fn new(heap: W) -> ToHeap<W> {
-        ToHeap { heap, waiting: Vec::new(), bytes: 0 }
-    }
-
-    /// Writes what is still waiting.
-    ///
-    /// # Errors
-    /// Why there was no answer.
-    pub fn finish(&mut self) -> Result<()> {
-        self.bytes = 0;
-        self.heap.write_many(&std::mem::take(&mut self.waiting))
-    }
-}
-
-impl<W: Writes> Sink for ToHeap<W> {
-    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
-        self.bytes += bytes.len();
-        match self.waiting.last_mut() {
-            Some((start, joined)) => {
-                // The bytes behind a node, up to a multiple of 16, belong to its place and may be written with it.
-                let whole = (*start + joined.len() as u64).next_multiple_of(PLACE_BYTES) - *start;
-                if *start + whole == address && whole as usize + bytes.len() <= JOINED_BYTES {
-                    joined.resize(whole as usize, 0);
-                    joined.extend_from_slice(bytes);
-                } else {
-                    self.waiting.push((address, bytes.to_vec()));
-                }
-            }
-            None => self.waiting.push((address, bytes.to_vec())),
-        }
-        if self.bytes >= BATCH_BYTES { self.finish() } else { Ok(()) }
-    }
-}
-
-/// Nodes go to bytes that will be those from address `base` on.
-#[derive(Debug)]
-pub struct ToBytes<'b> {
-    /// The first address.
-    pub base: u64,
-    /// Memory that the nodes are written to; its first byte is address `base`.
-    pub bytes: &'b mut [u8],
-}
-
-impl Sink for ToBytes<'_> {
-    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
-        let start = address.checked_sub(self.base).and_then(|start| usize::try_from(start).ok());
-        let place = start.and_then(|start| self.bytes.get_mut(start..start.checked_add(bytes.len())?));
-        place.ok_or(ClientError::Nowhere { address, epoch: 0 })?.copy_from_slice(bytes);
-        Ok(())
     }
 }
 
@@ -372,6 +275,8 @@ pub fn csv(
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::placement::PLACE_BYTES;
+    use super::super::sink::{JOINED_BYTES, ToHeap, Writes};
     use super::*;
 
     /// Places in a row, as a slab gives them.

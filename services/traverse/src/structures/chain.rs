@@ -17,7 +17,7 @@ pub const KEY_BYTES_MAX: usize = 128;
 /// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
 /// Attempts at a change before it ends with [`ClientError::Contended`].
-const TRIES: u32 = 1000;
+pub(super) const TRIES: u32 = 1000;
 
 const KEY: usize = 0;
 const AT: usize = 8;
@@ -35,7 +35,7 @@ const WORDS: usize = 192;
 const RUN_MAX: u64 = 8;
 
 /// Key of a value: a number, or bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key<'a> {
     /// A number of 64 bits.
     Number(u64),
@@ -114,6 +114,11 @@ impl Key<'_> {
         }
     }
 
+    /// Bytes of a node with this key and a value of so many bytes.
+    pub(super) fn node_bytes(&self, value_bytes: u64) -> u64 {
+        (HEADER_BYTES as u64 + self.room() as u64 + value_bytes.next_multiple_of(8)).max(32)
+    }
+
     fn of<'s>(&self, number: &'s Shipped, bytes: &'s Shipped) -> &'s Shipped {
         match self {
             Key::Number(_) => number,
@@ -153,6 +158,34 @@ fn bytes_of(header: &Scratch) -> u64 {
     (HEADER_BYTES as u64 + key.next_multiple_of(8) + value.next_multiple_of(8)).max(32)
 }
 
+/// Address of the node that [`Chain::insert_walk`] found with its key, and that node's next word.
+pub(super) fn place_of(walked: &Walked) -> (u64, u64) {
+    (walked.scratch.word(AT), walked.scratch.word(NEXT))
+}
+
+/// Bytes of the value that a walk found.
+pub(super) fn value_bytes_of(walked: &Walked) -> u64 {
+    u64::from(walked.scratch.half(VALUE_BYTES))
+}
+
+/// Addresses of the nodes that a walk's apply has unlinked.
+pub(super) fn unlinked(walked: &Walked) -> Vec<u64> {
+    let count = walked.scratch.word(RUN).min(RUN_MAX) as usize;
+    (0..count).map(|index| walked.scratch.word(REMOVED + index * 8)).collect()
+}
+
+/// Retires nodes that were unlinked just now.
+pub(super) fn retire_nodes(heap: &mut impl Heap, nodes: &[u64]) -> Result<()> {
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    let headers: Vec<(u64, usize)> = nodes.iter().map(|&node| (node, HEADER_BYTES)).collect();
+    let headers = heap.read_many(&headers)?;
+    let blocks: Vec<(u64, u64)> =
+        nodes.iter().zip(headers).map(|(&node, header)| (node, bytes_of(&Scratch(header)))).collect();
+    heap.retire(&blocks)
+}
+
 /// A node, as a walk over all of them sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -171,12 +204,17 @@ pub struct Seen {
 }
 
 /// A chain, by the address of its head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain(pub u64);
 
 impl Chain {
     fn request(self, shipped: &Shipped, scratch: Scratch) -> Walk {
         Walk { program: shipped.program(), start: self.0, scratch: scratch.with(AT, self.0) }
+    }
+
+    /// The walk that unlinks removed nodes, a run of them at a time.
+    pub(super) fn tidy_walk(self) -> Walk {
+        self.request(&shipped::CHAIN_UNLINK, Scratch::new())
     }
 
     /// The walk that finds a key; [`Chain::found`] reads its answer.
@@ -253,9 +291,14 @@ impl Chain {
         done
     }
 
-    fn insert_node(self, heap: &mut impl Heap, key: Key<'_>, fresh: u64) -> Result<bool> {
+    /// The walk that links a node whose next word is 0, unless its key is there ([`place_of`] says where).
+    pub(super) fn insert_walk(self, key: Key<'_>, fresh: u64) -> Walk {
         let insert = key.of(&shipped::HASH_INSERT, &shipped::HASH_INSERT_BYTES);
-        let request = self.request(insert, key.scratch().with(FRESH, fresh));
+        self.request(insert, key.scratch().with(FRESH, fresh))
+    }
+
+    fn insert_node(self, heap: &mut impl Heap, key: Key<'_>, fresh: u64) -> Result<bool> {
+        let request = self.insert_walk(key, fresh);
         for _ in 0..TRIES {
             let walked = match heap.walk(&request) {
                 Err(ClientError::Contended { .. }) => {
@@ -272,7 +315,7 @@ impl Chain {
                 Outcome::Differs(_) | Outcome::Missing => {}
                 Outcome::Done => {
                     // The key is there: the new node takes the place of the old one, whose next word becomes the way to it.
-                    let (old, next) = (walked.scratch.word(AT), walked.scratch.word(NEXT));
+                    let (old, next) = place_of(&walked);
                     heap.write(fresh, &next.to_le_bytes())?;
                     match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
                         Ok(Ok(())) => {
@@ -371,7 +414,7 @@ impl Chain {
     /// Why there was no answer.
     pub fn tidy(self, heap: &mut impl Heap) -> Result<()> {
         for _ in 0..TRIES {
-            let walked = heap.walk(&self.request(&shipped::CHAIN_UNLINK, Scratch::new()))?;
+            let walked = heap.walk(&self.tidy_walk())?;
             match walked.outcome {
                 Outcome::Applied(_) => self.retire(heap, &walked)?,
                 Outcome::Differs(_) => {}
@@ -384,16 +427,7 @@ impl Chain {
 
     /// Retires the nodes that a walk's apply has unlinked.
     fn retire(self, heap: &mut impl Heap, walked: &Walked) -> Result<()> {
-        let count = walked.scratch.word(RUN).min(RUN_MAX) as usize;
-        let places: Vec<(u64, usize)> =
-            (0..count).map(|index| (walked.scratch.word(REMOVED + index * 8), HEADER_BYTES)).collect();
-        if places.is_empty() {
-            return Ok(());
-        }
-        let headers = heap.read_many(&places)?;
-        let blocks: Vec<(u64, u64)> =
-            places.iter().zip(headers).map(|(place, header)| (place.0, bytes_of(&Scratch(header)))).collect();
-        heap.retire(&blocks)
+        retire_nodes(heap, &unlinked(walked))
     }
 
     /// Retires all nodes of the chains whose heads lie in these bytes of heads, removed ones too. Nobody may use the chains any more.

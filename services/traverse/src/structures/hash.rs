@@ -8,6 +8,7 @@
 
 use super::chain::{Chain, Key, Seen};
 use super::heap::{Heap, Walk};
+use super::many;
 use crate::client::{ClientError, Result};
 
 /// Heads of one scan's walk.
@@ -145,6 +146,17 @@ impl HashMap {
         let key = key.into();
         self.long |= value.len() > 8;
         self.chain(key).insert(heap, key, value)
+    }
+
+    /// Gives many keys values, as many requests at a time as the heap makes; returns how many of them had none. Each key changes at
+    /// one compare-and-swap, in any order; of a key that comes twice the last value counts.
+    ///
+    /// # Errors
+    /// The first one: keys that had changed by then stay changed. Else as [`HashMap::insert`] has.
+    pub fn insert_many(&mut self, heap: &mut impl Heap, pairs: &[(Key<'_>, &[u8])]) -> Result<u64> {
+        self.long |= pairs.iter().any(|(_, value)| value.len() > 8);
+        let pairs: Vec<_> = pairs.iter().map(|&(key, value)| (self.chain(key), key, value)).collect();
+        many::insert_many(heap, &pairs)
     }
 
     /// Removes a key; false: it was not there.

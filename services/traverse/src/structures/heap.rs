@@ -187,6 +187,11 @@ pub trait Heap {
         Ok(address)
     }
 
+    /// New memory for each of these, that holds its bytes. What could not be placed has its reason; the others are there.
+    fn place_many(&mut self, blocks: &[Vec<u8>]) -> Vec<Result<u64>> {
+        blocks.iter().map(|bytes| self.place(bytes)).collect()
+    }
+
     /// Memory that nobody refers to and no walk can be at, allocated with so many bytes, or a part of such memory at multiples of 16.
     ///
     /// # Errors
@@ -242,4 +247,23 @@ pub trait Heap {
         let _ = since;
         self.compare_swap(address, expected, fresh)
     }
+
+    /// Makes many such exchanges, in any order.
+    fn compare_swap_many(&mut self, swaps: &[Swap]) -> Vec<Result<std::result::Result<(), u64>>> {
+        let swap = |one: &Swap| self.compare_swap_since(one.address, one.expected, one.fresh, one.since);
+        swaps.iter().map(swap).collect()
+    }
+}
+
+/// Operands of [`Heap::compare_swap_since`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// Address of the eight bytes.
+    pub address: u64,
+    /// Value that they must have.
+    pub expected: u64,
+    /// Value that they get.
+    pub fresh: u64,
+    /// The memory's clock when the address and the value were found.
+    pub since: u32,
 }

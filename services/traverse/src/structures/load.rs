@@ -9,10 +9,11 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::bulk::{self, Places, Sink, ToHeap};
+use super::bulk::{self, Places};
 use super::chain::Key;
 use super::heap::Heap;
 use super::placement::PLACE_BYTES;
+use super::sink::{Sink, ToHeap, Writes};
 use super::{hash, ordered};
 use crate::client::{ClientError, Result};
 
@@ -88,7 +89,7 @@ impl<H: Heap> Places for Slabs<'_, '_, H> {
 /// Writes through the same heap.
 struct Through<'c, 'h, H>(&'c RefCell<&'h mut H>);
 
-impl<H: Heap> bulk::Writes for Through<'_, '_, H> {
+impl<H: Heap> Writes for Through<'_, '_, H> {
     fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
         self.0.borrow_mut().write_many(writes)
     }

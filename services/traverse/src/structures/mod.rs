@@ -2,7 +2,7 @@
 //! Collections whose nodes lie on memory nodes: hash map, ordered map, list; and the programs that walk them.
 //!
 //! - **Flow** collection ──walks, writes, compare-and-swap──▶ [`heap::Heap`]: a client, or this process ([`image`])
-//!   many values at once: [`load`] takes pairs, from [`arrow`] too; [`bulk`] lays their nodes out, in slabs of the heap or
+//!   many values at once: [`load`] takes pairs, from [`arrow`] too; [`bulk`] lays their nodes out for a [`sink`], in slabs of the heap or
 //!   at addresses that [`placement`] chooses
 //! - **Order** a change takes effect at one compare-and-swap, exactly once; what it replaces rests at its node until no walk can be
 //!   there ([`pool::GRACE`])
@@ -18,10 +18,12 @@ pub mod heap;
 pub mod image;
 pub mod list;
 pub mod load;
+mod many;
 pub mod ordered;
 pub mod placement;
 pub mod pool;
 pub mod shipped;
+pub mod sink;
 
 pub use chain::{Aggregate, Key};
 pub use hash::HashMap;

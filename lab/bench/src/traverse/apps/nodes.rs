@@ -14,7 +14,7 @@ use memlift_traverse::client::{Client, ClientError, Config};
 use memlift_traverse::map;
 use memlift_traverse::memory::Memory;
 use memlift_traverse::node::{Alone, BASE, Counter, Node, NodeOptions, Router};
-use memlift_traverse::structures::bulk::Sink;
+use memlift_traverse::structures::sink::Sink;
 use memlift_traverse::transport::Transport;
 
 use crate::BenchError;
@@ -51,7 +51,12 @@ pub struct Nodes {
 impl Nodes {
     /// Starts `count` nodes, each with room for structures of so many bytes. Several nodes know each other, over UDP.
     pub fn start(count: usize, bytes: u64, over: Over) -> Result<Nodes, BenchError> {
-        let each = (bytes + SPARE_BYTES).next_multiple_of(2 << 20);
+        Nodes::with_spare(count, bytes, SPARE_BYTES, over)
+    }
+
+    /// The same with so many bytes on each that clients allocate from.
+    pub fn with_spare(count: usize, bytes: u64, spare: u64, over: Over) -> Result<Nodes, BenchError> {
+        let each = (bytes + spare).next_multiple_of(2 << 20);
         let needed = each * count as u64;
         let available = crate::machine::available_bytes();
         if needed > available {

@@ -13,10 +13,11 @@ use std::sync::OnceLock;
 use memlift_transform::{Chain, Format, Key, Packing, Step, Transform};
 use memlift_traverse::client::Client;
 use memlift_traverse::client::cache::{Cache, PIECE_BYTES};
-use memlift_traverse::structures::bulk::{self, Sink};
+use memlift_traverse::structures::bulk;
 use memlift_traverse::structures::chain::HEADER_BYTES;
 use memlift_traverse::structures::hash::Handle;
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_2M};
+use memlift_traverse::structures::sink::Sink;
 use memlift_traverse::structures::{HashMap, Walk, Walked};
 
 use super::nodes::{Nodes, failed};

@@ -154,6 +154,80 @@ impl Redis {
         Ok(())
     }
 
+    /// Sets each of these to its value, a command each, pipelined.
+    pub fn set(&mut self, pairs: &[(u64, u64)], depth: usize) -> Result<(), BenchError> {
+        self.pipelined(pairs, depth, |redis, (key, value)| {
+            redis.command(&[b"SET", &key.to_be_bytes(), &value.to_le_bytes()]);
+        })
+    }
+
+    /// Gives each of these its value as its score in a sorted set, a command each, pipelined.
+    pub fn zadd(&mut self, pairs: &[(u64, u64)], depth: usize) -> Result<(), BenchError> {
+        self.pipelined(pairs, depth, |redis, (key, value)| {
+            redis.command(&[b"ZADD", b"ordered", value.to_string().as_bytes(), &key.to_be_bytes()]);
+        })
+    }
+
+    fn pipelined(
+        &mut self,
+        pairs: &[(u64, u64)],
+        depth: usize,
+        command: impl Fn(&mut Redis, (u64, u64)),
+    ) -> Result<(), BenchError> {
+        let mut groups = pairs.chunks((depth / 2).max(1));
+        let mut under_way = std::collections::VecDeque::new();
+        loop {
+            while under_way.len() < 2
+                && let Some(group) = groups.next()
+            {
+                group.iter().for_each(|&pair| command(self, pair));
+                self.send()?;
+                under_way.push_back(group.len());
+            }
+            let Some(replies) = under_way.pop_front() else { return Ok(()) };
+            for _ in 0..replies {
+                if !matches!(self.head()?, Head::Simple | Head::Integer(1)) {
+                    return Err(wrong(b"no new key"));
+                }
+            }
+        }
+    }
+
+    /// The values of these keys, as [`Redis::set`] has put them.
+    pub fn get_many(&mut self, keys: &[u64]) -> Result<Vec<u64>, BenchError> {
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(FILL) {
+            self.begin(1 + keys.len());
+            self.word(b"MGET");
+            keys.iter().for_each(|key| self.word(&key.to_be_bytes()));
+            self.send()?;
+            let Head::Array(many) = self.head()? else { return Err(wrong(b"no array")) };
+            for _ in 0..many {
+                let value = self.bulk(|value| value.try_into().map(u64::from_le_bytes).ok())?;
+                values.push(value.ok_or_else(|| wrong(b"no value of 8 bytes"))?);
+            }
+        }
+        Ok(values)
+    }
+
+    /// The scores of these keys, as [`Redis::zadd`] has put them.
+    pub fn scores(&mut self, keys: &[u64]) -> Result<Vec<u64>, BenchError> {
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(FILL) {
+            self.begin(2 + keys.len());
+            self.word(b"ZMSCORE");
+            self.word(b"ordered");
+            keys.iter().for_each(|key| self.word(&key.to_be_bytes()));
+            self.send()?;
+            let Head::Array(many) = self.head()? else { return Err(wrong(b"no array")) };
+            for _ in 0..many {
+                let score = self.bulk(|score| std::str::from_utf8(score).ok()?.parse::<u64>().ok())?;
+                values.push(score.ok_or_else(|| wrong(b"no score"))?);
+            }
+        }
+        Ok(values)
+    }
+
     /// Follows a chain with one GET per node; the number of its last node.
     pub fn chain(&mut self, first: u64) -> Result<u64, BenchError> {
         let (mut name, mut number) = (name_of(first), 0);

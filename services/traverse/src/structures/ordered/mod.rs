@@ -9,6 +9,7 @@
 //! - **Not here** joining nodes that have few keys left: they go when the last key goes; `bulk` packs a map anew
 
 pub mod edit;
+mod many;
 pub mod node;
 
 use std::ops::RangeInclusive;
@@ -16,8 +17,10 @@ use std::ops::RangeInclusive;
 use super::chain::Aggregate;
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use super::shipped::{self, Shipped};
+use super::sink::{Sink as _, ToHeap};
 use crate::client::{ClientError, Result};
 use edit::{Edit, Path};
+use many::Part;
 use node::NODE_BYTES;
 
 /// Most bytes of a value.
@@ -25,6 +28,11 @@ pub const VALUE_BYTES_MAX: usize = 240;
 const TRIES: u32 = 1000;
 /// Bytes of a cell: the root's address, and what fills it up.
 const CELL_BYTES: usize = 16;
+/// Keys that one change of many puts in: with more of them, fewer nodes are made for each, and a change that another writer was
+/// faster than is more work to make again.
+const BATCH: usize = 4096;
+/// Paths are asked for one in so many keys first: keys that lie together share a leaf.
+const STRIDE: usize = 16;
 /// Nodes that are dropped at a time.
 const DROP_NODES: usize = 64;
 
@@ -324,6 +332,130 @@ impl OrderedMap {
             heap.free(place, self.handle.record_bytes() as u64)?;
         }
         Ok(changed?.and_then(|path| path.value(key)).is_none())
+    }
+
+    /// Gives many keys values; returns how many of them had none. They change in their order, up to 4,096 of them at one
+    /// compare-and-swap, fewer while other clients change the map; of a key that comes twice the last value counts.
+    ///
+    /// # Errors
+    /// The first one: changes that were made by then stay. Else as [`OrderedMap::insert`] has.
+    pub fn insert_many(&mut self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<u64> {
+        let most = self.handle.value_bytes;
+        if let Some((_, value)) = pairs.iter().find(|(_, value)| value.len() != most) {
+            return Err(ClientError::TooLong { what: "a value of another length", bytes: value.len(), most });
+        }
+        let mut pairs = pairs.to_vec();
+        // Stable: of equal keys the last one comes first, and stays.
+        pairs.reverse();
+        pairs.sort_by_key(|pair| pair.0);
+        pairs.dedup_by_key(|pair| pair.0);
+        let (mut inserted, mut rest, mut size) = (0, &pairs[..], BATCH);
+        let mut tries = 0;
+        while !rest.is_empty() {
+            let batch = &rest[..size.min(rest.len())];
+            match self.insert_batch(heap, batch)? {
+                Some(fresh) => {
+                    inserted += fresh;
+                    rest = &rest[batch.len()..];
+                    (size, tries) = ((size * 2).min(BATCH), 0);
+                }
+                // Another writer was faster: a smaller change has better chances.
+                None => {
+                    (size, tries) = ((batch.len() / 2).max(1), tries + 1);
+                    if tries == TRIES {
+                        return Err(ClientError::Contended { what: "an insert", times: TRIES });
+                    }
+                }
+            }
+        }
+        Ok(inserted)
+    }
+
+    /// Makes one change of keys that ascend; `None`: another client changed the map meanwhile, and nothing was changed.
+    fn insert_batch(&mut self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<u64>> {
+        let Some((part, since)) = self.part(heap, pairs)? else { return Ok(None) };
+        let record = self.handle.record_bytes() as u64;
+        let mut words = Vec::with_capacity(pairs.len());
+        let mut made: Vec<(u64, u64)> = Vec::new();
+        let mut failed = Ok(());
+        if self.handle.inline() {
+            words.extend(
+                pairs
+                    .iter()
+                    .map(|&(key, value)| (key, u64::from_le_bytes(value.try_into().expect("eight bytes")))),
+            );
+        } else {
+            let records: Vec<Vec<u8>> =
+                pairs.iter().map(|&(key, value)| self.handle.record(key, value)).collect();
+            for (placed, &(key, _)) in heap.place_many(&records).into_iter().zip(pairs) {
+                match placed {
+                    Ok(address) => {
+                        made.push((address, record));
+                        words.push((key, address));
+                    }
+                    Err(error) => failed = failed.and(Err(error)),
+                }
+            }
+        }
+        let done = failed.and_then(|()| self.replace(heap, &part, since, &words, &mut made));
+        // Unless a node did not answer: then the root may be swapped or not, and the new memory is left alone.
+        if matches!(done, Ok(None) | Err(ClientError::Full { .. } | ClientError::ReadOnly)) {
+            made.iter().try_for_each(|&(address, bytes)| heap.free(address, bytes))?;
+        }
+        done
+    }
+
+    /// The part of the tree that keys which ascend lie in, and the memory's clock when it was found; `None`: it changed meanwhile.
+    fn part(&self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<(Part, u32)>> {
+        let (mut part, mut since) = (Part::default(), u32::MAX);
+        let mut unknown: Vec<u64> = pairs.iter().map(|pair| pair.0).step_by(STRIDE).collect();
+        while !unknown.is_empty() {
+            let path =
+                |&key: &u64| self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
+            for walked in heap.walk_many(&unknown.iter().map(path).collect::<Vec<_>>()) {
+                let walked = walked?;
+                since = since.min(walked.since);
+                if !part.add(Path::parse(&walked.result)?) {
+                    return Ok(None);
+                }
+            }
+            unknown = pairs.iter().map(|pair| pair.0).filter(|&key| !part.covers(key)).collect();
+        }
+        Ok(Some((part, since)))
+    }
+
+    /// Writes the nodes of a change and swaps the root; returns how many keys had no value, or `None` if another client changed the
+    /// root meanwhile. The new memory is added to `made`.
+    fn replace(
+        &mut self,
+        heap: &mut impl Heap,
+        part: &Part,
+        since: u32,
+        words: &[(u64, u64)],
+        made: &mut Vec<(u64, u64)>,
+    ) -> Result<Option<u64>> {
+        let mut rebuilt = part.put(words)?;
+        let addresses = heap.allocate_many(rebuilt.count(), NODE_BYTES as u64)?;
+        made.extend(addresses.iter().map(|&address| (address, NODE_BYTES as u64)));
+        let (nodes, root) = rebuilt.place(&addresses);
+        let mut nodes: Vec<(u64, Vec<u8>)> = nodes.collect();
+        nodes.sort_by_key(|node| node.0);
+        let mut sink = ToHeap::new(&mut *heap);
+        nodes.iter().try_for_each(|(address, bytes)| sink.put(*address, bytes))?;
+        sink.finish()?;
+        match heap.compare_swap_since(self.handle.cell, part.root(), root, since) {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(ClientError::Outdated) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let mut blocks: Vec<(u64, u64)> =
+            rebuilt.old.iter().map(|&address| (address, NODE_BYTES as u64)).collect();
+        if !self.handle.inline() {
+            let record = self.handle.record_bytes() as u64;
+            blocks.extend(rebuilt.replaced.iter().map(|&address| (address, record)));
+        }
+        heap.retire(&blocks)?;
+        Ok(Some(rebuilt.inserted))
     }
 
     /// Removes a key; false: it was not there.

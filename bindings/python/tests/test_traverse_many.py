@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""put_many and update, against a dict: every kind of key and value, one node and two, other writers at the same time."""
+
+import os
+import random
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from memlift import errors
+from memlift.traverse import Client, HashMap, Node, OrderedMap
+
+
+@pytest.fixture(scope="module", params=["udp", "shm", "two nodes"])
+def client(request, tmp_path_factory):
+    if request.param != "two nodes":
+        with Node(memory="96M", listen=["127.0.0.1:0", f"shm:py-many-{os.getpid()}"]) as node:
+            with Client.connect(node.places[request.param == "shm"]) as client:
+                yield client
+        return
+    places = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+    path = tmp_path_factory.mktemp("map") / "map.toml"
+    text = "epoch = 1\n"
+    for name, place, base in zip("ab", places, (1 << 33, 1 << 34), strict=True):
+        text += f'[[node]]\nname = "{name}"\naddresses = ["udp:{place}"]\n'
+        text += f'[[range]]\nbase = "{base:#x}"\nbytes = "64M"\nnode = "{name}"\n'
+    path.write_text(text)
+    with (
+        Node(memory="64M", listen=places[0], map=path, name="a"),
+        Node(memory="64M", listen=places[1], map=path, name="b"),
+        Client.connect(map=path) as client,
+    ):
+        yield client
+
+
+def _free_ports(count):
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+KEYS = {
+    int: lambda draw: draw.choice([draw.randrange(300), draw.randrange(1 << 64)]),
+    "i8": lambda draw: draw.choice([draw.randrange(-200, 200), draw.randrange(-(1 << 63), 1 << 63)]),
+    float: lambda draw: draw.choice([draw.uniform(-9, 9), float(draw.randrange(200))]),
+    bytes: lambda draw: b"%d" % draw.randrange(400) * draw.randrange(1, 40),
+    str: lambda draw: "ä%d" % draw.randrange(400),
+}
+VALUES = {
+    "i8": lambda draw: draw.randrange(-(1 << 63), 1 << 63),
+    "f4": lambda draw: float(draw.randrange(1 << 20)),
+    bytes: lambda draw: draw.randbytes(draw.choice([0, 3, 8, 100, 5000])),
+    str: lambda draw: "ü" * draw.randrange(90),
+    "V240": lambda draw: np.void(draw.randbytes(240)),
+}
+
+
+def _same(found, wanted):
+    return dict(found.items()).keys() == wanted.keys() and all(found[key] == wanted[key] for key in wanted)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_a_hash_map_takes_many_as_a_dict_does(client, key, value):
+    draw, wanted = random.Random(f"{key}{value}"), {}
+    entries = HashMap.create(client, expected=300, key=key, value=value)
+    for round in range(6):
+        pairs = [(KEYS[key](draw), VALUES[value](draw)) for _ in range(draw.choice([0, 1, 70, 300]))]
+        before = len(wanted)
+        wanted.update(pairs)
+        if round % 2:
+            entries.update(pairs)
+        else:
+            assert entries.put_many((one for one, _ in pairs), [one for _, one in pairs]) == len(wanted) - before
+        assert _same(entries, wanted)
+        for gone in list(wanted)[::3]:
+            assert entries.delete(gone)
+            del wanted[gone]
+    entries.drop()
+
+
+@pytest.mark.parametrize("value", ["i8", "f4", "V240", [("a", "u2"), ("b", "S5")]], ids=str)
+@pytest.mark.parametrize("key", [int, "i8", float, "S4"], ids=str)
+def test_an_ordered_map_takes_many_as_a_dict_does(client, key, value):
+    draw, wanted = random.Random(f"{key}{value}"), {}
+    make_key = KEYS.get(key, lambda draw: b"%d" % draw.randrange(1, 9000))
+    record = np.dtype([("a", "<u2"), ("b", "S5")])
+    make_value = VALUES[value] if isinstance(value, str) else lambda draw: np.array((draw.randrange(9), b"x" * 5), record)[()]
+    entries = OrderedMap.create(client, key=key, value=value)
+    for round in range(6):
+        pairs = [(make_key(draw), make_value(draw)) for _ in range(draw.choice([0, 1, 70, 3000]))]
+        before = len(wanted)
+        wanted.update(pairs)
+        if round % 2:
+            entries.update(dict(pairs))
+        else:
+            assert entries.put_many([one for one, _ in pairs], [one for _, one in pairs]) == len(wanted) - before
+        assert list(entries) == sorted(wanted) and _same(entries, wanted)
+        for gone in sorted(wanted)[:: 1 + round]:
+            assert entries.delete(gone)
+            del wanted[gone]
+    entries.drop()
+
+
+@pytest.mark.parametrize("kind", [HashMap, OrderedMap])
+def test_arrays_are_put_without_an_object_per_key(client, kind):
+    entries = kind.create(client, value="f8")
+    keys = np.random.default_rng(1).permutation(20_000).astype(np.uint64)
+    assert entries.put_many(keys, keys * 0.5) == 20_000
+    assert entries.put_many(keys[::2], np.arange(10_000)[::1]) == 0  # whole numbers fit f8
+    values, found = entries.get_array(keys)
+    assert found.all() and (values[1::2] == keys[1::2] * 0.5).all() and (values[::2] == np.arange(10_000)).all()
+    entries.drop()
+
+
+@pytest.mark.parametrize("kind", [HashMap, OrderedMap])
+def test_what_does_not_fit_changes_nothing(client, kind):
+    entries = kind.create(client, value="i8")
+    for keys, values in [([1, 2], [1]), ([1, 2], [1, 2.5]), ([1, -2], [1, 2]), ([1, "a"], [1, 2]), ([1], [[1, 2]]), ([1], ["x"])]:
+        with pytest.raises((errors.UnsupportedValue, errors.BadArgument)):
+            entries.put_many(keys, values)
+    assert len(entries) == 0
+    entries.update({1: 2}.items())
+    with pytest.raises(errors.UnsupportedValue):
+        entries.update(named=1)  # as a dict's update has it, names are keys: here they are none
+    assert dict(entries.items()) == {1: 2}
+    entries.drop()
+
+
+@pytest.mark.parametrize("kind", [HashMap, OrderedMap])
+def test_numbers_of_several_kinds_are_not_changed(client, kind):
+    large = (1 << 53) + 1
+    floats = kind.create(client, key=float, value="f8")
+    with pytest.raises(errors.UnsupportedValue, match="float"):
+        floats.put_many([0.5, large], [1.0, 2.0])
+    with pytest.raises(errors.UnsupportedValue):
+        floats.put_many([0.5, 1.5], [1.0, large])
+    assert len(floats) == 0
+    whole = kind.create(client, value="u8")
+    keys = [25, (1 << 64) - 1, large]
+    assert whole.put_many(keys, keys) == 3 and dict(whole.items()) == dict(zip(keys, keys, strict=True))
+    assert whole.get_array(keys)[0].tolist() == keys
+    if kind is OrderedMap:
+        with pytest.raises(errors.UnsupportedValue, match="zero"):
+            kind.create(client, key="S4", value="u8").put_many([b"a\0"], [1])
+    floats.drop()
+    whole.drop()
+
+
+@pytest.mark.parametrize("kind", [HashMap, OrderedMap])
+def test_writers_of_batches_and_of_single_keys_lose_nothing(client, kind):
+    entries = kind.create(client, value="i8")
+    failed = []
+
+    def batches(own):
+        try:
+            for round in range(15):
+                keys = np.arange(100, dtype=np.uint64) * 4 + own
+                entries.put_many(keys, np.full(100, round))
+        except BaseException as error:
+            failed.append(error)
+
+    def singles(own):
+        try:
+            for round in range(150):
+                entries[4 * (round % 50) + own] = round
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(own,)) for own, run in enumerate([batches, singles, batches, singles])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    wanted = {4 * index + own: 14 for own in (0, 2) for index in range(100)} | {4 * index + own: 100 + index for own in (1, 3) for index in range(50)}
+    assert dict(entries.items()) == wanted
+    entries.drop()

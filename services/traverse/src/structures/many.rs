@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Many keys of chains get values together: their nodes are placed, then their walks are under way, side by side.
+//!
+//! - **Flow** nodes ──place──▶ addresses ──insert walks, one per chain at a time──▶ linked · key is there: the old node's next word is
+//!   swapped for the way to the new node · another writer was first: the next round ──▶ what was unlinked is retired
+//! - **Order** each key changes at one compare-and-swap, exactly once; keys change in any order. Of a key that comes twice the last
+//!   value counts
+//! - **Errors** the first one; keys that have changed by then stay changed
+//! - **Not here** the same for one key ([`Chain::insert`])
+
+use std::collections::{HashMap, HashSet};
+
+use super::chain::{Chain, Key, TRIES, node_bytes, place_of, retire_nodes, unlinked, value_bytes_of};
+use super::heap::{Heap, Outcome, Swap, Walk};
+use crate::client::{ClientError, Result};
+
+/// Keys whose nodes are placed at a time: the packets under way are bounded by the client's window, the memory here by this.
+const BATCH: usize = 4096;
+
+/// A key, its chain and its value.
+pub(super) type Pair<'k> = (Chain, Key<'k>, &'k [u8]);
+
+/// A node that is placed and not linked.
+struct Insert<'k> {
+    chain: Chain,
+    key: Key<'k>,
+    address: u64,
+    bytes: u64,
+    tries: u32,
+}
+
+/// Gives keys values; returns how many of them had none.
+pub(super) fn insert_many(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
+    pairs.chunks(BATCH).try_fold(0, |inserted, batch| Ok(inserted + insert_batch(heap, batch)?))
+}
+
+fn insert_batch(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
+    let last: HashMap<Key<'_>, usize> =
+        pairs.iter().enumerate().map(|(index, (_, key, _))| (*key, index)).collect();
+    let counts = |index: &usize| last[&pairs[*index].1] == *index;
+    let wanted: Vec<&Pair<'_>> = (0..pairs.len()).filter(counts).map(|index| &pairs[index]).collect();
+    let nodes: Vec<Vec<u8>> =
+        wanted.iter().map(|(_, key, value)| node_bytes(0, *key, value)).collect::<Result<_>>()?;
+    let (mut waiting, mut failed) = (Vec::with_capacity(nodes.len()), Ok(()));
+    for ((placed, node), &&(chain, key, _)) in heap.place_many(&nodes).into_iter().zip(&nodes).zip(&wanted) {
+        match placed {
+            Ok(address) => {
+                waiting.push(Insert { chain, key, address, bytes: node.len() as u64, tries: 0 });
+            }
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    let mut inserted = 0;
+    while failed.is_ok() && !waiting.is_empty() {
+        // Two walks that change one chain at the same time would only be in each other's way.
+        let mut chains = HashSet::new();
+        let (now, later) = waiting.into_iter().partition(|insert: &Insert<'_>| chains.insert(insert.chain));
+        waiting = later;
+        failed = link(heap, now, &mut waiting, &mut inserted);
+    }
+    // Those that wait were never linked.
+    let freed = waiting.iter().try_for_each(|insert| heap.free(insert.address, insert.bytes));
+    failed.and(freed).map(|()| inserted)
+}
+
+/// Links nodes of as many chains; those whose chain was changed by others meanwhile come back to `waiting`. After an error it is not
+/// known whether its node is linked, so that one is left alone.
+fn link<'k>(
+    heap: &mut impl Heap,
+    inserts: Vec<Insert<'k>>,
+    waiting: &mut Vec<Insert<'k>>,
+    inserted: &mut u64,
+) -> Result<()> {
+    let walks: Vec<Walk> = inserts.iter().map(|one| one.chain.insert_walk(one.key, one.address)).collect();
+    let mut failed = Ok(());
+    let (mut removed, mut untidy) = (Vec::new(), Vec::new());
+    let (mut present, mut swaps) = (Vec::new(), Vec::new());
+    // Of nodes that are replaced, whose bytes the walk has told.
+    let mut known = HashMap::new();
+    let again = |mut insert: Insert<'k>, waiting: &mut Vec<Insert<'k>>| {
+        insert.tries += 1;
+        let tried = if insert.tries < TRIES {
+            Ok(())
+        } else {
+            Err(ClientError::Contended { what: "an insert", times: TRIES })
+        };
+        waiting.push(insert);
+        tried
+    };
+    for (walked, insert) in heap.walk_many(&walks).into_iter().zip(inserts) {
+        match walked {
+            Ok(walked) => match walked.outcome {
+                Outcome::Applied(_) => {
+                    *inserted += 1;
+                    removed.extend(unlinked(&walked));
+                }
+                Outcome::Differs(_) | Outcome::Missing => failed = failed.and(again(insert, waiting)),
+                Outcome::Done => {
+                    let (old, next) = place_of(&walked);
+                    known.insert(old, insert.key.node_bytes(value_bytes_of(&walked)));
+                    swaps.push(Swap {
+                        address: old,
+                        expected: next,
+                        fresh: insert.address | 1,
+                        since: walked.since,
+                    });
+                    present.push(insert);
+                }
+            },
+            Err(ClientError::Contended { .. }) => {
+                untidy.push(insert.chain);
+                failed = failed.and(again(insert, waiting));
+            }
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    // The key is there: the new node takes the place of the old one, whose next word becomes the way to it.
+    let next = |(insert, swap): (&Insert<'k>, &Swap)| (insert.address, swap.expected.to_le_bytes().to_vec());
+    let ways: Vec<(u64, Vec<u8>)> = present.iter().zip(&swaps).map(next).collect();
+    if let Err(error) = heap.write_many(&ways) {
+        failed = failed.and(Err(error));
+        waiting.extend(present);
+        swaps.clear();
+        present = Vec::new();
+    }
+    let mut ends = Vec::new();
+    for (swapped, insert) in heap.compare_swap_many(&swaps).into_iter().zip(present) {
+        match swapped {
+            Ok(Ok(())) => untidy.push(insert.chain),
+            Ok(Err(_)) | Err(ClientError::Outdated) => {
+                ends.push((insert.address, vec![0; 8]));
+                failed = failed.and(again(insert, waiting));
+            }
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    failed = failed.and(heap.write_many(&ends));
+    let tidies: Vec<Walk> = untidy.iter().map(|chain| chain.tidy_walk()).collect();
+    for (walked, chain) in heap.walk_many(&tidies).into_iter().zip(&untidy) {
+        match walked {
+            Ok(walked) if matches!(walked.outcome, Outcome::Applied(_)) => removed.extend(unlinked(&walked)),
+            Ok(walked) if matches!(walked.outcome, Outcome::Differs(_)) => {
+                failed = failed.and(chain.tidy(heap));
+            }
+            Ok(_) => {}
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    let retired = removed.iter().filter_map(|node| Some((*node, *known.get(node)?))).collect::<Vec<_>>();
+    removed.retain(|node| !known.contains_key(node));
+    failed.and(heap.retire(&retired)).and(retire_nodes(heap, &removed))
+}

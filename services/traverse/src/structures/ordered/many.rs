@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A change of many keys at once: the part of the tree that they lie in is read, and made anew with all of them in it.
+//!
+//! - **Flow** paths of some keys ──[`Part::add`]──▶ which keys are covered; paths of the others ──▶ [`Part::put`]: new nodes, old ones
+//!   that they replace ──[`Rebuilt::place`]──▶ bytes to write, and the new root
+//! - **Order** all paths of a part start at one root, so they are of one moment
+//! - **Layout** new nodes are as full as they can be, and all as full as each other
+//! - **Not here** memory and requests: this file only computes
+
+use std::collections::HashMap;
+
+use super::edit::Path;
+use super::node::{KEYS, Node};
+use crate::client::{ClientError, Result};
+
+/// Some nodes of a tree, from the root on.
+#[derive(Debug, Default)]
+pub struct Part {
+    root: Option<u64>,
+    nodes: HashMap<u64, Node>,
+}
+
+/// Address of a node, or the index of a new one.
+#[derive(Clone, Copy, Debug)]
+enum Child {
+    Old(u64),
+    New(usize),
+}
+
+/// New nodes side by side, and the keys between them.
+#[derive(Default)]
+struct Row {
+    children: Vec<Child>,
+    between: Vec<u64>,
+}
+
+/// New nodes that take the place of a part's.
+#[derive(Debug, Default)]
+pub struct Rebuilt {
+    /// Children before their parents; places of inner nodes are filled in by [`Rebuilt::place`].
+    fresh: Vec<(Node, Vec<Child>)>,
+    /// Addresses of nodes that are no part of the new tree.
+    pub old: Vec<u64>,
+    /// Value words that were replaced.
+    pub replaced: Vec<u64>,
+    /// Keys that had no value.
+    pub inserted: u64,
+}
+
+impl Part {
+    /// Adds a path; returns false if it starts at another root, because the tree has changed.
+    pub fn add(&mut self, path: Path) -> bool {
+        let root = path.root();
+        if *self.root.get_or_insert(root) != root {
+            return false;
+        }
+        self.nodes.extend(path.0);
+        true
+    }
+
+    /// Address of the root; 0: the tree is empty.
+    #[must_use]
+    pub fn root(&self) -> u64 {
+        self.root.unwrap_or(0)
+    }
+
+    /// Returns true if the leaf of this key is known.
+    #[must_use]
+    pub fn covers(&self, key: u64) -> bool {
+        let Some(mut at) = self.root else { return false };
+        if at == 0 {
+            return true;
+        }
+        while let Some(node) = self.nodes.get(&at) {
+            if node.level == 0 {
+                return true;
+            }
+            at = node.places[node.lower_bound(key)];
+        }
+        false
+    }
+
+    /// Makes it anew with these keys and value words, which ascend and are covered.
+    ///
+    /// # Errors
+    /// [`ClientError::Corrupt`]
+    pub fn put(&self, pairs: &[(u64, u64)]) -> Result<Rebuilt> {
+        let mut rebuilt = Rebuilt::default();
+        let mut row = match self.root() {
+            0 => rebuilt.leaves(&Node::default(), pairs),
+            root => self.rebuild(root, pairs, &mut rebuilt)?,
+        };
+        let mut level = self.nodes.get(&self.root()).map_or(0, |node| node.level);
+        while row.children.len() > 1 {
+            level += 1;
+            row = rebuilt.inner(level, row);
+        }
+        Ok(rebuilt)
+    }
+
+    fn rebuild(&self, at: u64, pairs: &[(u64, u64)], rebuilt: &mut Rebuilt) -> Result<Row> {
+        let node = self
+            .nodes
+            .get(&at)
+            .ok_or(ClientError::Corrupt { address: at, what: "known node of an ordered map" })?;
+        rebuilt.old.push(at);
+        if node.level == 0 {
+            return Ok(rebuilt.leaves(node, pairs));
+        }
+        let mut row = Row::default();
+        let mut rest = pairs;
+        for (index, &place) in node.places.iter().enumerate() {
+            let under =
+                node.keys.get(index).map_or(rest.len(), |&last| rest.partition_point(|one| one.0 <= last));
+            let (mine, others) = rest.split_at(under);
+            rest = others;
+            if mine.is_empty() {
+                row.children.push(Child::Old(place));
+            } else {
+                let below = self.rebuild(place, mine, rebuilt)?;
+                row.children.extend(below.children);
+                row.between.extend(below.between);
+            }
+            row.between.extend(node.keys.get(index));
+        }
+        Ok(rebuilt.inner(node.level, row))
+    }
+}
+
+/// Sizes of as few pieces as there can be of at most `most`, alike but for one.
+fn pieces(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let pieces = count.div_ceil(most).max(1);
+    (0..pieces).map(move |index| count / pieces + usize::from(index < count % pieces))
+}
+
+impl Rebuilt {
+    /// Leaves with what a leaf has and these pairs.
+    fn leaves(&mut self, leaf: &Node, pairs: &[(u64, u64)]) -> Row {
+        let mut all: Vec<(u64, u64)> = Vec::with_capacity(leaf.keys.len() + pairs.len());
+        let mut had = leaf.keys.iter().copied().zip(leaf.places.iter().copied()).peekable();
+        for &(key, value) in pairs {
+            while let Some(one) = had.next_if(|one| one.0 < key) {
+                all.push(one);
+            }
+            match had.next_if(|one| one.0 == key) {
+                Some((_, old)) => self.replaced.push(old),
+                None => self.inserted += 1,
+            }
+            all.push((key, value));
+        }
+        all.extend(had);
+        let mut row = Row::default();
+        let mut rest = &all[..];
+        for size in pieces(all.len(), KEYS) {
+            let (mine, others) = rest.split_at(size);
+            rest = others;
+            let (keys, places): (Vec<u64>, Vec<u64>) = mine.iter().copied().unzip();
+            if !others.is_empty() {
+                row.between.extend(keys.last());
+            }
+            row.children.push(self.keep(Node { level: 0, keys, places }, Vec::new()));
+        }
+        row
+    }
+
+    /// Inner nodes above a row.
+    fn inner(&mut self, level: u8, below: Row) -> Row {
+        let mut row = Row::default();
+        let (mut children, mut between) = (below.children.into_iter(), below.between.into_iter());
+        for size in pieces(children.len(), KEYS + 1) {
+            let mine: Vec<Child> = children.by_ref().take(size).collect();
+            let keys = between.by_ref().take(size - 1).collect();
+            row.children.push(self.keep(Node { level, keys, places: Vec::new() }, mine));
+            row.between.extend(between.next());
+        }
+        row
+    }
+
+    fn keep(&mut self, node: Node, children: Vec<Child>) -> Child {
+        self.fresh.push((node, children));
+        Child::New(self.fresh.len() - 1)
+    }
+
+    /// How many new nodes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Puts the nodes at these addresses: what is to be written where, and the root's address.
+    ///
+    /// # Panics
+    /// If there are fewer addresses than [`Rebuilt::count`].
+    pub fn place<'a>(&'a mut self, addresses: &'a [u64]) -> (impl Iterator<Item = (u64, Vec<u8>)> + 'a, u64) {
+        let root = self.fresh.len().checked_sub(1).map_or(0, |last| addresses[last]);
+        let written = self.fresh.iter_mut().zip(addresses).map(|((node, children), &address)| {
+            if node.level != 0 {
+                let at = |child: &Child| match *child {
+                    Child::Old(address) => address,
+                    Child::New(index) => addresses[index],
+                };
+                node.places = children.iter().map(at).collect();
+            }
+            (address, node.to_bytes())
+        });
+        (written, root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path of a key in nodes by address.
+    fn path(nodes: &HashMap<u64, Node>, root: u64, key: u64) -> Path {
+        let (mut path, mut at) = (Vec::new(), root);
+        while let Some(node) = nodes.get(&at) {
+            path.push((at, node.clone()));
+            if node.level == 0 {
+                break;
+            }
+            at = node.places[node.lower_bound(key)];
+        }
+        Path(path)
+    }
+
+    fn all(nodes: &HashMap<u64, Node>, at: u64, found: &mut Vec<(u64, u64)>) {
+        let Some(node) = nodes.get(&at) else { return };
+        assert!(
+            node.keys.len() <= KEYS && node.places.len() == node.keys.len() + usize::from(node.level != 0)
+        );
+        assert!(node.level != 0 || !node.keys.is_empty(), "no empty leaf");
+        if node.level == 0 {
+            found.extend(node.keys.iter().copied().zip(node.places.iter().copied()));
+            return;
+        }
+        for (index, &place) in node.places.iter().enumerate() {
+            let from = found.len();
+            all(nodes, place, found);
+            assert_eq!(nodes[&place].level + 1, node.level);
+            if let Some(&last) = node.keys.get(index) {
+                assert!(found[from..].iter().all(|one| one.0 <= last), "keys under child {index}");
+                assert!(index == 0 || found[from..].iter().all(|one| one.0 > node.keys[index - 1]));
+            }
+        }
+    }
+
+    #[test]
+    fn any_batches_make_the_tree_that_they_say() {
+        let mut random = 7_u64;
+        let mut draw = |most: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % most
+        };
+        for round in 0..60 {
+            let span = [40, 400, 40_000, u64::MAX >> 34][round % 4];
+            let (mut nodes, mut root, mut next) = (HashMap::new(), 0, 16);
+            let mut expected = std::collections::BTreeMap::new();
+            for _ in 0..12 {
+                let start = draw(span);
+                let mut pairs: Vec<(u64, u64)> = (0..=draw(300))
+                    .map(|index| (if round % 3 == 0 { start + index } else { draw(span) }, draw(1 << 30)))
+                    .collect();
+                pairs.sort_by_key(|pair| pair.0);
+                pairs.dedup_by_key(|pair| pair.0);
+                let mut part = Part::default();
+                for &(key, _) in &pairs {
+                    if !part.covers(key) {
+                        assert!(part.add(path(&nodes, root, key)));
+                    }
+                }
+                let mut rebuilt = part.put(&pairs).expect("whole paths");
+                let addresses: Vec<u64> =
+                    (0..rebuilt.count() as u64).map(|index| next + 16 * index).collect();
+                next += 16 * addresses.len() as u64;
+                let (written, fresh) = rebuilt.place(&addresses);
+                let written: Vec<_> = written.collect();
+                root = fresh;
+                for old in &rebuilt.old {
+                    nodes.remove(old).expect("an old node");
+                }
+                for (address, bytes) in written {
+                    nodes.insert(address, Node::parse(address, &bytes).expect("a node"));
+                }
+                let before = expected.len() as u64;
+                let replaced = pairs.iter().filter_map(|(key, value)| expected.insert(*key, *value)).count();
+                assert_eq!(rebuilt.replaced.len(), replaced);
+                assert_eq!(rebuilt.inserted, expected.len() as u64 - before);
+                let mut found = Vec::new();
+                all(&nodes, root, &mut found);
+                assert_eq!(found, expected.clone().into_iter().collect::<Vec<_>>(), "round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_of_another_root_is_refused() {
+        let leaf = Node { level: 0, keys: vec![1], places: vec![1] };
+        let mut part = Part::default();
+        assert!(part.add(Path(vec![(16, leaf.clone())])) && !part.add(Path(vec![(32, leaf)])));
+    }
+}
