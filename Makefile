@@ -125,14 +125,14 @@ test-quick%: export MEMLIFT_CALIBRATION := $(CARGO_TARGET_DIR)/calibration-quick
 test-quick%: export MEMLIFT_CALIBRATE := false
 test-quick%: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 $(QUICK): test-quick-%: tested
-	$(TESTED_MEMLIFT) bench $* --quick $(BENCH_OPTIONS)
+	timeout --foreground --verbose --kill-after=10 20m $(TESTED_MEMLIFT) bench $* --quick $(BENCH_OPTIONS)
 
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
 	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-ground -p memlift-offload -p memlift-ipc -p memlift-conformance
-	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
+	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak -o faulthandler_timeout=0 || [ $$? = 5 ]  # 5: there is none
 	$(VENV_PYTHON) tools/compatibility $(MEMLIFT) --levels 120
 
 ## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI
