@@ -15,8 +15,8 @@ use memlift::ground::region::MemoryGroup;
 use place::{Place, text};
 
 const MIB: u64 = 1 << 20;
-/// Bytes that the kernel counts and nobody can foresee: page tables and stacks of a process that starts.
-const SLACK: u64 = MIB;
+/// Bytes that the kernel counts and nobody can foresee: page tables and stacks of a process that starts (docs/design/zmem.md).
+const SLACK: u64 = 2 * MIB;
 
 /// A memory cgroup with a limit.
 struct Group {

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""put_many and update, against a dict: every kind of key and value, one node and two, other writers at the same time."""
+"""put_many and update, against a dict: every kind of key and value, one node and two, other writers at the same time; the last keys
+of a range and parts of it; collections in other processes."""
 
+import math
+import multiprocessing
 import os
+import pickle
 import random
 import socket
 import threading
@@ -10,7 +14,7 @@ import numpy as np
 import pytest
 
 from memlift import errors
-from memlift.traverse import Client, HashMap, Node, OrderedMap
+from memlift.traverse import Client, HashMap, List, Node, OrderedMap
 
 
 @pytest.fixture(scope="module", params=["udp", "shm", "two nodes"])
@@ -182,3 +186,93 @@ def test_writers_of_batches_and_of_single_keys_lose_nothing(client, kind):
     wanted = {4 * index + own: 14 for own in (0, 2) for index in range(100)} | {4 * index + own: 100 + index for own in (1, 3) for index in range(50)}
     assert dict(entries.items()) == wanted
     entries.drop()
+
+
+@pytest.mark.parametrize("key", [int, "i8", float, "S4"], ids=str)
+def test_the_last_keys_of_a_range(client, key):
+    draw = random.Random(f"last{key}")
+    make_key = KEYS.get(key, lambda draw: b"%d" % draw.randrange(1, 9000))
+    wanted = {make_key(draw): index for index in range(3000)}
+    entries = OrderedMap.create(client, key=key)
+    assert [part.tolist() for part in entries.last(5)] == [[], []] and list(reversed(entries)) == []
+    entries.update(wanted)
+    ordered = sorted(wanted)
+    assert list(reversed(entries)) == ordered[::-1]
+    for count in (0, 1, 10, 2999, 1 << 70):
+        keys, values = entries.last(count)
+        assert keys.tolist() == ordered[-count:] * (count > 0) and values.tolist() == [wanted[one] for one in keys.tolist()]
+    begin, end = len(ordered) // 4, len(ordered) // 2
+    assert entries.last(50, ordered[begin], ordered[end])[0].tolist() == ordered[end - 49 : end + 1]
+    assert entries.last(5000, ordered[begin], ordered[end])[0].tolist() == ordered[begin : end + 1]
+    for count in (-1, 1.5, True, "2"):
+        with pytest.raises(errors.BadArgument):
+            entries.last(count)
+    entries.drop()
+
+
+@pytest.mark.parametrize("value", ["i8", "f8", "u2"])
+@pytest.mark.parametrize("key", ["u8", "i8", "f8"])
+def test_parts_of_a_range_are_aggregated(client, key, value):
+    draw = np.random.default_rng(5)
+    numbers = np.unique(draw.integers(0 if key == "u8" else -5000, 5000, 2000))
+    keys = numbers / 4 if key == "f8" else numbers
+    values = draw.integers(0, 1000, len(keys)).astype(value)
+    series = OrderedMap.create(client, key=key, value=value)
+    series.put_many(keys, values)
+    for first, last, width in [(10, 900, 60), (0, 1000, 1000), (3, 3, 1), (100, 2000, 7)]:
+        parts = series.buckets(first, last, width)
+        assert parts.start.tolist() == [first + index * width for index in range((last - first) // width + 1)]
+        for start, count, total, least, greatest, mean in zip(*parts, parts.avg, strict=True):
+            inside = values[(keys >= start) & (keys < start + width) & (keys <= last)]
+            assert count == len(inside)
+            if count:
+                assert (total, least, greatest) == (inside.sum(dtype=parts.sum.dtype), inside.min(), inside.max()) and mean == total / count
+            else:
+                assert total == least == greatest == 0 and math.isnan(mean)
+    for wrong in [(5, 4, 1), (0, 10, 0), (0, 10, -1), (0, 10, True), (0, 10, "1"), (0, 1 << 40, 1)]:
+        with pytest.raises(errors.BadArgument):
+            series.buckets(*wrong)
+    series.drop()
+
+
+def test_the_greatest_key_is_in_the_last_part(client):
+    for key, last in (("u8", (1 << 64) - 1), ("i8", (1 << 63) - 1)):
+        series = OrderedMap.create(client, key=key)
+        series[last], series[last - 1], series[last - 2] = 5, 6, 7
+        assert series.buckets(last - 3, last, 2).sum.tolist() == [7, 11]
+        assert series.buckets(last, last, 9).count.tolist() == [1]
+        series.drop()
+
+
+def _total(entries):
+    return sum(entries.values())
+
+
+def _adds(entries, number):
+    entries[number] = number
+    return os.getpid()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_collections_go_to_other_processes(method):
+    with Node(memory="16M") as node, Client.connect(node) as client, multiprocessing.get_context(method).Pool(2) as pool:
+        entries, ordered = HashMap.create(client, value="i8"), OrderedMap.create(client)
+        processes = set(pool.starmap(_adds, [(one, number) for one in (entries, ordered) for number in range(200)]))
+        assert os.getpid() not in processes
+        assert pool.map(_total, [entries, ordered]) == [sum(range(200))] * 2 == [_total(entries), _total(ordered)]
+
+
+def test_what_is_unpickled_shares_a_client_and_a_key_is_not_pickled():
+    with Node(memory="16M") as node, Client.connect(node) as client:
+        entries, numbers = HashMap.create(client), List.create(client)
+        entries[1] = b"one"
+        numbers.append(7)
+        again, list_again = pickle.loads(pickle.dumps([entries, numbers]))
+        assert again[1] == b"one" and [number for number, _ in list_again] == [7]
+        assert again._client is list_again._client is not client
+        again._client.close()
+        assert pickle.loads(pickle.dumps(entries))[1] == b"one"  # a new one, since that was closed
+        pickle.loads(pickle.dumps(client)).close()
+    with Node(memory="16M", keys={3: b"k" * 32}) as node, Client.connect(node, tenant=3, key=b"k" * 32) as client:
+        with pytest.raises(TypeError, match="key"):
+            pickle.dumps(HashMap.create(client))

@@ -407,6 +407,86 @@ fn batches_of_several_writers_lose_nothing() {
 }
 
 #[test]
+fn the_last_pairs_are_those_of_the_whole_range() {
+    for value_bytes in [8, 24] {
+        let mut image = image();
+        let mut map = OrderedMap::create(&mut image, value_bytes).expect("room");
+        let mut model = BTreeMap::new();
+        let mut random = 3_u64;
+        let mut draw = |most: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % most
+        };
+        for step in 0..40_u64 {
+            // Filled in order, at random, and thinned out, so that leaves are full, half full and nearly empty.
+            let keys: Vec<u64> = match step % 3 {
+                0 => (step * 1000..step * 1000 + 300).collect(),
+                1 => (0..200).map(|_| draw(60_000)).collect(),
+                _ => Vec::new(),
+            };
+            let value = vec![step as u8; value_bytes];
+            let pairs: Vec<(u64, &[u8])> = keys.iter().map(|&key| (key, &value[..])).collect();
+            map.insert_many(&mut image, &pairs).expect("room");
+            model.extend(keys.into_iter().map(|key| (key, value.clone())));
+            if step % 3 == 2 {
+                let gone: Vec<u64> = model.keys().copied().filter(|_| draw(3) != 0).collect();
+                for key in gone {
+                    assert!(map.remove(&mut image, key).expect("an answer"));
+                    model.remove(&key);
+                }
+            }
+            for _ in 0..20 {
+                let (first, last) = (draw(70_000), draw(70_000));
+                let last = if draw(4) == 0 { u64::MAX } else { last };
+                let limit = [0, 1, 2, 7, 40, 500, 1 << 20, u64::MAX][draw(8) as usize];
+                let found = map.last(&mut image, first..=last, limit).expect("an answer");
+                let within = if first <= last { model.range(first..=last) } else { model.range(0..0) };
+                let mut right: Vec<(u64, Vec<u8>)> = within
+                    .rev()
+                    .take(usize::try_from(limit).unwrap_or(usize::MAX))
+                    .map(|(&key, value)| (key, value.clone()))
+                    .collect();
+                right.reverse();
+                assert_eq!(found, right, "{first}..={last}, {limit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_last_pairs_cost_a_few_walks_and_little_more_than_they_are() {
+    let mut image = Image::new(BASE, 64 << 20);
+    let mut map = OrderedMap::create(&mut image, 8).expect("room");
+    let pairs: Vec<(u64, &[u8])> = (0..100_000).map(|key| (key, &[1; 8][..])).collect();
+    map.insert_many(&mut image, &pairs).expect("room");
+    for limit in [1, 10, 100, 1000, 10_000] {
+        for last in [u64::MAX, 77_777, 4096, 15] {
+            let before = image.steps;
+            let found = map.last(&mut image, 0..=last, limit).expect("an answer").len() as u64;
+            let most = found / 15 * 3 + 120;
+            assert!(image.steps - before <= most, "{limit} up to {last}: {} steps", image.steps - before);
+        }
+    }
+}
+
+#[test]
+fn many_ranges_are_aggregated_at_once() {
+    let mut image = image();
+    let mut map = OrderedMap::create(&mut image, 8).expect("room");
+    let values: Vec<[u8; 8]> = (0..500_i64).map(|value| (value - 100).to_le_bytes()).collect();
+    let pairs: Vec<(u64, &[u8])> =
+        values.iter().enumerate().map(|(key, value)| (key as u64 * 3, &value[..])).collect();
+    map.insert_many(&mut image, &pairs).expect("room");
+    let model: BTreeMap<u64, Vec<u8>> = pairs.iter().map(|(key, value)| (*key, value.to_vec())).collect();
+    #[expect(clippy::reversed_empty_ranges, reason = "an empty range is one of them")]
+    let ranges = [0..=99, 100..=199, 5..=4, 0..=u64::MAX, 1497..=1497, 1498..=9999];
+    let found = map.aggregate_many(&mut image, &ranges).expect("an answer");
+    let right: Vec<Aggregate> =
+        ranges.iter().map(|range| aggregate(&model, *range.start(), *range.end())).collect();
+    assert_eq!(found, right);
+}
+
+#[test]
 fn a_batch_of_an_ordered_map_takes_effect_in_the_order_of_keys() {
     const KEYS: u64 = 40;
     for value_bytes in [8, 16] {

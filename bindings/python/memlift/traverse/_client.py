@@ -9,6 +9,7 @@ Threads a client is behind one lock, taken without the GIL; an AsyncClient belon
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace, TracebackType
@@ -116,6 +117,8 @@ class Client(_Closing):
 
     def __init__(self, native: Any) -> None:
         self._native = native
+        # Where it is connected to, for a copy in another process.
+        self._where: tuple[tuple[str, ...], str | None, tuple[tuple[str, Any], ...]] | None = None
 
     @classmethod
     def connect(
@@ -144,7 +147,24 @@ class Client(_Closing):
         options = {
             "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops
         }  # fmt: skip
-        return cls(_connect(nodes, map, options))
+        client = cls(_connect(nodes, map, options))
+        places = () if nodes is None else tuple(_nodes(nodes))
+        client._where = (places, None if map is None else os.fspath(map), tuple(options.items()))
+        return client
+
+    def __reduce__(self) -> Any:
+        """Pickled, it is where it is connected to: unpickled, a process has one client per place, connected when it is first wanted."""
+        if self._where is None:
+            raise TypeError("this client was not made by Client.connect: connect where it is wanted")
+        if dict(self._where[2])["key"] is not None:
+            raise TypeError("a client with a key is not pickled, since the key would be: connect there, and open collections by their handles")
+        return _same_client, self._where
+
+    def close(self) -> None:
+        """Ends it. What is under way is given up, and may have happened."""
+        for key in [key for key, client in _UNPICKLED.items() if client is self]:
+            del _UNPICKLED[key]
+        super().close()
 
     def walk(self, program: Any, start: int, scratch: Any = b"", **fields: Any) -> Walked:
         """Walks from an address, with these bytes or fields in the scratchpad."""
@@ -205,6 +225,20 @@ class Client(_Closing):
 
     def __repr__(self) -> str:
         return f"<memlift.traverse.Client of {', '.join(self._native.nodes) or 'a map'}>"
+
+
+_UNPICKLED: dict[Any, Client] = {}
+_UNPICKLING = threading.Lock()
+
+
+def _same_client(places: tuple[str, ...], map: str | None, options: tuple[tuple[str, Any], ...]) -> Client:
+    """The client that this process has for unpickled ones with these arguments."""
+    # A forked child cannot use its parent's.
+    key = (os.getpid(), places, map, options)
+    with _UNPICKLING:
+        if key not in _UNPICKLED:
+            _UNPICKLED[key] = Client.connect(list(places) or None, map=map, **dict(options))
+        return _UNPICKLED[key]
 
 
 class Pipeline:

@@ -7,8 +7,8 @@
 
 Order   each change takes effect at one compare-and-swap, exactly once; a get sees a whole value. Any number of clients may change
         the same collection
-Owner   the nodes have the data. `handle` says where: pickle it, send it, `open` it anywhere. Nothing is freed when an object here
-        goes: `drop` does that
+Owner   the nodes have the data. `handle` says where: send it, `open` it anywhere. A pickled collection is its handle and its client's
+        address: other processes connect for themselves. Nothing is freed when an object here goes: `drop` does that
 """
 
 import itertools
@@ -24,7 +24,7 @@ from memlift.traverse._client import Client, Program
 from memlift.traverse._keys import LAST, Keys
 from memlift.traverse._values import Values
 
-__all__ = ["Aggregate", "HashHandle", "HashMap", "List", "ListHandle", "OrderedHandle", "OrderedMap"]
+__all__ = ["Aggregate", "Buckets", "HashHandle", "HashMap", "List", "ListHandle", "OrderedHandle", "OrderedMap"]
 
 _PAGE = 1 << 16
 
@@ -68,6 +68,22 @@ class Aggregate(NamedTuple):
     def avg(self) -> float | None:
         """The mean; None of nothing."""
         return self.sum / self.count if self.count else None
+
+
+class Buckets(NamedTuple):
+    """Aggregates of the parts of a range: where each begins, and what is in it; arrays of one length. least and greatest are 0 of none."""
+
+    start: np.ndarray[Any, Any]
+    count: np.ndarray[Any, Any]
+    sum: np.ndarray[Any, Any]
+    min: np.ndarray[Any, Any]
+    max: np.ndarray[Any, Any]
+
+    @property
+    def avg(self) -> np.ndarray[Any, Any]:
+        """The means; nan of nothing."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.sum / self.count
 
 
 def _kind(values: Values) -> Any:
@@ -295,6 +311,9 @@ class HashMap(MutableMapping[Any, Any]):
 
         return program, start, bytes(scratch), read
 
+    def __reduce__(self) -> Any:
+        return type(self).open, (self._client, self.handle)
+
     def _at(self, client: Client) -> Self:
         return _elsewhere(self, client)
 
@@ -389,6 +408,50 @@ class OrderedMap(MutableMapping[Any, Any]):
         """Keys from `first` to `last`, both included, and their values. Values, and keys of "u8", are views of the answer."""
         numbers, values = self._range(self._first(first), self._last(last), limit)
         return self._keys.unpack_array(numbers), values
+
+    def last(
+        self, count: int = 1, first: Any = None, last: Any = None
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The last `count` keys of a range (both ends included), in order, and their values, all as of one moment."""
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+            raise BadArgument(f"count={count!r}: how many keys from the end, 0 or more")
+        block = self._native.last(self._first(first), self._last(last), min(int(count), LAST))
+        records = np.frombuffer(block, self._record)
+        return self._keys.unpack_array(records["key"]), records["value"]
+
+    def __reversed__(self) -> Iterator[Any]:
+        """Keys from the last to the first; pages of 65536, each as of one moment."""
+        last = LAST
+        while True:
+            records = np.frombuffer(self._native.last(0, last, _PAGE), self._record)
+            yield from self._keys.unpack_array(records["key"][::-1]).tolist()
+            if len(records) < _PAGE or records["key"][0] == 0:
+                return
+            last = int(records["key"][0]) - 1
+
+    def buckets(self, first: Any, last: Any, width: Any) -> Buckets:
+        """Count, sum, least and greatest value of each part of a range of keys that are numbers: the parts begin at `first` and are
+        `width` wide, the last one ends at `last` (included). Computed at the nodes for values of "i8", each part as of one moment.
+
+        For minutes of a series by seconds: `series.buckets(start, end, 60)`.
+        """
+        if self._keys.bytes:
+            raise UnsupportedValue("parts of equal width are of keys that are numbers")
+        starts = self._keys.steps(first, last, width)
+        bounds = np.append(self._keys.pack_array(starts), np.uint64(0))
+        bounds[-1] = min(self._last(last) + 1, LAST)
+        if self._values.dtype == np.dtype("<i8"):
+            found = [Aggregate(*totals) for totals in self._native.buckets(bounds)]
+            if self._last(last) == LAST and len(found):
+                # No bound lies behind the greatest key.
+                found[-1] = Aggregate(*self._native.aggregate(int(bounds[-2]), LAST))
+        else:
+            unpack = self._keys.unpack
+            ends = [int(bound) - 1 for bound in bounds[1:-1]] + [self._last(last)]
+            found = [self.aggregate(unpack(int(begin)), unpack(end)) for begin, end in zip(bounds[:-1], ends, strict=True)]
+        kind = np.dtype("f8") if self._values.dtype is not None and self._values.dtype.kind == "f" else np.dtype("i8")
+        columns = [np.array([one[index] for one in found], np.int64 if index == 0 else kind) for index in range(4)]
+        return Buckets(starts, *columns)
 
     def _range(self, first: int, last: int, limit: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         records = np.frombuffer(self._native.range(first, last, limit), self._record)
@@ -564,6 +627,9 @@ class OrderedMap(MutableMapping[Any, Any]):
 
         return Program.shipped(name), start, bytes(scratch), read
 
+    def __reduce__(self) -> Any:
+        return type(self).open, (self._client, self.handle)
+
     def _at(self, client: Client) -> Self:
         return _elsewhere(self, client)  # type: ignore[no-any-return]
 
@@ -651,6 +717,9 @@ class List:
 
     def __repr__(self) -> str:
         return f"<memlift.traverse.List of {self._values.name}, at {self.handle.head:#x}>"
+
+    def __reduce__(self) -> Any:
+        return type(self).open, (self._client, self.handle)
 
     def _at(self, client: Client) -> Self:
         return _elsewhere(self, client)  # type: ignore[no-any-return]

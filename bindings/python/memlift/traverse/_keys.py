@@ -24,6 +24,7 @@ LAST = (1 << 64) - 1
 _SIGN = 1 << 63
 _NAMES = {int: "u8", "int": "u8", "u8": "u8", "uint64": "u8", "i8": "i8", "int64": "i8", float: "f8", "f8": "f8", "float64": "f8"}
 _MOST_BYTES = 8
+_MOST_STEPS = 1 << 20
 
 
 class Keys:
@@ -116,6 +117,24 @@ class Keys:
             return numbers.astype(">u8").view(f"S{_MOST_BYTES}").astype(f"S{self.bytes}")
         negative = numbers < np.uint64(_SIGN)
         return np.where(negative, ~numbers, numbers ^ np.uint64(_SIGN)).view(np.float64)
+
+    def steps(self, first: Any, last: Any, width: Any) -> np.ndarray[Any, Any]:
+        """Keys that are numbers from `first` to `last`, `width` apart."""
+        begin, end = self.unpack(self.pack(first)), self.unpack(self.pack(last))
+        whole = isinstance(width, int | np.integer) and not isinstance(width, bool)
+        if not (whole or (self.name == "f8" and isinstance(width, float | np.floating))) or not width > 0 or math.isinf(width):
+            raise BadArgument(f"width={width!r}: how far keys of this map are apart in a part, more than 0")
+        if begin > end:
+            raise BadArgument(f"a range from {first} to {last}: there is nothing in it")
+        if self.name == "f8" and not (math.isfinite(begin) and math.isfinite(end)):
+            raise BadArgument("a range of parts of equal width has two finite ends")
+        count = int((end - begin) // (float(width) if self.name == "f8" else int(width))) + 1
+        if count > _MOST_STEPS:
+            raise BadArgument(f"{count} parts: {_MOST_STEPS} at most, take a larger width")
+        if self.name == "f8":
+            starts = begin + np.arange(count) * float(width)
+            return starts[starts <= end]
+        return np.array([begin + index * int(width) for index in range(count)], np.uint64 if self.name == "u8" else np.int64)
 
     @staticmethod
     def of_array(keys: np.ndarray[Any, Any]) -> "Keys":

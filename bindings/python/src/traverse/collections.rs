@@ -5,6 +5,7 @@
 //! - **Owner** the nodes have the data; an object here is a handle, and what it keeps of free memory for the next insert
 //! - **Not here** what values mean, and the mapping protocols: `memlift/traverse/_collections.py`
 
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memlift::traverse::client::{Client, ClientError, Request};
@@ -337,6 +338,32 @@ impl WalkOrdered {
             }
         })?;
         Ok(Block::new(walked.result))
+    }
+
+    /// The last `limit` records of a range, as `range` has them.
+    fn last(&self, py: Python<'_>, first: u64, last: u64, limit: u64) -> PyResult<Block> {
+        let walked = self
+            .client
+            .get()
+            .with(py, |open| locked(&self.map).last_walk(&mut open.client, first..=last, limit))?;
+        Ok(Block::new(walked.map_or_else(Vec::new, |walked| walked.result)))
+    }
+
+    /// Aggregates of the ranges between neighbouring bounds (a buffer of u64), each without its upper bound; after the last bound
+    /// comes none.
+    fn buckets(&self, py: Python<'_>, bounds: &Bound<'_, PyAny>) -> PyResult<Vec<Totals>> {
+        let bounds = numbers(bounds)?;
+        // A bound that is 0 or equal to the one before makes an empty range.
+        let range = |pair: &[u64]| {
+            let last = pair[1].checked_sub(1).filter(|&last| last >= pair[0]);
+            last.map_or(RangeInclusive::new(1, 0), |last| pair[0]..=last)
+        };
+        let ranges: Vec<RangeInclusive<u64>> = bounds.windows(2).map(range).collect();
+        let found = self
+            .client
+            .get()
+            .with(py, |open| locked(&self.map).aggregate_many(&mut open.client, &ranges))?;
+        Ok(found.into_iter().map(totals).collect())
     }
 
     fn aggregate(&self, py: Python<'_>, first: u64, last: u64) -> PyResult<Totals> {

@@ -11,6 +11,23 @@ use crate::client::{ClientError, Result};
 /// Bytes that `ordered_path` emits for a node: its address, then it.
 pub const STEP_BYTES: usize = 8 + NODE_BYTES;
 
+/// Children of an inner node on the average.
+const CHILDREN: u64 = 12;
+
+/// Result of [`Path::before`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// A key to begin at.
+    Key(u64),
+    /// So many more leaves lie before the leaf of this key, itself included.
+    Left {
+        /// Last key that the neighbour to the left may have.
+        key: u64,
+        /// Leaves that are still wanted.
+        leaves: u64,
+    },
+}
+
 /// The nodes from the root to a leaf, each with its address. Empty: the tree is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(pub Vec<(u64, Node)>);
@@ -47,6 +64,27 @@ impl Path {
     pub fn value(&self, key: u64) -> Option<u64> {
         let (_, leaf) = self.0.last()?;
         leaf.position(key).map(|place| leaf.places[place])
+    }
+
+    /// A key about so many leaves before `key`, whose path this is; where the path has too few to its left, the key to go on at.
+    #[must_use]
+    pub fn before(&self, key: u64, mut leaves: u64) -> Before {
+        for (_, node) in self.0.iter().rev().filter(|(_, node)| node.level != 0) {
+            let child = node.lower_bound(key) as u64;
+            // Leaves under a child of this node.
+            let under = CHILDREN.saturating_pow(u32::from(node.level) - 1);
+            if child > 0 && leaves >= under {
+                let back = leaves.div_ceil(under).min(child);
+                if let Some(bound) = (child - back).checked_sub(1) {
+                    return Before::Key(node.keys[bound as usize].saturating_add(1));
+                }
+                // All to the left in this node, and more of its neighbours.
+                leaves = leaves.saturating_sub(child * under).max(1);
+            } else if child > 0 {
+                return Before::Left { key: node.keys[child as usize - 1], leaves };
+            }
+        }
+        Before::Key(0)
     }
 
     /// The tree with `key` at `value`.

@@ -19,7 +19,7 @@ use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use super::shipped::{self, Shipped};
 use super::sink::{Sink as _, ToHeap};
 use crate::client::{ClientError, Result};
-use edit::{Edit, Path};
+use edit::{Before, Edit, Path};
 use many::Part;
 use node::NODE_BYTES;
 
@@ -33,6 +33,8 @@ const CELL_BYTES: usize = 16;
 const BATCH: usize = 4096;
 /// Paths are asked for one in so many keys first: keys that lie together share a leaf.
 const STRIDE: usize = 16;
+/// Keys of a leaf on the average, of maps that were filled in any order.
+const LEAF_KEYS: u64 = 11;
 /// Nodes that are dropped at a time.
 const DROP_NODES: usize = 64;
 
@@ -223,6 +225,99 @@ impl OrderedMap {
             return Ok(Aggregate::default());
         }
         Ok(Handle::aggregated(&heap.walk(&self.handle.aggregate_walk(keys))?))
+    }
+
+    /// Aggregates of many ranges, as many walks at a time as the heap makes; each is as of one moment.
+    ///
+    /// # Errors
+    /// As [`OrderedMap::aggregate`] has.
+    pub fn aggregate_many(
+        &self,
+        heap: &mut impl Heap,
+        ranges: &[RangeInclusive<u64>],
+    ) -> Result<Vec<Aggregate>> {
+        if !self.handle.inline() {
+            let bytes = self.handle.value_bytes;
+            return Err(ClientError::TooLong { what: "numbers to add", bytes, most: 8 });
+        }
+        let walks: Vec<Walk> = ranges
+            .iter()
+            .filter(|range| !range.is_empty())
+            .map(|range| self.handle.aggregate_walk(range.clone()))
+            .collect();
+        let mut answers = heap.walk_many(&walks).into_iter();
+        let mut aggregates = vec![Aggregate::default(); ranges.len()];
+        for (aggregate, range) in aggregates.iter_mut().zip(ranges) {
+            if !range.is_empty()
+                && let Some(walked) = answers.next()
+            {
+                *aggregate = Handle::aggregated(&walked?);
+            }
+        }
+        Ok(aggregates)
+    }
+
+    /// The last `limit` pairs of a range, in the order of keys, as of one moment. Of a packed map up to three times as
+    /// many are read.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn last(
+        &self,
+        heap: &mut impl Heap,
+        keys: RangeInclusive<u64>,
+        limit: u64,
+    ) -> Result<Vec<(u64, Vec<u8>)>> {
+        match self.last_walk(heap, keys, limit)? {
+            Some(walked) => self.handle.pairs(&walked),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The walk that brought [`OrderedMap::last`], with those pairs only; `None`: nothing was asked for.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn last_walk(
+        &self,
+        heap: &mut impl Heap,
+        keys: RangeInclusive<u64>,
+        limit: u64,
+    ) -> Result<Option<Walked>> {
+        if keys.is_empty() || limit == 0 {
+            return Ok(None);
+        }
+        let record = self.handle.record_bytes();
+        let mut leaves = limit.div_ceil(LEAF_KEYS).saturating_add(1);
+        loop {
+            let first = self.before(heap, *keys.end(), leaves)?.max(*keys.start());
+            let mut walked = heap.walk(&self.handle.range_walk(first..=*keys.end(), u64::MAX))?;
+            if !walked.result.len().is_multiple_of(record) {
+                return Err(ClientError::Corrupt {
+                    address: self.handle.cell,
+                    what: "range of whole records",
+                });
+            }
+            let found = (walked.result.len() / record) as u64;
+            if found >= limit || first == *keys.start() {
+                walked.result.drain(..found.saturating_sub(limit) as usize * record);
+                return Ok(Some(walked));
+            }
+            leaves = leaves.saturating_mul(2);
+        }
+    }
+
+    /// A key about so many leaves before another one. The map may change at any time, so this is a guess.
+    fn before(&self, heap: &mut impl Heap, key: u64, mut leaves: u64) -> Result<u64> {
+        let mut at = key;
+        loop {
+            let walk = self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, at));
+            let path = Path::parse(&heap.walk(&walk)?.result)?;
+            match path.before(at, leaves) {
+                Before::Key(found) => return Ok(found),
+                Before::Left { key, leaves: left } => (at, leaves) = (key, left),
+            }
+        }
     }
 
     /// The path to a key's leaf, and the memory's clock when it was found; the nodes of the change that follows are allocated meanwhile.
