@@ -474,7 +474,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         keys, values  arrays (fastest: no object per key is made) or any iterables, as many of one as of the other
 
         The part of the tree that the keys lie in is made anew, so the closer they lie together, the faster it is. They change in their
-        order, up to 4,096 at once, fewer while others change the map; of a key that comes twice the last value counts. After an error
+        order, up to 16,384 at once, fewer while others change the map; of a key that comes twice the last value counts. After an error
         those that had changed stay changed: doing all of it again is right.
         """
         keys, values = _sized(keys), _sized(values)

@@ -359,10 +359,8 @@ impl WalkOrdered {
             last.map_or(RangeInclusive::new(1, 0), |last| pair[0]..=last)
         };
         let ranges: Vec<RangeInclusive<u64>> = bounds.windows(2).map(range).collect();
-        let found = self
-            .client
-            .get()
-            .with(py, |open| locked(&self.map).aggregate_many(&mut open.client, &ranges))?;
+        let found =
+            self.client.get().with(py, |open| locked(&self.map).aggregate_many(&mut open.client, &ranges))?;
         Ok(found.into_iter().map(totals).collect())
     }
 

@@ -8,8 +8,9 @@
 //! - **Not here** memory and requests: this file only computes
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use super::edit::Path;
+use super::edit::STEP_BYTES;
 use super::node::{KEYS, Node};
 use crate::client::{ClientError, Result};
 
@@ -48,14 +49,35 @@ pub struct Rebuilt {
 }
 
 impl Part {
-    /// Adds a path; returns false if it starts at another root, because the tree has changed.
-    pub fn add(&mut self, path: Path) -> bool {
-        let root = path.root();
-        if *self.root.get_or_insert(root) != root {
-            return false;
+    /// Adds what `ordered_path` emitted; returns false if it starts at another root, because the tree has changed.
+    ///
+    /// # Errors
+    /// [`ClientError::Corrupt`]
+    pub fn add(&mut self, emitted: &[u8]) -> Result<bool> {
+        let mut level = None;
+        for step in emitted.chunks(STEP_BYTES) {
+            let (address, bytes) = step
+                .split_first_chunk::<8>()
+                .ok_or(ClientError::Corrupt { address: 0, what: "whole node of an ordered map" })?;
+            let address = u64::from_le_bytes(*address);
+            // Nodes never change, and most of a path is known.
+            let node = match self.nodes.entry(address) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(vacant) => vacant.insert(Node::parse(address, bytes)?),
+            };
+            if level.is_some_and(|above| node.level + 1 != above) {
+                return Err(ClientError::Corrupt { address, what: "path of an ordered map" });
+            }
+            if level.is_none() && *self.root.get_or_insert(address) != address {
+                return Ok(false);
+            }
+            level = Some(node.level);
         }
-        self.nodes.extend(path.0);
-        true
+        match level {
+            None => Ok(*self.root.get_or_insert(0) == 0),
+            Some(0) => Ok(true),
+            Some(_) => Err(ClientError::Corrupt { address: self.root(), what: "path of an ordered map" }),
+        }
     }
 
     /// Address of the root; 0: the tree is empty.
@@ -71,10 +93,15 @@ impl Part {
         if at == 0 {
             return true;
         }
+        let mut above = None;
         while let Some(node) = self.nodes.get(&at) {
+            if above.is_some_and(|above| node.level + 1 != above) {
+                return false;
+            }
             if node.level == 0 {
                 return true;
             }
+            above = Some(node.level);
             at = node.places[node.lower_bound(key)];
         }
         false
@@ -88,7 +115,7 @@ impl Part {
         let mut rebuilt = Rebuilt::default();
         let mut row = match self.root() {
             0 => rebuilt.leaves(&Node::default(), pairs),
-            root => self.rebuild(root, pairs, &mut rebuilt)?,
+            root => self.rebuild(root, None, pairs, &mut rebuilt)?,
         };
         let mut level = self.nodes.get(&self.root()).map_or(0, |node| node.level);
         while row.children.len() > 1 {
@@ -98,10 +125,18 @@ impl Part {
         Ok(rebuilt)
     }
 
-    fn rebuild(&self, at: u64, pairs: &[(u64, u64)], rebuilt: &mut Rebuilt) -> Result<Row> {
+    fn rebuild(
+        &self,
+        at: u64,
+        above: Option<u8>,
+        pairs: &[(u64, u64)],
+        rebuilt: &mut Rebuilt,
+    ) -> Result<Row> {
+        // Levels descend, so whatever a node has answered this comes to an end.
         let node = self
             .nodes
             .get(&at)
+            .filter(|node| above.is_none_or(|above| node.level + 1 == above))
             .ok_or(ClientError::Corrupt { address: at, what: "known node of an ordered map" })?;
         rebuilt.old.push(at);
         if node.level == 0 {
@@ -117,7 +152,7 @@ impl Part {
             if mine.is_empty() {
                 row.children.push(Child::Old(place));
             } else {
-                let below = self.rebuild(place, mine, rebuilt)?;
+                let below = self.rebuild(place, Some(node.level), mine, rebuilt)?;
                 row.children.extend(below.children);
                 row.between.extend(below.between);
             }
@@ -211,17 +246,18 @@ impl Rebuilt {
 mod tests {
     use super::*;
 
-    /// The path of a key in nodes by address.
-    fn path(nodes: &HashMap<u64, Node>, root: u64, key: u64) -> Path {
+    /// The path of a key in nodes by address, as it is emitted.
+    fn path(nodes: &HashMap<u64, Node>, root: u64, key: u64) -> Vec<u8> {
         let (mut path, mut at) = (Vec::new(), root);
         while let Some(node) = nodes.get(&at) {
-            path.push((at, node.clone()));
+            path.extend(at.to_le_bytes());
+            path.extend(node.to_bytes());
             if node.level == 0 {
                 break;
             }
             at = node.places[node.lower_bound(key)];
         }
-        Path(path)
+        path
     }
 
     fn all(nodes: &HashMap<u64, Node>, at: u64, found: &mut Vec<(u64, u64)>) {
@@ -266,7 +302,7 @@ mod tests {
                 let mut part = Part::default();
                 for &(key, _) in &pairs {
                     if !part.covers(key) {
-                        assert!(part.add(path(&nodes, root, key)));
+                        assert!(part.add(&path(&nodes, root, key)).expect("a path"));
                     }
                 }
                 let mut rebuilt = part.put(&pairs).expect("whole paths");
@@ -297,6 +333,36 @@ mod tests {
     fn a_path_of_another_root_is_refused() {
         let leaf = Node { level: 0, keys: vec![1], places: vec![1] };
         let mut part = Part::default();
-        assert!(part.add(Path(vec![(16, leaf.clone())])) && !part.add(Path(vec![(32, leaf)])));
+        let nodes = HashMap::from([(16, leaf.clone()), (32, leaf)]);
+        assert!(part.add(&path(&nodes, 16, 1)).expect("a path"));
+        assert!(!part.add(&path(&nodes, 32, 1)).expect("a path"));
+        assert!(!part.add(&[]).expect("an empty tree"));
+    }
+
+    #[test]
+    fn nodes_that_lead_in_a_circle_are_damage() {
+        let inner = |level, place| Node { level, keys: Vec::new(), places: vec![place] };
+        let leaf = Node { level: 0, keys: vec![1], places: vec![1] };
+        let emitted = |path: &[(u64, &Node)]| -> Vec<u8> {
+            path.iter().flat_map(|(at, node)| [&at.to_le_bytes()[..], &node.to_bytes()].concat()).collect()
+        };
+        let mut part = Part::default();
+        let paths = [
+            emitted(&[(16, &inner(2, 32)), (32, &inner(1, 48)), (48, &leaf)]),
+            emitted(&[(16, &inner(2, 16)), (64, &inner(1, 16)), (48, &leaf)]),
+        ];
+        assert!(paths.iter().all(|path| part.add(path).is_ok_and(|same| same)));
+        for damaged in [
+            emitted(&[(16, &inner(2, 32)), (48, &leaf)]),
+            emitted(&[(16, &inner(2, 32))]),
+            emitted(&[(16, &inner(2, 32)), (32, &inner(1, 48)), (16, &leaf)]),
+            vec![0; 7],
+        ] {
+            assert!(part.add(&damaged).is_err());
+        }
+        let mut circle = Part::default();
+        circle.nodes.extend([(16, inner(1, 16)), (32, inner(2, 16))]);
+        circle.root = Some(16);
+        assert!(!circle.covers(1) && circle.put(&[(1, 1)]).is_err());
     }
 }

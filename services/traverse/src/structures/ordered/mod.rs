@@ -30,8 +30,10 @@ const TRIES: u32 = 1000;
 const CELL_BYTES: usize = 16;
 /// Keys that one change of many puts in: with more of them, fewer nodes are made for each, and a change that another writer was
 /// faster than is more work to make again.
-const BATCH: usize = 4096;
-/// Paths are asked for one in so many keys first: keys that lie together share a leaf.
+const BATCH: usize = 16_384;
+/// Paths that are asked for at a time: their bytes are here together.
+const PATHS: usize = 1024;
+/// Paths are asked for one in so many keys first.
 const STRIDE: usize = 16;
 /// Keys of a leaf on the average, of maps that were filled in any order.
 const LEAF_KEYS: u64 = 11;
@@ -429,7 +431,7 @@ impl OrderedMap {
         Ok(changed?.and_then(|path| path.value(key)).is_none())
     }
 
-    /// Gives many keys values; returns how many of them had none. They change in their order, up to 4,096 of them at one
+    /// Gives many keys values; returns how many of them had none. They change in their order, up to 16,384 of them at one
     /// compare-and-swap, fewer while other clients change the map; of a key that comes twice the last value counts.
     ///
     /// # Errors
@@ -503,18 +505,20 @@ impl OrderedMap {
     /// The part of the tree that keys which ascend lie in, and the memory's clock when it was found; `None`: it changed meanwhile.
     fn part(&self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<(Part, u32)>> {
         let (mut part, mut since) = (Part::default(), u32::MAX);
-        let mut unknown: Vec<u64> = pairs.iter().map(|pair| pair.0).step_by(STRIDE).collect();
-        while !unknown.is_empty() {
-            let path =
-                |&key: &u64| self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
-            for walked in heap.walk_many(&unknown.iter().map(path).collect::<Vec<_>>()) {
-                let walked = walked?;
-                since = since.min(walked.since);
-                if !part.add(Path::parse(&walked.result)?) {
-                    return Ok(None);
+        let path = |&key: &u64| self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
+        // Keys that lie together share a leaf: first a few of all, then those whose leaf is not known yet.
+        for stride in [STRIDE, 1] {
+            let keys = pairs.iter().step_by(stride).map(|pair| pair.0);
+            let unknown: Vec<u64> = keys.filter(|&key| !part.covers(key)).collect();
+            for some in unknown.chunks(PATHS) {
+                for walked in heap.walk_many(&some.iter().map(path).collect::<Vec<_>>()) {
+                    let walked = walked?;
+                    since = since.min(walked.since);
+                    if !part.add(&walked.result)? {
+                        return Ok(None);
+                    }
                 }
             }
-            unknown = pairs.iter().map(|pair| pair.0).filter(|&key| !part.covers(key)).collect();
         }
         Ok(Some((part, since)))
     }
