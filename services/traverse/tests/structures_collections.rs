@@ -529,6 +529,97 @@ fn a_batch_of_an_ordered_map_takes_effect_in_the_order_of_keys() {
     }
 }
 
+/// The word of a map's cell that holds its writers' queue: the next ticket, and the ticket whose turn it is.
+fn queue(heap: &mut impl Heap, map: &OrderedMap) -> (u32, u32) {
+    let word = heap.read(map.handle().cell + 8, 8).expect("an answer");
+    let half = |at: usize| u32::from_le_bytes(word[at..at + 4].try_into().expect("four bytes"));
+    (half(0), half(4))
+}
+
+#[test]
+fn writers_that_meet_take_turns_instead_of_working_in_vain() {
+    let mut heap = shared();
+    let map = OrderedMap::create(&mut heap, 8).expect("room");
+    let handle = map.handle();
+    let before = heap.ask(|image| image.walks);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let mut heap = heap.clone();
+            scope.spawn(move || {
+                let mut map = OrderedMap::open(handle);
+                for round in 0..ROUNDS {
+                    assert!(map.insert(&mut heap, round * 8 + thread, &[1; 8]).expect("room"));
+                }
+            });
+        }
+    });
+    let (next, turn) = queue(&mut heap, &map);
+    assert!(next > 0 && next - turn <= 8, "{next} tickets, {turn} turns");
+    let walks = heap.ask(|image| image.walks) - before;
+    assert!(walks < 8 * ROUNDS * 3 / 2, "{walks} walks for {} inserts", 8 * ROUNDS);
+    assert_eq!(map.aggregate(&mut heap, 0..=u64::MAX).expect("an answer").count, 8 * ROUNDS);
+}
+
+/// A heap in which somebody else changes the map before the first exchange of its root.
+struct Interfered {
+    heap: Shared,
+    handle: memlift_traverse::structures::ordered::Handle,
+    done: bool,
+}
+
+impl Heap for Interfered {
+    fn walk(&mut self, walk: &Walk) -> Result<Walked> {
+        self.heap.walk(walk)
+    }
+    fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>> {
+        self.heap.read(address, bytes)
+    }
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.heap.write(address, bytes)
+    }
+    fn allocate(&mut self, bytes: u64) -> Result<u64> {
+        self.heap.allocate(bytes)
+    }
+    fn free(&mut self, address: u64, bytes: u64) -> Result<()> {
+        self.heap.free(address, bytes)
+    }
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
+        self.heap.retire(blocks)
+    }
+    fn compare_swap(
+        &mut self,
+        address: u64,
+        expected: u64,
+        fresh: u64,
+    ) -> Result<std::result::Result<(), u64>> {
+        if address == self.handle.cell && !std::mem::replace(&mut self.done, true) {
+            OrderedMap::open(self.handle).insert(&mut self.heap, 77, &[7; 8])?;
+        }
+        self.heap.compare_swap(address, expected, fresh)
+    }
+}
+
+#[test]
+fn a_ticket_whose_writer_is_gone_is_passed_over() {
+    for many in [false, true] {
+        let heap = shared();
+        let map = OrderedMap::create(&mut heap.clone(), 8).expect("room");
+        let mut interfered = Interfered { heap: heap.clone(), handle: map.handle(), done: false };
+        // Two tickets were taken, and nobody uses them.
+        interfered.write(map.handle().cell + 8, &2_u64.to_le_bytes()).expect("written");
+        let mut writer = OrderedMap::open(map.handle());
+        if many {
+            let pairs: Vec<(u64, &[u8])> = (0..50).map(|key| (key, &[1; 8][..])).collect();
+            assert_eq!(writer.insert_many(&mut interfered, &pairs).expect("room"), 50);
+        } else {
+            assert!(writer.insert(&mut interfered, 5, &[5; 8]).expect("room"));
+        }
+        assert!(interfered.done);
+        assert_eq!(queue(&mut heap.clone(), &map), (3, 3));
+        assert_eq!(map.get(&mut heap.clone(), 77).expect("an answer"), Some(vec![7; 8]));
+    }
+}
+
 #[test]
 fn bulk_loads_hold_what_they_were_given() {
     for (count, value_bytes) in [(0_u64, 8), (1, 8), (15, 8), (16, 8), (241, 8), (5000, 8), (1000, 240)] {

@@ -2,7 +2,7 @@
 /*
  * A B+tree whose nodes never change: a writer makes the nodes from a leaf up to the root anew and then swaps the root's address.
  *
- * Layout   cell: the root's address, 0 if there is none
+ * Layout   cell: the root's address, 0 if there is none; then the writers' queue, see src/structures/ordered/turns.rs
  *          node (256 bytes): 0 count u16 · 2 level u8, 0 for leaves · 8 fifteen keys, those from `count` on u64::MAX ·
  *          128 sixteen places: of a leaf `count` values, or addresses of records; of an inner node `count + 1` children, where
  *          keys[i] is not less than any key under child i and less than every key under child i + 1

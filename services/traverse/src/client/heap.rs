@@ -86,20 +86,6 @@ impl Client {
             }
         }
     }
-
-    /// Waits for some time, and handles packets that arrive meanwhile.
-    fn rest(&mut self, time: Duration) -> Result<()> {
-        let end = Instant::now() + time;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            if self.poll()? == 0 {
-                self.pause(left.min(Duration::from_millis(10)))?;
-            }
-        }
-    }
 }
 
 impl Heap for Client {
@@ -324,5 +310,23 @@ impl Heap for Client {
             Ok(if answer.status == Status::Applied { Ok(()) } else { Err(answer.value) })
         };
         answers.into_iter().map(swapped).collect()
+    }
+
+    /// Handles packets that arrive meanwhile.
+    fn rest(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.poll()? == 0 {
+                self.pause(left.min(Duration::from_millis(10)))?;
+            }
+        }
+    }
+
+    fn fetch_add(&mut self, address: u64, addend: u64) -> Result<u64> {
+        self.call(Request::apply(ApplyKind::FetchAdd, address, addend, 0)).map(|answer| answer.value)
     }
 }

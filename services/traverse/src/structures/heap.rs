@@ -7,6 +7,7 @@
 //! - **Not here** what lies in the memory
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::client::Result;
 use crate::program::Program;
@@ -246,6 +247,29 @@ pub trait Heap {
     ) -> Result<std::result::Result<(), u64>> {
         let _ = since;
         self.compare_swap(address, expected, fresh)
+    }
+
+    /// Adds to the eight bytes; returns what they were.
+    ///
+    /// # Errors
+    /// Why it has no answer: it may be added or not.
+    fn fetch_add(&mut self, address: u64, addend: u64) -> Result<u64> {
+        let mut now = Scratch(self.read(address, 8)?).word(0);
+        loop {
+            match self.compare_swap(address, now, now.wrapping_add(addend))? {
+                Ok(()) => return Ok(now),
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Lets time pass.
+    ///
+    /// # Errors
+    /// The transport failed, or the wait was interrupted.
+    fn rest(&mut self, time: Duration) -> Result<()> {
+        std::thread::sleep(time);
+        Ok(())
     }
 
     /// Makes many such exchanges, in any order.

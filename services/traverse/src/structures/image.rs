@@ -28,6 +28,8 @@ pub struct Image {
     free: HashMap<u64, Vec<u64>>,
     /// Steps that walks have made.
     pub steps: u64,
+    /// Walks that were made.
+    pub walks: u64,
     /// Retired memory is free at once: for one user, whose walks are over by then.
     pub reuse: bool,
 }
@@ -36,7 +38,7 @@ impl Image {
     /// `bytes` zeros from address `base` on.
     #[must_use]
     pub fn new(base: u64, bytes: usize) -> Image {
-        Image { base, bytes: vec![0; bytes], used: 0, free: HashMap::new(), steps: 0, reuse: false }
+        Image { base, bytes: vec![0; bytes], used: 0, free: HashMap::new(), steps: 0, walks: 0, reuse: false }
     }
 
     /// The first address.
@@ -96,6 +98,7 @@ impl Image {
 
 impl Heap for Image {
     fn walk(&mut self, request: &Walk) -> Result<Walked> {
+        self.walks += 1;
         let (program, window) = (&request.program, request.program.window());
         let mut scratch = request.scratch.0.clone();
         scratch.resize(program.scratch_bytes(), 0);

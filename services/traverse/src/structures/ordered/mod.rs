@@ -4,13 +4,15 @@
 //! - **Flow** get, range, aggregate: one walk each. put, remove: a walk that brings the path ([`edit::Path`]), new nodes written
 //!   beside it, and a compare-and-swap of the root's address
 //! - **Order** nodes never change, so a walk sees the map as it was when it read the root, also when it is continued; a change takes
-//!   effect at its compare-and-swap. Two writers at the same time: one of them does its work again
+//!   effect at its compare-and-swap. Two writers at the same time: one of them does its work again, and from then on they take turns
+//!   ([`turns`])
 //! - **Owner** the handle ([`OrderedMap::handle`]) says where the map is; any number of clients open it
 //! - **Not here** joining nodes that have few keys left: they go when the last key goes; `bulk` packs a map anew
 
 pub mod edit;
 mod many;
 pub mod node;
+mod turns;
 
 use std::ops::RangeInclusive;
 
@@ -22,11 +24,12 @@ use crate::client::{ClientError, Result};
 use edit::{Before, Edit, Path};
 use many::Part;
 use node::NODE_BYTES;
+use turns::Turns;
 
 /// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 240;
 const TRIES: u32 = 1000;
-/// Bytes of a cell: the root's address, and what fills it up.
+/// Bytes of a cell: the root's address, and the writers' queue (`turns`).
 const CELL_BYTES: usize = 16;
 /// Keys that one change of many puts in: with more of them, fewer nodes are made for each, and a change that another writer was
 /// faster than is more work to make again.
@@ -58,6 +61,11 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Address of the writers' queue (`turns`).
+    fn queue(self) -> u64 {
+        self.cell + 8
+    }
+
     fn inline(self) -> bool {
         self.value_bytes == 8
     }
@@ -153,6 +161,7 @@ pub struct OrderedMap {
     handle: Handle,
     /// Number of new nodes in the last change: as many are allocated while the next change looks for its path.
     count: usize,
+    turns: Turns,
 }
 
 impl OrderedMap {
@@ -171,7 +180,7 @@ impl OrderedMap {
     /// The map that a handle names.
     #[must_use]
     pub fn open(handle: Handle) -> OrderedMap {
-        OrderedMap { handle, count: 1 }
+        OrderedMap { handle, count: 1, turns: Turns::new() }
     }
 
     /// Where it is.
@@ -371,7 +380,17 @@ impl OrderedMap {
     ) -> Result<Option<Path>> {
         let mut spare = Vec::new();
         let mut done = Err(ClientError::Contended { what, times: TRIES });
+        let mut turn = None;
         for _ in 0..TRIES {
+            if turn.is_none() && self.turns.is_crowded() {
+                match self.turns.enter(heap, self.handle.queue()) {
+                    Ok(mine) => turn = Some(mine),
+                    Err(error) => {
+                        done = Err(error);
+                        break;
+                    }
+                }
+            }
             let (path, since) = match self.path(heap, key, &mut spare) {
                 Ok(found) => found,
                 Err(error) => {
@@ -388,7 +407,7 @@ impl OrderedMap {
                     done = Ok(Some(path));
                     break;
                 }
-                Ok(false) => {}
+                Ok(false) => self.turns.met(),
                 Err(error) => {
                     // If a node did not answer, the root may be swapped or not: then the new nodes are left alone.
                     if !matches!(error, ClientError::Full { .. } | ClientError::ReadOnly) {
@@ -401,6 +420,10 @@ impl OrderedMap {
         }
         for address in spare {
             heap.free(address, NODE_BYTES as u64)?;
+        }
+        if let Some(turn) = turn {
+            // A turn that is not ended is passed over.
+            let _ = self.turns.leave(heap, self.handle.queue(), turn);
         }
         done
     }
@@ -447,8 +470,11 @@ impl OrderedMap {
         pairs.sort_by_key(|pair| pair.0);
         pairs.dedup_by_key(|pair| pair.0);
         let (mut inserted, mut rest, mut size) = (0, &pairs[..], BATCH);
-        let mut tries = 0;
+        let (mut tries, mut turn) = (0, None);
         while !rest.is_empty() {
+            if turn.is_none() && self.turns.is_crowded() {
+                turn = Some(self.turns.enter(heap, self.handle.queue())?);
+            }
             let batch = &rest[..size.min(rest.len())];
             match self.insert_batch(heap, batch)? {
                 Some(fresh) => {
@@ -458,12 +484,16 @@ impl OrderedMap {
                 }
                 // Another writer was faster: a smaller change has better chances.
                 None => {
+                    self.turns.met();
                     (size, tries) = ((batch.len() / 2).max(1), tries + 1);
                     if tries == TRIES {
                         return Err(ClientError::Contended { what: "an insert", times: TRIES });
                     }
                 }
             }
+        }
+        if let Some(turn) = turn {
+            let _ = self.turns.leave(heap, self.handle.queue(), turn);
         }
         Ok(inserted)
     }
