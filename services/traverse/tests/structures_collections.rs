@@ -616,6 +616,11 @@ fn a_ticket_whose_writer_is_gone_is_passed_over() {
         }
         assert!(interfered.done);
         assert_eq!(queue(&mut heap.clone(), &map), (3, 3));
+        // More tickets than there are writers: damage, and nobody waits for all of them.
+        interfered.done = false;
+        interfered.write(map.handle().cell + 8, &(u64::from(u32::MAX) >> 1).to_le_bytes()).expect("written");
+        OrderedMap::open(map.handle()).insert(&mut interfered, 6, &[6; 8]).expect("room");
+        assert!(interfered.done);
         assert_eq!(map.get(&mut heap.clone(), 77).expect("an answer"), Some(vec![7; 8]));
     }
 }

@@ -22,6 +22,8 @@ const HOLD: Duration = Duration::from_millis(2);
 const GAP: Duration = Duration::from_micros(200);
 /// Time after which a turn that nobody ends is the next ticket's.
 const PATIENCE: Duration = Duration::from_millis(10);
+/// Longest wait for a turn. Then the change is tried without one: the word may be damaged.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Shortest and longest time between two looks at whose turn it is.
 const LOOKS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(40)];
 /// Attempts to end a turn while others take tickets.
@@ -58,8 +60,7 @@ impl Turns {
         self.crowded > 0
     }
 
-    /// Waits for a turn; `word` is the address of the queue's word. The time that it takes is bounded by [`PATIENCE`] for each writer
-    /// that came before.
+    /// Waits for a turn, [`WAIT_MAX`] at most; `word` is the address of the queue's word.
     pub(super) fn enter(&mut self, heap: &mut impl Heap, word: u64) -> Result<Turn> {
         self.follows = self.ended.is_some_and(|ended| ended.elapsed() < GAP);
         if let Some(turn) = self.held.take() {
@@ -70,13 +71,14 @@ impl Turns {
         }
         let mut queue = heap.fetch_add(word, 1)?;
         let ticket = queue as u32;
-        let mut moved = Instant::now();
+        let asked = Instant::now();
+        let mut moved = asked;
         self.crowded = if ticket == turn_of(queue) { self.crowded.saturating_sub(1) } else { CROWD };
         loop {
             let turn = turn_of(queue);
             // Tickets are 32 bits: what lies behind is negative. A turn that was passed over has gone by.
             let ahead = ticket.wrapping_sub(turn) as i32;
-            if ahead <= 0 {
+            if ahead <= 0 || asked.elapsed() > WAIT_MAX {
                 return Ok(Turn { ticket, began: Instant::now() });
             }
             if moved.elapsed() > PATIENCE {
