@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import socket
 import time
 
 import numpy as np
@@ -16,6 +17,17 @@ spawn = multiprocessing.get_context("spawn")
 
 # A shell ignores Ctrl-C in what it runs in the background, and so do all children then; some of them are to be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def free_ports(count):
+    """Ports that were free just now."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 @pytest.fixture

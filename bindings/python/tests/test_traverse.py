@@ -7,13 +7,13 @@ import os
 import pickle
 import random
 import signal
-import socket
 import struct
 import threading
 import time
 
 import numpy as np
 import pytest
+from conftest import free_ports
 
 from memlift import errors, traverse
 from memlift.traverse import AsyncClient, Client, HashMap, List, Node, OrderedMap, Program
@@ -442,17 +442,6 @@ def test_a_log_brings_a_node_back(tmp_path):
         handle = entries.handle
     with Node(memory="8M", log=log) as node, Client.connect(node) as client:
         assert HashMap.open(client, handle)[1] == 2
-
-
-def free_ports(count):
-    """Ports that were free just now."""
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def test_two_nodes_of_a_map_are_one_memory(tmp_path):

@@ -7,14 +7,15 @@ import multiprocessing
 import os
 import pickle
 import random
-import socket
+import signal
 import threading
 
 import numpy as np
 import pytest
+from conftest import free_ports
 
 from memlift import errors
-from memlift.traverse import Client, HashMap, List, Node, OrderedMap
+from memlift.traverse import Client, HashMap, List, Node, OrderedMap, _client
 
 
 @pytest.fixture(scope="module", params=["udp", "shm", "two nodes"])
@@ -24,7 +25,7 @@ def client(request, tmp_path_factory):
             with Client.connect(node.places[request.param == "shm"]) as client:
                 yield client
         return
-    places = [f"127.0.0.1:{port}" for port in _free_ports(2)]
+    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
     path = tmp_path_factory.mktemp("map") / "map.toml"
     text = "epoch = 1\n"
     for name, place, base in zip("ab", places, (1 << 33, 1 << 34), strict=True):
@@ -37,16 +38,6 @@ def client(request, tmp_path_factory):
         Client.connect(map=path) as client,
     ):
         yield client
-
-
-def _free_ports(count):
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 KEYS = {
@@ -276,3 +267,16 @@ def test_what_is_unpickled_shares_a_client_and_a_key_is_not_pickled():
     with Node(memory="16M", keys={3: b"k" * 32}) as node, Client.connect(node, tenant=3, key=b"k" * 32) as client:
         with pytest.raises(TypeError, match="key"):
             pickle.dumps(HashMap.create(client))
+
+
+def test_a_child_that_was_forked_while_another_thread_connects_can_connect():
+    with Node(memory="16M") as node, Client.connect(node) as client:
+        entries = HashMap.create(client)
+        entries[1] = b"one"
+        pickled = pickle.dumps(entries)
+        with _client._UNPICKLING:  # as that thread has it
+            child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # instead of waiting for ever
+            os._exit(7 if pickle.loads(pickled)[1] == b"one" else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -211,13 +211,17 @@ fn aggregate(model: &BTreeMap<u64, Vec<u8>>, first: u64, last: u64) -> Aggregate
 
 /// One image that several threads ask.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Image>>);
+struct Shared {
+    image: Arc<Mutex<Image>>,
+    /// The map that somebody else changes right before its root is exchanged the next time.
+    meddles: Option<memlift_traverse::structures::ordered::Handle>,
+}
 
 impl Shared {
     fn ask<R>(&self, question: impl FnOnce(&mut Image) -> R) -> R {
         // Between two requests of one thread those of another come in.
         std::thread::yield_now();
-        question(&mut self.0.lock().expect("nobody panics with it"))
+        question(&mut self.image.lock().expect("nobody panics with it"))
     }
 }
 
@@ -246,12 +250,15 @@ impl Heap for Shared {
         expected: u64,
         fresh: u64,
     ) -> Result<std::result::Result<(), u64>> {
+        if let Some(handle) = self.meddles.take_if(|handle| handle.cell == address) {
+            OrderedMap::open(handle).insert(self, 77, &[7; 8])?;
+        }
         self.ask(|image| image.compare_swap(address, expected, fresh))
     }
 }
 
 fn shared() -> Shared {
-    Shared(Arc::new(Mutex::new(Image::new(BASE, 256 << 20))))
+    Shared { image: Arc::new(Mutex::new(Image::new(BASE, 256 << 20))), meddles: None }
 }
 
 const THREADS: u64 = 4;
@@ -560,51 +567,12 @@ fn writers_that_meet_take_turns_instead_of_working_in_vain() {
     assert_eq!(map.aggregate(&mut heap, 0..=u64::MAX).expect("an answer").count, 8 * ROUNDS);
 }
 
-/// A heap in which somebody else changes the map before the first exchange of its root.
-struct Interfered {
-    heap: Shared,
-    handle: memlift_traverse::structures::ordered::Handle,
-    done: bool,
-}
-
-impl Heap for Interfered {
-    fn walk(&mut self, walk: &Walk) -> Result<Walked> {
-        self.heap.walk(walk)
-    }
-    fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>> {
-        self.heap.read(address, bytes)
-    }
-    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
-        self.heap.write(address, bytes)
-    }
-    fn allocate(&mut self, bytes: u64) -> Result<u64> {
-        self.heap.allocate(bytes)
-    }
-    fn free(&mut self, address: u64, bytes: u64) -> Result<()> {
-        self.heap.free(address, bytes)
-    }
-    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
-        self.heap.retire(blocks)
-    }
-    fn compare_swap(
-        &mut self,
-        address: u64,
-        expected: u64,
-        fresh: u64,
-    ) -> Result<std::result::Result<(), u64>> {
-        if address == self.handle.cell && !std::mem::replace(&mut self.done, true) {
-            OrderedMap::open(self.handle).insert(&mut self.heap, 77, &[7; 8])?;
-        }
-        self.heap.compare_swap(address, expected, fresh)
-    }
-}
-
 #[test]
 fn a_ticket_whose_writer_is_gone_is_passed_over() {
     for many in [false, true] {
         let heap = shared();
         let map = OrderedMap::create(&mut heap.clone(), 8).expect("room");
-        let mut interfered = Interfered { heap: heap.clone(), handle: map.handle(), done: false };
+        let mut interfered = Shared { meddles: Some(map.handle()), ..heap.clone() };
         // Two tickets were taken, and nobody uses them.
         interfered.write(map.handle().cell + 8, &2_u64.to_le_bytes()).expect("written");
         let mut writer = OrderedMap::open(map.handle());
@@ -614,13 +582,13 @@ fn a_ticket_whose_writer_is_gone_is_passed_over() {
         } else {
             assert!(writer.insert(&mut interfered, 5, &[5; 8]).expect("room"));
         }
-        assert!(interfered.done);
+        assert!(interfered.meddles.is_none());
         assert_eq!(queue(&mut heap.clone(), &map), (3, 3));
         // More tickets than there are writers: damage, and nobody waits for all of them.
-        interfered.done = false;
+        interfered.meddles = Some(map.handle());
         interfered.write(map.handle().cell + 8, &(u64::from(u32::MAX) >> 1).to_le_bytes()).expect("written");
         OrderedMap::open(map.handle()).insert(&mut interfered, 6, &[6; 8]).expect("room");
-        assert!(interfered.done);
+        assert!(interfered.meddles.is_none());
         assert_eq!(map.get(&mut heap.clone(), 77).expect("an answer"), Some(vec![7; 8]));
     }
 }

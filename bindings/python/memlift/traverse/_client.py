@@ -162,8 +162,9 @@ class Client(_Closing):
 
     def close(self) -> None:
         """Ends it. What is under way is given up, and may have happened."""
-        for key in [key for key, client in _UNPICKLED.items() if client is self]:
-            del _UNPICKLED[key]
+        with _UNPICKLING:
+            for key in [key for key, client in _UNPICKLED.items() if client is self]:
+                del _UNPICKLED[key]
         super().close()
 
     def walk(self, program: Any, start: int, scratch: Any = b"", **fields: Any) -> Walked:
@@ -229,6 +230,15 @@ class Client(_Closing):
 
 _UNPICKLED: dict[Any, Client] = {}
 _UNPICKLING = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Another thread may have connected, with the lock, when this process was forked."""
+    global _UNPICKLING
+    _UNPICKLING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _same_client(places: tuple[str, ...], map: str | None, options: tuple[tuple[str, Any], ...]) -> Client:

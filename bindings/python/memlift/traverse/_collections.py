@@ -438,17 +438,12 @@ class OrderedMap(MutableMapping[Any, Any]):
         if self._keys.bytes:
             raise UnsupportedValue("parts of equal width are of keys that are numbers")
         starts = self._keys.steps(first, last, width)
-        bounds = np.append(self._keys.pack_array(starts), np.uint64(0))
-        bounds[-1] = min(self._last(last) + 1, LAST)
+        begins, end = self._keys.pack_array(starts), self._keys.pack(last)
         if self._values.dtype == np.dtype("<i8"):
-            found = [Aggregate(*totals) for totals in self._native.buckets(bounds)]
-            if self._last(last) == LAST and len(found):
-                # No bound lies behind the greatest key.
-                found[-1] = Aggregate(*self._native.aggregate(int(bounds[-2]), LAST))
+            found = [Aggregate(*totals) for totals in self._native.buckets(begins, end)]
         else:
-            unpack = self._keys.unpack
-            ends = [int(bound) - 1 for bound in bounds[1:-1]] + [self._last(last)]
-            found = [self.aggregate(unpack(int(begin)), unpack(end)) for begin, end in zip(bounds[:-1], ends, strict=True)]
+            unpack, ends = self._keys.unpack, [*(begins[1:] - np.uint64(1)).tolist(), end]
+            found = [self.aggregate(unpack(one), unpack(other)) for one, other in zip(begins.tolist(), ends, strict=True)]
         kind = np.dtype("f8") if self._values.dtype is not None and self._values.dtype.kind == "f" else np.dtype("i8")
         columns = [np.array([one[index] for one in found], np.int64 if index == 0 else kind) for index in range(4)]
         return Buckets(starts, *columns)

@@ -349,16 +349,13 @@ impl WalkOrdered {
         Ok(Block::new(walked.map_or_else(Vec::new, |walked| walked.result)))
     }
 
-    /// Aggregates of the ranges between neighbouring bounds (a buffer of u64), each without its upper bound; after the last bound
-    /// comes none.
-    fn buckets(&self, py: Python<'_>, bounds: &Bound<'_, PyAny>) -> PyResult<Vec<Totals>> {
-        let bounds = numbers(bounds)?;
-        // A bound that is 0 or equal to the one before makes an empty range.
-        let range = |pair: &[u64]| {
-            let last = pair[1].checked_sub(1).filter(|&last| last >= pair[0]);
-            last.map_or(RangeInclusive::new(1, 0), |last| pair[0]..=last)
-        };
-        let ranges: Vec<RangeInclusive<u64>> = bounds.windows(2).map(range).collect();
+    /// Aggregates of the ranges that begin at these numbers, which ascend (a buffer of u64): each ends before the next one, and the
+    /// last one at `last`.
+    fn buckets(&self, py: Python<'_>, begins: &Bound<'_, PyAny>, last: u64) -> PyResult<Vec<Totals>> {
+        let begins = numbers(begins)?;
+        let ends = begins.iter().skip(1).map(|next| next.saturating_sub(1)).chain([last]);
+        let ranges: Vec<RangeInclusive<u64>> =
+            begins.iter().zip(ends).map(|(&begin, end)| begin..=end).collect();
         let found =
             self.client.get().with(py, |open| locked(&self.map).aggregate_many(&mut open.client, &ranges))?;
         Ok(found.into_iter().map(totals).collect())

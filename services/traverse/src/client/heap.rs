@@ -25,6 +25,12 @@ fn walked(answer: Answer) -> Result<Walked> {
     Ok(Walked { outcome, scratch, result: answer.result, since: answer.since })
 }
 
+/// The outcome of an exchange, or the value that was there instead.
+fn swapped(answer: Result<Answer>) -> Result<std::result::Result<(), u64>> {
+    let answer = answer?;
+    Ok(if answer.status == Status::Applied { Ok(()) } else { Err(answer.value) })
+}
+
 /// Longest pause before full nodes are asked again.
 const REST: Duration = Duration::from_millis(250);
 /// Most blocks in one request.
@@ -293,11 +299,7 @@ impl Heap for Client {
         since: u32,
     ) -> Result<std::result::Result<(), u64>> {
         let request = Request::apply(ApplyKind::CompareSwap, address, expected, fresh).since(since);
-        let answer = self.call(request)?;
-        match answer.status {
-            Status::Applied => Ok(Ok(())),
-            _ => Ok(Err(answer.value)),
-        }
+        swapped(self.call(request))
     }
 
     fn compare_swap_many(&mut self, swaps: &[Swap]) -> Vec<Result<std::result::Result<(), u64>>> {
@@ -305,10 +307,6 @@ impl Heap for Client {
             Request::apply(ApplyKind::CompareSwap, one.address, one.expected, one.fresh).since(one.since)
         };
         let answers = self.call_many(swaps.iter().map(request));
-        let swapped = |answer: Result<Answer>| {
-            let answer = answer?;
-            Ok(if answer.status == Status::Applied { Ok(()) } else { Err(answer.value) })
-        };
         answers.into_iter().map(swapped).collect()
     }
 

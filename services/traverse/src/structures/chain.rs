@@ -114,9 +114,9 @@ impl Key<'_> {
         }
     }
 
-    /// Bytes of a node with this key and a value of so many bytes.
-    pub(super) fn node_bytes(&self, value_bytes: u64) -> u64 {
-        (HEADER_BYTES as u64 + self.room() as u64 + value_bytes.next_multiple_of(8)).max(32)
+    /// Size of a node with this key and a value of so many bytes.
+    pub(super) fn node_size(&self, value_bytes: u64) -> u64 {
+        size_of_node(self.room() as u64, value_bytes)
     }
 
     fn of<'s>(&self, number: &'s Shipped, bytes: &'s Shipped) -> &'s Shipped {
@@ -155,7 +155,11 @@ pub fn node_bytes(next: u64, key: Key<'_>, value: &[u8]) -> Result<Vec<u8>> {
 /// Bytes of the node with this header.
 fn bytes_of(header: &Scratch) -> u64 {
     let (value, key) = (u64::from(header.half(16)), u64::from(header.half(20)));
-    (HEADER_BYTES as u64 + key.next_multiple_of(8) + value.next_multiple_of(8)).max(32)
+    size_of_node(key.next_multiple_of(8), value)
+}
+
+fn size_of_node(key_room: u64, value_bytes: u64) -> u64 {
+    (HEADER_BYTES as u64 + key_room + value_bytes.next_multiple_of(8)).max(32)
 }
 
 /// Address of the node that [`Chain::insert_walk`] found with its key, and that node's next word.

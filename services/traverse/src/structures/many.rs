@@ -97,7 +97,7 @@ fn link<'k>(
                 Outcome::Differs(_) | Outcome::Missing => failed = failed.and(again(insert, waiting)),
                 Outcome::Done => {
                     let (old, next) = place_of(&walked);
-                    known.insert(old, insert.key.node_bytes(value_bytes_of(&walked)));
+                    known.insert(old, insert.key.node_size(value_bytes_of(&walked)));
                     swaps.push(Swap {
                         address: old,
                         expected: next,
