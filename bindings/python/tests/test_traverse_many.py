@@ -274,9 +274,10 @@ def test_a_child_that_was_forked_while_another_thread_connects_can_connect():
         entries = HashMap.create(client)
         entries[1] = b"one"
         pickled = pickle.dumps(entries)
-        with _client._UNPICKLING:  # as that thread has it
-            child = os.fork()
+        _client._UNPICKLING.acquire()  # as that thread has it
+        child = os.fork()
         if child == 0:
             signal.alarm(20)  # instead of waiting for ever
             os._exit(7 if pickle.loads(pickled)[1] == b"one" else 1)
+        _client._UNPICKLING.release()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
