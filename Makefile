@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel install uninstall deb release publish-check test-wheel lint clean rust \
+.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 install uninstall deb release publish-check test-wheel lint clean rust \
 	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -38,9 +38,11 @@ WHEEL_DATA := $(PYTHON_CRATE)/memlift.data
 WHEEL_SCRIPTS := $(WHEEL_DATA)/scripts
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # Wheels run on systems with this glibc or a later one: Zig links against it.
-PORTABLE := x86_64-unknown-linux-gnu
+NATIVE := $(shell uname -m)-unknown-linux-gnu
+PORTABLE ?= $(NATIVE)
 PORTABLE_GLIBC := 2.28
-PORTABLE_BUILT := $(CARGO_TARGET_DIR)/$(PORTABLE)/release
+PORTABLE_BUILT = $(CARGO_TARGET_DIR)/$(PORTABLE)/release
+WHEEL_HOST = $(CARGO_TARGET_DIR)/$(NATIVE)/release/memlift
 # The C library would be a quarter of a wheel: it comes with `make install` and the Debian package.
 WHEEL_LIBRARIES := z openssl preload tap
 
@@ -159,24 +161,29 @@ package: venv
 		$(VENV_PYTHON) -m maturin develop --release --quiet
 
 ## wheel   Leaves one wheel in dist/ for every Python from 3.11 and glibc from 2.28, with the `memlift` command, its drop-ins and the C headers
-# Data of a wheel is unpacked beside its scripts: the command finds its libraries in ../lib/memlift.
+# Data of a wheel is unpacked beside its scripts: the command finds its libraries in ../lib/memlift. Pages and completions are written by
+# the command for this machine.
 wheel: venv rust
-	@tools/setup wheel
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) \
-		$(COMMAND) $(WHEEL_DROPINS)
+	@tools/setup wheel $(PORTABLE)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" CARGO_PROFILE_RELEASE_STRIP=symbols \
+		$(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) $(COMMAND) $(WHEEL_DROPINS)
 	@rm -rf $(WHEEL_DATA) && install -d $(WHEEL_SCRIPTS) $(addprefix $(WHEEL_DATA)/data/,lib/memlift include/memlift) dist
-	@install -s -m 755 $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
+	@install -m 755 $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
 	@for library in $(WHEEL_LIBRARIES); do \
-		install -s -m 644 $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/ || exit 1; \
+		install -m 644 $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/ || exit 1; \
 	done
 	@install -m 644 bindings/c/include/*.h $(WHEEL_DATA)/data/include/memlift/
-	@$(WHEEL_SCRIPTS)/memlift man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
+	@$(WHEEL_HOST) man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
 	@install -d $(WHEEL_DATA)/data/share/bash-completion/completions && \
-		$(WHEEL_SCRIPTS)/memlift completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
+		$(WHEEL_HOST) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
 	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
 		status=$$?; rm -rf $(CURDIR)/$(WHEEL_DATA); exit $$status
 	@tools/wheel-check "$$(ls -t dist/memlift-*.whl | head -1)" $(PORTABLE_GLIBC)
+
+## wheel-aarch64 Leaves the wheel for 64-bit Arm beside it, built here by Zig; `make wheel` comes first
+wheel-aarch64:
+	@$(MAKE) wheel PORTABLE=aarch64-unknown-linux-gnu
 
 ## install Copies the command, libraries, headers, manual pages, completions and units below PREFIX (/usr/local); DESTDIR is respected
 PREFIX ?= /usr/local

@@ -26,6 +26,7 @@ mod python;
 mod record;
 mod run;
 mod sample;
+mod series;
 mod sessions;
 mod top;
 

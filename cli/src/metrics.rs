@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift metrics`: the stats pages of all processes as a page that Prometheus reads.
+//! `memlift metrics`: all services of all processes as a page that Prometheus reads.
 //!
-//! - **Flow** [`Sample`] ─▶ families ─▶ [`Exposition`] ─▶ standard output, or HTTP on `--listen`
-//! - **Rule** every sample of a family has a distinct set of labels: sessions with the same name, role and peer are added up
-//! - **Names** `memlift_…`, base units (seconds, bytes), counters end in `_total`
+//! - **Flow** [`Sample`] ─▶ [`Metric`]s ─▶ [`Series`] ─▶ standard output, or HTTP on `--listen`. A listener looks each [`EVERY`], also when
+//!   nobody asks: what ended between two scrapes was seen
+//! - **Names** `memlift_…`, base units (seconds, bytes), counters end in `_total`. Labels: `job` (the name of the job of `memlift run`, or the
+//!   program), `service`, `name` (server, pool, node); no process ids, whose number has no end
 //! - **Not here** access control: it listens on the loopback address unless told otherwise
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use memlift::ground::observe::{OperationStats, SessionStats, Snapshot, WaitingStats};
-use serde_json::json;
+use memlift::ground::observe::{OperationStats, RowStats, Snapshot, WaitingStats};
 
-use crate::exposition::{Exposition, Kind};
 use crate::failure::Failure;
-use crate::sample::Sample;
+use crate::sample::{Counting, Sample, program, sessions};
+use crate::series::{Amount, Metric, Series, Source};
 use crate::{http, print};
+
+/// Time between two looks of a listener.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// Prints the page once.
 pub fn once(as_json: bool) -> Result<(), Failure> {
     let sample = Sample::take();
     if as_json {
-        return print::json(&json!({ "processes": sample.processes }));
+        return print::json(&sample.json());
     }
-    print::line(page(&sample.processes).trim_end())
+    let mut series = Series::default();
+    series.take(metrics(&sample));
+    print::line(series.page().trim_end())
 }
 
 /// Serves the page until the process is interrupted.
@@ -43,185 +50,230 @@ pub fn listen(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
     let bound = listener.local_addr()?;
     // A program that starts this one reads the port from here.
     print::line(&format!("listening on http://{bound}/metrics"))?;
-    Err(Failure::from(http::serve(&listener, || page(&Sample::take().processes))))
+    let series = Arc::new(Mutex::new(Series::default()));
+    let background = Arc::clone(&series);
+    std::thread::spawn(move || {
+        loop {
+            drop(look(&background));
+            std::thread::sleep(EVERY);
+        }
+    });
+    Err(Failure::from(http::serve(&listener, || look(&series).page())))
 }
 
-fn page(processes: &[Snapshot]) -> String {
-    let mut page = Exposition::default();
-    page.family(
-        "memlift_processes",
-        Kind::Gauge,
-        "Processes that use memlift and that this user may observe.",
-    );
-    page.sample("memlift_processes", &[], processes.len() as f64);
-    page.family(
-        "memlift_process_info",
-        Kind::Gauge,
-        "One per process: its command and the instruction set it runs.",
-    );
-    for one in processes {
-        let pid = one.process.pid.to_string();
-        let labels = [
-            ("pid", pid.as_str()),
-            ("command", one.process.command.as_str()),
-            ("isa", one.process.isa.as_str()),
-        ];
-        page.sample("memlift_process_info", &labels, 1.0);
-    }
-    for (name, help, value) in PROCESS_COUNTERS {
-        page.family(name, Kind::Counter, help);
-        for one in processes {
-            page.sample(name, &[("pid", &one.process.pid.to_string())], value(one) as f64);
-        }
-    }
-    operations(&mut page, processes);
-    waiting(&mut page, processes);
-    sessions(&mut page, processes);
-    page.finish()
+fn look(series: &Mutex<Series>) -> MutexGuard<'_, Series> {
+    let mut series = series.lock().unwrap_or_else(PoisonError::into_inner);
+    series.take(metrics(&Sample::take()));
+    series
 }
 
-/// A family with one number per process.
-type ProcessCounter = (&'static str, &'static str, fn(&Snapshot) -> u64);
-
-const PROCESS_COUNTERS: [ProcessCounter; 3] = [
-    ("memlift_decisions_total", "Placement decisions.", |one| one.process.decisions),
-    ("memlift_decisions_dropped_total", "Decisions that could not be kept.", |one| {
-        one.process.decisions_dropped
-    }),
-    ("memlift_sessions_refused_total", "Sessions that found no row in the stats page.", |one| {
-        one.process.sessions_refused
-    }),
-];
-
-/// A number of [`OperationStats`]: name, help, value.
-type OperationCounter = (&'static str, &'static str, fn(&OperationStats) -> u64);
-
-fn operations(page: &mut Exposition, processes: &[Snapshot]) {
-    const LATENCY: &str = "memlift_operation_latency_seconds";
-    let mut rows = Vec::new();
-    for one in processes {
-        for row in &one.operations {
-            rows.push((one.process.pid.to_string(), row));
-        }
+/// Everything that a look found.
+fn metrics(sample: &Sample) -> Vec<Metric> {
+    let jobs: HashMap<u32, &str> =
+        sample.jobs.iter().flat_map(|job| job.pids.iter().map(|pid| (*pid, job.row.name.as_str()))).collect();
+    let mut all = Vec::new();
+    for one in &sample.processes {
+        let job = jobs.get(&one.process.pid).copied().unwrap_or_else(|| program(&one.process.command));
+        process(one, job, &mut all);
     }
-    let labels = |pid: &'_ str, executor: &'_ str, opcode: &'_ str| {
-        [("pid", pid.to_owned()), ("executor", executor.to_owned()), ("opcode", opcode.to_owned())]
+    for dropin in &sample.dropins {
+        let job = jobs.get(&dropin.pid).copied().unwrap_or_else(|| program(&dropin.command));
+        self::dropin(dropin, job, &mut all);
+    }
+    for job in &sample.jobs {
+        let source = Source { pid: 0, start_unix_ns: 0, part: format!("job {} {:?}", job.index, job.row.id) };
+        row(&job.row, &source, &job.row.name, &mut all);
+    }
+    all
+}
+
+/// Collects metrics of one source that share labels.
+struct Of<'a> {
+    source: Source,
+    labels: Vec<(&'static str, String)>,
+    all: &'a mut Vec<Metric>,
+}
+
+impl Of<'_> {
+    fn put(&mut self, name: &str, help: &str, amount: Amount) {
+        let (source, labels) = (self.source.clone(), self.labels.clone());
+        self.all.push(Metric { source, name: name.to_owned(), help: help.to_owned(), labels, amount });
+    }
+}
+
+fn process(one: &Snapshot, job: &str, all: &mut Vec<Metric>) {
+    let source = |part: &str| Source {
+        pid: one.process.pid,
+        start_unix_ns: one.process.start_unix_ns,
+        part: part.to_owned(),
     };
-    let families: [OperationCounter; 3] = [
-        ("memlift_operations_total", "Operations, by who ran them.", |row| row.operations),
-        ("memlift_operation_bytes_total", "Bytes worked on.", |row| row.bytes),
-        ("memlift_operation_failures_total", "Operations that ended in an error.", |row| row.failures),
-    ];
-    for (name, help, value) in families {
-        page.family(name, Kind::Counter, help);
-        for (pid, row) in &rows {
-            let labels = labels(pid, &row.executor, &row.opcode);
-            page.sample(
-                name,
-                &labels.each_ref().map(|(label, text)| (*label, text.as_str())),
-                value(row) as f64,
-            );
-        }
-    }
-    page.family(
-        LATENCY,
-        Kind::Histogram,
-        "How long operations took; each bucket is twice as wide as the one before.",
+    let job_label = ("job", job.to_owned());
+    let isa = ("isa", one.process.isa.clone());
+    let mut of = Of { source: source("process"), labels: vec![job_label.clone(), isa], all };
+    of.put(
+        "memlift_processes",
+        "Processes that use memlift and that this user may observe.",
+        Amount::Gauge(1),
     );
-    for (pid, row) in &rows {
-        // The last bucket is open-ended, so it only counts towards +Inf.
-        let finite = row.histogram.len().saturating_sub(1);
-        let buckets: Vec<(f64, u64)> = row.histogram[..finite]
-            .iter()
-            .enumerate()
-            .map(|(index, count)| (((2_u64 << index.min(62)) - 1) as f64 / 1e9, *count))
-            .collect();
-        let beyond = row.histogram.last().copied().unwrap_or(0);
-        let labels = labels(pid, &row.executor, &row.opcode);
-        let labels = labels.each_ref().map(|(label, text)| (*label, text.as_str()));
-        page.histogram(LATENCY, &labels, &buckets, beyond, row.total_ns as f64 / 1e9);
+    let mut of = Of { source: source("process"), labels: vec![job_label.clone()], all };
+    for (name, help, value) in [
+        ("memlift_decisions_total", "Placement decisions.", one.process.decisions),
+        (
+            "memlift_decisions_dropped_total",
+            "Decisions that could not be kept.",
+            one.process.decisions_dropped,
+        ),
+        (
+            "memlift_rows_refused_total",
+            "Sessions, pools and nodes that are not shown: the page is full.",
+            one.process.rows_refused,
+        ),
+    ] {
+        of.put(name, help, Amount::Counter(value));
+    }
+    for (name, help, value) in WAITING {
+        of.put(name, help, Amount::Counter(value(&one.waiting)));
+    }
+    for counted in &one.operations {
+        let labels = vec![
+            job_label.clone(),
+            ("service", service(&counted.opcode).to_owned()),
+            ("executor", counted.executor.clone()),
+            ("opcode", counted.opcode.clone()),
+        ];
+        let part = format!("{} {}", counted.executor, counted.opcode);
+        operations(counted, &mut Of { source: source(&part), labels, all });
+    }
+    for shown in &one.rows {
+        row(shown, &source(&format!("row {:?}", shown.id)), job, all);
+    }
+    for session in sessions(one) {
+        let labels = vec![
+            job_label.clone(),
+            ("service", "ipc".to_owned()),
+            ("name", session.name),
+            ("role", session.role),
+        ];
+        let mut of = Of { source: source("session"), labels, all };
+        of.put("memlift_ipc_outstanding", "Calls under way.", Amount::Gauge(session.outstanding));
     }
 }
 
-/// A number of [`WaitingStats`]: name, help, kind, value.
-type Waiting = (&'static str, &'static str, Kind, fn(&WaitingStats) -> f64);
+/// The service that an operation belongs to.
+fn service(opcode: &str) -> &'static str {
+    match opcode {
+        "seal" | "open" | "pack" | "unpack" => "transform",
+        _ => "copy",
+    }
+}
 
-const WAITING: [Waiting; 9] = [
-    ("memlift_waits_total", "Waits that found their work not yet done.", Kind::Counter, |one| {
-        one.waits as f64
-    }),
-    ("memlift_wait_spin_hits_total", "Waits that ended while spinning.", Kind::Counter, |one| {
-        one.spin_hits as f64
-    }),
-    ("memlift_wait_hardware_total", "Hardware waits inside spins.", Kind::Counter, |one| {
-        one.hardware_waits as f64
-    }),
-    ("memlift_wait_sleeps_total", "Sleeps for a predicted time.", Kind::Counter, |one| one.sleeps as f64),
-    ("memlift_wait_parks_total", "Waits that slept in the kernel until woken.", Kind::Counter, |one| {
-        one.parks as f64
-    }),
-    ("memlift_wakes_total", "Wake-ups sent to others.", Kind::Counter, |one| one.wakes as f64),
-    ("memlift_wait_spin_seconds_total", "Time spent spinning.", Kind::Counter, |one| {
-        one.spin_ns as f64 / 1e9
-    }),
-    ("memlift_wait_park_seconds_total", "Time spent parked.", Kind::Counter, |one| one.park_ns as f64 / 1e9),
-    ("memlift_wait_spin_budget_seconds", "The spin budget in force.", Kind::Gauge, |one| {
-        one.spin_budget_ns as f64 / 1e9
-    }),
+fn operations(counted: &OperationStats, of: &mut Of<'_>) {
+    of.put("memlift_operations_total", "Operations, by who ran them.", Amount::Counter(counted.operations));
+    of.put("memlift_operation_bytes_total", "Bytes worked on.", Amount::Counter(counted.bytes));
+    of.put(
+        "memlift_operation_failures_total",
+        "Operations that ended in an error.",
+        Amount::Counter(counted.failures),
+    );
+    of.put(
+        "memlift_operation_latency_seconds",
+        "How long operations took; those below the placement's gate are not timed.",
+        Amount::Latency { histogram: counted.histogram.clone(), total_ns: counted.total_ns },
+    );
+}
+
+/// A row: a session, a pool, a node, a job.
+fn row(shown: &RowStats, source: &Source, job: &str, all: &mut Vec<Metric>) {
+    let labels = vec![
+        ("job", job.to_owned()),
+        ("service", shown.service.clone()),
+        ("name", shown.name.clone()),
+        ("role", shown.role.clone()),
+    ];
+    let mut of = Of { source: source.clone(), labels, all };
+    let name = |field: &str| format!("memlift_{}_{field}", shown.service);
+    for value in &shown.values {
+        let amount = match value.name.ends_with("_total") {
+            true => Amount::Counter(value.value),
+            false => Amount::Gauge(value.value),
+        };
+        of.put(&name(&value.name), &value.help, amount);
+    }
+    if let Some(latency) = &shown.latency {
+        let (histogram, total_ns) = (latency.histogram.clone(), latency.total_ns);
+        of.put(&name(&latency.name), &latency.help, Amount::Latency { histogram, total_ns });
+    }
+}
+
+fn dropin(counting: &Counting, job: &str, all: &mut Vec<Metric>) {
+    let page = &counting.page;
+    let source = |part: String| Source { pid: counting.pid, start_unix_ns: page.start_unix_ns, part };
+    let name = page.name.strip_prefix("memlift:").unwrap_or(&page.name).to_owned();
+    let labels = vec![("job", job.to_owned()), ("service", "transform".to_owned()), ("name", name)];
+    let mut of = Of { source: source(page.name.clone()), labels: labels.clone(), all };
+    let serving = u64::from(page.state == "serving");
+    of.put(
+        "memlift_dropin_serving",
+        "Drop-ins that do the work; 0: they stepped aside.",
+        Amount::Gauge(serving),
+    );
+    for row in &page.rows {
+        let mut labels = labels.clone();
+        labels.push(("operation", row.name.clone()));
+        let mut of = Of { source: source(format!("{} {}", page.name, row.name)), labels, all };
+        of.put("memlift_dropin_messages_total", "Messages of a drop-in.", Amount::Counter(row.count));
+        of.put(
+            "memlift_dropin_read_bytes_total",
+            "Bytes that drop-ins read.",
+            Amount::Counter(row.source_bytes),
+        );
+        of.put(
+            "memlift_dropin_written_bytes_total",
+            "Bytes that drop-ins wrote.",
+            Amount::Counter(row.target_bytes),
+        );
+        of.put(
+            "memlift_dropin_failures_total",
+            "Messages that drop-ins refused.",
+            Amount::Counter(row.failures),
+        );
+    }
+}
+
+/// A number of [`WaitingStats`]: name, help, value.
+type Waiting = (&'static str, &'static str, fn(&WaitingStats) -> u64);
+
+const WAITING: [Waiting; 8] = [
+    ("memlift_waits_total", "Waits that found their work not yet done.", |one| one.waits),
+    ("memlift_wait_spin_hits_total", "Waits that ended while spinning.", |one| one.spin_hits),
+    ("memlift_wait_hardware_total", "Hardware waits inside spins.", |one| one.hardware_waits),
+    ("memlift_wait_sleeps_total", "Sleeps for a predicted time.", |one| one.sleeps),
+    ("memlift_wait_parks_total", "Waits that slept in the kernel until woken.", |one| one.parks),
+    ("memlift_wakes_total", "Wake-ups sent to others.", |one| one.wakes),
+    ("memlift_wait_spin_seconds_total", "Time spent spinning.", |one| one.spin_ns),
+    ("memlift_wait_park_seconds_total", "Time spent parked.", |one| one.park_ns),
 ];
-
-fn waiting(page: &mut Exposition, processes: &[Snapshot]) {
-    for (name, help, kind, value) in WAITING {
-        page.family(name, kind, help);
-        for one in processes {
-            page.sample(name, &[("pid", &one.process.pid.to_string())], value(&one.waiting));
-        }
-    }
-}
-
-/// A number of [`SessionStats`]: name, help, kind, value.
-type Session = (&'static str, &'static str, Kind, fn(&SessionStats) -> u64);
-
-const SESSION: [Session; 7] = [
-    ("memlift_ipc_calls_total", "Calls made or received.", Kind::Counter, |one| one.calls),
-    ("memlift_ipc_replies_total", "Calls answered.", Kind::Counter, |one| one.replies),
-    ("memlift_ipc_errors_total", "Calls that ended in an error.", Kind::Counter, |one| one.errors),
-    ("memlift_ipc_bytes_in_total", "Payload that came in.", Kind::Counter, |one| one.bytes_in),
-    ("memlift_ipc_bytes_out_total", "Payload that went out.", Kind::Counter, |one| one.bytes_out),
-    ("memlift_ipc_outstanding", "Calls under way.", Kind::Gauge, |one| one.outstanding),
-    ("memlift_ipc_pool_bytes", "Memory of the sessions' pools.", Kind::Gauge, |one| one.pool_bytes),
-];
-
-fn sessions(page: &mut Exposition, processes: &[Snapshot]) {
-    for (name, help, kind, value) in SESSION {
-        page.family(name, kind, help);
-        let mut sums: BTreeMap<(u32, &str, &str, u32), u64> = BTreeMap::new();
-        for one in processes {
-            for row in &one.sessions {
-                let sum = sums.entry((one.process.pid, &row.name, &row.role, row.peer_pid)).or_default();
-                *sum = sum.saturating_add(value(row));
-            }
-        }
-        for ((pid, server, role, peer), sum) in sums {
-            let (pid, peer) = (pid.to_string(), peer.to_string());
-            let labels =
-                [("pid", pid.as_str()), ("server", server), ("role", role), ("peer_pid", peer.as_str())];
-            page.sample(name, &labels, sum as f64);
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::tests::snapshot;
+    use crate::sample::tests::{sample, snapshot};
     use std::collections::HashSet;
+    use std::time::Instant;
+
+    fn page(processes: Vec<Snapshot>) -> String {
+        let mut series = Series::default();
+        series.take(metrics(&sample(Instant::now(), processes)));
+        series.page()
+    }
 
     #[test]
     fn every_sample_belongs_to_a_family_and_stands_once() {
         let mut first = snapshot(1, 10);
-        first.sessions.push(first.sessions[0].clone());
-        let text = page(&[first, snapshot(2, 20)]);
+        let mut twin = first.rows[0].clone();
+        twin.id = (1, 1);
+        first.rows.push(twin);
+        let text = page(vec![first, snapshot(2, 20)]);
         let mut seen = HashSet::new();
         let mut family = String::new();
         for line in text.lines() {
@@ -235,16 +287,17 @@ mod tests {
             assert!(number.parse::<f64>().is_ok(), "{line}");
             assert!(line.starts_with(&family), "{line} stands under {family}");
             assert!(seen.insert(series.to_owned()), "twice: {series}");
+            assert!(!series.contains("pid="), "{series} has a process id");
         }
-        assert!(text.contains(
-            "memlift_process_info{pid=\"1\",command=\"python \\\"server\\\".py\",isa=\"avx2\"} 1\n"
-        ));
-        assert!(text.contains(
-            "memlift_ipc_calls_total{pid=\"1\",server=\"features\",role=\"server\",peer_pid=\"77\"} 20\n"
-        ));
-        assert!(text.contains(
-            "memlift_operation_latency_seconds_count{pid=\"2\",executor=\"inline_nt\",opcode=\"memmove\"} 20\n"
-        ));
+        for wanted in [
+            "memlift_processes{job=\"\\\"server\\\".py\",isa=\"avx2\"} 2\n",
+            "memlift_ipc_calls_total{job=\"\\\"server\\\".py\",service=\"ipc\",name=\"features\",role=\"server\"} 40\n",
+            "memlift_ipc_outstanding{job=\"\\\"server\\\".py\",service=\"ipc\",name=\"features\",role=\"server\"} 3\n",
+            "memlift_ipc_sync_seconds_count{job=\"\\\"server\\\".py\",service=\"ipc\",name=\"features\",role=\"server\"} 40\n",
+            "memlift_operation_latency_seconds_count{job=\"\\\"server\\\".py\",service=\"copy\",executor=\"inline_nt\",opcode=\"memmove\"} 30\n",
+        ] {
+            assert!(text.contains(wanted), "no {wanted} in {text}");
+        }
     }
 
     #[test]

@@ -1,31 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One look at the stats pages of all processes that this user may see, and what changed between two looks.
+//! One look at what memlift does in all processes that this user may see, and what changed between two looks.
 //!
-//! - **Flow** /proc ─▶ one page per process ─▶ [`Sample`] ─▶ `top`, `metrics`, `ipc ls`
+//! - **Flow** /proc ─▶ stats page and pages of drop-ins of each process; the user's registry ─▶ jobs ─▶ [`Sample`] ─▶ `top`, `metrics`,
+//!   `ipc ls`
 //! - **Order** processes by pid; a process that ends between finding and reading it is left out
 
+use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Instant;
 
-use memlift::ground::observe::{self, OperationStats, SessionStats, Snapshot};
+use memlift::ground::observe::{self, OperationStats, RowStats, RowValue, Snapshot};
+use memlift::zmem::block::{Counter, Registry};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-/// All processes at one moment.
+use crate::dropin::page::{self, Page};
+
+/// Everything at one moment.
 #[derive(Debug)]
 pub struct Sample {
     /// Time at which the pages were read.
     pub time: Instant,
-    /// The snapshot of each page.
+    /// The snapshot of each stats page.
     pub processes: Vec<Snapshot>,
+    /// Drop-ins that count for others to see.
+    pub dropins: Vec<Counting>,
+    /// Jobs under a budget.
+    pub jobs: Vec<Job>,
+}
+
+/// A drop-in in a process.
+#[derive(Debug)]
+pub struct Counting {
+    pub pid: u32,
+    pub command: String,
+    pub page: Page,
+}
+
+/// A job of `memlift run`: its numbers have the form of a row.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub index: usize,
+    pub pids: Vec<u32>,
+    pub row: RowStats,
+}
+
+/// One ipc session, as `ipc ls` and the JSON of `top` and `metrics` show it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SessionStats {
+    pub name: String,
+    pub role: String,
+    pub peer_pid: u32,
+    pub opened_unix_ns: u64,
+    pub calls: u64,
+    pub replies: u64,
+    pub errors: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub outstanding: u64,
+    pub pool_bytes: u64,
+}
+
+impl SessionStats {
+    fn of(row: &RowStats) -> SessionStats {
+        let (calls, replies, errors) =
+            (row.get("calls_total"), row.get("replies_total"), row.get("errors_total"));
+        SessionStats {
+            name: row.name.clone(),
+            role: row.role.clone(),
+            peer_pid: row.peer_pid,
+            opened_unix_ns: row.opened_unix_ns,
+            calls,
+            replies,
+            errors,
+            bytes_in: row.get("bytes_in_total"),
+            bytes_out: row.get("bytes_out_total"),
+            // The three are not read at one moment.
+            outstanding: calls.saturating_sub(replies.saturating_add(errors)),
+            pool_bytes: row.get("pool_bytes"),
+        }
+    }
+}
+
+/// The ipc sessions of a process.
+pub fn sessions(of: &Snapshot) -> impl Iterator<Item = SessionStats> {
+    of.rows.iter().filter(|row| row.service == "ipc").map(SessionStats::of)
 }
 
 impl Sample {
-    /// Reads the pages of all processes now.
+    /// Reads all pages now.
     pub fn take() -> Self {
-        let processes = observe::list()
-            .into_iter()
-            .filter_map(|process| observe::attach(process.pid).ok())
-            .map(|page| page.snapshot())
-            .collect();
-        Self { time: Instant::now(), processes }
+        let processes = observe::views().iter().map(observe::StatsView::snapshot).collect();
+        Self { time: Instant::now(), processes, dropins: dropins(), jobs: jobs() }
+    }
+
+    /// As JSON: a process with its sessions beside its rows.
+    pub fn json(&self) -> Value {
+        let process = |one: &Snapshot| {
+            let mut value = json!(one);
+            value["sessions"] = json!(sessions(one).collect::<Vec<_>>());
+            value
+        };
+        let dropin = |one: &Counting| json!({ "pid": one.pid, "command": one.command, "counters": one.page });
+        let job = |job: &Job| json!({ "job": job.index, "pids": job.pids, "numbers": job.row });
+        json!({
+            "processes": self.processes.iter().map(process).collect::<Vec<_>>(),
+            "dropins": self.dropins.iter().map(dropin).collect::<Vec<_>>(),
+            "jobs": self.jobs.iter().map(job).collect::<Vec<_>>(),
+        })
     }
 
     /// The same process in this sample; not another one that got its pid.
@@ -34,6 +116,92 @@ impl Sample {
             other.process.pid == of.process.pid && other.process.start_unix_ns == of.process.start_unix_ns
         })
     }
+}
+
+/// The pages of drop-ins of all processes.
+fn dropins() -> Vec<Counting> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    let of = |pid: u32| {
+        page::pages(pid).into_iter().map(move |page| Counting { pid, command: command_line(pid), page })
+    };
+    pids.into_iter().flat_map(of).collect()
+}
+
+fn command_line(pid: u32) -> String {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    text.trim_end().chars().filter(|letter| !letter.is_control()).collect()
+}
+
+/// Returns the name that people give a process: the script or module of an interpreter, else the program.
+pub fn program(command: &str) -> &str {
+    let base = |word: &'_ str| -> usize { word.rfind('/').map_or(0, |at| at + 1) };
+    let mut words = command.split(' ').filter(|word| !word.is_empty());
+    let Some(first) = words.next() else { return "unknown" };
+    let first = &first[base(first)..];
+    if ["python", "perl", "ruby", "node"].iter().any(|one| first.starts_with(one)) {
+        let named = match words.next() {
+            Some("-m") => words.next(),
+            Some(word) if !word.starts_with('-') => Some(word),
+            _ => None,
+        };
+        return named.map_or(first, |word| &word[base(word)..]);
+    }
+    first
+}
+
+/// The jobs of this user. Looking makes no registry.
+fn jobs() -> Vec<Job> {
+    let folder = Registry::folder();
+    if !Path::new(&folder).join("zmem.registry").exists() {
+        return Vec::new();
+    }
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    if REGISTRY.get().is_none()
+        && let Ok(registry) = Registry::open(&folder)
+    {
+        let _ = REGISTRY.set(registry);
+    }
+    let Some(registry) = REGISTRY.get() else { return Vec::new() };
+    registry.sweep();
+    let job = |(index, block, ledger): (
+        usize,
+        &memlift::zmem::block::ControlBlock,
+        &memlift::zmem::block::Ledger,
+    )| {
+        let bytes = |bytes: i64| bytes.max(0) as u64;
+        let counted = |counter| ledger.counted(counter);
+        let used = block.total().saturating_sub(block.unused() - ledger.borrowed());
+        let values = [
+            ("budget_bytes", "Real memory that the job may have.", bytes(block.total())),
+            ("used_bytes", "Real memory that it has.", bytes(used)),
+            ("outside_bytes", "Of it: what cannot be compressed.", bytes(ledger.outside())),
+            ("peak_bytes", "Most real memory that was seen.", ledger.peak()),
+            ("compressing", "1: the job is larger than its budget.", ledger.active().into()),
+            ("paused", "1: it waits for room.", ledger.paused().into()),
+            ("processes", "Processes of the job.", registry.processes(index).count() as u64),
+            ("faults_total", "Accesses to memory that was away.", counted(Counter::Faults)),
+            ("overdrafts_total", "Times that unused memory ran out.", ledger.events()),
+            ("stored_pages_total", "Pages that were compressed.", counted(Counter::PagesStored)),
+            ("spilled_pages_total", "Pages written to the spill folder.", counted(Counter::PagesSpilled)),
+        ];
+        let value =
+            |(name, help, value): (&str, &str, u64)| RowValue { name: name.into(), help: help.into(), value };
+        let row = RowStats {
+            service: "zmem".to_owned(),
+            role: "job".to_owned(),
+            name: ledger.name(),
+            peer_pid: 0,
+            opened_unix_ns: 0,
+            id: (index as u32, u64::from(block.generation())),
+            values: values.into_iter().map(value).collect(),
+            latency: None,
+        };
+        Job { index, pids: registry.processes(index).filter_map(|slot| slot.pid()).collect(), row }
+    };
+    registry.jobs().map(job).collect()
 }
 
 /// Rates of one row, per second.
@@ -79,15 +247,18 @@ impl<'a> Change<'a> {
         )
     }
 
-    /// Returns the rate of one ipc session: calls, and bytes of both directions.
-    pub fn session(&self, of: &Snapshot, now: &SessionStats) -> Rate {
-        let before = self.before.same_process(of).and_then(|before| {
-            before.sessions.iter().find(|row| {
-                (row.opened_unix_ns, &row.name, row.peer_pid) == (now.opened_unix_ns, &now.name, now.peer_pid)
-            })
-        });
-        let bytes = |row: &SessionStats| row.bytes_in.saturating_add(row.bytes_out);
-        self.rate((now.calls, before.map(|before| before.calls)), (bytes(now), before.map(bytes)))
+    /// Returns the rate of a row's counter.
+    pub fn row(&self, of: &Snapshot, now: &RowStats, value: &RowValue) -> f64 {
+        let before = self.before.same_process(of);
+        let row = before.and_then(|before| before.rows.iter().find(|row| row.id == now.id));
+        self.rate((value.value, row.map(|row| row.get(&value.name))), (0, None)).operations
+    }
+
+    /// Returns the rate of a job's counter.
+    pub fn job(&self, now: &Job, value: &RowValue) -> f64 {
+        let same = |job: &&Job| (job.index, &job.row.name) == (now.index, &now.row.name);
+        let before = self.before.jobs.iter().find(same);
+        self.rate((value.value, before.map(|before| before.row.get(&value.name))), (0, None)).operations
     }
 
     /// A row that was not there before has no rate yet, rather than its whole history as one.
@@ -102,8 +273,40 @@ impl<'a> Change<'a> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use memlift::ground::observe::{ProcessStats, WaitingStats};
+    use memlift::ground::observe::{ProcessStats, RowLatency, WaitingStats};
     use std::time::Duration;
+
+    /// A session with `calls` calls.
+    fn row(calls: u64) -> RowStats {
+        let values = [
+            ("calls_total", calls),
+            ("replies_total", calls - 1),
+            ("bytes_in_total", calls * 4096),
+            ("pool_bytes", 1 << 20),
+        ];
+        let value =
+            |(name, value): (&str, u64)| RowValue { name: name.into(), help: format!("Its {name}."), value };
+        RowStats {
+            service: "ipc".into(),
+            role: "server".into(),
+            name: "features".into(),
+            peer_pid: 77,
+            opened_unix_ns: 6,
+            id: (0, 1),
+            values: values.map(value).into(),
+            latency: Some(RowLatency {
+                name: "sync_seconds".into(),
+                help: "Time of syncs.".into(),
+                histogram: vec![0, 0, calls],
+                total_ns: calls * 1000,
+            }),
+        }
+    }
+
+    /// A sample of these processes alone.
+    pub fn sample(time: Instant, processes: Vec<Snapshot>) -> Sample {
+        Sample { time, processes, dropins: Vec::new(), jobs: Vec::new() }
+    }
 
     /// A process with one row of operations and one session.
     pub fn snapshot(pid: u32, operations: u64) -> Snapshot {
@@ -116,8 +319,8 @@ pub mod tests {
                 start_monotonic_ns: 4,
                 operations,
                 bytes: operations * 4096,
-                sessions: 1,
-                sessions_refused: 0,
+                rows: 1,
+                rows_refused: 0,
                 decisions: 3,
                 decisions_dropped: 0,
             },
@@ -125,42 +328,46 @@ pub mod tests {
                 executor: "inline_nt".into(),
                 opcode: "memmove".into(),
                 operations,
+                untimed: 0,
                 bytes: operations * 4096,
                 failures: 1,
                 total_ns: operations * 1000,
                 histogram: vec![0, 0, operations],
             }],
             waiting: WaitingStats::default(),
-            sessions: vec![SessionStats {
-                name: "features".into(),
-                role: "server".into(),
-                peer_pid: 77,
-                opened_unix_ns: 6,
-                calls: operations,
-                replies: operations,
-                errors: 0,
-                bytes_in: operations * 4096,
-                bytes_out: 0,
-                outstanding: 0,
-                pool_bytes: 1 << 20,
-            }],
+            rows: vec![row(operations)],
             decisions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_process_is_called_by_what_it_runs() {
+        for (command, name) in [
+            ("/usr/sbin/nginx -g daemon off;", "nginx"),
+            ("python3 /srv/train.py --epochs 3", "train.py"),
+            ("python3.11 -m http.server", "http.server"),
+            ("python3 -c pass", "python3"),
+            ("", "unknown"),
+        ] {
+            assert_eq!(program(command), name);
         }
     }
 
     #[test]
     fn rates_are_of_the_same_process() {
         let time = Instant::now();
-        let before = Sample { time, processes: vec![snapshot(1, 100), snapshot(2, 100)] };
+        let before = sample(time, vec![snapshot(1, 100), snapshot(2, 100)]);
         let mut reborn = snapshot(2, 50);
         reborn.process.start_unix_ns = 9;
-        let after = Sample { time: time + Duration::from_secs(2), processes: vec![snapshot(1, 300), reborn] };
+        let after = sample(time + Duration::from_secs(2), vec![snapshot(1, 300), reborn]);
         let change = Change::between(&before, &after);
         let first = &after.processes[0];
         let expected = Rate { operations: 100.0, bytes: 409_600.0 };
         assert_eq!(change.process(first), expected);
         assert_eq!(change.operation(first, &first.operations[0]), expected);
-        assert_eq!(change.session(first, &first.sessions[0]), expected);
+        let session = &first.rows[0];
+        assert_eq!(change.row(first, session, &session.values[0]), 100.0);
+        assert_eq!(sessions(first).next().map(|one| (one.calls, one.outstanding)), Some((300, 1)));
         assert_eq!(change.process(&after.processes[1]), Rate::default());
     }
 }

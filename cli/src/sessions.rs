@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::print;
-use crate::sample::Sample;
+use crate::sample::{Sample, sessions};
 
 /// Prefix of a bare server name: `@memlift/<uid>/<name>`.
 const PREFIX: &str = "@memlift/";
@@ -39,12 +39,12 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
             .iter()
             .map(|server| json!({ "name": server.name, "uid": server.uid, "pid": server.pid }))
             .collect();
-        let sessions: Vec<Value> = sample
+        let open: Vec<Value> = sample
             .processes
             .iter()
-            .flat_map(|one| one.sessions.iter().map(|row| json!({ "pid": one.process.pid, "session": row })))
+            .flat_map(|one| sessions(one).map(|row| json!({ "pid": one.process.pid, "session": row })))
             .collect();
-        return print::json(&json!({ "servers": servers, "sessions": sessions }));
+        return print::json(&json!({ "servers": servers, "sessions": open }));
     }
     if servers.is_empty() && pids.is_empty() {
         return print::line("no server listens here, and no process of this user has a session");
@@ -63,7 +63,7 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
 pub fn table(sample: &Sample) -> String {
     let mut rows = Vec::new();
     for one in &sample.processes {
-        for row in &one.sessions {
+        for row in sessions(one) {
             rows.push(vec![
                 row.name.clone(),
                 row.role.clone(),

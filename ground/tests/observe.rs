@@ -10,10 +10,29 @@ use std::time::{Duration, Instant};
 
 use memlift_ground::facility::{Facility, usable};
 use memlift_ground::observe::{
-    self, CacheState, DECISIONS, DecisionRecord, Executor, ObserveError, Role, SESSIONS, Tap, attach,
+    self, CacheState, DECISIONS, DecisionRecord, Executor, Field, ObserveError, ROWS, Row, RowStats, Schema,
+    Tap, attach,
 };
 use memlift_spec::{Completion, Descriptor, Flags, Opcode};
 use rustix::fs::{MemfdFlags, SealFlags};
+
+const CALLS: usize = 0;
+const BYTES: usize = 1;
+const POOL: usize = 0;
+static SCHEMA: Schema = Schema {
+    service: "test",
+    counters: &[
+        Field::new("calls_total", "Calls that were made."),
+        Field::new("bytes_total", "Bytes of all calls."),
+    ],
+    gauges: &[Field::new("pool_bytes", "Memory of the pools.")],
+    latency: Some(Field::new("sync_seconds", "How long syncs took.")),
+};
+
+fn row_of(rows: &[RowStats]) -> &RowStats {
+    let [row] = rows else { panic!("{rows:?}") };
+    row
+}
 
 /// An observed process.
 struct Observed {
@@ -102,11 +121,14 @@ fn observed_process() {
             observe::decide(decision(41));
             observe::waiting().parks.fetch_add(5, Ordering::Relaxed);
             observe::waiting().spin_budget_ns.store(20_000, Ordering::Relaxed);
-            let row = observe::session("features", Role::Server, 4711);
-            row.call(1000, false);
-            row.call(24, false);
-            row.reply(10, true);
-            row.set_pool_bytes(1 << 25);
+            for bytes in [7, 64] {
+                observe::count(Opcode::MEMMOVE, bytes);
+            }
+            let row = Row::open(&SCHEMA, "server", "features", 4711);
+            row.count([(CALLS, 1), (BYTES, 1000)]);
+            row.count([(CALLS, 1), (BYTES, 24)]);
+            row.set(POOL, 1 << 25);
+            row.took(5000);
             std::mem::forget(row);
         }
         "flood" => flood(),
@@ -145,7 +167,7 @@ fn flood() {
 
 /// Works, then forks a child that first does nothing and then works by itself.
 fn fork() {
-    let row = observe::session("before", Role::Client, 1);
+    let row = Row::open(&SCHEMA, "client", "before", 1);
     observe::record(Executor::Worker, Opcode::FILL, 1, 1, true);
     say("ready");
     read_line();
@@ -153,12 +175,12 @@ fn fork() {
     // the only other thread of the test harness waits for this one.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        row.call(1, true);
+        row.count([(CALLS, 1)]);
         say("forked");
         read_line();
         observe::record(Executor::Worker, Opcode::FILL, 10, 1, true);
         observe::record(Executor::Worker, Opcode::FILL, 10, 1, true);
-        row.call(1, true);
+        row.count([(CALLS, 1)]);
         say("worked");
         read_line();
         // SAFETY: ends the child without running the test harness's exit code twice.
@@ -173,11 +195,11 @@ fn fork() {
 fn hostile_page(kind: &str) -> std::os::fd::OwnedFd {
     let fd =
         rustix::fs::memfd_create("memlift-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    const PAGE_BYTES: usize = 233_792;
+    const PAGE_BYTES: usize = 547_648;
     let mut bytes = vec![0xffu8; PAGE_BYTES];
     let mut set = |offset: usize, value: u64| bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
     set(0, u64::from_le_bytes(*b"MLSTATS1"));
-    set(8, 1);
+    set(8, 2);
     set(16, PAGE_BYTES as u64);
     set(24, u64::from(std::process::id()));
     match kind {
@@ -210,7 +232,7 @@ fn another_process_sees_everything() {
     check_work(&view.snapshot(), observed.pid());
     assert!(observe::list().iter().any(|process| process.pid == observed.pid()));
     let json = serde_json::to_value(view.snapshot()).unwrap();
-    assert_eq!(json["sessions"][0]["name"], "features");
+    assert_eq!(json["rows"][0]["name"], "features");
     // The page outlives its process for whoever holds it.
     let pid = observed.pid();
     drop(observed);
@@ -222,7 +244,7 @@ fn check_work(snapshot: &observe::Snapshot, pid: u32) {
     assert_eq!(snapshot.process.pid, pid);
     assert!(snapshot.process.command.contains("observed_process"), "{}", snapshot.process.command);
     assert_eq!(snapshot.process.isa, memlift_kernels::active().isa.name());
-    assert_eq!((snapshot.process.operations, snapshot.process.sessions), (5, 1));
+    assert_eq!((snapshot.process.operations, snapshot.process.rows), (7, 1));
     let row = |executor: &str, opcode: &str| {
         let matches = |row: &&observe::OperationStats| row.executor == executor && row.opcode == opcode;
         snapshot.operations.iter().find(matches).unwrap()
@@ -235,15 +257,21 @@ fn check_work(snapshot: &observe::Snapshot, pid: u32) {
     let crc = row("inline_nt", "crc");
     assert_eq!((crc.operations, crc.failures, crc.histogram[0]), (1, 1, 1));
     assert_eq!(row("inline_nt", "other").histogram[39], 1);
-    assert_eq!(snapshot.operations.len(), 3);
+    let small = row("inline_temporal", "memmove");
+    assert_eq!((small.operations, small.untimed, small.bytes, small.mean_ns()), (2, 2, 71, 0));
+    assert_eq!(snapshot.operations.len(), 4);
     assert_eq!((snapshot.waiting.parks, snapshot.waiting.spin_budget_ns), (5, 20_000));
-    let [session] = &snapshot.sessions[..] else { panic!("{:?}", snapshot.sessions) };
+    let named = row_of(&snapshot.rows);
     assert_eq!(
-        (session.name.as_str(), session.role.as_str(), session.peer_pid),
-        ("features", "server", 4711)
+        (named.service.as_str(), named.role.as_str(), named.name.as_str()),
+        ("test", "server", "features")
     );
-    assert_eq!((session.calls, session.replies, session.errors, session.outstanding), (2, 1, 0, 1));
-    assert_eq!((session.bytes_in, session.bytes_out, session.pool_bytes), (1024, 10, 1 << 25));
+    assert_eq!(named.peer_pid, 4711);
+    let values: Vec<_> = named.values.iter().map(|value| (value.name.as_str(), value.value)).collect();
+    assert_eq!(values, [("calls_total", 2), ("bytes_total", 1024), ("pool_bytes", 1 << 25)]);
+    assert_eq!((named.values[1].help.as_str(), named.get("calls_total")), ("Bytes of all calls.", 2));
+    let latency = named.latency.as_ref().expect("the schema has one");
+    assert_eq!((latency.name.as_str(), latency.total_ns, latency.histogram[12]), ("sync_seconds", 5000, 1));
     let [decision] = &snapshot.decisions[..] else { panic!("{:?}", snapshot.decisions) };
     assert_eq!((decision.number, decision.time_ns, decision.reason), (0, 41, 41));
     assert_eq!((decision.opcode.as_str(), decision.executor.as_str()), ("fill", "worker"));
@@ -325,11 +353,10 @@ fn a_forked_child_has_a_page_of_its_own() {
     observed.wait_for("worked");
     let view = attach(child).unwrap();
     assert_eq!((view.process().operations, view.process().bytes), (2, 20));
-    assert!(view.sessions().is_empty());
+    assert!(view.rows().is_empty());
     let view = attach(parent).unwrap();
     assert_eq!((view.process().operations, view.process().bytes), (1, 1));
-    let sessions = view.sessions();
-    assert_eq!((sessions.len(), sessions[0].calls), (1, 0), "the child's calls are not the parent's");
+    assert_eq!(row_of(&view.rows()).get("calls_total"), 0, "the child's calls are not the parent's");
     observed.proceed();
 }
 
@@ -342,13 +369,13 @@ fn hostile_pages_are_refused_or_read_as_plain_numbers() {
     }
     let observed = Observed::start("hostile_version", &[]);
     let error = attach(observed.pid()).unwrap_err();
-    assert!(matches!(error, ObserveError::Version { found: 99, supported: 1, .. }), "{error}");
+    assert!(matches!(error, ObserveError::Version { found: 99, supported: 2, .. }), "{error}");
     for (mode, live) in [("hostile_sealed", true), ("hostile_unsealed", false), ("hostile_short", false)] {
         let observed = Observed::start(mode, &[]);
         let view = attach(observed.pid()).unwrap();
         assert_eq!(view.live(), live, "{mode}");
         let snapshot = view.snapshot();
-        assert!(snapshot.decisions.len() <= DECISIONS && snapshot.sessions.len() <= SESSIONS);
+        assert!(snapshot.decisions.len() <= DECISIONS && snapshot.rows.len() <= ROWS);
         assert!(!snapshot.process.command.chars().any(char::is_control));
         for row in &snapshot.operations {
             assert!(row.quantile_ns(0.99).is_some());
@@ -417,31 +444,74 @@ fn threads_count_exactly() {
     assert_eq!(row.histogram[6], THREADS * EACH);
 }
 
+/// More threads than stripes, that end and are followed by others: nothing is lost, and a row that is used again starts from zero.
 #[test]
-fn the_session_table_is_bounded_and_rows_are_reused() {
+fn threads_count_exactly_without_locked_instructions() {
+    const THREADS: u64 = 50;
+    const EACH: u64 = 2_000;
+    const ROUNDS: u64 = 3;
+    if !usable(Facility::MemfdSeal) {
+        return;
+    }
+    let view = attach_self();
+    let count = |row: &Row| {
+        let start = std::sync::Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    for _ in 0..EACH {
+                        row.count([(CALLS, 1), (BYTES, 3)]);
+                        observe::count(Opcode::COMPARE, 5);
+                    }
+                });
+            }
+        });
+    };
+    for round in 1..=ROUNDS {
+        let row = Row::open(&SCHEMA, "client", "striped", 0);
+        count(&row);
+        let rows = view.rows();
+        let seen = rows.iter().find(|row| row.name == "striped").expect("its row");
+        assert_eq!((seen.get("calls_total"), seen.get("bytes_total")), (THREADS * EACH, THREADS * EACH * 3));
+        let operations = view.operations();
+        let small = operations.iter().find(|row| row.opcode == "compare").expect("counted");
+        assert_eq!((small.untimed, small.bytes), (THREADS * EACH * round, THREADS * EACH * round * 5));
+    }
+}
+
+fn attach_self() -> observe::StatsView {
+    assert!(observe::page());
+    attach(std::process::id()).expect("a page")
+}
+
+#[test]
+fn the_table_of_rows_is_bounded_and_rows_are_reused() {
     // Without seals a page is seen as it was when it was opened.
     if !usable(Facility::MemfdSeal) {
         return;
     }
+    static OTHER: Schema = Schema { service: "other", ..SCHEMA };
+    let view = attach_self();
+    let ours = || -> Vec<RowStats> { view.rows().into_iter().filter(|row| row.service == "other").collect() };
     let name = "a name that is far longer than the forty-eight bytes of a row";
-    let rows: Vec<_> = (0..SESSIONS + 3).map(|_| observe::session(name, Role::Client, 9)).collect();
-    assert_eq!(rows.iter().filter(|row| row.shown()).count(), SESSIONS);
-    let view = attach(std::process::id()).unwrap();
-    assert_eq!(view.sessions().len(), SESSIONS);
-    assert_eq!(view.process().sessions_refused, 3);
-    assert_eq!(view.sessions()[0].name, name[..48]);
-    rows[0].call(5, true);
-    rows[0].error();
-    rows[0].error();
-    let session = &view.sessions()[0];
-    assert_eq!((session.errors, session.outstanding), (2, 0), "outstanding does not fall below zero");
-    rows[SESSIONS].call(5, true);
+    let rows: Vec<_> = (0..ROWS + 3).map(|_| Row::open(&OTHER, "client", name, 9)).collect();
+    // Another test of this program may have a row.
+    let shown = rows.iter().filter(|row| row.shown()).count();
+    assert!(ROWS - shown <= 1 && ours().len() == shown);
+    assert_eq!(view.process().rows_refused, (ROWS + 3 - shown) as u64);
+    assert_eq!(ours()[0].name, name[..48]);
+    rows[0].count([(CALLS, 5)]);
+    rows[ROWS + 2].count([(CALLS, 5)]);
+    let before = ours()[0].id;
+    assert_eq!(ours().iter().map(|row| row.get("calls_total")).sum::<u64>(), 5);
     drop(rows);
-    assert!(view.sessions().is_empty());
-    let again = observe::session("again", Role::Server, 9);
+    assert!(ours().is_empty());
+    let again = Row::open(&OTHER, "server", "again", 9);
     assert!(again.shown());
-    let sessions = view.sessions();
-    assert_eq!((sessions.len(), sessions[0].calls, sessions[0].name.as_str()), (1, 0, "again"));
+    let rows = ours();
+    assert_eq!((rows[0].get("calls_total"), rows[0].name.as_str()), (0, "again"));
+    assert_ne!(rows[0].id, before);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Synchronous calls: no descriptor, no queue. What most programs use.
 //!
-//! - **Flow** below the placement's gate: one compare, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
+//! - **Flow** below the placement's gate: one compare, counted, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
 //!   kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
 //! - **Order** when a call returns its bytes are visible to whoever synchronises with the caller, also those that
 //!   another core or a streaming store wrote
@@ -52,7 +52,7 @@ impl Engine {
     pub unsafe fn copy_raw(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
         // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
         unsafe {
-            if bytes < self.numbers.placer.gate_bytes() {
+            if self.is_small(Opcode::MEMMOVE, bytes) {
                 (self.copy)(target, source, bytes);
             } else {
                 self.copy_placed(target, source, bytes, cache);
@@ -99,6 +99,7 @@ impl Engine {
     ) -> Result<(), Lost> {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
         if bytes < STREAM_BYTES_MIN {
+            observe::count(Opcode::MEMMOVE, bytes as u64);
             // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
             unsafe { (self.kernels.copy)(target, source, bytes) };
             return Ok(());
@@ -211,7 +212,7 @@ impl Engine {
         unsafe {
             if contiguous {
                 self.copy_raw(target, source, bytes, cache);
-            } else if bytes < self.numbers.placer.gate_bytes() {
+            } else if self.is_small(Opcode::STRIDED_COPY, bytes) {
                 (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
             } else {
                 // Rows far apart make sampling say little: the state of the target stands for all.
@@ -260,7 +261,7 @@ impl Engine {
         };
         // SAFETY: `target` is writable for `bytes`, as the caller vouches, and `stream` hands out parts of `bytes` only.
         unsafe {
-            if bytes < self.numbers.placer.gate_bytes() {
+            if self.is_small(Opcode::FILL, bytes) {
                 return (self.kernels.fill)(target, pattern, bytes);
             }
             let choice = self.choose_for(Opcode::FILL, target, target, bytes, cache);
@@ -298,7 +299,7 @@ impl Engine {
     pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
         // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
         unsafe {
-            if bytes < self.numbers.placer.gate_bytes() {
+            if self.is_small(Opcode::COMPARE, bytes) {
                 return (self.kernels.compare)(first, second, bytes);
             }
             let start_ns = observe::now_ns();
@@ -324,7 +325,7 @@ impl Engine {
     pub unsafe fn crc32c_raw(&self, source: *const u8, bytes: usize, seed: u32) -> u32 {
         // SAFETY: `source` is readable for `bytes`, as the caller vouches.
         unsafe {
-            if bytes < self.numbers.placer.gate_bytes() {
+            if self.is_small(Opcode::CRC, bytes) {
                 return (self.kernels.crc32c)(source, bytes, seed);
             }
             let start_ns = observe::now_ns();
@@ -362,7 +363,7 @@ impl Engine {
     ) -> u32 {
         // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
         unsafe {
-            if bytes < self.numbers.placer.gate_bytes() {
+            if self.is_small(Opcode::COPY_CRC, bytes) {
                 return (self.kernels.copy_crc32c)(target, source, bytes, seed);
             }
             let choice = self.choose_for(Opcode::COPY_CRC, target, source, bytes, cache);
@@ -395,7 +396,7 @@ impl Engine {
         let (target, target2, source) = (target.as_mut_ptr(), target2.as_mut_ptr(), source.as_ptr());
         // SAFETY: all three slices have this length, and unique borrows overlap no other.
         unsafe {
-            if bytes < self.numbers.placer.gate_bytes() {
+            if self.is_small(Opcode::DUALCAST, bytes) {
                 return (self.kernels.dualcast)(target, target2, source, bytes);
             }
             let choice = self.choose_for(Opcode::DUALCAST, target, source, bytes, Cache::Auto);
@@ -410,6 +411,16 @@ impl Engine {
             }
             self.done(&choice, Opcode::DUALCAST, bytes, start_ns, Some((target, source)));
         }
+    }
+
+    /// Returns true if an operation is below the placement's gate, and counts it.
+    #[inline(always)]
+    fn is_small(&self, opcode: Opcode, bytes: usize) -> bool {
+        let small = bytes < self.numbers.placer.gate_bytes();
+        if small {
+            observe::count(opcode, bytes as u64);
+        }
+        small
     }
 
     unsafe fn choose_for(

@@ -12,6 +12,7 @@ mod enable;
 mod files;
 mod openssl_cnf;
 mod original;
+pub mod page;
 mod root;
 mod shape;
 mod status;

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift dropin status`: which processes have a drop-in, proven by their maps, and what it has done, by its own counters.
 //!
-//! - **Flow** subject ─▶ its processes ─▶ /proc/PID/maps: attached or not ─▶ /proc/PID/fd: a memfd named memlift:… is a page of
-//!   counters (docs/formats/dropin.md) ─▶ table or JSON
+//! - **Flow** subject ─▶ its processes ─▶ /proc/PID/maps: attached or not ─▶ its pages of counters ([`super::page`]) ─▶ table or
+//!   JSON
 //! - **Exit** 0 at least one process has one · 1 none has · 3 nothing runs, or nobody may look
-//! - **Rule** pages are read, not mapped, and believed in nothing but their numbers
 
 use std::fs;
-use std::io::Read;
 
-use memlift::ground::observe::dropin::{PAGE_BYTES, State, View};
 use memlift_cli::libraries::Dropin;
 use serde_json::{Value, json};
 
 use super::original;
+use super::page::{Page, pages};
 use super::subject::{self, Subject};
 use super::unit::Place;
 use crate::failure::Failure;
@@ -21,25 +19,6 @@ use crate::print;
 
 /// The auxiliary vector's entry that tells the loader to trust nothing of its caller (getauxval(3)).
 const AT_SECURE: u64 = 23;
-
-/// A row of a page: what, how often, bytes read, bytes written, refused.
-#[derive(Debug, Default)]
-struct Row {
-    name: String,
-    count: u64,
-    source_bytes: u64,
-    target_bytes: u64,
-    failures: u64,
-}
-
-/// The counters that a drop-in publishes.
-#[derive(Debug)]
-struct Page {
-    name: String,
-    state: &'static str,
-    reason: String,
-    rows: Vec<Row>,
-}
 
 #[derive(Debug)]
 struct Process {
@@ -151,55 +130,9 @@ fn uncounted(pid: u32) -> Option<&'static str> {
     }
 }
 
-fn pages(pid: u32) -> Vec<Page> {
-    let own = own_number(pid);
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| {
-            let target = fs::read_link(entry.path()).unwrap_or_default();
-            target.to_str().is_some_and(|name| name.starts_with("/memfd:memlift:"))
-        })
-        .filter_map(|entry| {
-            let mut bytes = Vec::new();
-            fs::File::open(entry.path()).ok()?.take(PAGE_BYTES as u64 + 1).read_to_end(&mut bytes).ok()?;
-            let view = View::parse(&bytes)?;
-            // A child has its parent's open files, but counts in a page of its own.
-            (view.pid() == own).then(|| Page::new(view))
-        })
-        .collect()
-}
-
-/// The number by which a process knows itself: in a container it is another one.
-fn own_number(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let inner = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
-    inner.unwrap_or(u64::from(pid))
-}
-
-impl Page {
-    fn new(view: View<'_>) -> Page {
-        let rows = view.rows().map(|(name, amount)| Row {
-            name: name.collect(),
-            count: amount.count,
-            source_bytes: amount.source_bytes,
-            target_bytes: amount.target_bytes,
-            failures: amount.failures,
-        });
-        let state = match view.state() {
-            State::Serving => "serving",
-            State::Aside => "aside",
-            State::Loaded => "loaded",
-        };
-        Page { name: view.name().collect(), state, reason: view.reason().collect(), rows: rows.collect() }
-    }
-}
-
 impl Process {
     fn json(&self) -> Value {
-        let row = |row: &Row| json!({ "name": row.name, "count": row.count, "source_bytes": row.source_bytes, "target_bytes": row.target_bytes, "failures": row.failures });
-        let page = |page: &Page| json!({ "name": page.name, "state": page.state, "reason": page.reason, "rows": page.rows.iter().map(row).collect::<Vec<_>>() });
-        json!({ "pid": self.pid, "attached": self.attached, "reason": self.reason, "counters": self.pages.iter().map(page).collect::<Vec<_>>() })
+        json!({ "pid": self.pid, "attached": self.attached, "reason": self.reason, "counters": self.pages })
     }
 }
 

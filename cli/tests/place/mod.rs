@@ -77,6 +77,11 @@ impl Place {
         folder
     }
 
+    /// A library that was built.
+    pub fn library(&self, name: &str) -> PathBuf {
+        library().join(name)
+    }
+
     pub fn memlift(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program());
         command.args(arguments).stdin(Stdio::null());

@@ -11,7 +11,10 @@
 mod budget;
 mod park;
 mod primitive;
-#[expect(unsafe_code, reason = "UMONITOR/UMWAIT and MONITORX/MWAITX have no intrinsics on stable Rust")]
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "UMONITOR/UMWAIT and MONITORX/MWAITX have no intrinsics on stable Rust")
+)]
 mod pause;
 mod waiter;
 

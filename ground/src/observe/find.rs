@@ -109,11 +109,16 @@ pub fn attach(pid: u32) -> Result<StatsView, ObserveError> {
 
 /// Every process whose stats this user may see, by pid.
 pub fn list() -> Vec<ProcessStats> {
+    views().iter().map(StatsView::process).collect()
+}
+
+/// The pages of all processes whose stats this user may see, by pid.
+pub fn views() -> Vec<StatsView> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let mut pids: Vec<u32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| attach(pid).ok()).map(|view| view.process()).collect()
+    pids.into_iter().filter_map(|pid| attach(pid).ok()).collect()
 }
 
 /// The fds of a process that look like a stats page.

@@ -2,7 +2,8 @@
 //! The bytes of the stats page. `docs/formats/stats.md` says the same for other languages.
 //!
 //! - **Layout** 0 [`Header`] 4096 · 4096 [`WaitingCounters`] 256 · 4352 [`Ring`] 64 + 256 × 64
-//!   20800 [`SessionCells`] 64 × 256 · 37184 [`Counters`] 8 × 64 × 384 · 233792 end
+//!   20800 [`Counters`] 8 × 64 × 384 · 217408 [`SchemaCells`] 8 × 3264 · 243520 [`RowCells`] 96 × 704
+//!   311104 [`StripeCells`] 33 × 7168 · 547648 end
 //!   Everything is a little-endian u64, also where fields are text: so every word can be an atomic.
 //! - **Order** `magic` is stored last, with Release: a page without it is still being made.
 //! - **Owner** the process named in `pid` writes; whoever may open its /proc/PID/fd reads.
@@ -19,7 +20,7 @@ pub(super) const NAME: &str = "memlift-stats";
 /// `MLSTATS1`, little endian.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MLSTATS1");
 /// Version of this layout.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// Rows of [`Counters`] by executor; those beyond [`Executor::ALL`] are reserved.
 pub(super) const EXECUTOR_ROWS: usize = 8;
 /// Slots by opcode; which opcode is where stands in the header.
@@ -32,10 +33,24 @@ pub(super) const NO_OPCODE: u8 = 0xff;
 pub const BUCKETS: usize = 40;
 /// Decisions that are kept.
 pub const DECISIONS: usize = 256;
-/// Sessions that are shown.
-pub const SESSIONS: usize = 64;
-/// Bytes of a session's name.
-pub const SESSION_NAME_BYTES: usize = 48;
+/// Sessions, pools, nodes and the like that are shown.
+pub const ROWS: usize = 96;
+/// Bytes of a row's name.
+pub const ROW_NAME_BYTES: usize = 48;
+/// Bytes of a row's role, and of a service's name.
+pub(super) const WORD_BYTES: usize = 16;
+/// Kinds of rows in one process.
+pub(super) const SCHEMAS: usize = 8;
+/// Counters of a row: a cache line of each stripe.
+pub const ROW_COUNTERS: usize = 8;
+/// Gauges of a row.
+pub const ROW_GAUGES: usize = 24;
+/// Fields of a schema: counters, gauges, and the latency that the histogram is of.
+pub(super) const FIELDS: usize = ROW_COUNTERS + ROW_GAUGES + 1;
+pub(super) const FIELD_NAME_BYTES: usize = 32;
+pub(super) const FIELD_HELP_BYTES: usize = 64;
+/// Stripes of counters: each but the last belongs to one thread, the last to all others.
+pub(super) const STRIPES: usize = 33;
 
 /// The executor of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -141,10 +156,12 @@ pub(super) struct Header {
     pub(super) opcode_slots: AtomicU64,
     pub(super) buckets: AtomicU64,
     pub(super) decision_slots: AtomicU64,
-    pub(super) session_rows: AtomicU64,
-    pub(super) sessions_refused: AtomicU64,
+    pub(super) rows: AtomicU64,
+    pub(super) rows_refused: AtomicU64,
     pub(super) decisions_dropped: AtomicU64,
-    pub(super) reserved: [AtomicU64; 3],
+    /// Stripes that a thread has or had, without the shared one: the others are not even pages yet.
+    pub(super) stripes: AtomicU64,
+    pub(super) reserved: [AtomicU64; 2],
     pub(super) isa: [AtomicU64; 2],
     pub(super) opcodes: [AtomicU64; OPCODE_SLOTS / 8],
     pub(super) reserved2: [AtomicU64; 6],
@@ -218,23 +235,52 @@ pub(super) struct Ring {
     pub(super) cells: [DecisionCell; DECISIONS],
 }
 
-/// One session. `state` is generation << 2 | state (0 free, 1 being written, 2 open).
+/// A field of a schema: its name as in an exposition, without the service, and what it says.
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct SessionCells {
+pub(super) struct FieldCells {
+    pub(super) name: [AtomicU64; FIELD_NAME_BYTES / 8],
+    pub(super) help: [AtomicU64; FIELD_HELP_BYTES / 8],
+}
+
+/// Meaning of a kind of rows. `state` is 0 free, 1 being written, 2 ready; a ready schema never changes.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct SchemaCells {
     pub(super) state: AtomicU64,
-    /// Role u32 (0 server, 1 client), peer pid u32 << 32.
-    pub(super) role_peer: AtomicU64,
-    pub(super) name: [AtomicU64; SESSION_NAME_BYTES / 8],
-    pub(super) calls: AtomicU64,
-    pub(super) replies: AtomicU64,
-    pub(super) errors: AtomicU64,
-    pub(super) bytes_in: AtomicU64,
-    pub(super) bytes_out: AtomicU64,
-    pub(super) outstanding: AtomicU64,
-    pub(super) pool_bytes: AtomicU64,
+    /// Address of the writer's schema, by which it knows it again. Nothing to a reader.
+    pub(super) key: AtomicU64,
+    pub(super) service: [AtomicU64; WORD_BYTES / 8],
+    pub(super) reserved: [AtomicU64; 8],
+    /// Counters, gauges, latency. A field without a name is not used.
+    pub(super) fields: [FieldCells; FIELDS],
+}
+
+/// One row. `state` is generation << 2 | state (0 free, 1 being written, 2 open). Its counters lie in the stripes.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct RowCells {
+    pub(super) state: AtomicU64,
+    pub(super) schema: AtomicU64,
+    pub(super) peer_pid: AtomicU64,
     pub(super) opened_unix_ns: AtomicU64,
-    pub(super) reserved: [AtomicU64; 16],
+    pub(super) role: [AtomicU64; WORD_BYTES / 8],
+    pub(super) name: [AtomicU64; ROW_NAME_BYTES / 8],
+    pub(super) reserved: [AtomicU64; 4],
+    pub(super) gauges: [AtomicU64; ROW_GAUGES],
+    pub(super) histogram: [AtomicU64; BUCKETS],
+    pub(super) total_ns: AtomicU64,
+    pub(super) reserved2: [AtomicU64; 7],
+}
+
+/// Counters that one thread adds to without a locked instruction.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct StripeCells {
+    /// Operations that are not timed, by opcode slot: how many, and bytes.
+    pub(super) small: [[AtomicU64; 2]; OPCODE_SLOTS],
+    /// Counters of rows.
+    pub(super) rows: [[AtomicU64; ROW_COUNTERS]; ROWS],
 }
 
 /// Counters of one opcode on one executor.
@@ -256,8 +302,10 @@ pub(super) struct StatsPage {
     pub(super) header: Header,
     pub(super) waiting: WaitingCounters,
     pub(super) decisions: Ring,
-    pub(super) sessions: [SessionCells; SESSIONS],
     pub(super) counters: [[Counters; OPCODE_SLOTS]; EXECUTOR_ROWS],
+    pub(super) schemas: [SchemaCells; SCHEMAS],
+    pub(super) rows: [RowCells; ROWS],
+    pub(super) stripes: [StripeCells; STRIPES],
 }
 
 const _: () = {
@@ -266,8 +314,9 @@ const _: () = {
     assert!(offset_of!(Header, pid) == 24);
     assert!(offset_of!(Header, start_unix_ns) == 32);
     assert!(offset_of!(Header, executor_rows) == 48);
-    assert!(offset_of!(Header, sessions_refused) == 88);
+    assert!(offset_of!(Header, rows_refused) == 88);
     assert!(offset_of!(Header, decisions_dropped) == 96);
+    assert!(offset_of!(Header, stripes) == 104);
     assert!(offset_of!(Header, isa) == 128);
     assert!(offset_of!(Header, opcodes) == 144);
     assert!(offset_of!(Header, command) == 256);
@@ -275,17 +324,26 @@ const _: () = {
     assert!(offset_of!(WaitingCounters, spin_budget_ns) == 72);
     assert!(size_of::<DecisionCell>() == 64);
     assert!(size_of::<Ring>() == 64 + DECISIONS * 64);
-    assert!(size_of::<SessionCells>() == 256);
-    assert!(offset_of!(SessionCells, name) == 16);
-    assert!(offset_of!(SessionCells, calls) == 64);
-    assert!(offset_of!(SessionCells, opened_unix_ns) == 120);
+    assert!(size_of::<SchemaCells>() == 3264);
+    assert!(offset_of!(SchemaCells, fields) == 96);
+    assert!(size_of::<RowCells>() == 704);
+    assert!(offset_of!(RowCells, role) == 32);
+    assert!(offset_of!(RowCells, name) == 48);
+    assert!(offset_of!(RowCells, gauges) == 128);
+    assert!(offset_of!(RowCells, histogram) == 320);
+    assert!(offset_of!(RowCells, total_ns) == 640);
+    assert!(size_of::<StripeCells>() == 7168);
+    assert!(offset_of!(StripeCells, rows) == 1024);
     assert!(size_of::<Counters>() == 384);
     assert!(offset_of!(Counters, histogram) == 32);
     assert!(offset_of!(StatsPage, waiting) == 4096);
     assert!(offset_of!(StatsPage, decisions) == 4352);
-    assert!(offset_of!(StatsPage, sessions) == 20800);
-    assert!(offset_of!(StatsPage, counters) == 37184);
-    assert!(size_of::<StatsPage>() == 233_792);
+    assert!(offset_of!(StatsPage, counters) == 20800);
+    assert!(offset_of!(StatsPage, schemas) == 217_408);
+    assert!(offset_of!(StatsPage, rows) == 243_520);
+    assert!(offset_of!(StatsPage, stripes) == 311_104);
+    assert!(offset_of!(StatsPage, stripes) % 64 == 0);
+    assert!(size_of::<StatsPage>() == 547_648);
 };
 
 // SAFETY: `repr(C)`, and every field down to the reserved ones is an AtomicU64.

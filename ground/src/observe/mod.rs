@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of this process, readable by others: one stats page per process, and the tap.
 //!
-//! - **Flow** engine and services ──[`record`], [`decide`], [`waiting`], [`session`]──▶ page (a sealed memfd)
+//! - **Flow** engine and services ──[`record`], [`count`], [`decide`], [`waiting`], [`Row`]──▶ page (a sealed memfd)
 //!   `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
 //! - **Layout** see [`layout`] and `docs/formats/stats.md`
-//! - **Order** counters are relaxed: each is right, two may disagree for a moment. Decisions and session rows are
+//! - **Order** counters are relaxed: each is right, two may disagree for a moment. Decisions and rows are
 //!   never torn.
 //! - **Owner** the page appears at the first record, never at load, and goes with the process. A forked child
 //!   makes its own at its first record.
-//! - **Not here** small operations: calls below the placement's gate are not counted. No socket, no thread,
-//!   no file.
+//! - **Rule** operations below the placement's gate are counted, not timed: by a load and a store into the thread's own stripe
+//! - **Not here** a socket, a thread, a file
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,8 @@ mod layout;
 mod page;
 mod seqlock;
 mod decisions;
-mod sessions;
+mod rows;
+mod stripes;
 mod tap;
 #[expect(unsafe_code, reason = "calls a function that memlift record has loaded")]
 mod recorder;
@@ -29,15 +30,19 @@ mod read;
 mod stats;
 
 pub use decisions::{CacheState, DecisionRecord};
-pub use find::{ObserveError, attach, list};
-pub use layout::{BUCKETS, DECISIONS, Executor, SESSION_NAME_BYTES, SESSIONS, WaitingCounters, bucket_of};
+pub use find::{ObserveError, attach, list, views};
+pub use layout::{
+    BUCKETS, DECISIONS, Executor, ROW_COUNTERS, ROW_GAUGES, ROW_NAME_BYTES, ROWS, WaitingCounters, bucket_of,
+};
 /// The page of counters of a drop-in, which knows the kernels only; `memlift dropin status` reads it.
 pub use memlift_kernels::counters as dropin;
 pub use page::now_ns;
 pub use read::StatsView;
 pub use recorder::{Work, work, work_begins};
-pub use sessions::{Role, SessionRow};
-pub use stats::{Decision, OperationStats, ProcessStats, SessionStats, Snapshot, WaitingStats};
+pub use rows::{Field, Row, Schema};
+pub use stats::{
+    Decision, OperationStats, ProcessStats, RowLatency, RowStats, RowValue, Snapshot, WaitingStats,
+};
 pub use tap::{Tap, set_tap, tap, tapped};
 
 /// Makes the stats page now, if there is none yet. False: this process has no page, and records go nowhere.
@@ -75,7 +80,8 @@ pub fn waiting() -> &'static WaitingCounters {
     page::installed().map_or(&NOWHERE, |installed| &installed.page().waiting)
 }
 
-/// Opens a line for a session. It is freed when the row is dropped.
-pub fn session(name: &str, role: Role, peer_pid: u32) -> SessionRow {
-    SessionRow::open(name, role, peer_pid)
+/// Counts one operation of `bytes` that is too small to be timed, done by the caller through the cache.
+#[inline]
+pub fn count(opcode: Opcode, bytes: u64) {
+    stripes::add_small(layout::slot_of(opcode), bytes);
 }

@@ -17,7 +17,7 @@ use rustix::fs::fstat;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::layout::{
-    BUCKETS, DECISIONS, EXECUTOR_ROWS, Header, MAGIC, NAME, OPCODE_SLOTS, OPCODE_TABLE, SESSIONS, StatsPage,
+    BUCKETS, DECISIONS, EXECUTOR_ROWS, Header, MAGIC, NAME, OPCODE_SLOTS, OPCODE_TABLE, ROWS, StatsPage,
     VERSION, store_text,
 };
 use crate::region::{ForkMark, HugePages, Region, RegionError, RegionOffset, RegionOptions, own_pid};
@@ -57,6 +57,11 @@ impl Installed {
         self.mark.is_own()
     }
 
+    /// A word that is zero in a forked child; None: the kernel cannot wipe pages there.
+    pub(super) fn wiped_mark(&self) -> Option<&AtomicU64> {
+        self.mark.wiped_word()
+    }
+
     /// In a child: gives up the fd of the parent's page, so that readers of the child's fds do not see it.
     fn disown(&self) {
         let Some(fd) = self.region.as_fd() else { return };
@@ -84,7 +89,7 @@ fn fill(header: &Header) {
     set(&header.opcode_slots, OPCODE_SLOTS as u64);
     set(&header.buckets, BUCKETS as u64);
     set(&header.decision_slots, DECISIONS as u64);
-    set(&header.session_rows, SESSIONS as u64);
+    set(&header.rows, ROWS as u64);
     store_text(&header.isa, memlift_kernels::active().isa.name().as_bytes());
     store_text(&header.opcodes, &OPCODE_TABLE);
     let command = std::fs::read("/proc/self/cmdline").unwrap_or_default();

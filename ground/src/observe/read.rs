@@ -18,11 +18,14 @@ use memlift_spec::Opcode;
 
 use super::decisions::{self, DecisionRecord, Words};
 use super::layout::{
-    BUCKETS, Counters, DECISIONS, DecisionCell, Executor, Header, MAGIC, NO_OPCODE, OPCODE_SLOTS, OTHER_SLOT,
-    Ring, SESSION_NAME_BYTES, SESSIONS, SessionCells, StatsPage, VERSION, WaitingCounters,
+    BUCKETS, Counters, DECISIONS, DecisionCell, Executor, FIELD_HELP_BYTES, FIELD_NAME_BYTES, FIELDS,
+    FieldCells, Header, MAGIC, NO_OPCODE, OPCODE_SLOTS, OTHER_SLOT, ROW_COUNTERS, ROW_NAME_BYTES, ROWS, Ring,
+    RowCells, SCHEMAS, STRIPES, SchemaCells, StatsPage, StripeCells, VERSION, WORD_BYTES, WaitingCounters,
 };
-use super::sessions::{OPEN, STATE_MASK};
-use super::stats::{Decision, OperationStats, ProcessStats, SessionStats, Snapshot, WaitingStats};
+use super::rows::{OPEN, STATE_MASK};
+use super::stats::{
+    Decision, OperationStats, ProcessStats, RowLatency, RowStats, RowValue, Snapshot, WaitingStats,
+};
 use crate::region::{Access, Region};
 
 const PAGE_BYTES: usize = size_of::<StatsPage>();
@@ -163,8 +166,8 @@ impl StatsView {
             start_monotonic_ns: self.load(offset_of!(Header, start_monotonic_ns)),
             operations: sum(|row| row.operations),
             bytes: sum(|row| row.bytes),
-            sessions: self.sessions().len() as u32,
-            sessions_refused: self.load(offset_of!(Header, sessions_refused)),
+            rows: (0..ROWS).filter(|index| self.row_state(*index) & STATE_MASK == OPEN).count() as u32,
+            rows_refused: self.load(offset_of!(Header, rows_refused)),
             decisions: self.load(offset_of!(StatsPage, decisions) + offset_of!(Ring, head)),
             decisions_dropped: self.load(offset_of!(Header, decisions_dropped)),
         }
@@ -180,7 +183,12 @@ impl StatsView {
             for (slot, &opcode) in opcodes.iter().enumerate() {
                 let cell = offset_of!(StatsPage, counters)
                     + (executor as usize * OPCODE_SLOTS + slot) * size_of::<Counters>();
-                let operations = self.load(cell + offset_of!(Counters, operations));
+                let small = |word| {
+                    let place = offset_of!(StripeCells, small) + (slot * 2 + word) * 8;
+                    if executor == Executor::InlineTemporal { self.striped(place) } else { 0 }
+                };
+                let untimed = small(0);
+                let operations = self.load(cell + offset_of!(Counters, operations)).wrapping_add(untimed);
                 if operations == 0 || (opcode == NO_OPCODE && slot != OTHER_SLOT) {
                     continue;
                 }
@@ -191,7 +199,8 @@ impl StatsView {
                     executor: executor.name().to_owned(),
                     opcode: if slot == OTHER_SLOT { "other".to_owned() } else { opcode_name(Opcode(opcode)) },
                     operations,
-                    bytes: self.load(cell + offset_of!(Counters, bytes)),
+                    untimed,
+                    bytes: self.load(cell + offset_of!(Counters, bytes)).wrapping_add(small(1)),
                     failures: self.load(cell + offset_of!(Counters, failures)),
                     total_ns: self.load(cell + offset_of!(Counters, total_ns)),
                     histogram,
@@ -218,34 +227,78 @@ impl StatsView {
         }
     }
 
-    /// The ipc sessions that are open now.
-    pub fn sessions(&self) -> Vec<SessionStats> {
-        (0..SESSIONS).filter_map(|index| self.session(index)).collect()
+    /// The sum over all stripes of the word at `place`.
+    fn striped(&self, place: usize) -> u64 {
+        let stripe = |index| offset_of!(StatsPage, stripes) + index * size_of::<StripeCells>();
+        let claimed = self.load(offset_of!(Header, stripes)).min(STRIPES as u64 - 1) as usize;
+        let used = (0..claimed).chain([STRIPES - 1]);
+        used.map(|index| self.load(stripe(index) + place)).fold(0, u64::wrapping_add)
     }
 
-    fn session(&self, index: usize) -> Option<SessionStats> {
-        let row = offset_of!(StatsPage, sessions) + index * size_of::<SessionCells>();
+    /// Sessions, pools, nodes that are open now.
+    pub fn rows(&self) -> Vec<RowStats> {
+        let schemas: Vec<Option<Schema>> = (0..SCHEMAS).map(|index| self.schema(index)).collect();
+        (0..ROWS).filter_map(|index| self.row(index, &schemas)).collect()
+    }
+
+    fn schema(&self, index: usize) -> Option<Schema> {
+        let cells = offset_of!(StatsPage, schemas) + index * size_of::<SchemaCells>();
+        if self.word(cells + offset_of!(SchemaCells, state), Ordering::Acquire) != OPEN {
+            return None;
+        }
+        let fields = (0..FIELDS)
+            .map(|field| {
+                let cells = cells + offset_of!(SchemaCells, fields) + field * size_of::<FieldCells>();
+                let name = self.text(cells + offset_of!(FieldCells, name), FIELD_NAME_BYTES);
+                let help = self.text(cells + offset_of!(FieldCells, help), FIELD_HELP_BYTES);
+                is_word(&name).then_some((name, help))
+            })
+            .collect();
+        let service = self.text(cells + offset_of!(SchemaCells, service), WORD_BYTES);
+        is_word(&service).then_some(Schema { service, fields })
+    }
+
+    fn row_state(&self, index: usize) -> u64 {
+        let row = offset_of!(StatsPage, rows) + index * size_of::<RowCells>();
+        self.word(row + offset_of!(RowCells, state), Ordering::Acquire)
+    }
+
+    fn row(&self, index: usize, schemas: &[Option<Schema>]) -> Option<RowStats> {
+        let row = offset_of!(StatsPage, rows) + index * size_of::<RowCells>();
         let load = |offset: usize| self.load(row + offset);
-        let state = self.word(row + offset_of!(SessionCells, state), Ordering::Acquire);
+        let state = self.row_state(index);
         if state & STATE_MASK != OPEN {
             return None;
         }
-        let role_peer = load(offset_of!(SessionCells, role_peer));
-        let stats = SessionStats {
-            name: self.text(row + offset_of!(SessionCells, name), SESSION_NAME_BYTES),
-            role: if role_peer as u32 == 0 { "server" } else { "client" }.to_owned(),
-            peer_pid: (role_peer >> 32) as u32,
-            opened_unix_ns: load(offset_of!(SessionCells, opened_unix_ns)),
-            calls: load(offset_of!(SessionCells, calls)),
-            replies: load(offset_of!(SessionCells, replies)),
-            errors: load(offset_of!(SessionCells, errors)),
-            bytes_in: load(offset_of!(SessionCells, bytes_in)),
-            bytes_out: load(offset_of!(SessionCells, bytes_out)),
-            outstanding: load(offset_of!(SessionCells, outstanding)),
-            pool_bytes: load(offset_of!(SessionCells, pool_bytes)),
+        let schema = schemas.get(usize::try_from(load(offset_of!(RowCells, schema))).ok()?)?.as_ref()?;
+        let value = |field: usize| match field.checked_sub(ROW_COUNTERS) {
+            None => self.striped(offset_of!(StripeCells, rows) + (index * ROW_COUNTERS + field) * 8),
+            Some(gauge) => load(offset_of!(RowCells, gauges) + gauge * 8),
+        };
+        let (numbers, latency) = schema.fields.split_at(FIELDS - 1);
+        let values = numbers.iter().enumerate().filter_map(|(field, named)| {
+            let (name, help) = named.clone()?;
+            Some(RowValue { name, help, value: value(field) })
+        });
+        let histogram = || (0..BUCKETS).map(|bucket| load(offset_of!(RowCells, histogram) + bucket * 8));
+        let latency = latency[0].clone().map(|(name, help)| RowLatency {
+            name,
+            help,
+            histogram: histogram().collect(),
+            total_ns: load(offset_of!(RowCells, total_ns)),
+        });
+        let stats = RowStats {
+            service: schema.service.clone(),
+            role: self.text(row + offset_of!(RowCells, role), WORD_BYTES),
+            name: self.text(row + offset_of!(RowCells, name), ROW_NAME_BYTES),
+            peer_pid: load(offset_of!(RowCells, peer_pid)) as u32,
+            opened_unix_ns: load(offset_of!(RowCells, opened_unix_ns)),
+            id: (index as u32, state >> 2),
+            values: values.collect(),
+            latency,
         };
         std::sync::atomic::fence(Ordering::Acquire);
-        (load(offset_of!(SessionCells, state)) == state).then_some(stats)
+        (self.row_state(index) == state).then_some(stats)
     }
 
     /// The last decisions, oldest first. Those being written at this moment are left out.
@@ -279,10 +332,22 @@ impl StatsView {
             process: self.process(),
             operations: self.operations(),
             waiting: self.waiting(),
-            sessions: self.sessions(),
+            rows: self.rows(),
             decisions: self.decisions(),
         }
     }
+}
+
+/// Meaning of a kind of rows: its service, and name and help of each field that is used.
+struct Schema {
+    service: String,
+    fields: Vec<Option<(String, String)>>,
+}
+
+/// Returns true if a text can be part of a metric's name.
+fn is_word(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_')
 }
 
 fn plain_decision((number, record): (u64, DecisionRecord)) -> Decision {

@@ -22,10 +22,10 @@ pub struct ProcessStats {
     pub operations: u64,
     /// Bytes of all executors.
     pub bytes: u64,
-    /// Sessions open now.
-    pub sessions: u32,
-    /// Sessions that found no row.
-    pub sessions_refused: u64,
+    /// Rows open now: sessions, pools, nodes.
+    pub rows: u32,
+    /// Those that found no row.
+    pub rows_refused: u64,
     /// Decisions that were made.
     pub decisions: u64,
     /// Decisions that could not be written, because their cell was taken.
@@ -39,8 +39,10 @@ pub struct OperationStats {
     pub executor: String,
     /// Name of the opcode.
     pub opcode: String,
-    /// How many, failures included.
+    /// How many, failures and those that were not timed included.
     pub operations: u64,
+    /// Those among them that were too small to be timed: the histogram is without them.
+    pub untimed: u64,
     /// Bytes worked on.
     pub bytes: u64,
     /// Those that ended in an error.
@@ -72,7 +74,7 @@ impl OperationStats {
 
     /// The mean latency, nanoseconds; 0 when nothing was counted.
     pub fn mean_ns(&self) -> u64 {
-        self.total_ns.checked_div(self.operations).unwrap_or(0)
+        self.total_ns.checked_div(self.operations.saturating_sub(self.untimed)).unwrap_or(0)
     }
 }
 
@@ -120,31 +122,56 @@ pub struct Decision {
     pub reason: u16,
 }
 
-/// One ipc session.
+/// A number of a row.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct SessionStats {
-    /// Name of the server, cut to 48 bytes.
+pub struct RowValue {
+    /// Its name, without the service; one that ends in `_total` only grows.
     pub name: String,
-    /// `server` or `client`.
+    /// Its meaning, a sentence.
+    pub help: String,
+    /// The number itself, in the unit of its name.
+    pub value: u64,
+}
+
+/// How long something took that a row counts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RowLatency {
+    /// Its name, without the service.
+    pub name: String,
+    /// Its meaning, a sentence.
+    pub help: String,
+    /// How often it took 2^i to 2^(i+1) − 1 nanoseconds; the last bucket is open-ended.
+    pub histogram: Vec<u64>,
+    /// Nanoseconds of all together.
+    pub total_ns: u64,
+}
+
+/// A session, a pool, a node: what a service does under one name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RowStats {
+    /// Name of the service.
+    pub service: String,
+    /// Its kind: `server`, `client`, `pool`, `node`.
     pub role: String,
-    /// The process at the other end, as that process sees itself.
+    /// Its name, cut to 48 bytes.
+    pub name: String,
+    /// The process at the other end, as that process sees itself; 0: there is none.
     pub peer_pid: u32,
     /// When it was opened, nanoseconds since 1970.
     pub opened_unix_ns: u64,
-    /// Calls made or received.
-    pub calls: u64,
-    /// Calls that were answered.
-    pub replies: u64,
-    /// Calls that ended in an error.
-    pub errors: u64,
-    /// Payload that came in, bytes.
-    pub bytes_in: u64,
-    /// Payload that went out, bytes.
-    pub bytes_out: u64,
-    /// Calls under way.
-    pub outstanding: u64,
-    /// Bytes of its pools.
-    pub pool_bytes: u64,
+    /// Its place in the page, and how often that was used before: tells it from every other row of the process.
+    pub id: (u32, u64),
+    /// Its counters and gauges.
+    pub values: Vec<RowValue>,
+    /// How long what it does took.
+    pub latency: Option<RowLatency>,
+}
+
+impl RowStats {
+    /// The value of a field; 0: there is none of that name.
+    pub fn get(&self, name: &str) -> u64 {
+        self.values.iter().find(|value| value.name == name).map_or(0, |value| value.value)
+    }
 }
 
 /// Everything in a page.
@@ -156,8 +183,8 @@ pub struct Snapshot {
     pub operations: Vec<OperationStats>,
     /// Counters of waiting.
     pub waiting: WaitingStats,
-    /// Sessions open now.
-    pub sessions: Vec<SessionStats>,
+    /// Sessions, pools, nodes that are open now.
+    pub rows: Vec<RowStats>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Decision>,
 }

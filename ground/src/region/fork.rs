@@ -46,6 +46,11 @@ impl ForkMark {
         pid != 0 && (self.mapping.is_some() || pid == own_pid())
     }
 
+    /// The word that is not zero in the process that claimed it and zero in its children; None: before Linux 4.14.
+    pub(crate) fn wiped_word(&self) -> Option<&AtomicU64> {
+        self.mapping.is_some().then(|| self.word())
+    }
+
     /// Marks this process.
     pub(crate) fn claim(&self) {
         self.word().store(own_pid(), Ordering::Release);

@@ -39,6 +39,7 @@ pub(super) enum Store {
 }
 
 /// Routines for hashing; [`Pairs`](Routines::Pairs) and [`Fours`](Routines::Fours) also cipher in the same pass.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other CPUs have no such routines"))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Routines {
     /// [`field`].

@@ -39,6 +39,7 @@ pub struct Written {
 pub struct Direct {
     table: Box<[u16; SLOTS]>,
     /// True if the CPU has AVX2 and may use it.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "asked on x86-64 only"))]
     fast: bool,
 }
 

@@ -37,6 +37,7 @@ pub struct Found {
 pub struct Matcher {
     table: Table,
     /// True if the CPU has AVX2 and may use it.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "asked on x86-64 only"))]
     fast: bool,
 }
 

@@ -22,7 +22,10 @@
 
 #[expect(unsafe_code, reason = "stores whole words into memory that is not initialized")]
 mod bits;
-#[expect(unsafe_code, reason = "calls code for CPUs that have BMI2, after asking")]
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "calls code for CPUs that have BMI2, after asking")
+)]
 mod block;
 #[expect(unsafe_code, reason = "works in memory that its owner brings")]
 mod chain;

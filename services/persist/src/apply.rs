@@ -88,7 +88,9 @@ impl Store {
             std::thread::yield_now(); // somebody is between his sequence and his fence
             return Ok(());
         }
-        self.settle(applier, &before).map_err(|error| self.stop(error))
+        self.settle(applier, &before).map_err(|error| self.stop(error))?;
+        self.show_sizes();
+        Ok(())
     }
 
     /// Applies everything that has a sequence by now; waits for commits between taking their sequence and their fence.

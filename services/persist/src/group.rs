@@ -21,6 +21,7 @@ use crate::lane::Lane;
 use crate::medium::Counters;
 use crate::options::Durability;
 use crate::store::{Store, lock};
+use memlift_ground::observe::now_ns;
 
 /// The lane that commits share.
 #[derive(Debug)]
@@ -168,6 +169,7 @@ impl Store {
         (state.wanted, state.joined) = (state.joined, 0);
         drop(state);
         let mut counters = Counters::default();
+        let began_ns = now_ns();
         let written =
             self.write_shared(from, to, &mut counters).and_then(|()| self.medium.harden_log(&mut counters));
         let mut state = lock(&shared.state);
@@ -191,6 +193,9 @@ impl Store {
             shared.done[((group + 1) % 2) as usize].notify_one();
         }
         result?;
+        if self.row.synced(to - from, began_ns) {
+            self.show_sizes();
+        }
         self.relieve(shared.lane.tail() - shared.lane.head(), shared.lane.capacity)
     }
 

@@ -56,6 +56,7 @@ mod checksums;
 mod closing;
 mod commit;
 mod compact;
+mod pool_row;
 pub mod convert;
 pub mod dump;
 mod error;

@@ -427,5 +427,6 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     };
     let store = Store::new(parts)?;
     store.running()?;
+    store.show_sizes();
     Ok((store, recovered))
 }

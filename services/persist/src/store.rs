@@ -24,6 +24,7 @@ use crate::lane::Lane;
 use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
 use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
+use crate::pool_row::PoolRow;
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
@@ -74,6 +75,8 @@ pub(crate) struct Store {
     pub catalog: Mutex<Catalog>,
     /// Makes buffered transactions durable in time.
     pub flusher: Flusher,
+    /// The line that others see of it.
+    pub row: PoolRow,
     stopped: AtomicBool,
     reason: OnceLock<String>,
 }
@@ -148,6 +151,7 @@ impl Store {
             bodies: Mutex::new(()),
             catalog: Mutex::new(catalog),
             flusher: Flusher::default(),
+            row: PoolRow::open(&medium, options.read_only),
             stopped: AtomicBool::new(false),
             reason: OnceLock::new(),
             header: Mutex::new(header),
@@ -178,6 +182,7 @@ impl Store {
             other => other.to_string(),
         };
         let _ = self.reason.set(reason);
+        self.row.stopped();
         self.stopped.store(true, Ordering::Release);
         self.stopped_error()
     }
@@ -200,6 +205,16 @@ impl Store {
         let next = self.sequence.load(Ordering::Relaxed) + 1;
         self.sequence.store(next, Ordering::Release);
         next
+    }
+
+    /// Stores what the pool's row says of its sizes.
+    pub fn show_sizes(&self) {
+        let waits = |head: u64, tail: u64| tail.saturating_sub(head);
+        let lanes = self.lanes.iter().map(|lane| waits(lane.head(), lane.tail()));
+        let shared = &self.shared.lane;
+        let waiting = lanes.sum::<u64>() + waits(shared.head(), shared.tail());
+        let free = self.free_slabs.try_lock().ok().map(|free| free.free() * SLAB_BYTES);
+        self.row.store_sizes(self.image.len(), free, waiting);
     }
 
     /// Sum over lanes and applier.
@@ -297,6 +312,8 @@ impl Store {
         {
             free.withhold(first, count);
         }
+        drop(free);
+        self.show_sizes();
         Ok(())
     }
 }

@@ -90,6 +90,7 @@ impl Pool {
             let slab = store.scrubbed.fetch_add(1, Ordering::Relaxed) % (store.image.len() / SLAB_BYTES);
             store.scrub(slab, &mut damaged)?;
         }
+        store.row.damaged(damaged.len() as u64);
         store.running()?;
         Ok(damaged)
     }
@@ -165,6 +166,9 @@ impl Store {
                 verified.set(slab);
             }
         }
-        odd.map_or(Ok(()), |page| Err(damaged(page)))
+        odd.map_or(Ok(()), |page| {
+            self.row.damaged(1);
+            Err(damaged(page))
+        })
     }
 }

@@ -163,7 +163,8 @@ impl Transform {
             let start_ns = now_ns();
             let decision = self.adapt.decide(self.engine, &message, start_ns);
             let run = Run { engine: self.engine, scratch: &self.scratch, options, decision };
-            let outcome = run.run(&plan, Place { source, bytes, target, capacity })?;
+            let outcome = run.run(&plan, Place { source, bytes, target, capacity });
+            let outcome = outcome.inspect_err(|_| self.adapt.refused(&message, start_ns, now_ns()))?;
             self.adapt.learn(&message, &decision, start_ns, now_ns());
             Ok(outcome)
         }
@@ -196,6 +197,7 @@ impl Transform {
                 // SAFETY: these bytes of the target were written.
                 unsafe { (self.engine.kernels().fill)(place.2, 0, written) };
             }
+            self.adapt.refused(&message, start_ns, now_ns());
             return Err(error);
         }
         let outcome = transfer.finish()?;

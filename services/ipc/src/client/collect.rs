@@ -106,7 +106,10 @@ impl Inner {
         if !self.socket.is_ours() {
             return;
         }
-        let _ = self.broken.set(why);
+        let died = matches!(why, Broken::Died);
+        if self.broken.set(why).is_ok() && died {
+            self.row.peer_died();
+        }
         let broken = self.broken.get().expect("set above or before");
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         let ended = self.jobs.with(|jobs| jobs.end(broken));
@@ -360,7 +363,7 @@ impl Inner {
                 if failed {
                     self.row.error()
                 } else {
-                    self.row.reply(payload.bytes(), false)
+                    self.row.reply(payload.bytes())
                 }
                 if let Some(measured) = measured.filter(|_| !failed) {
                     self.learn(&measured, message);

@@ -42,13 +42,13 @@ use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
 use crate::rank::{Lock, Rank, holds_none};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use crate::row::SessionRow;
 use answer::Responses;
 use collect::{Broken, Collector};
 use decide::Decisions;
 use jobs::Jobs;
 use memlift_ground::complete::{WaitPolicy, Waiter, WaiterStats};
 use memlift_ground::config::Config;
-use memlift_ground::observe;
 use memlift_ground::region::{Region, RegionError, RegionOffset, RegionOptions};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -146,7 +146,7 @@ pub(crate) struct Inner {
     has_janitor: AtomicBool,
     /// True once an event loop collects the answers.
     watched: AtomicBool,
-    row: observe::SessionRow,
+    row: SessionRow,
 }
 
 /// Counters and pool sizes of a session.
@@ -256,7 +256,7 @@ impl Client {
         let mut pool = Pool::new(options.pool_bytes_max.max(request.bytes()));
         let added = pool.add(Arc::new(request));
         debug_assert!(added.is_none());
-        let row = observe::session(&address.to_string(), observe::Role::Client, welcome.pid);
+        let row = SessionRow::client(&address.to_string(), welcome.pid);
         row.set_pool_bytes(pool.total() + response.bytes());
         let producer = Producer::new(Arc::clone(&control), REQUESTS)?;
         let consumer = Consumer::new(Arc::clone(&control), RESPONSES)?;

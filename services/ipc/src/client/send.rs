@@ -248,7 +248,7 @@ impl Inner {
             drop(self.jobs.with(|jobs| jobs.forget(id)));
             return Err(error);
         }
-        self.row.call(bytes, true);
+        self.row.call(bytes);
         let expect = match options.defer {
             true => due.map_or(Expect::Unknown, Expect::At),
             false => Expect::Soon,

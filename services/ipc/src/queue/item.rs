@@ -69,7 +69,7 @@ impl Reserved {
         let own = self.queue.0.own()?;
         self.queue.0.locked(own, |table| table.publish(self.place.slot))?;
         self.published = true;
-        self.queue.published();
+        self.queue.published(own, self.place.bytes);
         Ok(())
     }
 

@@ -27,6 +27,7 @@ mod tests;
 use crate::error::Error;
 use crate::fork;
 use crate::payload::Outgoing;
+use crate::row::QueueRow;
 use bell::Bell;
 use item::{Block, Held};
 pub use item::{Item, Reserved};
@@ -97,6 +98,7 @@ struct Shared {
 /// A process's membership, its lock and its waiters.
 struct Own {
     member: Member,
+    row: QueueRow,
     turn: Mutex<()>,
     getter: Mutex<Waiter>,
     putter: Mutex<Waiter>,
@@ -165,6 +167,7 @@ impl Shared {
         let wait = WaitPolicy::AUTO;
         Ok(place.get_or_init(|| Own {
             member,
+            row: QueueRow::open(),
             turn: Mutex::new(()),
             getter: Mutex::new(Waiter::new(wait)),
             putter: Mutex::new(Waiter::new(wait)),
@@ -483,7 +486,7 @@ impl Queue {
             })?;
             match done {
                 Some(true) => {
-                    self.published();
+                    self.published(own, item.len() as u64);
                     return Ok(true);
                 }
                 Some(false) => {}
@@ -500,7 +503,9 @@ impl Queue {
     /// Longest item that travels in the slot itself, bytes.
     pub const INLINE_BYTES: u64 = INLINE_BYTES;
 
-    fn published(&self) {
+    /// An item of `bytes` can be taken.
+    fn published(&self, own: &Own, bytes: u64) {
+        own.row.put(bytes);
         let head = self.0.head();
         advance(&head.items, &head.items_sleepers, 1);
     }
@@ -536,6 +541,7 @@ impl Queue {
                 })?;
                 let Some(taken) = taken else { return Ok(None) };
                 if let Some((place, label, inline)) = taken {
+                    own.row.got(place.bytes);
                     if self.0.limits.items_max != 0 || inline.is_some() {
                         advance(&head.room, &head.room_sleepers, 1);
                     }

@@ -275,7 +275,7 @@ impl Dispatcher {
         }
         let (payload, views) = view(session, message)?;
         reach(Step::CallViewed);
-        session.row.call(message.bytes, false);
+        session.row.call(message.bytes);
         let bytes_max = options.message_bytes_max;
         let responder = Responder::new(Arc::clone(session), message, Arc::clone(&views), bytes_max);
         let bytes = message.bytes.max(message.payload_bytes(payload.shape()));

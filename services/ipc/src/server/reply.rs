@@ -211,7 +211,7 @@ impl Responder {
     /// Sends a staged reply. Drop the request before, unless you mean to keep viewing it.
     pub fn commit(mut self, staged: Staged) {
         let Staged { stage, crc, packed } = staged;
-        self.session.row.reply(stage.bytes(), true);
+        self.session.row.reply(stage.bytes());
         let mut message = Message::new(Kind::Reply, self.job);
         if let Some(crc) = crc {
             message.flags = FLAG_CRC;

@@ -24,9 +24,9 @@ use crate::payload::Outgoing;
 use crate::pool::{NoSuchSegment, Pool, Slot};
 use crate::rank::{Guard, Lock, Rank, holds_none};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use crate::row::SessionRow;
 use crate::transfer::Transfer;
 use memlift_ground::complete::{ParkWord, ring};
-use memlift_ground::observe;
 use memlift_ground::region::{Access, Region, RegionOffset, RegionOptions};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ pub(crate) struct Session {
     dead: AtomicBool,
     pub(super) unanswered: AtomicU32,
     pool_bytes_max: u64,
-    pub(super) row: observe::SessionRow,
+    pub(super) row: SessionRow,
 }
 
 /// The request segments of a session, by number, and the number that comes next.
@@ -163,7 +163,7 @@ impl Session {
         let responses = map_segment(response, hello.response_bytes, Access::ReadWrite, pool_bytes_max)?;
         let added = pool.add(responses);
         debug_assert!(added.is_none());
-        let row = observe::session(address, observe::Role::Server, peer.pid);
+        let row = SessionRow::server(address, peer.pid);
         row.set_pool_bytes(requests.bytes() + pool.total());
         let consumer = Consumer::new(Arc::clone(&control), REQUESTS)?;
         let session = Session {

@@ -265,6 +265,15 @@ impl Medium {
         matches!(self, Medium::Mapped(mapped) if mapped.is_snapshot())
     }
 
+    /// Returns true if no program has it but a test's simulator.
+    pub fn is_simulated(&self) -> bool {
+        match self {
+            #[cfg(feature = "sim")]
+            Medium::Simulated(_) => true,
+            _ => false,
+        }
+    }
+
     /// The files, in the order of their devices.
     pub fn paths(&self) -> Vec<PathBuf> {
         match self {

@@ -153,8 +153,10 @@ impl<'p> Tx<'p> {
     /// error nothing happened.
     #[inline(always)]
     pub(crate) fn commit(&mut self, durability: Durability) -> Result<Committed> {
+        let before = self.writes.counters.log_bytes;
         match self.store.commit(self.lane, &mut self.writes, durability) {
             Ok(committed) => {
+                self.store.row.committed(self.writes.counters.log_bytes - before);
                 self.settle(committed);
                 self.over = 1;
                 Ok(committed)
@@ -170,6 +172,7 @@ impl<'p> Tx<'p> {
     #[cold]
     fn abort(&mut self) {
         self.over = 1;
+        self.store.row.aborted();
         self.store.mark_private(&self.writes);
         self.writes.undo(&self.store.image);
         if self.writes.undo_from.is_some() {

@@ -169,7 +169,7 @@ impl Adapt {
     /// Learns how long a message took, and lets the probe have its turn.
     pub(crate) fn learn(&self, message: &Message, decision: &Decision, start_ns: u64, end_ns: u64) {
         if message.bytes < GATE_BYTES {
-            return;
+            return observe::count(message.opcode, message.bytes as u64);
         }
         let took_ns = end_ns.saturating_sub(start_ns);
         if decision.cache == CacheState::Cold {
@@ -187,6 +187,13 @@ impl Adapt {
             reason: decision.why as u16,
         });
         self.watch.passed(message.bytes, end_ns);
+    }
+
+    /// Counts a message that was refused.
+    #[cold]
+    pub(crate) fn refused(&self, message: &Message, start_ns: u64, end_ns: u64) {
+        let took_ns = end_ns.saturating_sub(start_ns);
+        observe::record(Store::Temporal.executor(), message.opcode, message.bytes as u64, took_ns, false);
     }
 
     /// Replaces the source that measures contention, for instance by a counter of the operator's own.

@@ -14,6 +14,7 @@ use crate::resolve::resolve;
 
 use super::ring::Ring;
 use super::route::{Reach, Routes};
+use super::row::ClientRow;
 use super::session::{Heard, Session};
 use super::stepper::Steppers;
 use super::wait::Wait;
@@ -37,6 +38,7 @@ impl Client {
             reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach::new(name, index, peer, 0)));
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let row = ClientRow::open(reaches.first().map_or("", |reach| reach.name.as_str()));
         let mut client = Client {
             links: transports,
             reaches,
@@ -63,6 +65,7 @@ impl Client {
             next_node: 0,
             turn_bytes: 0,
             counts: Counts::default(),
+            row,
             packet: Vec::new(),
             arrived: (Vec::new(), Vec::new()),
             wait: Wait::default(),

@@ -29,6 +29,7 @@ mod presence;
 mod request;
 mod ring;
 mod route;
+mod row;
 mod send;
 mod session;
 #[expect(unsafe_code, reason = "calls compiled steps on bytes that it has")]
@@ -58,6 +59,7 @@ use crate::transport::Transport;
 use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES};
 use flight::Flight;
 use route::{Reach, Routes};
+use row::ClientRow;
 use session::{Heard, Session};
 use stepper::Steppers;
 use wait::Wait;
@@ -125,6 +127,7 @@ pub struct Client {
     /// Bytes allocated from that node since its turn began.
     turn_bytes: u64,
     counts: Counts,
+    row: ClientRow,
     packet: Vec<u8>,
     /// Bytes of received packets, one after the other, and the end of each.
     arrived: (Vec<u8>, Vec<usize>),
@@ -234,6 +237,7 @@ impl Client {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         self.launch(Some(ticket), request, node)?;
+        self.row.requested();
         Ok(ticket)
     }
 
@@ -269,6 +273,7 @@ impl Client {
         if now >= self.next_look {
             self.next_look = now + Duration::from_millis(1);
             self.look(now)?;
+            self.row.store(&self.counts);
         }
         self.flush()?;
         Ok(came)

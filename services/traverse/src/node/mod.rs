@@ -48,6 +48,7 @@ pub use repair::repair_log;
 pub use route::{Alone, Owner, Router};
 pub use shard::Shard;
 pub use signal::stop_on_signals;
+use stats::NodeRow;
 pub use stats::{Counted, Counter, Stats};
 pub use writer::Writer;
 
@@ -183,6 +184,7 @@ struct Core {
     identity: u64,
     nonce: AtomicU64,
     stats: Arc<Stats>,
+    row: NodeRow,
 }
 
 impl Core {
@@ -257,6 +259,7 @@ impl Node {
             identity: memlift_ground::region::random(),
             nonce: AtomicU64::new(now.as_nanos() as u64),
             stats: Arc::default(),
+            row: NodeRow::default(),
         };
         Ok((Node { core: Arc::new(core) }, replayed))
     }

@@ -142,6 +142,7 @@ impl Shard {
     /// The transport or the log failed.
     pub fn turn(&mut self) -> Result<bool, NodeError> {
         self.core.clock.tick();
+        self.core.show();
         let mut news = self.router.refresh();
         let generation = self.core.memory.generation();
         if generation != self.generation {

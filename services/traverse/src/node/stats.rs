@@ -2,13 +2,16 @@
 //! Counters of a node. They only grow; two of them may disagree for a moment.
 //!
 //! - **Flow** each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
+//! - **Flow** once a second a shard stores the sums, and how full the memory is, in the node's row ([`Core::show`])
 //! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for
 //!   every store before it, among them those to rings and scratchpads that miss the cache
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use super::locked;
+use memlift_ground::observe::{Field, ROW_GAUGES, Row, Schema};
+
+use super::{Core, locked};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
@@ -18,6 +21,18 @@ macro_rules! counters {
         pub enum Counter { $($(#[doc = $doc])* $name,)* }
 
         const NAMES: &[&str] = &[$($text),*];
+
+        /// Fields of a node's row.
+        const FIELDS: &[Field] = &[
+            $(Field::new(concat!("node_", $text, "_total"), concat!($($doc),*)),)*
+            Field::new("node_live_bytes", "Bytes that tenants have and use."),
+            Field::new("node_retired_bytes", "Bytes that are free once no walk can be there."),
+            Field::new("node_free_bytes", "Bytes that can be given out."),
+            Field::new("node_waste_bytes", "Empty ends of extents."),
+            Field::new("node_log_bytes", "Bytes of the log."),
+            Field::new("node_clients", "Clients that have a session."),
+            Field::new("node_log_full", "1: the log's disk is full, and the node refuses changes."),
+        ];
     };
 }
 
@@ -54,6 +69,50 @@ counters! {
     Faults "faults",
     /// Packets lost here: there was no room for them, or nobody to take them.
     Lost "lost",
+}
+
+const _: () = assert!(FIELDS.len() <= ROW_GAUGES);
+
+static SCHEMA: Schema = Schema { service: "traverse", counters: &[], gauges: FIELDS, latency: None };
+
+/// A node's line in `memlift top` and `memlift metrics`.
+#[derive(Debug, Default)]
+pub(super) struct NodeRow {
+    row: OnceLock<Row>,
+    /// Second of the node's clock at which it was stored.
+    stored_s: AtomicU32,
+}
+
+impl Core {
+    /// Stores what others see of this node, once a second.
+    #[inline]
+    pub(super) fn show(&self) {
+        let now_s = self.clock.now();
+        if self.row.stored_s.load(Ordering::Relaxed) != now_s {
+            self.show_now(now_s);
+        }
+    }
+
+    #[cold]
+    fn show_now(&self, now_s: u32) {
+        // Another shard may have been first; and who changes the memory will be followed by another second.
+        if self.row.stored_s.swap(now_s, Ordering::Relaxed) == now_s {
+            return;
+        }
+        let name = || self.gateway.get().map_or("memory".to_owned(), |(_, address)| address.to_string());
+        let row = self.row.row.get_or_init(|| Row::open(&SCHEMA, "node", &name(), 0));
+        let counted = self.stats.read();
+        counted.0.iter().enumerate().for_each(|(gauge, count)| row.set(gauge, *count));
+        let mut rest = NAMES.len()..;
+        let mut set = |value| row.set(rest.next().expect("endless"), value);
+        if let Ok(writer) = self.writer.try_lock() {
+            let (usage, (_, log, (clients, _))) = (writer.usage_now(), writer.size());
+            [usage.live, usage.retired, usage.free, usage.waste, log, clients as u64]
+                .into_iter()
+                .for_each(&mut set);
+            set(self.log_full.load(Ordering::Relaxed).into());
+        }
+    }
 }
 
 /// Counters of one shard.

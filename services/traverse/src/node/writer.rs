@@ -328,6 +328,12 @@ impl Writer {
         self.allocator.usage()
     }
 
+    /// As [`Writer::usage`]; what has become free meanwhile still counts as given back.
+    #[must_use]
+    pub fn usage_now(&self) -> Usage {
+        self.allocator.usage()
+    }
+
     /// Changes a word of this node for a request that was begun; the answer is remembered.
     pub fn apply(&mut self, header: &Header, operands: &ApplyOperands, body: &[u8]) -> Outcome {
         // Checked under the writer's lock: a request that uses the memory again has brought its clock before it wrote.
