@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 install uninstall deb release publish-check test-wheel lint clean rust \
+.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb release publish-check test-wheel lint clean rust \
 	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -45,6 +45,8 @@ PORTABLE_BUILT = $(CARGO_TARGET_DIR)/$(PORTABLE)/release
 WHEEL_HOST = $(CARGO_TARGET_DIR)/$(NATIVE)/release/memlift
 # The C library would be a quarter of a wheel: it comes with `make install` and the Debian package.
 WHEEL_LIBRARIES := z openssl preload tap
+# Crates whose parts are shipped, for the licences of what is linked into them.
+SHIPPED := memlift-cli memlift-openssl memlift-zlib memlift-preload memlift-tap
 
 # The Python crate has no Rust tests: pytest has them.
 WITHOUT_PYTHON := --workspace --exclude memlift-python
@@ -173,6 +175,8 @@ wheel: venv rust
 		install -m 644 $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/ || exit 1; \
 	done
 	@install -m 644 bindings/c/include/*.h $(WHEEL_DATA)/data/include/memlift/
+	@install -d $(WHEEL_DATA)/data/share/doc/memlift && install -m 644 LICENSE-APACHE LICENSE-MIT $(WHEEL_DATA)/data/share/doc/memlift/
+	@tools/notices $(WHEEL_DATA)/data/share/doc/memlift/NOTICES $(SHIPPED) memlift-python
 	@$(WHEEL_HOST) man $(WHEEL_DATA)/data/share/man/man1 2>/dev/null
 	@install -d $(WHEEL_DATA)/data/share/bash-completion/completions && \
 		$(WHEEL_HOST) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
@@ -184,6 +188,13 @@ wheel: venv rust
 ## wheel-aarch64 Leaves the wheel for 64-bit Arm beside it, built here by Zig; `make wheel` comes first
 wheel-aarch64:
 	@$(MAKE) wheel PORTABLE=aarch64-unknown-linux-gnu
+
+## wheel-lab Leaves the wheel of `memlift-lab` in dist/: benches beside rivals, the papers' machines, whatif. `make wheel` comes first
+wheel-lab: venv rust
+	@tools/setup wheel $(PORTABLE)
+	@cd lab/cli && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
+		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist
+	@tools/wheel-check "$$(ls -t dist/memlift_lab-*.whl | head -1)" $(PORTABLE_GLIBC)
 
 ## install Copies the command, libraries, headers, manual pages, completions and units below PREFIX (/usr/local); DESTDIR is respected
 PREFIX ?= /usr/local
@@ -198,11 +209,12 @@ uninstall:
 deb: binary
 	@tools/deb $(CARGO_TARGET_DIR)/release $(VERSION) dist
 
-## release Leaves wheel, Debian package, sources, parts (SBOM), provenance and sums in dist/VERSION; uploads nothing
+## release Leaves wheels, Debian package, sources, parts (SBOM), provenance and sums in dist/VERSION; uploads nothing
 release:
 	@tools/release $(VERSION)
-	@$(MAKE) wheel deb
-	@tools/release $(VERSION) "$$(ls -t dist/memlift-$(VERSION)-*.whl | head -1)" dist/memlift_$(VERSION)_*.deb
+	@$(MAKE) wheel
+	@$(MAKE) wheel-lab wheel-aarch64 deb
+	@tools/release $(VERSION) dist/memlift-$(VERSION)-*.whl dist/memlift_lab-$(VERSION)-*.whl dist/memlift_$(VERSION)_*.deb
 
 ## publish-check Packs and builds every crate as a registry would; needs a network, publishes nothing
 publish-check: rust
@@ -210,9 +222,9 @@ publish-check: rust
 
 ## test-wheel Installs the newest wheel into an environment of its own and uses each verb, without Rust or this folder
 test-wheel: venv
-	tools/wheel-test $(VENV_PYTHON) "$$(ls -t dist/memlift-*.whl | head -1)"
+	tools/wheel-test $(VENV_PYTHON) "$$(ls -t dist/memlift-*_$$(uname -m).whl | head -1)" $$(ls -t dist/memlift_lab-*_$$(uname -m).whl 2>/dev/null | head -1)
 
-## lint    Format, clippy, documentation, layers, words, licences and advisories
+## lint    Format, clippy, documentation, layers, words, licences and advisories, the interface beside the last tag
 lint: venv
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -221,6 +233,11 @@ lint: venv
 	$(CARGO) xtask words
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo deny: not run (install it with: cargo install cargo-deny)"; fi
+	@if ! $(CARGO) semver-checks --version >/dev/null 2>&1; then \
+		echo "cargo semver-checks: not run (install it with: cargo install cargo-semver-checks)"; \
+	elif ! tag=$$(git describe --tags --abbrev=0 2>/dev/null); then \
+		echo "cargo semver-checks: not run: there is no tag to compare with yet"; \
+	else $(CARGO) semver-checks --workspace --baseline-rev "$$tag"; fi
 
 ## docs    Leaves the site in target/site: tutorials, recipes, guides, numbers, reference; it needs no server and no network
 docs: package

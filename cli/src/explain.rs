@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift explain`: why work ran where it ran.
 //!
-//! PID         the last decisions of that process, from its stats page, each with its reason
-//! copy SIZE   what would be decided for a copy of that size, by the calibration on disk; nothing is copied
+//! - **PID** the last decisions of that process, each with its reason, and what its services, job and drop-ins count
+//! - **copy SIZE** the decision about a copy of that size, by the calibration on disk; nothing is copied
 
-use memlift::ground::observe::{self, CacheState, Decision, ObserveError, StatsView};
+use memlift::ground::observe::{self, CacheState, Decision, ObserveError};
 use memlift::place::{Explanation, Origin, reason_text};
 use memlift::spec::Opcode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::doctor::calibration::age;
 use crate::failure::Failure;
 use crate::grammar;
-use crate::top::nanoseconds;
+use crate::sample::Sample;
+use crate::top::{nanoseconds, number, services};
 use crate::{calibrate, print};
 
 /// Explains a process or a copy.
@@ -44,26 +45,43 @@ pub fn run(
 }
 
 fn process(pid: u32, as_json: bool) -> Result<(), Failure> {
-    let page = observe::attach(pid).map_err(|error| match error {
+    let sample = Sample::of(pid).map_err(|error| match error {
         ObserveError::Os { .. } => Failure::Failed(error.to_string()),
         _ => Failure::Unavailable(error.to_string()),
     })?;
-    let decisions = page.decisions();
+    let shown = sample.processes.first();
+    let none = Vec::new();
+    let decisions = shown.map_or(&none, |one| &one.decisions);
     if as_json {
-        return print::json(&process_json(&page, &decisions));
+        let reasons = decisions
+            .iter()
+            .map(|decision| json!({ "decision": decision, "why": reason_text(decision.reason) }));
+        let (reasons, mut document) = (reasons.collect::<Vec<_>>(), sample.json());
+        document["process"] = json!(shown.map(|one| &one.process));
+        document["decisions"] = json!(reasons);
+        return print::json(&document);
     }
-    let process = page.process();
-    print::line(&format!("{pid}: {}", process.command))?;
-    print::line(&format!(
-        "{} decisions, the last {} below; {} operations, {}",
-        process.decisions,
-        decisions.len(),
-        process.operations,
-        print::bytes(process.bytes)
-    ))?;
+    match shown {
+        Some(one) => {
+            print::line(&format!("{pid}: {}", one.process.command))?;
+            print::line(&format!(
+                "{} decisions, the last {} below; {} operations, {}",
+                one.process.decisions,
+                decisions.len(),
+                one.process.operations,
+                print::bytes(one.process.bytes)
+            ))?;
+        }
+        None => print::line(&format!("{pid}: it decides nothing; others count for it"))?,
+    }
+    let services = services(&sample, |_, value| number(value));
+    if !services.is_empty() {
+        let headings = [">pid", "service", "role", "name", "numbers"];
+        print::line(&format!("\n{}", print::table(&headings, &services)))?;
+    }
     if decisions.is_empty() {
         return print::line(
-            "none yet: work below the gate is not decided about, see memlift explain copy SIZE",
+            "\nno decision yet: work below the gate is not decided about, see memlift explain copy SIZE",
         );
     }
     let age = |decision: &Decision| nanoseconds(observe::now_ns().saturating_sub(decision.time_ns));
@@ -84,14 +102,6 @@ fn process(pid: u32, as_json: bool) -> Result<(), Failure> {
         .collect();
     let headings = [">ago", "opcode", ">size", "cache", "executor", ">predicted", ">measured", "why"];
     print::line(&format!("\n{}", print::table(&headings, &rows)))
-}
-
-fn process_json(page: &StatsView, decisions: &[Decision]) -> Value {
-    let decisions: Vec<Value> = decisions
-        .iter()
-        .map(|decision| json!({ "decision": decision, "why": reason_text(decision.reason) }))
-        .collect();
-    json!({ "process": page.process(), "decisions": decisions })
 }
 
 fn copy(bytes: usize, cache: grammar::CacheState, as_json: bool) -> Result<(), Failure> {

@@ -29,7 +29,8 @@ pub struct Args {
 pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
     let Some(program) = find() else {
         return Failure::Unavailable(format!(
-            "{LAB} is not here: `memlift {verb}` is one of its verbs. In a checkout: cargo build --release -p {LAB}; then put \
+            "{LAB} is not here: `memlift {verb}` is one of its verbs. It is a wheel of its own: pip install {LAB}, or in a checkout \
+             `make wheel-lab`, then pip install dist/memlift_lab-*.whl. Without Python: cargo build --release -p {LAB}, and put \
              target/release/{LAB} beside this command or into PATH"
         ));
     };

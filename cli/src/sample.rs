@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use memlift::ground::observe::{self, OperationStats, RowStats, RowValue, Snapshot};
+use memlift::ground::observe::{self, ObserveError, OperationStats, RowStats, RowValue, Snapshot};
 use memlift::zmem::block::{Counter, Registry};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -92,6 +92,24 @@ impl Sample {
     pub fn take() -> Self {
         let processes = observe::views().iter().map(observe::StatsView::snapshot).collect();
         Self { time: Instant::now(), processes, dropins: dropins(), jobs: jobs() }
+    }
+
+    /// Reads what one process shows: its page, its drop-ins, and its job.
+    ///
+    /// # Errors
+    ///
+    /// It shows nothing at all; the error says why it has no page.
+    pub fn of(pid: u32) -> Result<Self, ObserveError> {
+        let page = observe::attach(pid);
+        let in_page = |page: page::Page| Counting { pid, command: command_line(pid), page };
+        let dropins: Vec<Counting> = page::pages(pid).into_iter().map(in_page).collect();
+        let jobs: Vec<Job> = jobs().into_iter().filter(|job| job.pids.contains(&pid)).collect();
+        let processes = match page {
+            Ok(view) => vec![view.snapshot()],
+            Err(ObserveError::NotMemlift { .. }) if !(dropins.is_empty() && jobs.is_empty()) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { time: Instant::now(), processes, dropins, jobs })
     }
 
     /// As JSON: a process with its sessions beside its rows.

@@ -89,13 +89,13 @@ fn quantile(row: &OperationStats, share: f64) -> String {
 }
 
 /// Where a number of a row is from.
-enum Owner<'a> {
+pub enum Owner<'a> {
     Process(&'a Snapshot, &'a RowStats),
     Job(&'a crate::sample::Job),
 }
 
 /// A line for each session, pool, node, job and drop-in, its numbers as `text` shows them; those without text are left out.
-fn services(sample: &Sample, text: impl Fn(&Owner<'_>, &RowValue) -> String) -> Vec<Vec<String>> {
+pub fn services(sample: &Sample, text: impl Fn(&Owner<'_>, &RowValue) -> String) -> Vec<Vec<String>> {
     let numbers = |owner: &Owner<'_>, row: &RowStats| {
         let shown = row.values.iter().filter_map(|value| {
             let text = text(owner, value);
@@ -140,7 +140,7 @@ fn label(name: &str) -> String {
 }
 
 /// A number as a total; nothing for zero.
-fn number(value: &RowValue) -> String {
+pub fn number(value: &RowValue) -> String {
     match value.value {
         0 => String::new(),
         count if is_bytes(&value.name) => print::bytes(count),

@@ -156,6 +156,11 @@ fn every_service_is_seen_and_what_it_counted_stays() {
     let json: serde_json::Value =
         serde_json::from_slice(&place.run(&["metrics", "--once", "--json"]).stdout).expect("JSON");
     assert_eq!(json["jobs"][0]["numbers"]["service"], "zmem");
+    let of_job = json["jobs"][0]["pids"][0].as_u64().expect("a process").to_string();
+    for (pid, wanted) in [(of_job, "zmem"), (std::process::id().to_string(), "observe.pool")] {
+        let explained = place.run(&["explain", &pid]);
+        assert!(explained.status.success() && text(&explained.stdout).contains(wanted), "{explained:?}");
+    }
 
     // All end: gauges go, counters stay.
     drop((job, zlib, node, walker, pool, client, server));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Proves the README's two commands in a new minimal Debian root.
+//! Proves the README's two commands, the wheels and the Debian package in new minimal Debian roots.
 //!
-//! - **Flow** what is missing? ─▶ private mount and process namespaces ─▶ debootstrap ─▶ the packages that the README names
+//! - **Flow** of `demo`, `test` and other targets: what is missing? ─▶ private mount and process namespaces ─▶ debootstrap ─▶ the packages that the README names
 //!   ─▶ /proc, /sys, /dev and this machine's Rust toolchain, read-only ─▶ git clone of HEAD
 //!   ─▶ `make demo`, `make test` as an unprivileged user ─▶ unmount, remove
 //! - **Rust** Debian's own cargo is older than the project needs, so the toolchain of this machine is mounted at /opt/rust; the
 //!   crates themselves are fetched anew. Everything else in the root comes from Debian's packages.
+//! - **Flow** of `wheel` and `deb`: a root without Rust ─▶ Python, or nothing ─▶ the newest of `dist/` ─▶ `tools/wheel-test` as an
+//!   unprivileged user, `tools/deb-test` as root. Each has a root of its own
 //! - **Owner** mounts and processes live in namespaces of this command: they are gone when it ends, however it ends.
 
 use std::fs;
@@ -63,24 +65,126 @@ impl Options {
 pub fn prove(options: &Options) -> Result<String, Failure> {
     let source = repository()?;
     let toolchain = what_is_missing()?;
-    let packages =
-        readme_packages(&fs::read_to_string(source.join("README.md")).map_err(broken("README.md"))?)?;
     if std::env::var_os(INSIDE).is_none() {
         return Err(enter_namespaces());
+    }
+    let mut report = Vec::new();
+    let (shipped, built): (Vec<&String>, Vec<&String>) =
+        options.targets.iter().partition(|target| Shipped::of(target).is_some());
+    for shipped in shipped.into_iter().filter_map(|target| Shipped::of(target)) {
+        report.push(prove_shipped(shipped, &source, options)?);
+    }
+    if !built.is_empty() {
+        prove_built(&built, &source, &toolchain, options, &mut report)?;
+    }
+    Ok(format!("{} hold in a new {} root", report.join(", "), options.suite))
+}
+
+/// A thing that is installed where there is no Rust.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shipped {
+    Wheel,
+    Deb,
+}
+
+impl Shipped {
+    fn of(target: &str) -> Option<Shipped> {
+        match target {
+            "wheel" => Some(Shipped::Wheel),
+            "deb" => Some(Shipped::Deb),
+            _ => None,
+        }
+    }
+
+    /// The packages that its root has before.
+    fn packages(self) -> Vec<String> {
+        let names: &[&str] = match self {
+            Shipped::Wheel => &["ca-certificates", "python3", "python3-venv"],
+            Shipped::Deb => &["ca-certificates", "gcc", "libc6-dev", "systemd"],
+        };
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Files of `dist/` that it needs, by how their names begin and end; the first has to be there.
+    fn files(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Shipped::Wheel => &[("memlift-", "x86_64.whl"), ("memlift_lab-", "x86_64.whl")],
+            Shipped::Deb => &[("memlift_", "amd64.deb")],
+        }
+    }
+}
+
+/// Installs and uses what was built, in a root that knows nothing of Rust.
+fn prove_shipped(shipped: Shipped, source: &Path, options: &Options) -> Result<String, Failure> {
+    let mut files = Vec::new();
+    for (start, end) in shipped.files() {
+        match newest(&source.join("dist"), start, end) {
+            Some(file) => files.push(file),
+            None if files.is_empty() => {
+                let what = format!("dist/ has no {start}*{end}: `make wheel wheel-lab deb` makes them");
+                return Err(Failure::Unavailable(what));
+            }
+            None => {}
+        }
     }
     let root = Root::make(options.keep)?;
     step("a minimal Debian root", || root.bootstrap(&options.suite, &options.mirror))?;
     root.take_network_settings()?;
-    root.mount(&toolchain)?;
+    root.mount(None)?;
+    let packages = shipped.packages();
+    step(&format!("its packages: {}", packages.join(" ")), || root.install(&packages))?;
+    let (script, user, before): (_, _, &[&str]) = match shipped {
+        Shipped::Wheel => ("wheel-test", USER, &["/usr/bin/python3"]),
+        Shipped::Deb => ("deb-test", "root", &[]),
+    };
+    let home = format!("/home/{USER}");
+    let mut arguments = vec![format!("{home}/{script}")];
+    arguments.extend(before.iter().map(|one| (*one).to_owned()));
+    for file in files.iter().chain([&source.join("tools").join(script)]) {
+        let name = file.file_name().unwrap_or_default();
+        fs::copy(file, root.path.join("home").join(USER).join(name)).map_err(broken("a file of dist/"))?;
+    }
+    arguments.extend(
+        files.iter().map(|file| format!("{home}/{}", file.file_name().unwrap_or_default().display())),
+    );
+    let started = Instant::now();
+    step(&arguments.join(" "), || run(root.inside(user).args(&arguments)))?;
+    Ok(format!("{script} {} s", started.elapsed().as_secs()))
+}
+
+/// The file of a folder that was changed last, of those whose name begins and ends so.
+fn newest(folder: &Path, start: &str, end: &str) -> Option<PathBuf> {
+    let fits = |file: &PathBuf| {
+        file.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with(start) && name.ends_with(end))
+    };
+    let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(fits);
+    files.max_by_key(|file| file.metadata().and_then(|about| about.modified()).ok())
+}
+
+/// Builds and runs targets of the Makefile from a clone.
+fn prove_built(
+    targets: &[&String],
+    source: &Path,
+    toolchain: &Path,
+    options: &Options,
+    report: &mut Vec<String>,
+) -> Result<(), Failure> {
+    let packages =
+        readme_packages(&fs::read_to_string(source.join("README.md")).map_err(broken("README.md"))?)?;
+    let root = Root::make(options.keep)?;
+    step("a minimal Debian root", || root.bootstrap(&options.suite, &options.mirror))?;
+    root.take_network_settings()?;
+    root.mount(Some(toolchain))?;
     step(&format!("the packages that the README names: {}", packages.join(" ")), || root.install(&packages))?;
-    root.clone_repository(&source)?;
-    let mut report = Vec::new();
-    for target in &options.targets {
+    root.clone_repository(source)?;
+    for target in targets {
         let started = Instant::now();
         step(&format!("make {target}"), || root.make_target(target))?;
         report.push(format!("make {target} {} s", started.elapsed().as_secs()));
     }
-    Ok(format!("{} hold in a new {} root", report.join(", "), options.suite))
+    Ok(())
 }
 
 /// The packages of the README's `apt install` line.
@@ -187,17 +291,33 @@ impl Root {
     fn take_network_settings(&self) -> Result<(), Failure> {
         fs::copy("/etc/resolv.conf", self.path.join("etc/resolv.conf"))
             .map_err(broken("/etc/resolv.conf"))?;
+        // A proxy, or an archive of a day in the past.
+        for entry in fs::read_dir("/etc/apt/apt.conf.d").into_iter().flatten().flatten() {
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            if text
+                .lines()
+                .all(|line| line.is_empty() || line.starts_with("//") || line.starts_with("Acquire::"))
+            {
+                let target = self.path.join("etc/apt/apt.conf.d").join(entry.file_name());
+                fs::copy(entry.path(), target).map_err(broken("the settings of apt"))?;
+            }
+        }
+        // Where packages of Python come from may be said there.
+        if Path::new("/etc/pip.conf").is_file() {
+            fs::copy("/etc/pip.conf", self.path.join("etc/pip.conf")).map_err(broken("/etc/pip.conf"))?;
+        }
         Ok(())
     }
 
-    fn mount(&self, toolchain: &Path) -> Result<(), Failure> {
+    fn mount(&self, toolchain: Option<&Path>) -> Result<(), Failure> {
         let at = |place: &str| self.path.join(place.trim_start_matches('/'));
-        for folder in [TOOLCHAIN, "/dev/shm"] {
+        for folder in toolchain.map(|_| TOOLCHAIN).into_iter().chain(["/dev/shm"]) {
             fs::create_dir_all(at(folder)).map_err(broken(folder))?;
         }
         run(Command::new("mount").args(["-t", "proc", "proc"]).arg(at("/proc")))?;
         run(Command::new("mount").args(["--rbind", "-o", "ro", "/sys"]).arg(at("/sys")))?;
         run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=1777", "tmpfs"]).arg(at("/dev/shm")))?;
+        let Some(toolchain) = toolchain else { return Ok(()) };
         run(Command::new("mount").args(["--bind"]).arg(toolchain).arg(at(TOOLCHAIN)))?;
         run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(at(TOOLCHAIN)))
     }
@@ -246,7 +366,16 @@ impl Root {
                 command.arg(format!("{variable}=/{CERTIFICATES}"));
             }
         }
-        for variable in ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"] {
+        for variable in [
+            "PIP_INDEX_URL",
+            "PIP_TRUSTED_HOST",
+            "http_proxy",
+            "https_proxy",
+            "no_proxy",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "NO_PROXY",
+        ] {
             if let Ok(value) = std::env::var(variable) {
                 command.arg(format!("{variable}={value}"));
             }

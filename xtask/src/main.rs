@@ -28,7 +28,8 @@ Usage: cargo xtask CHECK
            test programs at a time as there are cores
   fresh [--suite NAME] [--mirror URL] [--keep] [TARGET...]
            Runs `make demo` and `make test` (or the named targets) for an unprivileged
-           user in a new minimal Debian root, from a clone of what is committed.
+           user in a new minimal Debian root, from a clone of what is committed. `wheel` and
+           `deb`: installs and uses what dist/ has in a root without Rust.
            Needs root, debootstrap and a network; this machine is left as it was";
 
 /// Reason why a check did not pass.

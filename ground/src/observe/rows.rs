@@ -108,12 +108,13 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there are fewer than `counter` counters in any row.
+    /// When there is no such counter in any row.
     #[inline(always)]
     pub fn count<const N: usize>(&self, amounts: [(usize, u64); N]) {
         if let Some((installed, index)) = self.place {
             stripes::add(installed, |stripe| {
-                amounts.map(|(counter, amount)| (&stripe.rows[index][counter], amount))
+                let counters = stripe.rows.get(index)?;
+                Some(amounts.map(|(counter, amount)| (&counters[counter], amount)))
             });
         }
     }

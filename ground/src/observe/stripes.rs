@@ -19,14 +19,13 @@ const EXCLUSIVE: usize = STRIPES - 1;
 
 static CLAIMS: [AtomicU64; EXCLUSIVE] = [const { AtomicU64::new(0) }; EXCLUSIVE];
 
-/// The stripe of a thread.
+/// The stripe of a thread. Without a destructor, so that finding it is a load and cannot panic; [`Claim`] gives it back.
 struct Own {
     /// Says whether the rest is of this process: zero in a forked child.
     mark: Cell<Option<&'static AtomicU64>>,
     page: Cell<Option<&'static Installed>>,
     /// None: the shared one.
     stripe: Cell<Option<&'static StripeCells>>,
-    claim: Cell<usize>,
 }
 
 impl Own {
@@ -35,23 +34,34 @@ impl Own {
     fn is_own(&self) -> bool {
         self.mark.get().is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
     }
+
+    /// Returns true if the rest is of this process, and of this page.
+    #[inline(always)]
+    fn is_of(&self, installed: &'static Installed) -> bool {
+        self.is_own() && self.page.get().is_some_and(|page| std::ptr::eq(page, installed))
+    }
 }
 
-impl Drop for Own {
+/// The number of a claimed stripe; gives it back when the thread ends.
+struct Claim(Cell<Option<usize>>);
+
+impl Drop for Claim {
     fn drop(&mut self) {
-        if self.stripe.get().is_some() {
+        // What the thread counts from now on goes to the shared one.
+        OWN.with(|own| own.stripe.set(None));
+        if let Some(index) = self.0.get() {
             // Another's after a fork.
-            let _ =
-                CLAIMS[self.claim.get()].compare_exchange(own_pid(), 0, Ordering::Release, Ordering::Relaxed);
+            let _ = CLAIMS[index].compare_exchange(own_pid(), 0, Ordering::Release, Ordering::Relaxed);
         }
     }
 }
 
 thread_local! {
-    static OWN: Own = const {
-        Own { mark: Cell::new(None), page: Cell::new(None), stripe: Cell::new(None), claim: Cell::new(0) }
-    };
+    static OWN: Own = const { Own { mark: Cell::new(None), page: Cell::new(None), stripe: Cell::new(None) } };
+    static CLAIM: Claim = const { Claim(Cell::new(None)) };
 }
+
+const _: () = assert!(!std::mem::needs_drop::<Own>());
 
 /// The stripes that any thread may have added to.
 pub(super) fn used(page: &StatsPage) -> impl Iterator<Item = &StripeCells> {
@@ -59,19 +69,18 @@ pub(super) fn used(page: &StatsPage) -> impl Iterator<Item = &StripeCells> {
     page.stripes[..claimed.min(EXCLUSIVE)].iter().chain(&page.stripes[EXCLUSIVE..])
 }
 
+/// Cells of a stripe, each with what is added to it; None: there are none.
+type Cells<const N: usize> = Option<[(&'static AtomicU64, u64); N]>;
+
 /// Adds to counters of a row of `installed`; nothing where that is another process's page.
 #[inline(always)]
 pub(super) fn add<const N: usize>(
     installed: &'static Installed,
-    cells: impl Fn(&'static StripeCells) -> [(&'static AtomicU64, u64); N],
+    cells: impl Fn(&'static StripeCells) -> Cells<N>,
 ) {
-    let own = OWN.try_with(|own| {
-        let is_ready = own.is_own() && own.page.get().is_some_and(|page| std::ptr::eq(page, installed));
-        own.stripe.get().filter(|_| is_ready)
-    });
-    match own {
-        Ok(Some(stripe)) => add_to(stripe, cells),
-        _ => add_slowly(installed, cells),
+    match OWN.with(|own| own.stripe.get().filter(|_| own.is_of(installed))) {
+        Some(stripe) => add_to(stripe, cells),
+        None => add_slowly(installed, cells),
     }
 }
 
@@ -80,53 +89,45 @@ pub(super) fn add<const N: usize>(
 #[inline(never)]
 fn add_slowly<const N: usize>(
     installed: &'static Installed,
-    cells: impl Fn(&'static StripeCells) -> [(&'static AtomicU64, u64); N],
+    cells: impl Fn(&'static StripeCells) -> Cells<N>,
 ) {
-    let own = OWN.try_with(|own| {
-        // A thread that found no stripe does not look again.
-        let has_looked = own.is_own() && own.page.get().is_some_and(|page| std::ptr::eq(page, installed));
-        if has_looked { None } else { claim(own, installed) }
-    });
+    // A thread that found no stripe, or has given its own back, does not look again.
+    let own = OWN.with(|own| if own.is_of(installed) { None } else { claim(own, installed) });
     match own {
-        Ok(Some(stripe)) => add_to(stripe, cells),
-        // No stripe is left, or the thread is ending.
-        _ if installed.is_own() => {
-            for (cell, amount) in cells(&installed.page().stripes[EXCLUSIVE]) {
+        Some(stripe) => add_to(stripe, cells),
+        None if installed.is_own() => {
+            for (cell, amount) in cells(&installed.page().stripes[EXCLUSIVE]).into_iter().flatten() {
                 cell.fetch_add(amount, Ordering::Relaxed);
             }
         }
-        _ => {}
+        None => {}
     }
 }
 
 /// Counts an operation that is not timed.
-#[inline]
+#[inline(always)]
 pub(super) fn add_small(slot: usize, bytes: u64) {
-    let cells = |stripe: &'static StripeCells| {
-        let [operations, sum] = &stripe.small[slot];
-        [(operations, 1), (sum, bytes)]
+    let cells = move |stripe: &'static StripeCells| {
+        let [operations, sum] = stripe.small.get(slot)?;
+        Some([(operations, 1), (sum, bytes)])
     };
-    let own = OWN.try_with(|own| own.stripe.get().filter(|_| own.is_own()));
-    match own {
-        Ok(Some(stripe)) => add_to(stripe, cells),
-        _ => first_small(cells),
+    match OWN.with(|own| own.stripe.get().filter(|_| own.is_own())) {
+        Some(stripe) => add_to(stripe, cells),
+        None => first_small(cells),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn first_small(cells: impl Fn(&'static StripeCells) -> [(&'static AtomicU64, u64); 2]) {
+fn first_small(cells: impl Fn(&'static StripeCells) -> Cells<2>) {
     if let Some(installed) = installed() {
         add_slowly(installed, cells);
     }
 }
 
-#[inline]
-fn add_to<const N: usize>(
-    stripe: &'static StripeCells,
-    cells: impl Fn(&'static StripeCells) -> [(&'static AtomicU64, u64); N],
-) {
-    for (cell, amount) in cells(stripe) {
+#[inline(always)]
+fn add_to<const N: usize>(stripe: &'static StripeCells, cells: impl Fn(&'static StripeCells) -> Cells<N>) {
+    for (cell, amount) in cells(stripe).into_iter().flatten() {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 }
@@ -143,15 +144,18 @@ fn claim(own: &Own, installed: &'static Installed) -> Option<&'static StripeCell
         let holder = claim.load(Ordering::Relaxed);
         holder != pid && claim.compare_exchange(holder, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
-    let index = CLAIMS.iter().position(free);
-    let page = installed.page();
-    let stripe = index.map(|index| {
-        page.header.stripes.fetch_max(index as u64 + 1, Ordering::Relaxed);
-        &page.stripes[index]
-    });
     own.mark.set(Some(mark));
     own.page.set(Some(installed));
-    own.stripe.set(stripe);
-    own.claim.set(index.unwrap_or(0));
-    stripe
+    own.stripe.set(None);
+    // A thread that is ending has no destructor left that would give a stripe back.
+    let stripe = CLAIM.try_with(|claim| {
+        let index = CLAIMS.iter().position(free);
+        claim.0.set(index);
+        index
+    });
+    let index = stripe.ok().flatten()?;
+    let page = installed.page();
+    page.header.stripes.fetch_max(index as u64 + 1, Ordering::Relaxed);
+    own.stripe.set(Some(&page.stripes[index]));
+    Some(&page.stripes[index])
 }
