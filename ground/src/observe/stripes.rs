@@ -47,7 +47,7 @@ struct Claim(Cell<Option<usize>>);
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // What the thread counts from now on goes to the shared one.
+        // Later counts of this thread go to the shared one.
         OWN.with(|own| own.stripe.set(None));
         if let Some(index) = self.0.get() {
             // Another's after a fork.

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compatibility of node logs: one that an earlier release wrote opens, and the node goes on with it.
+//!
+//! - **Layout** `golden/log-VERSION.txt`: where its maps are, then the file's bytes, 32 to a line, in hexadecimal
+//! - **Write** `MEMLIFT_GOLDEN=write cargo test -p memlift-traverse --test golden_log`, for a new version only: what is there is a promise
+//! - **Not here** logs of versions 1 to 3: they are refused, in words (`docs/formats/node-log.md`)
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use memlift_traverse::client::{Client, Config};
+use memlift_traverse::node::{Alone, BASE, Durability, Node, NodeOptions};
+use memlift_traverse::structures::{HashMap, OrderedMap, hash, ordered};
+use memlift_traverse::transport::udp::Udp;
+
+const KEYS: u64 = 40;
+
+/// Runs `work` as the client of a node with this log, and ends both.
+fn with_node<R>(log: &Path, work: impl FnOnce(&mut Client) -> R) -> R {
+    let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a port");
+    let at = udp.address();
+    let options = NodeOptions {
+        base: BASE,
+        bytes: 4 << 20,
+        prefault: false,
+        workspaces: Some(8),
+        log: Some((log.to_owned(), Durability::Process)),
+        ..NodeOptions::default()
+    };
+    let (node, _) = Node::open(options).expect("the log opens");
+    let mut shard = node.shard(Box::new(udp), Box::new(Alone));
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || shard.serve(&stopped).expect("it serves"));
+    let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
+    let mut client = Client::udp(&[at], config).expect("the node answers");
+    let result = work(&mut client);
+    drop(client);
+    stop.store(true, Ordering::Relaxed);
+    thread.join().expect("no panic");
+    result
+}
+
+fn golden(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/log-{version}.txt"))
+}
+
+/// Entries that come, change and go, and both kinds of maps.
+fn fill(client: &mut Client) -> (hash::Handle, ordered::Handle) {
+    let mut names = HashMap::create(client, 3).expect("room");
+    let mut series = OrderedMap::create(client, 8).expect("room");
+    for key in 0..KEYS {
+        names.insert(client, format!("name {key}").as_str(), &vec![key as u8; key as usize]).expect("inserted");
+        series.insert(client, key * 10, &key.to_le_bytes()).expect("inserted");
+    }
+    for key in (0..KEYS).filter(|key| key % 4 == 0) {
+        assert!(names.remove(client, format!("name {key}").as_str()).expect("removed"));
+        assert!(series.remove(client, key * 10).expect("removed"));
+    }
+    names.insert(client, "name 1", b"changed").expect("changed");
+    (names.handle(), series.handle())
+}
+
+fn check(client: &mut Client, handles: (hash::Handle, ordered::Handle)) {
+    let (mut names, mut series) = (HashMap::open(handles.0), OrderedMap::open(handles.1));
+    for key in 0..KEYS {
+        let value = names.get(client, format!("name {key}").as_str()).expect("read");
+        let wanted = match key {
+            1 => Some(b"changed".to_vec()),
+            _ if key % 4 == 0 => None,
+            _ => Some(vec![key as u8; key as usize]),
+        };
+        assert_eq!(value, wanted, "name {key}");
+        let value = series.get(client, key * 10).expect("read");
+        assert_eq!(value, (key % 4 != 0).then(|| key.to_le_bytes().to_vec()), "{key}");
+    }
+    // The memory goes on: what is new fits beside what was there.
+    names.insert(client, "new", &[7; 1000]).expect("inserted");
+    series.insert(client, 5, &[9; 8]).expect("inserted");
+}
+
+fn packed(bytes: &[u8], handles: (hash::Handle, ordered::Handle)) -> String {
+    let (names, series) = handles;
+    let mut text = format!("{} {} {} {}\n", names.heads, names.log2, series.cell, series.value_bytes);
+    for line in bytes.chunks(32) {
+        line.iter().for_each(|byte| write!(text, "{byte:02x}").expect("a string takes all"));
+        text.push('\n');
+    }
+    text
+}
+
+fn unpacked(text: &str) -> (Vec<u8>, (hash::Handle, ordered::Handle)) {
+    let mut lines = text.lines();
+    let numbers: Vec<u64> = lines
+        .next()
+        .expect("places")
+        .split(' ')
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    let digits: String = lines.collect();
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
+    let names = hash::Handle { heads: numbers[0], log2: numbers[1] as u32 };
+    let series = ordered::Handle { cell: numbers[2], value_bytes: numbers[3] as usize };
+    ((0..digits.len()).step_by(2).map(byte).collect(), (names, series))
+}
+
+#[test]
+fn logs_of_earlier_releases_open_and_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    if std::env::var("MEMLIFT_GOLDEN").as_deref() == Ok("write") {
+        let log = folder.path().join("new.log");
+        let handles = with_node(&log, fill);
+        let bytes = std::fs::read(&log).expect("a log");
+        let version = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
+        assert!(!golden(version).exists(), "what is there is a promise");
+        std::fs::write(golden(version), packed(&bytes, handles)).expect("written");
+    }
+    for version in [4] {
+        let text = std::fs::read_to_string(golden(version)).expect("a golden log");
+        let (bytes, handles) = unpacked(&text);
+        assert_eq!(bytes[8..12], u32::to_le_bytes(version));
+        let log = folder.path().join(format!("{version}.log"));
+        std::fs::write(&log, bytes).expect("written");
+        with_node(&log, |client| check(client, handles));
+        // Today's node has appended to it.
+        with_node(&log, |client| {
+            let mut names = HashMap::open(handles.0);
+            assert_eq!(names.get(client, "new").expect("read"), Some(vec![7; 1000]));
+        });
+    }
+}
