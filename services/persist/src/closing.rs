@@ -24,12 +24,13 @@ const LANE_SHARE: u64 = 32;
 /// Bytes that moving an object changes apart from its own: bits, links.
 const OBJECT_BYTES: u64 = 256;
 
-/// Calls `step` until it says false, with the slabs closed that these sections' objects with one of the tags do not need; returns how many
-/// objects moved.
+/// Calls `step` until it, or `goes_on` between two transactions, says false, with the slabs closed that these sections' objects with one of the
+/// tags do not need; returns how many objects moved.
 pub(crate) fn closed(
     pool: &Pool,
     sections: &[u16],
     tags: &[u32],
+    mut goes_on: impl FnMut() -> bool,
     mut step: impl FnMut(&mut Tx<'_>, &mut Moving) -> Result<bool>,
 ) -> Result<u64> {
     let options = TxOptions { durability: Durability::Buffered, sections: Some(sections) };
@@ -45,7 +46,8 @@ pub(crate) fn closed(
         let more = pool.tx_with(options, |t| step(t, &mut moving));
         moved += moving.moved;
         match more {
-            Ok(true) => {}
+            Ok(true) if goes_on() => {}
+            Ok(true) => break Ok(moved),
             Ok(false) => break Ok(moved),
             Err(error) => break Err(error),
         }
@@ -59,7 +61,7 @@ pub(crate) fn closed(
 }
 
 /// How many slots of a slab are in use.
-fn in_use(store: &Store, slab: u64, stride: u32) -> u64 {
+pub(crate) fn in_use(store: &Store, slab: u64, stride: u32) -> u64 {
     let (_, first) = slots(u64::from(stride).max(16));
     let words = (0..first / 8).map(|word| store.image.word(slab * SLAB_BYTES + word * 8));
     words.map(|word| u64::from(word.count_ones())).sum()

@@ -8,10 +8,11 @@
 //!   pools of other programs nothing moves
 //! - **Not here** objects of more than 8160 bytes: they have slabs of their own, and stay
 
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 
 use crate::Persist;
-use crate::closing::closed;
+use crate::closing::{closed, in_use};
 use crate::error::{Error, Result};
 use crate::heap::walk;
 use crate::holes::punchable;
@@ -75,7 +76,15 @@ impl Pool {
     /// # Errors
     ///
     /// As [`Pool::tx`]; [`Error::File`] when the file system refuses. What was done until then stays.
-    pub fn compact(&self, progress: impl FnMut(u64, u64)) -> Result<Compacted> {
+    pub fn compact(&self, mut progress: impl FnMut(u64, u64)) -> Result<Compacted> {
+        self.compact_while(|done, total| {
+            progress(done, total);
+            true
+        })
+    }
+
+    /// As [`Pool::compact`], until `goes_on` says false. It is called between transactions, and may sleep.
+    pub(crate) fn compact_while(&self, mut goes_on: impl FnMut(u64, u64) -> bool) -> Result<Compacted> {
         let store = self.store();
         // Freed slots may be taken when their freeing is durable: else objects would move to new slabs.
         store.sync()?;
@@ -83,8 +92,8 @@ impl Pool {
         let (_, layout) = self.read(|r| Ok::<_, Error>(r.root_words()))?;
         let free = self.usage().1 / SLAB_BYTES;
         done.moved = match layout {
-            kv::LAYOUT => Kv::open(self, Durability::Buffered)?.move_together(progress)?,
-            <ForeignRoot as Persist>::LAYOUT => tables(self, progress)?,
+            kv::LAYOUT => Kv::open(self, Durability::Buffered)?.move_together(&mut goes_on)?,
+            <ForeignRoot as Persist>::LAYOUT => tables(self, &mut goes_on)?,
             _ => 0,
         };
         store.sync()?;
@@ -97,6 +106,23 @@ impl Pool {
 }
 
 impl Store {
+    /// Bytes of free slabs that have blocks.
+    pub(crate) fn blocked_bytes(&self) -> u64 {
+        lock(&self.free_slabs).free().saturating_sub(self.holes.slabs()) * SLAB_BYTES
+    }
+
+    /// Bytes that a compaction might give back: those of free slabs that have blocks, and of free slots. Reads a page of every slab.
+    pub(crate) fn sparse_bytes(&self) -> u64 {
+        let mut bytes = self.blocked_bytes();
+        walk(&self.image, 0, self.image.len() / SLAB_BYTES, |slab, entry| {
+            if entry.state == Entry::SLOTS {
+                let stride = u64::from(entry.stride).max(16);
+                bytes += (slots(stride).0 - in_use(self, slab, entry.stride).min(slots(stride).0)) * stride;
+            }
+        });
+        bytes
+    }
+
     /// Bytes that the pool takes on the disk; None: it has no file.
     fn disk_bytes(&self) -> Option<u64> {
         self.medium.paths().iter().map(|path| Some(std::fs::metadata(path).ok()?.blocks() * 512)).sum()
@@ -145,20 +171,21 @@ impl Store {
 }
 
 /// Moves entries and buckets of all tables together.
-fn tables(pool: &Pool, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
+fn tables(pool: &Pool, mut goes_on: impl FnMut(u64, u64) -> bool) -> Result<u64> {
     let sections: Vec<u16> = (0..pool.store().sections.len() as u16).collect();
     let all = pool.tx(|t| Ok::<_, Error>(heads(t)))?;
-    let (mut at, mut bucket) = (0, 0);
-    closed(pool, &sections, &[slice_tag::<u8>()], |t, moving| {
-        let Some(head) = all.get(at) else { return Ok(false) };
+    let (at, mut bucket) = (Cell::new(0), 0);
+    let proceed = || goes_on(at.get() as u64, all.len() as u64);
+    closed(pool, &sections, &[slice_tag::<u8>()], proceed, |t, moving| {
+        let Some(head) = all.get(at.get()) else { return Ok(false) };
         // A table may go meanwhile, and something else may lie there.
         let next = match Table::at(*head).relocate(t, moving, bucket, BUCKETS) {
             Ok(next) => next,
             Err(Error::Pointer { .. }) => None,
             Err(error) => return Err(error),
         };
-        (at, bucket) = next.map_or((at + 1, 0), |next| (at, next));
-        progress(at as u64, all.len() as u64);
+        at.set(at.get() + usize::from(next.is_none()));
+        bucket = next.unwrap_or(0);
         Ok(true)
     })
 }

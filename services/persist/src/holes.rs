@@ -139,6 +139,11 @@ impl Holes {
         self.any.load(Ordering::Acquire)
     }
 
+    /// Slabs that may lack blocks.
+    pub fn slabs(&self) -> u64 {
+        self.lock().iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
     /// Returns true if a slab may lack blocks.
     pub fn is_hole(&self, slab: u64) -> bool {
         self.any() && !runs(&self.lock(), slab, 1).is_empty()

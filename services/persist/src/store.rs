@@ -62,6 +62,8 @@ pub(crate) struct Store {
     pub verified: Option<Verified>,
     /// Slabs that a type has emptied are many, or the pool has grown beside them.
     pub reclaim_due: AtomicBool,
+    /// Bytes of slots and slabs that were given back.
+    pub freed_bytes: AtomicU64,
     /// Slabs that were scrubbed so far, with each round counted anew.
     pub scrubbed: AtomicU64,
     /// The last sequence that was given out.
@@ -133,6 +135,7 @@ impl Store {
             private: PrivatePages::new(image.max(), limit),
             verified: checksums.as_ref().map(|_| Verified::new(image.max())),
             reclaim_due: AtomicBool::new(false),
+            freed_bytes: AtomicU64::new(0),
             scrubbed: AtomicU64::new(0),
             image,
             mechanism,

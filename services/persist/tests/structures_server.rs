@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memlift_persist::kv::server::{ServerOptions, protocol::Limits, serve};
@@ -11,8 +12,12 @@ use memlift_persist::{Domain, Durability, Options, Pool};
 
 fn with_server(server: &ServerOptions, work: impl FnOnce(SocketAddr, &Pool)) {
     let folder = tempfile::tempdir().expect("a folder");
+    with_pool(&folder.path().join("kv.pool"), server, work);
+}
+
+fn with_pool(path: &Path, server: &ServerOptions, work: impl FnOnce(SocketAddr, &Pool)) {
     let options = Options { heap_bytes: 1 << 20, domain: Domain::Lines, sections: 4, ..Options::default() };
-    let pool = Pool::create(folder.path().join("kv.pool"), &options).expect("created");
+    let pool = Pool::create(path, &options).expect("created");
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("bound");
     let stop = AtomicBool::new(false);
@@ -295,4 +300,66 @@ fn counters_add_up_over_many_clients_and_each_durability() {
             Client::new(address).says("GET total", "$3\r\n400\r\n");
         });
     }
+}
+
+/// Much is removed while clients read and write: the file gets holes, without a command, and what is left is as it was.
+#[test]
+fn room_goes_back_to_the_disk_by_itself() {
+    use std::os::unix::fs::MetadataExt;
+    const KEYS: usize = 6_000;
+    let options = ServerOptions { tidy: std::time::Duration::from_millis(20), ..two_threads() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("kv.pool");
+    with_pool(&path, &options, |address, _| {
+        let disk = || -> u64 { std::fs::metadata(&path).expect("a file").blocks() * 512 };
+        let value = |key: usize| vec![b'a' + (key % 26) as u8; 1_000 + key % 2_000];
+        let set = |client: &mut Client, key: usize, value: &[u8]| {
+            let head = format!("*3\r\n$3\r\nSET\r\n$5\r\n{key:05}\r\n${}\r\n", value.len());
+            client.0.write_all(&[head.as_bytes(), value, b"\r\n"].concat()).expect("sent");
+            client.hears(b"+OK\r\n");
+        };
+        let mut client = Client::new(address);
+        (0..KEYS).for_each(|key| set(&mut client, key, &value(key)));
+        let full = disk();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Another client goes on with keys of its own.
+            let other = scope.spawn(|| {
+                let (mut client, mut round) = (Client::new(address), 0);
+                while !stop.load(Ordering::Acquire) {
+                    let key = KEYS + round % 50;
+                    set(&mut client, key, &value(key + round));
+                    client.0.write_all(format!("GET {key:05}\r\n").as_bytes()).expect("sent");
+                    assert_eq!(client.bulk(), value(key + round));
+                    round += 1;
+                }
+                round
+            });
+            for key in (0..KEYS).filter(|key| key % 10 != 7) {
+                client.says(&format!("DEL {key:05}"), ":1\r\n");
+            }
+            // A tenth is left: a third of the blocks would be enough.
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
+            while disk() > full / 2 {
+                assert!(
+                    std::time::Instant::now() < until,
+                    "{} of {full} bytes are still on the disk",
+                    disk()
+                );
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            stop.store(true, Ordering::Release);
+            assert!(other.join().expect("no panic") > 0);
+        });
+        for key in 0..KEYS {
+            client.0.write_all(format!("GET {key:05}\r\n").as_bytes()).expect("sent");
+            match key % 10 {
+                7 => assert_eq!(client.bulk(), value(key), "{key}"),
+                _ => client.hears(b"$-1\r\n"),
+            }
+        }
+        client.0.write_all(b"INFO\r\n").expect("sent");
+        let text = String::from_utf8(client.bulk()).expect("text");
+        assert!(text.contains("compactions:") && !text.contains("compactions:0"), "{text}");
+    });
 }

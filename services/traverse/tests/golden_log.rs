@@ -54,7 +54,9 @@ fn fill(client: &mut Client) -> (hash::Handle, ordered::Handle) {
     let mut names = HashMap::create(client, 3).expect("room");
     let mut series = OrderedMap::create(client, 8).expect("room");
     for key in 0..KEYS {
-        names.insert(client, format!("name {key}").as_str(), &vec![key as u8; key as usize]).expect("inserted");
+        names
+            .insert(client, format!("name {key}").as_str(), &vec![key as u8; key as usize])
+            .expect("inserted");
         series.insert(client, key * 10, &key.to_le_bytes()).expect("inserted");
     }
     for key in (0..KEYS).filter(|key| key % 4 == 0) {
@@ -95,12 +97,8 @@ fn packed(bytes: &[u8], handles: (hash::Handle, ordered::Handle)) -> String {
 
 fn unpacked(text: &str) -> (Vec<u8>, (hash::Handle, ordered::Handle)) {
     let mut lines = text.lines();
-    let numbers: Vec<u64> = lines
-        .next()
-        .expect("places")
-        .split(' ')
-        .map(|number| number.parse().expect("a number"))
-        .collect();
+    let numbers: Vec<u64> =
+        lines.next().expect("places").split(' ').map(|number| number.parse().expect("a number")).collect();
     let digits: String = lines.collect();
     let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal");
     let names = hash::Handle { heads: numbers[0], log2: numbers[1] as u32 };

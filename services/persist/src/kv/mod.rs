@@ -8,6 +8,7 @@
 //! - **Owner** a call locks the shards of its keys and no others; several keys of one call change together or not at all
 //! - **Not here** the protocol: `server`
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::{Bound, ControlFlow};
@@ -516,48 +517,56 @@ impl<'p> Kv<'p> {
         Ok((looked, gone, last.filter(|_| looked == most)))
     }
 
-    /// Moves what lies in nearly empty slabs together, shard by shard; returns how many objects moved.
-    pub(crate) fn move_together(&self, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
+    /// Moves what lies in nearly empty slabs together, shard by shard, until `goes_on` says false: it is called between transactions, with
+    /// how many entries were gone through, and of how many. Returns how many objects moved.
+    pub(crate) fn move_together(&self, mut goes_on: impl FnMut(u64, u64) -> bool) -> Result<u64> {
         let [inner, leaf] = BTree::<ByteKey, KvEntry>::tags();
-        let (mut moved, mut seen, total) = (0, 0, self.len()?);
+        let (mut moved, seen, total) = (0, Cell::new(0), self.len()?);
+        let mut stopped = false;
         for (shard, tree) in self.trees.iter().enumerate() {
             let (section, mut from, mut last) = (shard as u16, Vec::new(), None);
-            moved +=
-                closing::closed(self.pool, &[section], &[slice_tag::<u8>(), inner, leaf], |t, moving| {
-                    progress(seen.min(total), total);
-                    if last.is_none() {
-                        // Nothing that comes later lies in a closed slab: who writes ahead of this does not keep it going.
-                        let mut key = Vec::new();
-                        tree.last(t)?.map_or(Ok(()), |(stored, _)| stored.read(t, &mut key))?;
-                        last = Some(key);
-                    }
-                    for _ in 0..LEAVES {
-                        let mut entries = 0;
-                        let next = tree.relocate(t, &from, moving, |t, moving, entry| {
-                            entries += 1;
-                            if entry.value.is_empty() || !moving.takes(t, section, entry.value.offset()) {
-                                return Ok(None);
-                            }
-                            let bytes = t.slice(entry.value)?.to_vec();
-                            let value = t.alloc_slice_in(section, &bytes)?;
-                            t.free_slice(entry.value)?;
-                            Ok(Some(KvEntry { value, ..entry }))
-                        })?;
-                        match next {
-                            Next::Same => return Ok(true),
-                            Next::End => return Ok(false),
-                            Next::Leaf(key) => {
-                                from.clear();
-                                key.read(t, &mut from)?;
-                            }
+            if stopped {
+                break;
+            }
+            let tags = [slice_tag::<u8>(), inner, leaf];
+            let proceed = || {
+                stopped = !goes_on(seen.get().min(total), total);
+                !stopped
+            };
+            moved += closing::closed(self.pool, &[section], &tags, proceed, |t, moving| {
+                if last.is_none() {
+                    // Nothing that comes later lies in a closed slab: who writes ahead of this does not keep it going.
+                    let mut key = Vec::new();
+                    tree.last(t)?.map_or(Ok(()), |(stored, _)| stored.read(t, &mut key))?;
+                    last = Some(key);
+                }
+                for _ in 0..LEAVES {
+                    let mut entries = 0;
+                    let next = tree.relocate(t, &from, moving, |t, moving, entry| {
+                        entries += 1;
+                        if entry.value.is_empty() || !moving.takes(t, section, entry.value.offset()) {
+                            return Ok(None);
                         }
-                        seen += entries;
-                        if last.as_ref().is_some_and(|last| from > *last) {
-                            return Ok(false);
+                        let bytes = t.slice(entry.value)?.to_vec();
+                        let value = t.alloc_slice_in(section, &bytes)?;
+                        t.free_slice(entry.value)?;
+                        Ok(Some(KvEntry { value, ..entry }))
+                    })?;
+                    match next {
+                        Next::Same => return Ok(true),
+                        Next::End => return Ok(false),
+                        Next::Leaf(key) => {
+                            from.clear();
+                            key.read(t, &mut from)?;
                         }
                     }
-                    Ok(true)
-                })?;
+                    seen.set(seen.get() + entries);
+                    if last.as_ref().is_some_and(|last| from > *last) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            })?;
         }
         Ok(moved)
     }

@@ -322,6 +322,9 @@ impl Tx<'_> {
     /// After a commit: what was freed may be taken again as soon as the freeing is durable.
     pub(super) fn release(&mut self, committed: Committed) {
         let freed = std::mem::take(&mut self.writes.freed);
+        let slots = freed.iter().map(|one| u64::from(one.stride)).sum::<u64>();
+        let slabs = self.writes.slabs_freed.iter().map(|(_, count)| count * SLAB_BYTES).sum::<u64>();
+        self.store.freed_bytes.fetch_add(slots + slabs, Ordering::Relaxed);
         for one in &freed {
             let Some(held) = self.held.get(one.section) else { continue };
             let slab = one.offset / SLAB_BYTES;

@@ -32,6 +32,9 @@ pub struct Shared {
     pub clients: AtomicU64,
     /// Commands so far.
     pub commands: AtomicU64,
+    /// Compactions so far, and the bytes that they gave back to the disk.
+    pub compactions: AtomicU64,
+    pub given_back: AtomicU64,
     damaged: Mutex<BTreeSet<u64>>,
 }
 
@@ -376,7 +379,7 @@ fn information(kv: &Kv<'_>, shared: &Shared) -> Result<String, Error> {
     let counters = kv.pool().counters();
     Ok(format!(
         "# Server\r\nmemlift_version:{}\r\n\r\n# Clients\r\nconnected_clients:{}\r\n\r\n# Memory\r\nheap_bytes:{heap}\r\n\
-         heap_free_bytes:{free}\r\n\r\n# Persistence\r\nmechanism:{}\r\nguarantee:{}\r\nhardens:{}\r\ndamaged_pages_found:{}\r\n\r\n# Stats\r\n\
+         heap_free_bytes:{free}\r\n\r\n# Persistence\r\nmechanism:{}\r\nguarantee:{}\r\nhardens:{}\r\ndamaged_pages_found:{}\r\ncompactions:{}\r\ncompacted_bytes:{}\r\n\r\n# Stats\r\n\
          total_commands_processed:{}\r\nexpired_keys:{}\r\n\r\n# Keyspace\r\ndb0:keys={}\r\n",
         env!("CARGO_PKG_VERSION"),
         shared.clients.load(Ordering::Relaxed),
@@ -384,6 +387,8 @@ fn information(kv: &Kv<'_>, shared: &Shared) -> Result<String, Error> {
         kv.pool().guarantee(),
         counters.hardens,
         shared.damaged().len(),
+        shared.compactions.load(Ordering::Relaxed),
+        shared.given_back.load(Ordering::Relaxed),
         shared.commands.load(Ordering::Relaxed),
         kv.expired(),
         kv.len()?,

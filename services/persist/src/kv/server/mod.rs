@@ -5,6 +5,7 @@
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
 //!   requests of a round, of all connections, run buffered and share one fence or fdatasync
+//! - **Room** a thread gives room back to the disk when much was removed ([`ServerOptions::tidy`])
 //! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond the limit,
 //!   gets an error and is closed. Nothing that a client sends ends the server
 //! - **Not here** passwords and encryption: listen on trusted networks only
@@ -43,6 +44,8 @@ pub struct ServerOptions {
     pub buffer_bytes: usize,
     /// Upper bounds of a request.
     pub limits: Limits,
+    /// How often the pool is looked at for room that a compaction would give back to the disk ([`Pool::compact`]); zero: never.
+    pub tidy: Duration,
 }
 
 impl Default for ServerOptions {
@@ -54,6 +57,7 @@ impl Default for ServerOptions {
             clients: 10_000,
             buffer_bytes: 512 << 20,
             limits: Limits::default(),
+            tidy: Duration::from_secs(5),
         }
     }
 }
@@ -67,6 +71,11 @@ const TICK: Duration = Duration::from_millis(100);
 const SWEEP: usize = 200;
 /// Slabs that each worker compares with their checksums per tick: 2.5 MiB a second.
 const SCRUB: u64 = 16;
+
+/// A compaction rests so long between two of its transactions: it takes at most every other moment from the clients.
+const REST: Duration = Duration::from_micros(500);
+/// Less than this is not given back.
+const TIDY_BYTES: u64 = 8 << 20;
 
 /// Serves the store in `pool` on `listener` until `stop` is true or the pool stops.
 ///
@@ -82,21 +91,68 @@ pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: 
     listener.set_nonblocking(true).map_err(|error| refused("listen", &error))?;
     let shared = Shared::default();
     let failure = Mutex::new(None);
+    let fail = |error: Error| {
+        stop.store(true, Ordering::Release);
+        failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+    };
     std::thread::scope(|scope| {
+        if !options.tidy.is_zero() {
+            scope.spawn(|| {
+                if let Err(error @ Error::Stopped { .. }) = tidy(pool, options.tidy, &shared, stop) {
+                    fail(error);
+                }
+            });
+        }
         for _ in 0..options.threads.max(1) {
             scope.spawn(|| {
                 let (clients, scratch) = (Vec::new(), vec![0; READ_BYTES]);
                 let worker =
                     Worker { listener: &listener, kv: &kv, options, shared: &shared, clients, scratch };
                 if let Err(error) = worker.run(stop) {
-                    stop.store(true, Ordering::Release);
-                    failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+                    fail(error);
                 }
             });
         }
     });
     let failure = failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     failure.map_or_else(|| kv.sync(), Err)
+}
+
+/// Gives room back to the disk, until `stop`: when half of the heap is free and has blocks, and when half a heap of bytes was freed since
+/// the last look and the pieces are a quarter of what is in use.
+fn tidy(pool: &Pool, every: Duration, shared: &Shared, stop: &AtomicBool) -> Result<()> {
+    let store = pool.store();
+    let mut looked = store.freed_bytes.load(Ordering::Relaxed);
+    loop {
+        let next = Instant::now() + every;
+        while Instant::now() < next {
+            if stop.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            std::thread::sleep(TICK.min(every));
+        }
+        let (heap, free) = pool.usage();
+        let freed = store.freed_bytes.load(Ordering::Relaxed);
+        let is_empty = store.blocked_bytes() >= (heap / 2).max(TIDY_BYTES);
+        if !is_empty {
+            // Looking at all slabs reads a page of each.
+            if freed.wrapping_sub(looked) < (heap / 2).max(TIDY_BYTES) {
+                continue;
+            }
+            looked = freed;
+            if store.sparse_bytes() < ((heap - free) / 4).max(TIDY_BYTES) {
+                continue;
+            }
+        }
+        let done = pool.compact_while(|_, _| {
+            std::thread::sleep(REST);
+            !stop.load(Ordering::Acquire)
+        })?;
+        shared.compactions.fetch_add(1, Ordering::Relaxed);
+        shared.given_back.fetch_add(done.before.saturating_sub(done.after), Ordering::Relaxed);
+        // Moving frees, too.
+        looked = store.freed_bytes.load(Ordering::Relaxed);
+    }
 }
 
 fn refused(what: &str, error: &io::Error) -> Error {
