@@ -13,6 +13,9 @@
         with pool.edit("weights") as w:         # a copy; what differs at the end is kept
             w[3] = 0.5
 
+    with persist.shelf("cache", expire=3600, size_limit="1G") as cache:      # one dict in a file: shelve, sqlitedict, diskcache
+        cache["answer"] = {"any": "value that pickle takes"}
+
 Order   a change is durable when its statement, or the outermost `with pool.transaction()`, is done (durability="sync")
 Threads one transaction at a time; others wait for it, without the GIL. A transaction belongs to its thread: do not `await` in it
 Owner   an array's view stays valid and as it is for as long as somebody has it, whatever happens to the array or the pool
@@ -27,10 +30,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _native
+from memlift._shelf import Shelf, modes
 from memlift._sizes import in_bytes
 from memlift.errors import BadArgument, Gone, PoolDamaged, UnsupportedType
 
-__all__ = ["Dict", "Guarantee", "Pool", "open"]
+__all__ = ["Dict", "Guarantee", "Pool", "Shelf", "open", "shelf"]
 
 _MISSING: Any = object()
 
@@ -91,6 +95,39 @@ def open(
             memory=None if memory is None else in_bytes(memory),
         )
     )
+
+
+def shelf(
+    path: str | os.PathLike[str],
+    flag: str = "c",
+    *,
+    writeback: bool = False,
+    expire: float | None = None,
+    size_limit: int | str | None = None,
+    durability: str = "sync",
+    memory: int | str | None = None,
+) -> Shelf:
+    """A dict in a file of its own, where shelve, sqlitedict or diskcache would be.
+
+    flag        as shelve's: "c" create if missing, "w" there is one, "r" read only, "n" begin with an empty one
+    writeback   keep what was read in memory, and write it back at `sync` and `close`
+    expire      seconds until a value is gone, unless `set` says otherwise; None: never
+    size_limit  bytes of all pickled values, or text like "64M"; what was set longest ago makes room. None: none
+    durability  "sync": each change is durable when it is done. "buffered": after the next `sync` or `close`, and within about
+                50 ms by itself; a crash loses the last changes, never one in between
+    memory      that changed pages may take; None: a quarter of what this process may have
+
+    Values are pickled: only for files that nobody else can write. Raises as `open`.
+    """
+    pool = open(path, mode=modes(flag), durability=durability, memory=memory)
+    try:
+        made = Shelf(pool, expire, None if size_limit is None else in_bytes(size_limit), writeback)
+        if flag == "n":
+            made.clear()
+    except BaseException:
+        pool.close()
+        raise
+    return made
 
 
 class _Transaction:
