@@ -42,6 +42,8 @@ NATIVE := $(shell uname -m)-unknown-linux-gnu
 PORTABLE ?= $(NATIVE)
 PORTABLE_GLIBC := 2.28
 PORTABLE_BUILT = $(CARGO_TARGET_DIR)/$(PORTABLE)/release
+# Strips for any machine: rustc comes with it.
+STRIP = "$$(rustc --print sysroot)/lib/rustlib/$(NATIVE)/bin/rust-objcopy" --strip-all
 WHEEL_HOST = $(CARGO_TARGET_DIR)/$(NATIVE)/release/memlift
 # The C library would be a quarter of a wheel: it comes with `make install` and the Debian package.
 WHEEL_LIBRARIES := z openssl preload tap
@@ -167,13 +169,13 @@ package: venv
 # the command for this machine.
 wheel: venv rust
 	@tools/setup wheel $(PORTABLE)
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" CARGO_PROFILE_RELEASE_STRIP=symbols \
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 		$(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) $(COMMAND) $(WHEEL_DROPINS)
 	@rm -rf $(WHEEL_DATA) && install -d $(WHEEL_SCRIPTS) $(addprefix $(WHEEL_DATA)/data/,lib/memlift include/memlift) dist
-	@install -m 755 $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
+	@$(STRIP) $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
 	@for library in $(WHEEL_LIBRARIES); do \
-		install -m 644 $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/ || exit 1; \
-	done
+		$(STRIP) $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/libmemlift_$$library.so || exit 1; \
+	done; chmod 644 $(WHEEL_DATA)/data/lib/memlift/*.so
 	@install -m 644 bindings/c/include/*.h $(WHEEL_DATA)/data/include/memlift/
 	@install -d $(WHEEL_DATA)/data/share/doc/memlift && install -m 644 LICENSE-APACHE LICENSE-MIT $(WHEEL_DATA)/data/share/doc/memlift/
 	@tools/notices $(WHEEL_DATA)/data/share/doc/memlift/NOTICES $(SHIPPED) memlift-python

@@ -26,7 +26,7 @@ static uint32_t crc_portable(uint32_t state, const unsigned char *source, size_t
 }
 
 #ifdef HAVE_X86
-__attribute__((target("sse4.2"))) static uint32_t crc_words(uint32_t state, const unsigned char *source,
+__attribute__((target("sse4.2,crc32"))) static uint32_t crc_words(uint32_t state, const unsigned char *source,
                                                              size_t bytes) {
     uint64_t wide = state;
     for (size_t at = 0; at < bytes; at += 8) {
@@ -46,7 +46,7 @@ __attribute__((target("avx2"))) static void stream(unsigned char *target, const 
     }
 }
 
-__attribute__((target("avx2,sse4.2"))) static uint32_t stream_crc(unsigned char *target, const unsigned char *source,
+__attribute__((target("avx2,sse4.2,crc32"))) static uint32_t stream_crc(unsigned char *target, const unsigned char *source,
                                                                   size_t bytes, uint32_t state) {
     uint64_t wide = state;
     for (size_t at = 0; at < bytes; at += 64) {

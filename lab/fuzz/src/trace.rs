@@ -6,7 +6,7 @@
 //! - **Layout** u8, bit 0: the header's words are made good, as somebody hostile would · the bytes of a trace
 
 use memlift_model::event::Time;
-use memlift_model::whatif::{Cpu, Device, Timing, Trace, replay};
+use memlift_model::whatif::{Cpu, Device, Estimate, Timing, Trace, replay};
 use memlift_spec::trace::{
     CHUNK_USED_AT, CHUNKS_AT, Chunk, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
 };
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
     };
     let steps: usize = trace.threads.iter().map(|thread| thread.steps.len()).sum();
     assert!(steps <= 8 * bytes.len() / RECORD_BYTES, "steps come from records");
-    let cpu = Cpu::new(Vec::new(), 1 << 16, 250.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 16, Estimate::exactly(250.0), &trace);
     let dsa = Device::Dsa(memlift_model::dsa::Timing::shipped());
     for (device, timing) in
         [(&Device::Cpu, Timing::Recorded), (&Device::Cpu, Timing::Modelled), (&dsa, Timing::Recorded)]

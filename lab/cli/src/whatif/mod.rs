@@ -24,7 +24,7 @@ use memlift::place::Origin;
 use memlift::spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC};
 use memlift_model::parameters::{Parameters, Schema};
 use memlift_model::whatif::{
-    Cpu, Curve, Device, Line, Timing, Trace, neighbours, parameters, replay, rounded, varied,
+    Cpu, Curve, Device, Estimate, Line, Timing, Trace, neighbours, parameters, replay, rounded, varied,
 };
 
 use memlift_cli::failure::Failure;
@@ -323,11 +323,11 @@ fn this_cpu(trace: &Trace) -> Result<(Cpu, String), Failure> {
             curves.extend(kinds.iter().map(of));
         }
     }
-    Ok((Cpu::new(curves, loaded.calibration.thresholds.cache_bytes, fault_ns(), trace), origin))
+    Ok((Cpu::new(curves, loaded.calibration.thresholds.cache_bytes, fault(), trace), origin))
 }
 
-/// Measures the first touch of a page, nanoseconds: the least of some tries.
-fn fault_ns() -> f64 {
+/// Measures the first touch of a page.
+fn fault() -> Estimate {
     const PAGES: usize = 1024;
     let once = || {
         let mut memory = vec![0u8; PAGES * 4096];
@@ -338,7 +338,7 @@ fn fault_ns() -> f64 {
         std::hint::black_box(&memory);
         begun.elapsed().as_nanos() as f64 / PAGES as f64
     };
-    (0..5).map(|_| once()).fold(f64::MAX, f64::min)
+    Estimate::of((0..9).map(|_| once()).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

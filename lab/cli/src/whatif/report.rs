@@ -131,6 +131,12 @@ impl Base<'_> {
         share(self.trace.overhead_ns(), self.trace.cpu_ns as f64)
     }
 
+    /// Part of the time in which threads could run and had no core.
+    fn displaced(&self) -> f64 {
+        let without = self.trace.waits.displaced_ns as f64;
+        share(without, without + self.trace.cpu_ns as f64)
+    }
+
     fn head(&self) -> String {
         let trace = self.trace;
         let mut lines = vec![heading(trace)];
@@ -158,6 +164,14 @@ impl Base<'_> {
                 of(waits.outside_ns),
                 of(waits.displaced_ns),
                 of(waits.unexplained_ns)
+            ));
+        }
+        let displaced = self.displaced();
+        if displaced > 0.2 {
+            lines.push(format!(
+                "busy       {} of the time in which its threads could run they had no core: other programs, or too few cores. Times are longer \
+                 than the program needs: record again on a quieter machine",
+                percent(displaced)
             ));
         }
         if !trace.finished {
@@ -194,7 +208,7 @@ impl Base<'_> {
             "command": trace.command, "cpu": trace.cpu, "finished": trace.finished, "processes": trace.processes,
             "threads": trace.threads.len(), "wall_ns": trace.wall_ns, "cpu_ns": trace.cpu_ns, "calls_ns": trace.calls_ns(),
             "threshold": trace.threshold, "dropped": trace.dropped, "calls": kinds, "counted": counted,
-            "recording_ns": trace.overhead_ns(), "share_seen": self.seen(),
+            "recording_ns": trace.overhead_ns(), "share_seen": self.seen(), "share_displaced": self.displaced(),
             "waits": { "explained_ns": trace.waits.explained_ns, "outside_ns": trace.waits.outside_ns,
                 "displaced_ns": trace.waits.displaced_ns, "unexplained_ns": trace.waits.unexplained_ns }, "amdahl": bound(self.seen()), "invisible": INVISIBLE,
         })
@@ -257,7 +271,8 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
             "trace": base.json(), "device": "cpu", "origin": base.origin,
             "wall": { "recorded_s": recorded, "model_s": wall, "deviation": off(wall, recorded) },
             "calls": { "recorded_s": calls_recorded, "model_s": calls, "deviation": off(calls, calls_recorded) },
-            "read_bytes": model.read_bytes, "written_bytes": model.written_bytes, "fault_ns": base.cpu.fault_ns,
+            "read_bytes": model.read_bytes, "written_bytes": model.written_bytes, "fault_ns": base.cpu.fault.ns,
+            "fault_from_ns": base.cpu.fault.low_ns, "fault_to_ns": base.cpu.fault.high_ns, "fault_samples": base.cpu.fault.samples,
         }));
     }
     let row = |what: &str, recorded: f64, model: f64| {
@@ -291,11 +306,14 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
     ))?;
     print::line(&format!("\n{}", print::table(&["", ">recorded", ">model", ">deviation"], &rows)))?;
     print::line(&format!(
-        "\nmemory traffic of calls: {} read, {} written\nmodel: {}; a page fault {:.0} ns; gaps between calls as recorded",
+        "\nmemory traffic of calls: {} read, {} written\nmodel: {}; a page fault {:.0} ns ({:.0} to {:.0}, {}); gaps between calls as recorded",
         print::bytes(model.read_bytes),
         print::bytes(model.written_bytes),
         base.origin,
-        base.cpu.fault_ns
+        base.cpu.fault.ns,
+        base.cpu.fault.low_ns,
+        base.cpu.fault.high_ns,
+        counted(base.cpu.fault.samples)
     ))
 }
 
@@ -315,6 +333,13 @@ pub fn nothing(base: &Base<'_>, name: &str, what: &str, as_json: bool) -> Result
 }
 
 /// Commits on one memory, so that two memories are not compared instead.
+fn counted(samples: usize) -> String {
+    match samples {
+        0 => "given".to_owned(),
+        samples => format!("{samples} samples"),
+    }
+}
+
 fn same_memory(name: &str, cpu: Time, near: Time) -> String {
     format!(
         "all commits on the memory of {name}'s paper: {:.4} s by the CPU, {:.4} s by {name}, {:.2} times; what they took when recorded \
@@ -322,6 +347,25 @@ fn same_memory(name: &str, cpu: Time, near: Time) -> String {
         s(cpu),
         s(near),
         s(cpu) / s(near).max(1e-12)
+    )
+}
+
+/// Times and CPU times with the device over those without, as each of its parameters alone is halved and doubled.
+fn ranges(with: &Outcome, without: &Outcome, parameters: &[(&str, f64, Outcome)]) -> [(f64, f64); 2] {
+    let runs = || parameters.iter().map(|(_, _, run)| run).chain([with]);
+    let of = |what: fn(&Outcome) -> Time| {
+        let ratio = |run: &Outcome| s(what(run)) / s(what(without)).max(1e-12);
+        runs()
+            .map(ratio)
+            .fold((f64::MAX, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)))
+    };
+    [of(|run| run.wall), of(|run| run.cpu + run.waiting)]
+}
+
+fn range(with: &Outcome, without: &Outcome, parameters: &[(&str, f64, Outcome)]) -> String {
+    let [(least, most), (from, to)] = ranges(with, without, parameters);
+    format!(
+        "range of the answer, each parameter halved and doubled: time {least:.3} to {most:.3} of without, CPU time {from:.3} to {to:.3}"
     )
 }
 
@@ -369,6 +413,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         return print::json(&json!({
             "trace": base.json(), "device": answer.name, "from_bytes": answer.from, "share_it_takes": part, "amdahl": bound(part),
             "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": values, "sweep": sweep,
+            "range": ranges(&answer.with, &answer.without, &answer.parameters).map(|(from, to)| json!({ "from": from, "to": to })),
             "commits_on_its_memory": commits.map(|(cpu, near)| json!({ "cpu_s": s(cpu), "device_s": s(near) })),
             "inputs": answer.inputs.iter().map(|(kind, names)| ((*kind).to_owned(), json!(names))).collect::<serde_json::Map<_, _>>(),
         }));
@@ -460,6 +505,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
             print::table(&[&format!(">{name}"), ">time", ">CPU time", ">of without"], &rows)
         ));
     }
+    print::line(&range(&answer.with, without, &answer.parameters))?;
     for (place, of) in ["time", "CPU time", "time at saturation", "traffic"].into_iter().enumerate() {
         print::line(&format!("what matters most to the {of}: {}", most(&matters, place)))?;
     }

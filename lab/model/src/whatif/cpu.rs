@@ -4,7 +4,7 @@
 //! - **Flow** calls ─▶ [`Shadow`]: what of it was used before, and how much else since? ─▶ [`Cpu::cost_ns`]: the hot line for that
 //!   working set, the cold one for what is new, and the page faults on top
 //! - **Method** kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
-//!   page fault takes comes from calls whose faults were counted, else from this machine
+//!   page fault takes comes from calls whose faults were counted, where enough of them agree, else from this machine
 //!   A hot line was measured on the same buffers again and again, at each size: a call of that size had a working set of its own
 //!   bytes. A call with a larger one, since others came in between, pays for each byte what a call of so many bytes paid then,
 //!   but not more than the cold line: so the hot line says by itself what each level of the cache keeps
@@ -47,8 +47,8 @@ pub struct Cpu {
     curves: Vec<Curve>,
     /// Bytes that stay in its cache.
     pub cache_bytes: u64,
-    /// Cost of a page fault, nanoseconds.
-    pub fault_ns: f64,
+    /// Cost of a page fault.
+    pub fault: Estimate,
     /// Kinds whose lines were calibrated.
     pub calibrated: BTreeSet<Kind>,
 }
@@ -64,12 +64,48 @@ pub struct Residency {
     pub again: Vec<Again>,
 }
 
+/// A number from repeated samples: their median and their middle half.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// The median, nanoseconds.
+    pub ns: f64,
+    /// A quarter of the samples are below this.
+    pub low_ns: f64,
+    /// A quarter of the samples are above this.
+    pub high_ns: f64,
+    /// Number of samples; 0: it was given.
+    pub samples: usize,
+}
+
+impl Estimate {
+    /// A number that is given, without a spread.
+    #[must_use]
+    pub fn exactly(ns: f64) -> Estimate {
+        Estimate { ns, low_ns: ns, high_ns: ns, samples: 0 }
+    }
+
+    /// Of these samples; None: there is none.
+    #[must_use]
+    pub fn of(mut samples: Vec<f64>) -> Option<Estimate> {
+        samples.sort_unstable_by(f64::total_cmp);
+        let at = |part: usize| samples.get(samples.len() * part / 4).copied();
+        Some(Estimate { ns: at(2)?, low_ns: at(1)?, high_ns: at(3)?, samples: samples.len() })
+    }
+}
+
+/// A call says what a fault costs if it had so many.
+const FAULTS_MIN: u64 = 16;
+/// Calls that have to say so.
+const SAMPLES_MIN: usize = 8;
+/// Costs of a fault that a CPU can have: below are errors of the line that is taken off, above are huge pages and disks.
+const FAULT_NS: std::ops::Range<f64> = 50.0..100_000.0;
+
 impl Cpu {
     /// A CPU with these curves; what they lack is fitted to the trace.
     #[must_use]
-    pub fn new(curves: Vec<Curve>, cache_bytes: u64, fault_ns: f64, trace: &Trace) -> Cpu {
+    pub fn new(curves: Vec<Curve>, cache_bytes: u64, fault: Estimate, trace: &Trace) -> Cpu {
         let calibrated = curves.iter().map(|curve| curve.kind).collect();
-        let mut cpu = Cpu { curves, cache_bytes: cache_bytes.clamp(1 << 16, 1 << 32), fault_ns, calibrated };
+        let mut cpu = Cpu { curves, cache_bytes: cache_bytes.clamp(1 << 16, 1 << 32), fault, calibrated };
         let mut kinds: BTreeMap<Kind, Vec<&Call>> = BTreeMap::new();
         for call in trace.calls().filter(|call| !cpu.calibrated.contains(&call.kind)) {
             kinds.entry(call.kind).or_default().push(call);
@@ -80,23 +116,27 @@ impl Cpu {
             cpu.curves.push(Curve { kind, hot: false, lines });
         }
         if let Some(measured) = cpu.fault_of(trace) {
-            cpu.fault_ns = measured;
+            cpu.fault = measured;
         }
         cpu
     }
 
-    /// Cost of a fault where calls had many: the median.
-    fn fault_of(&self, trace: &Trace) -> Option<f64> {
-        let mut costs: Vec<f64> = trace
+    /// Cost of a fault where calls had many. None: they are too few, or most say what no fault costs, because the lines of copies do not
+    /// fit this trace.
+    fn fault_of(&self, trace: &Trace) -> Option<Estimate> {
+        let samples: Vec<f64> = trace
             .calls()
-            .filter(|call| call.faults.is_some_and(|faults| faults >= 16))
+            .filter(|call| call.faults.is_some_and(|faults| faults >= FAULTS_MIN))
             .map(|call| {
                 let plain = self.line_ns(call, false);
                 (call.cpu_ns as f64 - plain).max(0.0) / call.faults.unwrap_or(1) as f64
             })
             .collect();
-        costs.sort_unstable_by(f64::total_cmp);
-        costs.get(costs.len() / 2).copied()
+        let plausible: Vec<f64> = samples.iter().copied().filter(|ns| FAULT_NS.contains(ns)).collect();
+        if plausible.len() < SAMPLES_MIN || plausible.len() * 2 < samples.len() {
+            return None;
+        }
+        Estimate::of(plausible)
     }
 
     fn line_ns(&self, call: &Call, hot: bool) -> f64 {
@@ -131,7 +171,7 @@ impl Cpu {
     pub fn cost_ns(&self, call: &Call, residency: &Residency, fresh: u32) -> u64 {
         let touched = touched(call);
         let cold = self.line_ns(call, false);
-        let mut sum = cold + f64::from(fresh) * self.fault_ns;
+        let mut sum = cold + f64::from(fresh) * self.fault.ns;
         if fresh == 0 && touched > 0 {
             for again in &residency.again {
                 let part = again.bytes as f64 / touched as f64;

@@ -208,7 +208,7 @@ impl Engine {
             }
             (Placed::Work, Device::Service(service)) => service.alone(call).0.as_ps() as f64 / 1e3,
             (Placed::Near, _) => {
-                self.near(call, false).core.as_ps() as f64 / 1e3 + f64::from(fresh) * cpu.fault_ns
+                self.near(call, false).core.as_ps() as f64 / 1e3 + f64::from(fresh) * cpu.fault.ns
             }
             _ => call.cpu_ns as f64,
         }

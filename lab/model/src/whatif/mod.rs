@@ -22,7 +22,7 @@ pub mod vary;
 #[cfg(test)]
 mod tests;
 
-pub use cpu::{Cpu, Curve, Line};
+pub use cpu::{Cpu, Curve, Estimate, Line};
 pub use device::{Device, parameters};
 pub use replay::{Outcome, Timing, replay};
 pub use service::{Hardware, Service};

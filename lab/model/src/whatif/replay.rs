@@ -246,7 +246,7 @@ impl Run<'_> {
                 let residency = self.shadow.device(call);
                 let now = self.calendar.now();
                 let done = self.engine.copy(call, 2 * residency.source >= call.read, now);
-                let time = done - now + Time::from_ns((f64::from(fresh) * self.cpu.fault_ns) as u64);
+                let time = done - now + Time::from_ns((f64::from(fresh) * self.cpu.fault.ns) as u64);
                 // Dirty lines in the cache are written back before the device can see them.
                 self.count(call);
                 self.outcome.read_bytes += call.read;

@@ -116,7 +116,7 @@ fn who_is_displaced_loses_the_same_part_of_everything() {
     let steps: Vec<(What, u64, u64)> =
         trace.threads[0].steps.iter().map(|step| (step.what, step.ns, step.cpu_ns)).collect();
     assert_eq!(steps, [(What::Compute, 2 * MS, MS), (What::Call(0), 6 * MS, 3 * MS)]);
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     for timing in [Timing::Recorded, Timing::Modelled] {
         let run = replay(&trace, &cpu, timing, &Device::Cpu, 0);
         assert_eq!((run.wall, run.cpu), (Time::from_ns(8 * MS), Time::from_ns(4 * MS)));
@@ -126,7 +126,7 @@ fn who_is_displaced_loses_the_same_part_of_everything() {
 #[test]
 fn without_a_device_a_replay_takes_what_was_recorded_and_a_device_shortens_calls_alone() {
     let trace = Trace::read(&simple()).unwrap();
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((without.wall, without.cpu), (Time::from_ns(11 * MS), Time::from_ns(6 * MS)));
     assert_eq!((without.read_bytes, without.written_bytes, without.offloaded), (2 << 20, 1 << 20, 0));
@@ -149,7 +149,7 @@ fn smartdimm_takes_what_its_machine_takes_and_threads_share_its_channel() {
     records.extend((0..).zip(calls).map(|(at, (kind, bytes))| call(kind, at * MS, MS, bytes)));
     records.push(mark(Kind::End, 3 * MS, 3 * MS, 0));
     let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], 3 * MS)).unwrap();
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     let device = Device::SmartDimm(timing.clone());
     let run = replay(&trace, &cpu, Timing::Recorded, &device, 0);
     // Nobody packs two pages at once, and 16 KiB with a tag are more than four pages. What was read before is in the cache.
@@ -168,7 +168,13 @@ fn smartdimm_takes_what_its_machine_takes_and_threads_share_its_channel() {
     let mut bytes = file(&chunks, MS);
     put(&mut bytes, word::THREADS, 10);
     let trace = Trace::read(&bytes).unwrap();
-    let run = replay(&trace, &Cpu::new(Vec::new(), 1 << 20, 100.0, &trace), Timing::Recorded, &device, 0);
+    let run = replay(
+        &trace,
+        &Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace),
+        Timing::Recorded,
+        &device,
+        0,
+    );
     // The same text: from the second on it is in the cache.
     let (cold, hot) = (of(Ulp::Tls, 16_368, false), of(Ulp::Tls, 16_368, true));
     assert!(cold.bus + hot.bus * 9 > hot.core, "{cold:?} {hot:?}");
@@ -190,7 +196,7 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     let trace = Trace::read(&bytes).unwrap();
     assert_eq!(awaited(&trace, 1, 0), 1, "it was started");
     assert_eq!(awaited(&trace, 0, 1), 1, "{:?}", trace.threads[0].steps);
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(11 * MS));
     let (_, with) = best(&slow_dsa(), &trace, &cpu);
@@ -224,7 +230,7 @@ fn a_wait_ends_as_long_after_what_ended_it_as_it_did() {
     assert_eq!((awaited(&trace, 0, 1), awaited(&trace, 1, 0)), (1, 2), "{:?}", trace.threads);
     assert_eq!(trace.waits.explained_ns, 9 * MS / 100 + 17 * MS / 2 + MS / 20);
     assert_eq!((trace.waits.unexplained_ns, trace.waits.outside_ns), (0, 0));
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!(without.wall, Time::from_ns(10 * MS));
     let (_, with) = best(&slow_dsa(), &trace, &cpu);
@@ -252,7 +258,7 @@ fn a_later_record_of_a_wait_corrects_the_first_and_strangers_end_none() {
         .map(|step| step.at_ns)
         .collect();
     assert_eq!(outside, [5 * MS, 7 * MS], "a thread that is not there, and the waiter itself, end no wait");
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(9 * MS));
 }
 
@@ -298,7 +304,7 @@ fn a_replay_of_any_waits_takes_the_recorded_time() {
         let chunks: Vec<(u32, u32, u32, u32, &[Record])> =
             all.iter().zip(1..).map(|(records, number)| (1, 0, number, 0, &records[..])).collect();
         let trace = Trace::read(&file(&chunks, last)).unwrap();
-        let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+        let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
         let run = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
         assert_eq!(run.wall, Time::from_ns(last), "round {round}: {:?}", trace.threads);
     }
@@ -314,7 +320,7 @@ fn what_exec_has_made_new_goes_on_where_the_old_one_was() {
     bytes[second..second + 4].copy_from_slice(&1u32.to_le_bytes());
     let trace = Trace::read(&bytes).unwrap();
     assert_eq!((trace.threads[1].parent, trace.cpu_ns), (Some(0), 6 * MS));
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     let run = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((run.wall, run.cpu), (Time::from_ns(9 * MS), Time::from_ns(6 * MS)));
 }
@@ -325,12 +331,46 @@ fn page_faults_keep_a_call_with_the_cpu_and_are_in_its_model() {
     let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], MS)).unwrap();
     assert_eq!(trace.threads[0].fresh, [64]);
     let line = Line { from_bytes: 0, ns_per_byte: 0.1, base_ns: 0.0 };
-    let cpu =
-        Cpu::new(vec![Curve { kind: Kind::Copy, hot: false, lines: vec![line] }], 1 << 20, 1000.0, &trace);
+    let cpu = Cpu::new(
+        vec![Curve { kind: Kind::Copy, hot: false, lines: vec![line] }],
+        1 << 20,
+        Estimate::exactly(1000.0),
+        &trace,
+    );
     assert!(cpu.calibrated.contains(&Kind::Copy));
     let model = replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0);
     assert_eq!(model.calls, Time::from_ns(26_214 + 64_000));
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &slow_dsa(), 0).offloaded, 0);
+}
+
+/// Calls say what a fault costs if enough of them agree, and what no fault costs is not believed.
+#[test]
+fn the_cost_of_a_fault_is_a_guarded_median() {
+    let estimate = |costs: &[u64], given: f64| {
+        let mut records = vec![mark(Kind::Mark, 0, 0, 0)];
+        let (mut at, mut faults) = (0, 0);
+        for cost in costs {
+            // 256 pages: 1 MiB of copies at a tenth of a nanosecond for each byte, and its faults.
+            let took = 104_857 + 256 * cost;
+            let mut record = call(Kind::Copy, at, took, 1 << 20);
+            record.words[6] = 256;
+            records.push(record);
+            (at, faults) = (at + took, faults + 256);
+        }
+        records.push(mark(Kind::End, at, at, faults));
+        let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], at)).unwrap();
+        let line = Line { from_bytes: 0, ns_per_byte: 0.1, base_ns: 0.0 };
+        let curve = Curve { kind: Kind::Copy, hot: false, lines: vec![line] };
+        Cpu::new(vec![curve], 1 << 20, Estimate::exactly(given), &trace).fault
+    };
+    let agree = estimate(&[400, 500, 500, 500, 500, 500, 600, 9_000], 70.0);
+    assert_eq!((agree.ns.round(), agree.samples), (500.0, 8));
+    assert!(agree.low_ns >= 400.0 && agree.high_ns <= 601.0, "{agree:?}");
+    // Too few; and lines that are too slow for this trace, so that nothing is left for the faults.
+    assert_eq!(estimate(&[400; 4], 70.0), Estimate::exactly(70.0));
+    assert_eq!(estimate(&[7; 40], 70.0), Estimate::exactly(70.0));
+    // Huge pages: one fault for many pages.
+    assert_eq!(estimate(&[500_000; 10], 70.0), Estimate::exactly(70.0));
 }
 
 /// Larger than the cache, so never in it; the hot line was measured on the same buffers again and again, and says what larger sets cost.
@@ -350,7 +390,12 @@ fn copies_between_the_same_buffers_take_the_hot_line_and_others_that_of_their_se
         let line = |from_bytes, ns_per_byte| Line { from_bytes, ns_per_byte, base_ns: 0.0 };
         let hot = vec![line(0, 1.0), line(2 * BYTES, 1.5), line(4 * BYTES, 9.0)];
         let curve = |hot, lines| Curve { kind: Kind::Copy, hot, lines };
-        let cpu = Cpu::new(vec![curve(true, hot), curve(false, vec![line(0, 2.0)])], 1 << 18, 0.0, &trace);
+        let cpu = Cpu::new(
+            vec![curve(true, hot), curve(false, vec![line(0, 2.0)])],
+            1 << 18,
+            Estimate::default(),
+            &trace,
+        );
         replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0)
     };
     let (same, turns, many) = (copies(1), copies(2), copies(4));
@@ -454,7 +499,7 @@ fn working(kind: Kind, parameter: u32, bytes: (u64, u64), parts: u64) -> Trace {
 }
 
 fn served(trace: &Trace, service: Service) -> (Option<u64>, replay::Outcome) {
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), trace);
     let without = replay(trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     assert_eq!((without.wall, without.cpu), (Time::from_ns(3 * MS), Time::from_ns(3 * MS)));
     best(&Device::Service(service), trace, &cpu)
@@ -493,7 +538,7 @@ fn commits_take_what_the_machine_takes_that_runs_them() {
 fn walks_that_are_waited_for_together_are_on_the_rack_together() {
     let run = |walks: u32, steps: u64| {
         let trace = working(Kind::Walk, walks, (0, 64 * u64::from(walks)), steps * u64::from(walks));
-        let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+        let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
         let device = Device::Service(Service::new(Hardware::Pulse(crate::pulse::Timing::shipped())));
         let with = replay(&trace, &cpu, Timing::Recorded, &device, 0);
         assert_eq!(with.offloaded, 1);
@@ -576,7 +621,7 @@ fn what_begins_in_the_middle_of_a_wait_for_another_end_begins_then() {
     let bytes = file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second), (2, 1, 3, 0, &other)], 10 * MS);
     let trace = Trace::read(&bytes).unwrap();
     assert_eq!((awaited(&trace, 2, 0), awaited(&trace, 0, 1)), (1, 1), "{:?}", trace.threads[0].steps);
-    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(10 * MS));
 }
 
