@@ -43,7 +43,7 @@ PORTABLE ?= $(NATIVE)
 PORTABLE_GLIBC := 2.28
 PORTABLE_BUILT = $(CARGO_TARGET_DIR)/$(PORTABLE)/release
 # Strips for any machine: rustc comes with it.
-STRIP = "$$(rustc --print sysroot)/lib/rustlib/$(NATIVE)/bin/rust-objcopy" --strip-all
+STRIP = root=$$(rustc --print sysroot); LD_LIBRARY_PATH="$$root/lib" "$$root/lib/rustlib/$(NATIVE)/bin/rust-objcopy" --strip-all
 WHEEL_HOST = $(CARGO_TARGET_DIR)/$(NATIVE)/release/memlift
 # The C library would be a quarter of a wheel: it comes with `make install` and the Debian package.
 WHEEL_LIBRARIES := z openssl preload tap
