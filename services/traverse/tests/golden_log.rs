@@ -18,6 +18,8 @@ use memlift_traverse::structures::{HashMap, OrderedMap, hash, ordered};
 use memlift_traverse::transport::udp::Udp;
 
 const KEYS: u64 = 40;
+/// Versions that are read.
+const VERSIONS: &[u32] = &[4];
 
 /// Runs `work` as the client of a node with this log, and ends both.
 fn with_node<R>(log: &Path, work: impl FnOnce(&mut Client) -> R) -> R {
@@ -117,10 +119,10 @@ fn logs_of_earlier_releases_open_and_go_on() {
         assert!(!golden(version).exists(), "what is there is a promise");
         std::fs::write(golden(version), packed(&bytes, handles)).expect("written");
     }
-    for version in [4] {
-        let text = std::fs::read_to_string(golden(version)).expect("a golden log");
+    for version in VERSIONS {
+        let text = std::fs::read_to_string(golden(*version)).expect("a golden log");
         let (bytes, handles) = unpacked(&text);
-        assert_eq!(bytes[8..12], u32::to_le_bytes(version));
+        assert_eq!(bytes[8..12], version.to_le_bytes());
         let log = folder.path().join(format!("{version}.log"));
         std::fs::write(&log, bytes).expect("written");
         with_node(&log, |client| check(client, handles));
