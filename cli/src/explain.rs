@@ -4,7 +4,7 @@
 //! - **PID** the last decisions of that process, each with its reason, and what its services, job and drop-ins count
 //! - **copy SIZE** the decision about a copy of that size, by the calibration on disk; nothing is copied
 
-use memlift::ground::observe::{self, CacheState, Decision, ObserveError};
+use memlift::ground::observe::{CacheState, ObserveError};
 use memlift::place::{Explanation, Origin, reason_text};
 use memlift::spec::Opcode;
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::doctor::calibration::age;
 use crate::failure::Failure;
 use crate::grammar;
 use crate::sample::Sample;
-use crate::top::{nanoseconds, number, services};
+use crate::top::{cells, nanoseconds, number, services};
 use crate::{calibrate, print};
 
 /// Explains a process or a copy.
@@ -84,22 +84,7 @@ fn process(pid: u32, as_json: bool) -> Result<(), Failure> {
             "\nno decision yet: work below the gate is not decided about, see memlift explain copy SIZE",
         );
     }
-    let age = |decision: &Decision| nanoseconds(observe::now_ns().saturating_sub(decision.time_ns));
-    let rows: Vec<Vec<String>> = decisions
-        .iter()
-        .map(|decision| {
-            vec![
-                age(decision),
-                decision.opcode.clone(),
-                print::bytes(decision.size),
-                decision.cache_state.clone(),
-                decision.executor.clone(),
-                nanoseconds(decision.predicted_ns),
-                nanoseconds(decision.measured_ns),
-                reason_text(decision.reason).to_owned(),
-            ]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = decisions.iter().map(cells).collect();
     let headings = [">ago", "opcode", ">size", "cache", "executor", ">predicted", ">measured", "why"];
     print::line(&format!("\n{}", print::table(&headings, &rows)))
 }

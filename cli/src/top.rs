@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use memlift::ground::observe::{self, OperationStats, RowStats, RowValue, Snapshot};
+use memlift::ground::observe::{self, Decision, OperationStats, RowStats, RowValue, Snapshot};
 use memlift::place::reason_text;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -399,24 +399,26 @@ struct Listing {
 
 /// The last decisions of a process, the youngest first.
 fn decisions(of: &Snapshot) -> Listing {
-    let rows = of.decisions.iter().rev().map(|decision| {
-        vec![
-            nanoseconds(observe::now_ns().saturating_sub(decision.time_ns)),
-            decision.opcode.clone(),
-            print::bytes(decision.size),
-            decision.cache_state.clone(),
-            decision.executor.clone(),
-            nanoseconds(decision.predicted_ns),
-            nanoseconds(decision.measured_ns),
-            reason_text(decision.reason).to_owned(),
-        ]
-    });
     Listing {
         title: format!(" decisions of {} ({}) ", of.process.pid, program(&of.process.command)),
         headings: &["ago", "opcode", "size", "cache", "executor", "predicted", "measured", "why"],
         widths: &[10, 12, 10, 8, 16, 10, 10, 30],
-        rows: rows.collect(),
+        rows: of.decisions.iter().rev().map(cells).collect(),
     }
+}
+
+/// A decision as cells: age, opcode, size, cache, executor, predicted, measured, why.
+pub fn cells(decision: &Decision) -> Vec<String> {
+    vec![
+        nanoseconds(observe::now_ns().saturating_sub(decision.time_ns)),
+        decision.opcode.clone(),
+        print::bytes(decision.size),
+        decision.cache_state.clone(),
+        decision.executor.clone(),
+        nanoseconds(decision.predicted_ns),
+        nanoseconds(decision.measured_ns),
+        reason_text(decision.reason).to_owned(),
+    ]
 }
 
 fn per_second(rate: f64) -> String {
@@ -451,7 +453,6 @@ pub fn nanoseconds(nanoseconds: u64) -> String {
 mod tests {
     use super::*;
     use crate::sample::tests::{sample as of, snapshot as process};
-    use memlift::ground::observe::Decision;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -120,10 +120,10 @@ fn every_service_is_seen_and_what_it_counted_stays() {
     let job = started(place.memlift(&["run", "-q", "--memory", "256M", "--", &python(), "-c", waits])).0;
 
     // transform: libz of another program.
-    let mut unzip = Command::new(python());
+    let mut packs = Command::new(python());
     let work = "import zlib; [zlib.decompress(zlib.compress(b'text ' * 2000)) for _ in range(6)]; print('done', flush=True); input()";
-    unzip.args(["-c", work]).env("MEMLIFT_STATS", "1").env("LD_PRELOAD", place.library("libmemlift_z.so"));
-    let zlib = started(unzip).0;
+    packs.args(["-c", work]).env("MEMLIFT_STATS", "1").env("LD_PRELOAD", place.library("libmemlift_z.so"));
+    let zlib = started(packs).0;
 
     let ipc = format!("name=\"{name}\"");
     let sees = |page: &BTreeMap<String, f64>| {

@@ -59,13 +59,6 @@ class Shelf(MutableMapping[Any, Any]):
             self._cache[key] = value
         return value
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
-        try:
-            return self[key]
-        except KeyError:
-            return default
-
     def __setitem__(self, key: Any, value: Any) -> None:
         self.set(key, value)
 
@@ -88,8 +81,8 @@ class Shelf(MutableMapping[Any, Any]):
         with self._pool.transaction():
             total = self.volume() - self._take(key) + len(packed)
             self._entries[key] = (packed, until)
-            while limit is not None and total > limit:
-                total -= self._evict(key, total - limit)
+            while limit is not None and total > limit and (freed := self._evict(key, total - limit)):
+                total -= freed
             self._sizes["bytes"] = total
 
     def add(self, key: Any, value: Any, expire: float | None = None) -> bool:

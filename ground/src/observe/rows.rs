@@ -123,7 +123,7 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there are fewer than `gauge` gauges in any row.
+    /// When there is no such gauge in any row.
     pub fn set(&self, gauge: usize, value: u64) {
         if let Some(row) = self.row() {
             row.gauges[gauge].store(value, Ordering::Relaxed);

@@ -106,14 +106,9 @@ impl Pool {
 }
 
 impl Store {
-    /// Bytes of free slabs that have blocks.
-    pub(crate) fn blocked_bytes(&self) -> u64 {
-        lock(&self.free_slabs).free().saturating_sub(self.holes.slabs()) * SLAB_BYTES
-    }
-
     /// Bytes that a compaction might give back: those of free slabs that have blocks, and of free slots. Reads a page of every slab.
     pub(crate) fn sparse_bytes(&self) -> u64 {
-        let mut bytes = self.blocked_bytes();
+        let mut bytes = lock(&self.free_slabs).free().saturating_sub(self.holes.slabs()) * SLAB_BYTES;
         walk(&self.image, 0, self.image.len() / SLAB_BYTES, |slab, entry| {
             if entry.state == Entry::SLOTS {
                 let stride = u64::from(entry.stride).max(16);

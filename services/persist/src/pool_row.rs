@@ -28,7 +28,7 @@ static SCHEMA: Schema = Schema {
         Field::new("log_bytes_total", "Bytes written to the log."),
         Field::new("syncs_total", "Syncs or fences that made shared commits durable."),
         Field::new("aborts_total", "Transactions that were undone."),
-        Field::new("damaged_pages_total", "Pages found that do not have their checksum."),
+        Field::new("damaged_pages_total", "Times that a page did not have its checksum."),
     ],
     gauges: &[
         Field::new("heap_bytes", "Size of the pool's heap."),

@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Kv;
 use crate::error::{Error, Result};
+use crate::holes::punchable;
 use crate::options::Durability;
 use crate::pool::Pool;
 
@@ -98,7 +99,7 @@ pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: 
     std::thread::scope(|scope| {
         if !options.tidy.is_zero() {
             scope.spawn(|| {
-                if let Err(error @ Error::Stopped { .. }) = tidy(pool, options.tidy, &shared, stop) {
+                if let Err(error) = tidy(pool, options.tidy, &shared, stop) {
                     fail(error);
                 }
             });
@@ -118,10 +119,13 @@ pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: 
     failure.map_or_else(|| kv.sync(), Err)
 }
 
-/// Gives room back to the disk, until `stop`: when half of the heap is free and has blocks, and when half a heap of bytes was freed since
-/// the last look and the pieces are a quarter of what is in use.
+/// Gives room back to the disk, until `stop`: when half a heap of bytes was freed since the last look and what is free in pieces, or has
+/// blocks, is a quarter of what is in use.
 fn tidy(pool: &Pool, every: Duration, shared: &Shared, stop: &AtomicBool) -> Result<()> {
     let store = pool.store();
+    if punchable(&store.medium, store.mechanism as u8).is_none() {
+        return Ok(()); // it keeps its blocks
+    }
     let mut looked = store.freed_bytes.load(Ordering::Relaxed);
     loop {
         let next = Instant::now() + every;
@@ -133,23 +137,27 @@ fn tidy(pool: &Pool, every: Duration, shared: &Shared, stop: &AtomicBool) -> Res
         }
         let (heap, free) = pool.usage();
         let freed = store.freed_bytes.load(Ordering::Relaxed);
-        let is_empty = store.blocked_bytes() >= (heap / 2).max(TIDY_BYTES);
-        if !is_empty {
-            // Looking at all slabs reads a page of each.
-            if freed.wrapping_sub(looked) < (heap / 2).max(TIDY_BYTES) {
-                continue;
-            }
-            looked = freed;
-            if store.sparse_bytes() < ((heap - free) / 4).max(TIDY_BYTES) {
-                continue;
-            }
+        // Looking at all slabs reads a page of each.
+        if freed.wrapping_sub(looked) < (heap / 2).max(TIDY_BYTES) {
+            continue;
+        }
+        looked = freed;
+        if store.sparse_bytes() < ((heap - free) / 4).max(TIDY_BYTES) {
+            continue;
         }
         let done = pool.compact_while(|_, _| {
             std::thread::sleep(REST);
             !stop.load(Ordering::Acquire)
-        })?;
-        shared.compactions.fetch_add(1, Ordering::Relaxed);
-        shared.given_back.fetch_add(done.before.saturating_sub(done.after), Ordering::Relaxed);
+        });
+        match done {
+            Ok(done) => {
+                shared.compactions.fetch_add(1, Ordering::Relaxed);
+                shared.given_back.fetch_add(done.before.saturating_sub(done.after), Ordering::Relaxed);
+            }
+            Err(error @ Error::Stopped { .. }) => return Err(error),
+            // A damaged page, or no room: what moved has moved, and it is tried again when as much was freed.
+            Err(_) => {}
+        }
         // Moving frees, too.
         looked = store.freed_bytes.load(Ordering::Relaxed);
     }
