@@ -365,7 +365,7 @@ class PersistPool:
         *,
         mode: str,
         size: int,
-        size_max: int,
+        size_max: int | None,
         lane_bytes: int,
         mechanism: str,
         domain: str,

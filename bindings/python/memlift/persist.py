@@ -59,7 +59,7 @@ def open(
     mode: str = "c",
     *,
     durability: str = "sync",
-    size_max: int | str = 64 << 30,
+    size_max: int | str | None = None,
     lane_bytes: int | str = 8 << 20,
     mechanism: str = "redo",
     domain: str = "auto",
@@ -68,7 +68,8 @@ def open(
 ) -> "Pool":
     """Opens a pool, recovers it if it was not closed, and creates it if there is none.
 
-    size        bytes for objects at first, or text like "64M"; it grows up to `size_max`
+    size        bytes for objects at first, or text like "64M"; it grows up to `size_max` (None: 64 GiB, or an
+                eighth of the addresses that the process may have: `ulimit -v`)
     mode        "c" create if missing, "w" there is one, "x" there is none, "r" read only
     durability  "sync": a transaction is durable when it is done. "group": the same, shared with others that end at the same
                 time. "buffered": after the next sync, `pool.sync()` or `pool.close()`; a crash loses the last ones, never one in
@@ -86,7 +87,7 @@ def open(
             os.fspath(path),
             mode=mode,
             size=in_bytes(size),
-            size_max=in_bytes(size_max),
+            size_max=None if size_max is None else in_bytes(size_max),
             lane_bytes=in_bytes(lane_bytes),
             mechanism=mechanism,
             domain=domain,

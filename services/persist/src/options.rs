@@ -73,7 +73,7 @@ pub struct Options {
     /// cache, and what is written costs memory until [`Options::mirror_bytes`] gives it back; undo has no mirror; a shadow pool
     /// is read into memory whole and refused when it does not fit.
     pub heap_bytes: u64,
-    /// Bytes up to which it may grow.
+    /// Bytes up to which it may grow; by default 64 GiB, or an eighth of the addresses that the process may have (`ulimit -v`).
     pub max_bytes: u64,
     /// Lanes of the log: transactions that can be under way at once, plus one that groups share.
     pub lanes: u32,
@@ -131,11 +131,17 @@ impl Options {
     }
 }
 
+/// A pool takes twice as many addresses as it may grow to: most are left to the program.
+fn default_max_bytes() -> u64 {
+    let addresses = rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX);
+    (addresses / 8).min(64 << 30) & !4095
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             heap_bytes: 256 << 10,
-            max_bytes: 64 << 30,
+            max_bytes: default_max_bytes(),
             lanes: 8,
             lane_bytes: 1 << 20,
             sections: 1,

@@ -345,7 +345,7 @@ impl PersistPool {
         path: PathBuf,
         mode: &str,
         size: u64,
-        size_max: u64,
+        size_max: Option<u64>,
         lane_bytes: u64,
         mechanism: &str,
         domain: &str,
@@ -368,9 +368,10 @@ impl PersistPool {
             }
         };
         let durability = self::durability(durability)?;
+        let defaults = Options::default();
         let options = Options {
             heap_bytes: size,
-            max_bytes: size_max.max(size),
+            max_bytes: size_max.unwrap_or(defaults.max_bytes).max(size),
             // One writes at a time (there is one section), and one lane is shared.
             lanes: 2,
             lane_bytes,
@@ -379,7 +380,7 @@ impl PersistPool {
             prefault,
             mirror_bytes: memory,
             read_only: mode == "r",
-            ..Options::default()
+            ..defaults
         };
         let opened = match mode {
             "r" | "w" => py.detach(|| Pool::open(&path, &options)),

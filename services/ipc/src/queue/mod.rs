@@ -53,6 +53,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const WAKE: Duration = Duration::from_secs(1);
 /// Address space per byte of budget: sizes that come and go leave gaps.
 const SPREAD: u64 = 4;
+/// Smallest budget that is taken by default where addresses are few.
+const DEFAULT_LEAST: u64 = 16 << 20;
 
 /// How a queue is made.
 #[derive(Clone, Debug, Default)]
@@ -233,6 +235,32 @@ impl Shared {
     }
 }
 
+/// Address space for a queue. Where there is too little of it (`ulimit -v`, processors with short addresses), most is left to the program:
+/// a budget that the caller named is kept, without gaps; the default one shrinks.
+fn map(options: &QueueOptions) -> Result<(Region, Limits), Error> {
+    let QueueOptions { items_max, bytes_max, ledger } = *options;
+    let mut budget_bytes =
+        bytes_max.unwrap_or_else(|| (Headroom::read().bytes / 2).clamp(1 << 20, 1 << 40)).max(4096);
+    let wanted = budget_bytes.saturating_mul(SPREAD).clamp(1 << 20, 1 << 42);
+    let least = bytes_max.map_or(DEFAULT_LEAST * SPREAD, |bytes| bytes.max(1 << 20));
+    let sparse = RegionOptions { prefault: false, headroom: false, ..RegionOptions::default() };
+    let region = |pool_bytes| Region::memfd("memlift-queue", POOL_AT + pool_bytes, &sparse);
+    let (mut pool_bytes, mut mapped) = (wanted, region(wanted));
+    while mapped.is_err() && pool_bytes > least {
+        pool_bytes = (pool_bytes / 2).max(least);
+        mapped = region(pool_bytes);
+    }
+    if pool_bytes < wanted && mapped.is_ok() {
+        drop(mapped);
+        pool_bytes = (pool_bytes / 4).max(least);
+        mapped = region(pool_bytes);
+        if bytes_max.is_none() {
+            budget_bytes = pool_bytes / SPREAD;
+        }
+    }
+    Ok((mapped?, Limits { items_max, pool_bytes, budget_bytes, ledger }))
+}
+
 impl Queue {
     /// Makes an empty queue.
     ///
@@ -240,21 +268,13 @@ impl Queue {
     ///
     /// [`Error::Memory`] when there is no memory or address space for its books; [`Error::System`] without `/proc`.
     pub fn new(options: &QueueOptions) -> Result<Queue, Error> {
-        let budget_bytes = options
-            .bytes_max
-            .unwrap_or_else(|| (Headroom::read().bytes / 2).clamp(1 << 20, 1 << 40))
-            .max(4096);
-        let pool_bytes = budget_bytes.saturating_mul(SPREAD).clamp(1 << 20, 1 << 42);
-        let sparse = RegionOptions { prefault: false, headroom: false, ..RegionOptions::default() };
-        let region = Region::memfd("memlift-queue", POOL_AT + pool_bytes, &sparse)?;
+        let (region, limits) = map(options)?;
         let head: &Header = region.layout(RegionOffset(0))?;
         head.version.store(VERSION, Ordering::Relaxed);
         head.items_max.store(options.items_max, Ordering::Relaxed);
-        head.pool_bytes.store(pool_bytes, Ordering::Relaxed);
-        head.budget_bytes.store(budget_bytes, Ordering::Relaxed);
+        head.pool_bytes.store(limits.pool_bytes, Ordering::Relaxed);
+        head.budget_bytes.store(limits.budget_bytes, Ordering::Relaxed);
         head.ledger.store(options.ledger as u32, Ordering::Relaxed);
-        let limits =
-            Limits { items_max: options.items_max, pool_bytes, budget_bytes, ledger: options.ledger };
         let bell = Bell::new()?;
         Table { region: &region, head, limits: &limits, bell: &bell }.reset()?;
         head.magic.store(MAGIC, Ordering::Release);

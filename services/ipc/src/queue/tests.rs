@@ -44,6 +44,51 @@ fn now() -> Option<Instant> {
     Some(Instant::now())
 }
 
+/// Runs `body` in a forked child that may map `bytes` more; whether it succeeded.
+fn with_addresses(bytes: u64, body: impl FnOnce() -> bool) -> bool {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let mapped = pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096;
+    // SAFETY: the child only makes and uses queues and ends; glibc keeps its allocator usable across fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            let limit = libc::rlimit { rlim_cur: mapped + bytes, rlim_max: mapped + bytes };
+            // SAFETY: the limit of this process.
+            let is_set = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0;
+            let succeeded = is_set && body();
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!succeeded)) }
+        }
+        child => {
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            status == 0
+        }
+    }
+}
+
+#[test]
+fn a_queue_fits_the_addresses_that_there_are() {
+    let carries = |queue: &Queue, bytes: usize| {
+        queue.put(&vec![7; bytes], now()).is_ok_and(|put| put)
+            && queue.get(now()).is_ok_and(|item| item.is_some_and(|item| item.bytes() == bytes as u64))
+    };
+    assert!(with_addresses(1 << 30, || {
+        let Ok(queue) = Queue::new(&QueueOptions::default()) else { return false };
+        // A second one, and memory for the program.
+        let second = Queue::new(&QueueOptions::default());
+        let rest = Region::anonymous(256 << 20, &RegionOptions::default());
+        second.is_ok() && rest.is_ok() && carries(&queue, 10 << 20)
+    }));
+    let of = |bytes| QueueOptions { bytes_max: Some(bytes), ..QueueOptions::default() };
+    assert!(with_addresses(400 << 20, || {
+        let Ok(queue) = Queue::new(&of(128 << 20)) else { return false };
+        queue.stats().budget_bytes == 128 << 20 && carries(&queue, 100 << 20)
+    }));
+    assert!(with_addresses(256 << 20, || matches!(Queue::new(&of(1 << 30)), Err(Error::Memory(_)))));
+}
+
 #[test]
 fn items_of_all_sizes_come_in_order_and_whole() {
     let queue = queue(0, 64 << 20);
