@@ -40,7 +40,7 @@ mod zlib;
 #[expect(unsafe_code, reason = "allocates for numpy by its C interface")]
 mod zmem;
 
-#[pymodule(gil_used = true)]
+#[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
