@@ -11,6 +11,7 @@
 - **Not here** what callers see: memlift/executor.py, memlift/pool.py
 """
 
+import atexit
 import collections
 import concurrent.futures
 import contextlib
@@ -40,6 +41,16 @@ def _end(workers: "weakref.ref[Workers]") -> None:
     if ends is not None:
         ends.finish()
         ends.join()
+
+
+_alive: "weakref.WeakSet[Workers]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends them while their threads may still run Python: multiprocessing's own end may come too late, where it was imported before memlift."""
+    for workers in list(_alive):
+        workers.at_exit()
 
 
 # Marks of what lies in the queues, beside a number: of a call, or of a process.
@@ -174,9 +185,10 @@ class Workers:
         self.broken: BaseException | None = None
         self.threads: list[threading.Thread] = []
         self.woken, self.wake = multiprocessing.connection.Pipe(duplex=False)
-        # At the end of this process, also where it is a child of multiprocessing, before that waits for its children. The threads keep
-        # this object until then, also when its executor is gone.
+        # At the end of this process, also where it is a child of multiprocessing (which has no atexit before Python 3.13), before that
+        # waits for its children. The threads keep this object until then, also when its executor is gone.
         self.at_exit = multiprocessing.util.Finalize(None, _end, (weakref.ref(self),), exitpriority=_EXIT_PRIORITY)
+        _alive.add(self)
 
     # Calls
 

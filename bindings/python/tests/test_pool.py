@@ -344,6 +344,25 @@ def test_a_child_of_multiprocessing_that_forgets_its_pool_ends(make, method):
     assert ended == 0
 
 
+IMPORTED_LATER = """
+import os
+import {before}
+import memlift
+
+forgotten = memlift.{make}(1)
+pid = forgotten.apply(os.getpid) if {make!r} == "Pool" else forgotten.submit(os.getpid).result(60)
+print(pid != os.getpid())
+"""
+
+
+@pytest.mark.parametrize("make", ["Pool", "Executor"])
+@pytest.mark.parametrize("before", ["multiprocessing.util", "concurrent.futures.process", "weakref"])
+def test_a_program_that_forgets_its_pool_ends_whatever_it_imported_before(make, before):
+    program = IMPORTED_LATER.format(make=make, before=before)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
 FORKED = """
 import atexit, gc, os
 import memlift
