@@ -249,7 +249,7 @@ docs: package
 
 ## clean   Removes everything that was built inside this folder, .venv too
 clean:
-	rm -rf target $(VENV) .venv-docs dist $(PYTHON_CRATE)/memlift.data
+	rm -rf target $(VENV) .venv-docs .venv-redis dist $(PYTHON_CRATE)/memlift.data
 	find $(PYTHON_CRATE) -name '*.so' -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 

@@ -11,10 +11,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use memlift::ground::ending::stop_on_signals;
 use memlift::traverse::map::coordinator::{self, Coordinator};
 use memlift::traverse::map::migrate::Doing;
 use memlift::traverse::map::{Address, Authority, Map, MapError, Order, Peer, Secret, Source, State, file};
-use memlift::traverse::node::{leaving, stop_on_signals};
+use memlift::traverse::node::leaving;
 use memlift::traverse::wire::Keys;
 use serde_json::{Value, json};
 

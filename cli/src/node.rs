@@ -20,7 +20,7 @@ use memlift::traverse::map::migrate::Outcome;
 use memlift::traverse::map::{Address, MapError, Secret, Source};
 use memlift::traverse::node::{
     Alone, Cluster, ClusterError, ClusterOptions, Counted, Counter, Durability, Node, NodeOptions, Replayed,
-    Router, stop_on_signals,
+    Router,
 };
 use memlift::traverse::resolve::resolve;
 use memlift::traverse::transport::shm::Shm;
@@ -160,7 +160,7 @@ pub fn run(args: &NodeArgs, as_json: bool) -> Result<(), Failure> {
 
 fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
     // Before any thread starts: they inherit which signals are blocked.
-    let stop = stop_on_signals()?;
+    let stop = memlift::ground::ending::stop_on_signals()?;
     let keys = match &args.keys {
         None => Keys::none(),
         Some(path) => {

@@ -7,6 +7,8 @@
 //! - **Not here** decisions about work (`place`) and work itself (`offload`)
 #![deny(unsafe_code)]
 
+#[expect(unsafe_code, reason = "blocks signals and waits for them")]
+pub mod ending;
 pub mod facility;
 pub mod config;
 #[expect(unsafe_code, reason = "maps memory that other processes write")]

@@ -59,6 +59,17 @@ def check_process(pid):
         raise Closed("this file belongs to the process that opened it: open it again after the fork")
 
 
+_open_files = weakref.WeakSet()
+
+
+@atexit.register
+def _end_files():
+    """Ends files that were left open, while the interpreter still runs. Later a thread that reads ahead would stand still wherever it is, and
+    the file below a writer may be closed before it."""
+    for file in list(_open_files):
+        file._end()
+
+
 class Writer(io.BufferedIOBase):
     """A file that is written in blocks, which a pool packs."""
 
@@ -78,6 +89,7 @@ class Writer(io.BufferedIOBase):
         self._piece, self._waiting, self._starts = bytearray(), collections.deque(), []
         self._packed_bytes = self._bytes = 0
         self._given = 0
+        _open_files.add(self)
 
     def writable(self):
         return True
@@ -147,6 +159,9 @@ class Writer(io.BufferedIOBase):
             self._put()
         if hasattr(self._file, "flush"):
             self._file.flush()
+
+    def _end(self):
+        self.close()
 
     def close(self):
         """Packs the rest, ends the file and writes the index. A second time does nothing."""
@@ -220,16 +235,6 @@ PACKED_BYTES = 1 << 18
 END = None
 
 
-_open_readers = weakref.WeakSet()
-
-
-@atexit.register
-def _end_readers():
-    """Ends the threads that read ahead, while the interpreter still runs: later they would stand still wherever they are."""
-    for reader in list(_open_readers):
-        reader._end()
-
-
 class _Ahead(io.RawIOBase):
     """The unpacked bytes of a file, in order: a thread reads it, and a pool unpacks its blocks."""
 
@@ -246,7 +251,7 @@ class _Ahead(io.RawIOBase):
         self._is_over = False
         self._thread = threading.Thread(target=self._read_ahead, name="memlift-gzip-reader", daemon=True)
         self._thread.start()
-        _open_readers.add(self)
+        _open_files.add(self)
 
     def _end(self):
         # A child has no such thread, and an interpreter that ends has ended it.

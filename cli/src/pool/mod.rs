@@ -132,7 +132,7 @@ pub enum Verb {
     },
     /// Serve a key-value store in a pool to clients of Redis; the pool is made if there is none
     #[command(
-        after_help = "Examples:\n  memlift pool serve words.pool\n  memlift pool serve words.pool --listen 127.0.0.1:7000 --durability sync\n  redis-benchmark -p 6379 -t set,get\n\nEnd it with a signal: what was acknowledged is durable."
+        after_help = "Examples:\n  memlift pool serve words.pool\n  memlift pool serve words.pool --listen 127.0.0.1:7000 --durability sync\n  redis-benchmark -p 6379 -t set,get\n\nEnd it with Ctrl-C or SIGTERM."
     )]
     Serve {
         /// File of the pool

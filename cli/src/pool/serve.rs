@@ -2,14 +2,15 @@
 //! `memlift pool serve`: a key-value store in a pool, for clients of Redis.
 //!
 //! - **Rule** this machine only, unless told otherwise: there is no authentication
-//! - **End** by a signal: what was acknowledged is durable (with `buffered`: up to a second ago), and the next start recovers it
+//! - **End** by Ctrl-C or SIGTERM: everything is made durable and the pool is closed. After any other end what was acknowledged is durable
+//!   (with `buffered`: up to a second ago), and the next start recovers it
 //! - **Not here** protocol and store: `memlift::persist::kv`
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use clap::ValueEnum;
+use memlift::ground::ending::stop_on_signals;
 use memlift::persist::kv::server::{self, ServerOptions};
 use memlift::persist::{Durability, Options, Pool};
 use serde_json::json;
@@ -29,7 +30,7 @@ pub enum When {
     Buffered,
 }
 
-/// Serves until the process ends or the disk fails.
+/// Serves until a signal ends it or the disk fails.
 pub fn serve(
     path: &Path,
     listen: SocketAddr,
@@ -44,6 +45,8 @@ pub fn serve(
             "{listen} is reached from other machines and there is no authentication: add --allow-remote if that is meant"
         )));
     }
+    // Before any thread starts: they inherit which signals are blocked.
+    let stop = stop_on_signals()?;
     let listener =
         TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
     let address = listener.local_addr()?;
@@ -63,6 +66,6 @@ pub fn serve(
     };
     let plain = ServerOptions::default();
     let options = ServerOptions { durability, threads: threads.unwrap_or(plain.threads), ..plain };
-    server::serve(listener, &pool, &options, &AtomicBool::new(false)).map_err(failure(path))?;
+    server::serve(listener, &pool, &options, &stop).map_err(failure(path))?;
     pool.close().map_err(failure(path))
 }

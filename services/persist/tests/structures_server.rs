@@ -115,8 +115,8 @@ fn commands_do_what_they_do_elsewhere() {
         c.says("SET b 2 XX", "$-1\r\n");
         c.says("SET a 2 XX", "+OK\r\n");
         c.says("SET a 2 XX NX", "-ERR syntax error\r\n");
-        c.says("SET a 2 EX 0", "-ERR invalid expire time\r\n");
-        c.says("SET a 2 EX 9223372036854775807", "-ERR invalid expire time\r\n");
+        c.says("SET a 2 EX 0", "-ERR invalid expire time in 'set' command\r\n");
+        c.says("SET a 2 EX 9223372036854775807", "-ERR invalid expire time in 'set' command\r\n");
         c.says("SET a 2 EX", "-ERR syntax error\r\n");
         c.says("INCR a", ":3\r\n");
         c.says("INCR n", ":1\r\n");
@@ -149,11 +149,11 @@ fn commands_do_what_they_do_elsewhere() {
         c.says("DBSIZE", ":4\r\n");
         c.says("TYPE a", "+string\r\n");
         c.says("GET", "-ERR wrong number of arguments for 'get' command\r\n");
-        c.says("NOSUCH thing", "-ERR unknown command 'NOSUCH'\r\n");
+        c.says("NOSUCH thing", "-ERR unknown command 'NOSUCH', with args beginning with: 'thing' \r\n");
         c.says("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
-        c.says("COMMAND", "*0\r\n");
+        c.says("COMMAND COUNT", ":65\r\n");
         c.says("SELECT 0", "+OK\r\n");
-        c.says("SELECT 1", "-ERR there is one database, 0\r\n");
+        c.says("SELECT 1", "-ERR DB index is out of range\r\n");
         c.0.write_all(b"INFO\r\n").expect("sent");
         let info = String::from_utf8(c.bulk()).expect("text");
         assert!(info.contains("mechanism:redo") && info.contains("db0:keys=4"), "{info}");
@@ -161,6 +161,222 @@ fn commands_do_what_they_do_elsewhere() {
         c.says("DBSIZE", ":0\r\n");
         c.says("QUIT", "+OK\r\n");
         assert!(c.is_closed());
+    });
+}
+
+#[test]
+fn the_rest_of_strings_and_keys() {
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        c.says("APPEND a 12", ":2\r\n");
+        c.says("APPEND a 3", ":3\r\n");
+        c.says("DECRBY a 23", ":100\r\n");
+        c.says("GETRANGE a 1 -1", "$2\r\n00\r\n");
+        c.says("SETRANGE a 5 x", ":6\r\n");
+        c.says("GET a", "$6\r\n100\0\0x\r\n");
+        c.says("SETRANGE a 16777216 x", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n");
+        c.says("INCRBYFLOAT f 0.1", "$3\r\n0.1\r\n");
+        c.says("INCRBYFLOAT f 0.2", "$3\r\n0.3\r\n");
+        c.says("GETDEL f", "$3\r\n0.3\r\n");
+        c.says("EXISTS f", ":0\r\n");
+        c.says("SETEX b 100 v", "+OK\r\n");
+        c.says("GETEX b PERSIST", "$1\r\nv\r\n");
+        c.says("TTL b", ":-1\r\n");
+        c.says("EXPIRE b 100 XX", ":0\r\n");
+        c.says("EXPIREAT b 33177117420", ":1\r\n");
+        c.says("EXPIRETIME b", ":33177117420\r\n");
+        c.says("MSETNX b 1 n 2", ":0\r\n");
+        c.says("MSETNX m 1 n 2", ":1\r\n");
+        c.says("KEYS [mn]", "*2\r\n$1\r\nm\r\n$1\r\nn\r\n");
+        c.says("RENAME m moved", "+OK\r\n");
+        c.says("RENAMENX n moved", ":0\r\n");
+        c.says("RENAME m q", "-ERR no such key\r\n");
+        c.says("COPY moved copied", ":1\r\n");
+        c.says("OBJECT ENCODING copied", "$3\r\nint\r\n");
+        c.says("SET a v GET", "$6\r\n100\0\0x\r\n");
+        c.0.write_all(b"DUMP a\r\n").expect("sent");
+        let dumped = c.bulk();
+        let restore = |c: &mut Client, dumped: &[u8], more: &str, reply: &str| {
+            let count = if more.is_empty() { 4 } else { 5 };
+            let head = format!("*{count}\r\n$7\r\nRESTORE\r\n$1\r\na\r\n$1\r\n0\r\n${}\r\n", dumped.len());
+            let tail = if more.is_empty() { String::new() } else { format!("${}\r\n{more}\r\n", more.len()) };
+            c.0.write_all(&[head.as_bytes(), dumped, b"\r\n", tail.as_bytes()].concat()).expect("sent");
+            c.hears(reply.as_bytes());
+        };
+        restore(&mut c, &dumped, "", "-BUSYKEY Target key name already exists.\r\n");
+        c.says("DEL a", ":1\r\n");
+        restore(&mut c, &dumped, "", "+OK\r\n");
+        c.says("GET a", "$1\r\nv\r\n");
+        for bit in 0..dumped.len() * 8 {
+            let mut wrong = dumped.clone();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            restore(&mut c, &wrong, "REPLACE", "-ERR DUMP payload version or checksum are wrong\r\n");
+        }
+        c.says("GET a", "$1\r\nv\r\n");
+        c.says(
+            "CONFIG GET MAXMEM*",
+            "*4\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n",
+        );
+        c.says("LPUSH a x", "-ERR unknown command 'LPUSH', with args beginning with: 'a' 'x' \r\n");
+        c.says("CLIENT KILL x", "-ERR unknown subcommand 'KILL'. Try COMMAND DOCS CLIENT.\r\n");
+        c.says("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command\r\n");
+        let key = "k".repeat(70_000);
+        c.0.write_all(
+            format!("*5\r\n$4\r\nMSET\r\n$1\r\nz\r\n$1\r\n1\r\n$70000\r\n{key}\r\n$1\r\n1\r\n").as_bytes(),
+        )
+        .expect("sent");
+        c.hears(b"-ERR a key of 70000 bytes: the longest has 65536\r\n");
+        c.says("EXISTS z", ":0\r\n");
+        c.says("RANDOMKEY x", "-ERR wrong number of arguments for 'randomkey' command\r\n");
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..400 {
+            c.0.write_all(b"RANDOMKEY\r\n").expect("sent");
+            seen.insert(c.bulk());
+        }
+        assert_eq!(seen.len(), 5, "each key is drawn at some time");
+    });
+}
+
+#[test]
+fn version_3_of_the_protocol_has_maps_and_its_own_nothing() {
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        c.says("GET a", "$-1\r\n");
+        c.says("HELLO 4", "-NOPROTO unsupported protocol version\r\n");
+        c.says(
+            "HELLO 3 AUTH somebody x",
+            "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+        );
+        c.0.write_all(b"HELLO 3 AUTH default x SETNAME me\r\n").expect("sent");
+        assert_eq!(c.line(), "%7");
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line| line != "*0") {
+            lines.push(c.line());
+        }
+        assert!(lines.contains(&"memlift".to_owned()) && lines.contains(&":3".to_owned()), "{lines:?}");
+        c.says("GET a", "_\r\n");
+        c.says("CLIENT GETNAME", "$2\r\nme\r\n");
+        c.says("CONFIG GET databases", "%1\r\n$9\r\ndatabases\r\n$1\r\n1\r\n");
+        c.0.write_all(b"CLIENT LIST\r\n").expect("sent");
+        assert!(c.line().starts_with('='));
+        let line = c.line();
+        assert!(
+            line.starts_with("txt:id=1 addr=127.0.0.1:")
+                && line.contains(" name=me ")
+                && line.contains("resp=3"),
+            "{line}"
+        );
+        c.says("RESET", "+RESET\r\n");
+        c.says("GET a", "$-1\r\n");
+        c.says("CLIENT GETNAME", "$-1\r\n");
+    });
+}
+
+#[test]
+fn commands_between_multi_and_exec_are_one_transaction() {
+    let options = ServerOptions { durability: Durability::Sync, ..two_threads() };
+    with_server(&options, |address, pool| {
+        let (mut c, mut other) = (Client::new(address), Client::new(address));
+        c.says("EXEC", "-ERR EXEC without MULTI\r\n");
+        let before = pool.counters().hardens;
+        c.says("SET text x", "+OK\r\n");
+        let one = pool.counters().hardens - before;
+        c.says("MULTI", "+OK\r\n");
+        for line in ["SET a 1", "INCR a", "INCR text", "GET a", "MSET b 2 c 3", "DBSIZE", "KEYS *"] {
+            c.says(line, "+QUEUED\r\n");
+        }
+        other.says("GET a", "$-1\r\n");
+        let before = pool.counters().hardens;
+        c.says(
+            "EXEC",
+            "*7\r\n+OK\r\n:2\r\n-ERR value is not an integer or out of range\r\n$1\r\n2\r\n+OK\r\n:4\r\n*4\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$4\r\ntext\r\n",
+        );
+        let all = pool.counters().hardens - before;
+        assert!(all < 2 * one, "{all} fences, {one} for one SET");
+        other.says("GET a", "$1\r\n2\r\n");
+
+        c.says("MULTI", "+OK\r\n");
+        c.says("MULTI", "-ERR MULTI calls can not be nested\r\n");
+        c.says("SET a 9", "+QUEUED\r\n");
+        c.says("NOSUCH", "-ERR unknown command 'NOSUCH', with args beginning with: \r\n");
+        c.says("EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n");
+        c.says("MULTI", "+OK\r\n");
+        c.says("SET a 9", "+QUEUED\r\n");
+        c.says("DISCARD", "+OK\r\n");
+        c.says("GET a", "$1\r\n2\r\n");
+
+        for (change, reply) in
+            [("SET a 5", "+OK\r\n"), ("EXPIRE a 100", ":1\r\n"), ("DEL a", ":1\r\n"), ("SET a 2", "+OK\r\n")]
+        {
+            c.says("WATCH a", "+OK\r\n");
+            other.says(change, reply);
+            c.says("MULTI", "+OK\r\n");
+            c.says("SET a mine", "+QUEUED\r\n");
+            c.says("EXEC", "*-1\r\n");
+        }
+        c.says("WATCH a b", "+OK\r\n");
+        other.says("SET c other", "+OK\r\n");
+        c.says("MULTI", "+OK\r\n");
+        c.says("SET a mine", "+QUEUED\r\n");
+        c.says("FLUSHALL", "+QUEUED\r\n");
+        c.says("SET left alone", "+QUEUED\r\n");
+        c.says("EXEC", "*3\r\n+OK\r\n+OK\r\n+OK\r\n");
+        other.says("KEYS *", "*1\r\n$4\r\nleft\r\n");
+    });
+}
+
+/// Counters that move between two keys by WATCH and EXEC from several clients lose nothing.
+#[test]
+fn watched_transactions_of_many_clients_lose_nothing() {
+    with_server(&two_threads(), |address, _| {
+        Client::new(address).says("MSET from 400 to 0", "+OK\r\n");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    let (mut c, mut done) = (Client::new(address), 0);
+                    while done < 100 {
+                        c.says("WATCH from to", "+OK\r\n");
+                        c.0.write_all(b"MGET from to\r\n").expect("sent");
+                        c.hears(b"*2\r\n");
+                        let mut number = || -> i64 {
+                            String::from_utf8(c.bulk()).expect("text").parse().expect("a number")
+                        };
+                        let (from, to) = (number(), number());
+                        assert_eq!(from + to, 400, "nobody sees half of a transaction");
+                        c.says("MULTI", "+OK\r\n");
+                        c.says(&format!("SET from {}", from - 1), "+QUEUED\r\n");
+                        c.says(&format!("SET to {}", to + 1), "+QUEUED\r\n");
+                        c.0.write_all(b"EXEC\r\n").expect("sent");
+                        match &c.line()[..] {
+                            "*-1" => {}
+                            "*2" => {
+                                c.hears(b"+OK\r\n+OK\r\n");
+                                done += 1;
+                            }
+                            other => panic!("{other}"),
+                        }
+                    }
+                });
+            }
+        });
+        Client::new(address).says("MGET from to", "*2\r\n$1\r\n0\r\n$3\r\n400\r\n");
+    });
+}
+
+/// A client that sends all of a value that is too large before it reads hears why, and is not cut off in the middle.
+#[test]
+fn what_is_too_large_is_told_to_who_still_sends() {
+    with_server(&ServerOptions { threads: 1, ..ServerOptions::default() }, |address, _| {
+        let mut c = Client::new(address);
+        let bytes = 40 << 20;
+        c.0.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").as_bytes()).expect("sent");
+        let piece = vec![b'x'; 1 << 20];
+        for _ in 0..40 {
+            c.0.write_all(&piece).expect("taken in");
+        }
+        assert_eq!(c.line(), "-ERR Protocol error: invalid bulk length");
+        assert!(c.is_closed());
+        Client::new(address).says("PING", "+PONG\r\n");
     });
 }
 

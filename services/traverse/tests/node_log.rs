@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use memlift_traverse::client::{Client, ClientError, Config};
 use memlift_traverse::node::{
-    Alone, Durability, LogEnd, LogError, Node, NodeError, NodeOptions, check_log, repair_log, stop_on_signals,
+    Alone, Durability, LogEnd, LogError, Node, NodeError, NodeOptions, check_log, repair_log,
 };
 use memlift_traverse::structures::HashMap;
 use memlift_traverse::structures::hash::Handle;
@@ -39,7 +39,7 @@ fn serve_as_the_node_of_another_test() {
     let log = setting("MEMLIFT_TEST_LOG");
     let room = Path::new(&log).with_extension("room");
     // A file that may not grow is then an error, and no signal.
-    let _stop = stop_on_signals().expect("signals");
+    let _stop = memlift_ground::ending::stop_on_signals().expect("signals");
     let (node, _) = Node::open(options(Path::new(&log), Durability::Process)).expect("a node");
     if !room.exists() {
         limit(Some(std::fs::metadata(&log).expect("there").len() + (100 << 10)));

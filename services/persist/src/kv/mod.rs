@@ -27,8 +27,10 @@ use crate::view::{View, slice_tag};
 
 mod key;
 pub mod server;
+mod turn;
 
 pub use key::ByteKey;
+pub use turn::Turn;
 
 /// Most shards of a store.
 pub const SHARDS_MAX: usize = 64;
@@ -271,6 +273,28 @@ impl<'p> Kv<'p> {
         })
     }
 
+    /// Calls `look` with each key's value and expiry, or with None, as they are at one moment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`]; what `look` returns.
+    pub fn look_many<E: From<Error>>(
+        &self,
+        keys: &[&[u8]],
+        mut look: impl FnMut(Option<(&[u8], u64)>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let now = now_ms();
+        self.pool.read_in(&self.sections(keys.iter().copied()), |r| {
+            for key in keys {
+                match self.trees[self.shard(key)].get(r, *key)?.filter(|entry| entry.lives(now)) {
+                    Some(entry) => look(Some((r.slice(entry.value)?, entry.expires)))?,
+                    None => look(None)?,
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// A key's value.
     ///
     /// # Errors
@@ -286,9 +310,7 @@ impl<'p> Kv<'p> {
     ///
     /// [`Error::Full`], [`Error::TooLarge`], [`Error::Argument`] for a key that is too long.
     pub fn set(&self, key: &[u8], value: &[u8], expires: u64) -> Result<()> {
-        Self::check_key(key)?;
-        let shard = self.shard(key);
-        self.on(&[shard as u16], |t| self.put(t, shard, key, value, expires))
+        self.on(&[self.shard(key) as u16], |t| Turn::new(self, t).set(key, value, expires))
     }
 
     /// Puts several in, together.
@@ -297,10 +319,8 @@ impl<'p> Kv<'p> {
     ///
     /// As [`Kv::set`].
     pub fn set_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
-        entries.iter().try_for_each(|(key, _)| Self::check_key(key))?;
-        self.on(&self.sections(entries.iter().map(|(key, _)| *key)), |t| {
-            entries.iter().try_for_each(|(key, value)| self.put(t, self.shard(key), key, value, 0))
-        })
+        let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| *key).collect();
+        self.write(&keys, |turn| entries.iter().try_for_each(|(key, value)| turn.set(key, value, 0)))
     }
 
     /// Calls `change` with an entry (value and expiry) and applies the result, in one transaction.
@@ -313,32 +333,7 @@ impl<'p> Kv<'p> {
         key: &[u8],
         mut change: impl FnMut(Option<(&[u8], u64)>) -> Result<(Change, R)>,
     ) -> Result<R> {
-        Self::check_key(key)?;
-        let (shard, now) = (self.shard(key), now_ms());
-        let tree = &self.trees[shard];
-        self.on(&[shard as u16], |t| {
-            let entry = tree.get(t, key)?.copied();
-            let seen = match entry.filter(|entry| entry.lives(now)) {
-                Some(entry) => Some((t.slice(entry.value)?, entry.expires)),
-                None => None,
-            };
-            let there = seen.is_some();
-            let (change, answer) = change(seen)?;
-            match change {
-                Change::Keep => {}
-                Change::Set(value, expires) => self.put(t, shard, key, &value, expires)?,
-                Change::Expire(expires) if there => {
-                    if let Some(entry) = tree.get_mut(t, key)? {
-                        entry.expires = expires;
-                    }
-                }
-                Change::Expire(_) => {}
-                Change::Remove => {
-                    self.take(t, shard, key)?;
-                }
-            }
-            Ok(answer)
-        })
+        self.on(&[self.shard(key) as u16], |t| Turn::new(self, t).change(key, &mut change))
     }
 
     /// Takes entries out; how many there were.
@@ -347,15 +342,26 @@ impl<'p> Kv<'p> {
     ///
     /// As [`Pool::tx`].
     pub fn remove(&self, keys: &[&[u8]]) -> Result<u64> {
-        let now = now_ms();
-        self.on(&self.sections(keys.iter().copied()), |t| {
-            let mut gone = 0;
-            for key in keys {
-                let entry = self.take(t, self.shard(key), key)?;
-                gone += u64::from(entry.is_some_and(|entry| entry.lives(now)));
-            }
-            Ok(gone)
-        })
+        self.write(keys, |turn| keys.iter().try_fold(0, |gone, key| Ok(gone + u64::from(turn.remove(key)?))))
+    }
+
+    /// Changes entries of `keys` in one transaction, all of it or nothing; `work` runs again when room was made meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kv::set`]; what `work` returns.
+    pub fn write<R>(
+        &self,
+        keys: &[&[u8]],
+        mut work: impl FnMut(&mut Turn<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        self.on(&self.sections(keys.iter().copied()), |t| work(&mut Turn::new(self, t)))
+    }
+
+    /// As [`Kv::write`], of any keys: nobody else writes meanwhile.
+    fn write_all<R>(&self, mut work: impl FnMut(&mut Turn<'_, '_>) -> Result<R>) -> Result<R> {
+        let sections: Vec<u16> = (0..self.trees.len() as u16).collect();
+        self.on(&sections, |t| work(&mut Turn::new(self, t)))
     }
 
     /// How many entries there are; those that are past their time count until they are swept.
@@ -364,8 +370,12 @@ impl<'p> Kv<'p> {
     ///
     /// As [`Pool::read`].
     pub fn len(&self) -> Result<u64> {
+        self.pool.read(|r| self.len_in(r))
+    }
+
+    fn len_in<W: View>(&self, view: &W) -> Result<u64> {
         // Counts of a damaged store may be any.
-        self.pool.read(|r| self.trees.iter().try_fold(0u64, |sum, tree| Ok(sum.saturating_add(tree.len(r)?))))
+        self.trees.iter().try_fold(0u64, |sum, tree| Ok(sum.saturating_add(tree.len(view)?)))
     }
 
     /// Returns true if the store has no entries.
@@ -386,36 +396,57 @@ impl<'p> Kv<'p> {
     pub fn scan(
         &self,
         range: (Bound<&[u8]>, Bound<&[u8]>),
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.pool.read(|r| self.scan_in(r, range, visit))
+    }
+
+    fn scan_in<W: View>(
+        &self,
+        r: &W,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
         let now = now_ms();
+        let mut walks = self.trees.iter().map(|tree| tree.range(r, range)).collect::<Result<Vec<_>>>()?;
+        // The next key of each shard, the least on top.
+        let mut heads = BinaryHeap::new();
+        let mut values = vec![PSlice::EMPTY; walks.len()];
+        let mut refill = |shard: usize, mut key: Vec<u8>, values: &mut Vec<PSlice<u8>>| {
+            for entry in walks[shard].by_ref() {
+                let (stored, entry) = entry?;
+                if entry.lives(now) {
+                    key.clear();
+                    stored.read(r, &mut key)?;
+                    values[shard] = entry.value;
+                    return Ok::<_, Error>(Some(Reverse((key, shard))));
+                }
+            }
+            Ok(None)
+        };
+        for shard in 0..values.len() {
+            heads.extend(refill(shard, Vec::new(), &mut values)?);
+        }
+        while let Some(Reverse((key, shard))) = heads.pop() {
+            if visit(&key, r.slice(values[shard])?).is_break() {
+                break;
+            }
+            heads.extend(refill(shard, key, &mut values)?);
+        }
+        Ok(())
+    }
+
+    /// The last key of all.
+    fn last_key(&self) -> Result<Option<Vec<u8>>> {
         self.pool.read(|r| {
-            let mut walks = self.trees.iter().map(|tree| tree.range(r, range)).collect::<Result<Vec<_>>>()?;
-            // The next key of each shard, the least on top.
-            let mut heads = BinaryHeap::new();
-            let mut values = vec![PSlice::EMPTY; walks.len()];
-            let mut refill = |shard: usize, mut key: Vec<u8>, values: &mut Vec<PSlice<u8>>| {
-                for entry in walks[shard].by_ref() {
-                    let (stored, entry) = entry?;
-                    if entry.lives(now) {
-                        key.clear();
-                        stored.read(r, &mut key)?;
-                        values[shard] = entry.value;
-                        return Ok::<_, Error>(Some(Reverse((key, shard))));
-                    }
-                }
-                Ok(None)
-            };
-            for shard in 0..values.len() {
-                heads.extend(refill(shard, Vec::new(), &mut values)?);
+            let mut last = None;
+            for tree in &self.trees {
+                let Some((stored, _)) = tree.last(r)? else { continue };
+                let mut key = Vec::new();
+                stored.read(r, &mut key)?;
+                last = last.max(Some(key));
             }
-            while let Some(Reverse((key, shard))) = heads.pop() {
-                if visit(&key, r.slice(values[shard])?).is_break() {
-                    break;
-                }
-                heads.extend(refill(shard, key, &mut values)?);
-            }
-            Ok(())
+            Ok(last)
         })
     }
 

@@ -21,7 +21,6 @@ mod registry;
 mod repair;
 mod route;
 mod shard;
-mod signal;
 mod stats;
 mod stretch;
 mod walks;
@@ -47,7 +46,6 @@ pub use registry::{PIECE_BYTES, Piece, Registry, Runner, UPLOAD_BYTES_MAX, progr
 pub use repair::repair_log;
 pub use route::{Alone, Owner, Router};
 pub use shard::Shard;
-pub use signal::stop_on_signals;
 use stats::NodeRow;
 pub use stats::{Counted, Counter, Stats};
 pub use writer::Writer;

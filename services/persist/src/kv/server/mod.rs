@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A server for a store that speaks the Redis protocol.
 //!
-//! - **Flow** threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `command`) ─▶
+//! - **Flow** threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `commands`) ─▶
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
 //!   requests of a round, of all connections, run buffered and share one fence or fdatasync
 //! - **Room** a thread gives room back to the disk when much was removed ([`ServerOptions::tidy`])
-//! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond the limit,
-//!   gets an error and is closed. Nothing that a client sends ends the server
+//! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond a limit,
+//!   gets an error and is closed: what it still sends is thrown away for a while, for an early end would take the error with it.
+//!   Nothing that a client sends ends the server
 //! - **Not here** passwords and encryption: listen on trusted networks only
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,12 +25,14 @@ use crate::holes::punchable;
 use crate::options::Durability;
 use crate::pool::Pool;
 
-mod command;
+mod commands;
 mod pattern;
 pub mod protocol;
+mod session;
 
-use command::{Shared, Then};
-use protocol::{Limits, Request, reply};
+use commands::{Shared, Then};
+use protocol::{Limits, Reply, Request};
+use session::Session;
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -70,6 +73,10 @@ const READ_BYTES: usize = 64 << 10;
 const TICK: Duration = Duration::from_millis(100);
 /// Entries that a tick looks at for expiry.
 const SWEEP: usize = 200;
+/// What a client sends that will be closed is thrown away until it sends nothing for a second, and for so long at most.
+const LINGER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// Connections beyond the limit that are told so; more are closed at once.
+const REFUSED: u64 = 64;
 /// Slabs that each worker compares with their checksums per tick: 2.5 MiB a second.
 const SCRUB: u64 = 16;
 
@@ -90,7 +97,7 @@ pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: 
     };
     let kv = Kv::open(pool, durability)?;
     listener.set_nonblocking(true).map_err(|error| refused("listen", &error))?;
-    let shared = Shared::default();
+    let shared = Shared::new(options);
     let failure = Mutex::new(None);
     let fail = |error: Error| {
         stop.store(true, Ordering::Release);
@@ -172,23 +179,30 @@ struct Client {
     stream: TcpStream,
     input: Vec<u8>,
     request: Request,
-    output: Vec<u8>,
+    output: Reply,
     sent: usize,
+    session: Session,
+    /// No further request is served.
     closing: bool,
+    /// Its replies are out since then, and when it last sent something.
+    lingers: Option<[Instant; 2]>,
     gone: bool,
     /// Whole requests may be left: its replies were too many to go on.
     paused: bool,
 }
 
 impl Client {
-    fn new(stream: TcpStream) -> io::Result<Client> {
+    fn new(stream: TcpStream, shared: &Shared) -> io::Result<Client> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        let session = Session::new(&shared.sessions, stream.peer_addr().ok(), stream.local_addr().ok());
         Ok(Client {
             stream,
+            session,
+            lingers: None,
             input: Vec::new(),
             request: Request::default(),
-            output: Vec::new(),
+            output: Reply::default(),
             sent: 0,
             closing: false,
             gone: false,
@@ -204,6 +218,11 @@ impl Client {
     fn receive(&mut self, scratch: &mut [u8]) {
         match self.stream.read(scratch) {
             Ok(0) => self.gone = true,
+            Ok(_) if self.closing => {
+                if let Some([_, heard]) = &mut self.lingers {
+                    *heard = Instant::now();
+                }
+            }
             Ok(read) => self.input.extend_from_slice(&scratch[..read]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.gone = true,
@@ -223,17 +242,21 @@ impl Client {
                 Ok(false) => break,
                 Ok(true) => {
                     let arguments = self.request.arguments(&self.input[used..]);
-                    self.closing = command::run(kv, shared, &arguments, &mut self.output)? == Then::Close;
+                    let done = commands::run(kv, shared, &mut self.session, &arguments, &mut self.output)?;
+                    self.closing = done == Then::Close;
                     used += self.request.bytes();
                     self.request.clear();
                 }
                 Err(wrong) => {
-                    reply::error(&mut self.output, &format!("ERR {wrong}"));
+                    self.output.error(&format!("ERR {wrong}"));
                     self.closing = true;
                 }
             }
         }
-        self.input.drain(..used);
+        if used > 0 {
+            self.session.described(|described| described.used = Instant::now());
+        }
+        self.input.drain(..if self.closing { self.input.len() } else { used });
         if self.input.is_empty() {
             self.input.shrink_to(READ_BYTES);
         }
@@ -242,7 +265,7 @@ impl Client {
 
     fn send(&mut self) {
         while self.sent < self.output.len() {
-            match self.stream.write(&self.output[self.sent..]) {
+            match self.stream.write(&self.output.bytes()[self.sent..]) {
                 Ok(0) => {
                     self.gone = true;
                     return;
@@ -255,10 +278,30 @@ impl Client {
                 }
             }
         }
-        self.output.clear();
-        self.output.shrink_to(READ_BYTES);
+        self.output.clear(READ_BYTES);
         self.sent = 0;
-        self.gone |= self.closing;
+        if self.closing && self.lingers.is_none() {
+            self.lingers = Some([Instant::now(); 2]);
+            self.gone |= self.stream.shutdown(Shutdown::Write).is_err();
+        }
+    }
+
+    /// Returns true if it was told why it is closed, and has had the time to hear it.
+    fn has_lingered(&self) -> bool {
+        let [quiet, whole] = LINGER;
+        self.lingers.is_some_and(|[since, heard]| since.elapsed() > whole || heard.elapsed() > quiet)
+    }
+
+    /// Closes it for this reason, in the place of what it waits for.
+    fn refuse(&mut self, why: &str) {
+        // Within a reply, an error would be part of it.
+        self.gone |= self.sent > 0;
+        self.input = Vec::new();
+        let mut reply = Reply::default();
+        reply.error(why);
+        (self.output, self.sent, self.closing, self.paused) = (reply, 0, true, false);
+        self.send();
+        self.gone |= self.lingers.is_none();
     }
 }
 
@@ -311,7 +354,7 @@ impl Worker<'_, '_> {
         let mut left = false;
         for client in &self.clients {
             let mut events = PollFlags::empty();
-            if !client.waits() && !client.closing {
+            if !client.waits() && (!client.closing || client.lingers.is_some()) {
                 events |= PollFlags::IN;
             }
             if client.sent < client.output.len() {
@@ -333,7 +376,7 @@ impl Worker<'_, '_> {
                 client.send();
             }
             if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
-                && !client.closing
+                && (!client.closing || client.lingers.is_some())
                 && !client.waits()
             {
                 client.receive(&mut self.scratch);
@@ -356,7 +399,7 @@ impl Worker<'_, '_> {
         }
         self.relieve();
         let before = self.clients.len();
-        self.clients.retain(|client| !client.gone);
+        self.clients.retain(|client| !client.gone && !client.has_lingered());
         self.shared.clients.fetch_sub((before - self.clients.len()) as u64, Ordering::Relaxed);
         if events[0].contains(PollFlags::IN) {
             self.accept();
@@ -366,34 +409,35 @@ impl Worker<'_, '_> {
 
     /// Closes the connections that hold most, when all together hold too much.
     fn relieve(&mut self) {
-        let held = |client: &Client| client.input.len() + client.output.len();
+        let queued = |client: &Client| client.session.multi.as_ref().map_or(0, |multi| multi.bytes);
+        let held = |client: &Client| client.input.len() + client.output.len() + queued(client);
         let total: usize = self.clients.iter().map(held).sum();
         if total > self.options.buffer_bytes
             && let Some(largest) = self.clients.iter_mut().max_by_key(|client| held(client))
         {
-            let _ = largest.stream.write(b"-ERR the server is short of memory for requests\r\n"); // it may not listen
-            largest.gone = true;
+            largest.refuse("ERR the server is short of memory for requests");
         }
     }
 
     fn accept(&mut self) {
         // A few at a time: the other threads want some too.
         for _ in 0..16 {
-            let mut stream = match self.listener.accept() {
+            let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // Probably out of descriptors: the listener is ready again at once, so wait until a connection closes.
                 Err(_) => return std::thread::sleep(TICK / 10),
             };
-            if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.options.clients {
-                self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-                let _ = stream.set_nonblocking(true);
-                let _ = stream.write(b"-ERR max number of clients reached\r\n"); // who is refused may not listen
-                continue;
-            }
-            match Client::new(stream) {
-                Ok(client) => self.clients.push(client),
-                Err(_) => {
+            self.shared.connections.fetch_add(1, Ordering::Relaxed);
+            let before = self.shared.clients.fetch_add(1, Ordering::Relaxed);
+            match Client::new(stream, self.shared) {
+                Ok(mut client) if before < self.options.clients + REFUSED => {
+                    if before >= self.options.clients {
+                        client.refuse("ERR max number of clients reached");
+                    }
+                    self.clients.push(client);
+                }
+                _ => {
                     self.shared.clients.fetch_sub(1, Ordering::Relaxed);
                 }
             }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! RESP2: requests as they come in pieces, and replies.
+//! RESP2 and RESP3: requests as they come in pieces, and replies.
 //!
 //! - **Layout** a request: `*N` and N bulk strings `$length`, each line ended by CR LF; or one line of words (an inline command)
 //! - **Rule** whatever a client says, memory grows with what it sent and never with what it announced, work is linear in what it
 //!   sent, and it is told what is wrong before the connection closes
-//! - **Source** Redis serialization protocol specification, version 2
+//! - **Source** Redis serialization protocol specification, versions 2 and 3
 
 use std::ops::Range;
 
@@ -141,52 +141,107 @@ impl Request {
     }
 }
 
-/// A decimal number with nothing around it.
+/// A decimal number as it is written: nothing around it, no leading zeros.
 pub fn number(text: &[u8]) -> Option<i64> {
-    if text.len() > 20 || text.first() == Some(&b'+') {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let plain = digits.len() <= 19 && digits.iter().all(u8::is_ascii_digit);
+    if !plain || digits.first() == Some(&b'0') && text.len() > 1 {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Replies, appended to a buffer.
-pub mod reply {
+/// Replies of a connection, appended, in the version of the protocol that it asked for.
+#[derive(Debug, Default)]
+pub struct Reply {
+    bytes: Vec<u8>,
+    /// Version 3, by HELLO.
+    pub resp3: bool,
+}
+
+impl Reply {
+    /// The replies so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many bytes they have.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets those from `start` on.
+    pub fn truncate(&mut self, start: usize) {
+        self.bytes.truncate(start);
+    }
+
+    /// Forgets all, and the memory beyond `keep` bytes.
+    pub fn clear(&mut self, keep: usize) {
+        self.bytes.clear();
+        self.bytes.shrink_to(keep);
+    }
+
     /// `+text`.
-    pub fn simple(out: &mut Vec<u8>, text: &str) {
-        line(out, b'+', text);
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text);
     }
 
     /// `-text`, on one line whatever the text is.
-    pub fn error(out: &mut Vec<u8>, text: &str) {
-        line(out, b'-', &text.replace(['\r', '\n'], " "));
+    pub fn error(&mut self, text: &str) {
+        self.line(b'-', &text.replace(['\r', '\n'], " "));
     }
 
     /// `:value`.
-    pub fn integer(out: &mut Vec<u8>, value: i64) {
-        line(out, b':', &value.to_string());
+    pub fn integer(&mut self, value: i64) {
+        self.line(b':', &value.to_string());
     }
 
     /// A bulk string.
-    pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
-        line(out, b'$', &bytes.len().to_string());
-        out.extend_from_slice(bytes);
-        out.extend_from_slice(b"\r\n");
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.line(b'$', &bytes.len().to_string());
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// Text for people.
+    pub fn text(&mut self, text: &str) {
+        if !self.resp3 {
+            return self.bulk(text.as_bytes());
+        }
+        self.line(b'=', &(text.len() + 4).to_string());
+        self.bytes.extend_from_slice(b"txt:");
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
     }
 
     /// The reply for a missing value.
-    pub fn nothing(out: &mut Vec<u8>) {
-        out.extend_from_slice(b"$-1\r\n");
+    pub fn nothing(&mut self) {
+        self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// The reply for a missing array.
+    pub fn no_array(&mut self) {
+        self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
 
     /// The start of an array.
-    pub fn array(out: &mut Vec<u8>, length: usize) {
-        line(out, b'*', &length.to_string());
+    pub fn array(&mut self, length: usize) {
+        self.line(b'*', &length.to_string());
     }
 
-    fn line(out: &mut Vec<u8>, kind: u8, text: &str) {
-        out.push(kind);
-        out.extend_from_slice(text.as_bytes());
-        out.extend_from_slice(b"\r\n");
+    /// The start of a map: `length` keys, each before its value.
+    pub fn map(&mut self, length: usize) {
+        if self.resp3 {
+            self.line(b'%', &length.to_string());
+        } else {
+            self.array(length * 2);
+        }
+    }
+
+    fn line(&mut self, kind: u8, text: &str) {
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
@@ -198,10 +253,10 @@ mod tests {
     const SMALL: Limits = Limits { bulk_bytes: 100, arguments: 10, request_bytes: 500 };
 
     fn encode(arguments: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        reply::array(&mut bytes, arguments.len());
-        arguments.iter().for_each(|argument| reply::bulk(&mut bytes, argument));
-        bytes
+        let mut reply = Reply::default();
+        reply.array(arguments.len());
+        arguments.iter().for_each(|argument| reply.bulk(argument));
+        reply.bytes
     }
 
     proptest! {
@@ -263,6 +318,18 @@ mod tests {
         assert!(Request::default().read(&[b'*'; 32], &SMALL).is_err());
         assert!(Request::default().read(&vec![b'x'; LINE_BYTES], &SMALL).is_err());
         assert_eq!(Request::default().read(b"*1\r\n$100\r\nabc", &SMALL), Ok(false));
+    }
+
+    #[test]
+    fn numbers_are_as_they_are_written() {
+        for (text, value) in [("0", 0), ("-1", -1), ("10", 10), ("-9223372036854775808", i64::MIN)] {
+            assert_eq!(number(text.as_bytes()), Some(value));
+        }
+        for text in
+            ["", "-", "+1", "-0", "01", " 1", "1 ", "1.0", "9223372036854775808", "99999999999999999999"]
+        {
+            assert_eq!(number(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]

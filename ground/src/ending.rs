@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ends a node by Ctrl-C or SIGTERM: shards finish their turn, so that what was logged was also answered.
+//! Ends a server by Ctrl-C or SIGTERM: it finishes what it has begun, so that what was kept was also answered.
 //!
 //! - **Order** called before any other thread starts: they inherit that the signals are blocked
 
