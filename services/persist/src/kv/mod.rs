@@ -265,7 +265,7 @@ impl<'p> Kv<'p> {
     /// # Errors
     ///
     /// As [`Pool::read`].
-    pub fn look<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+    pub fn get_with<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         let shard = self.shard(key);
         self.pool.read_in(&[shard as u16], |r| match self.trees[shard].get(r, key)? {
             Some(entry) if entry.lives(now_ms()) => Ok(Some(look(r.slice(entry.value)?, entry.expires))),
@@ -278,7 +278,7 @@ impl<'p> Kv<'p> {
     /// # Errors
     ///
     /// As [`Pool::read`]; what `look` returns.
-    pub fn look_many<E: From<Error>>(
+    pub fn get_many<E: From<Error>>(
         &self,
         keys: &[&[u8]],
         mut look: impl FnMut(Option<(&[u8], u64)>) -> std::result::Result<(), E>,
@@ -301,7 +301,7 @@ impl<'p> Kv<'p> {
     ///
     /// As [`Pool::read`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.look(key, |value, _| value.to_vec())
+        self.get_with(key, |value, _| value.to_vec())
     }
 
     /// Puts an entry in, or another value in its place. `expires` in milliseconds since 1970; 0: never.

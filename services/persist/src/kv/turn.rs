@@ -29,12 +29,12 @@ impl<'a, 't> Turn<'a, 't> {
         Turn { kv: self.kv, t: self.t, now: self.now }
     }
 
-    /// As [`Kv::look`].
+    /// As [`Kv::get_with`].
     ///
     /// # Errors
     ///
     /// As [`crate::Pool::tx`].
-    pub fn look<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+    pub fn get_with<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         match self.entry(key)? {
             Some(entry) => Ok(Some(look(self.t.slice(entry.value)?, entry.expires))),
             None => Ok(None),
@@ -139,21 +139,21 @@ pub(super) enum At<'a, 't> {
 }
 
 impl At<'_, '_> {
-    pub fn look<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+    pub fn get_with<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
         match self {
-            At::Alone(kv) => kv.look(key, look),
-            At::Within(turn) => turn.look(key, look),
+            At::Alone(kv) => kv.get_with(key, look),
+            At::Within(turn) => turn.get_with(key, look),
         }
     }
 
-    /// As [`Kv::look_many`].
-    pub fn look_many<E: From<crate::error::Error>>(
+    /// As [`Kv::get_many`].
+    pub fn get_many<E: From<crate::error::Error>>(
         &self,
         keys: &[&[u8]],
         mut look: impl FnMut(Option<(&[u8], u64)>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         match self {
-            At::Alone(kv) => kv.look_many(keys, look),
+            At::Alone(kv) => kv.get_many(keys, look),
             At::Within(turn) => keys.iter().try_for_each(|key| match turn.entry(key)? {
                 Some(entry) => look(Some((turn.t.slice(entry.value)?, entry.expires))),
                 None => look(None),

@@ -73,7 +73,7 @@ const READ_BYTES: usize = 64 << 10;
 const TICK: Duration = Duration::from_millis(100);
 /// Entries that a tick looks at for expiry.
 const SWEEP: usize = 200;
-/// What a client sends that will be closed is thrown away until it sends nothing for a second, and for so long at most.
+/// A client that will be closed is read from, to no use, until it sends nothing for a second, and for so long at most.
 const LINGER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Connections beyond the limit that are told so; more are closed at once.
 const REFUSED: u64 = 64;
@@ -211,7 +211,7 @@ impl Client {
     }
 
     fn waits(&self) -> bool {
-        self.output.len() - self.sent > OUTPUT_BYTES
+        self.output.written() - self.sent > OUTPUT_BYTES
     }
 
     /// Takes in what is there, a bounded piece of it.
@@ -264,7 +264,7 @@ impl Client {
     }
 
     fn send(&mut self) {
-        while self.sent < self.output.len() {
+        while self.sent < self.output.written() {
             match self.stream.write(&self.output.bytes()[self.sent..]) {
                 Ok(0) => {
                     self.gone = true;
@@ -357,7 +357,7 @@ impl Worker<'_, '_> {
             if !client.waits() && (!client.closing || client.lingers.is_some()) {
                 events |= PollFlags::IN;
             }
-            if client.sent < client.output.len() {
+            if client.sent < client.output.written() {
                 events |= PollFlags::OUT;
             }
             left |= client.paused && !client.waits();
@@ -388,12 +388,12 @@ impl Worker<'_, '_> {
             }
         }
         if self.options.durability == Durability::Group
-            && self.clients.iter().any(|client| client.output.len() > client.sent)
+            && self.clients.iter().any(|client| client.output.written() > client.sent)
         {
             self.kv.sync()?;
         }
         for client in &mut self.clients {
-            if client.output.len() > client.sent {
+            if client.output.written() > client.sent {
                 client.send();
             }
         }
@@ -410,7 +410,7 @@ impl Worker<'_, '_> {
     /// Closes the connections that hold most, when all together hold too much.
     fn relieve(&mut self) {
         let queued = |client: &Client| client.session.multi.as_ref().map_or(0, |multi| multi.bytes);
-        let held = |client: &Client| client.input.len() + client.output.len() + queued(client);
+        let held = |client: &Client| client.input.len() + client.output.written() + queued(client);
         let total: usize = self.clients.iter().map(held).sum();
         if total > self.options.buffer_bytes
             && let Some(largest) = self.clients.iter_mut().max_by_key(|client| held(client))

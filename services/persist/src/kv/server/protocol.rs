@@ -166,7 +166,7 @@ impl Reply {
     }
 
     /// How many bytes they have.
-    pub fn len(&self) -> usize {
+    pub fn written(&self) -> usize {
         self.bytes.len()
     }
 

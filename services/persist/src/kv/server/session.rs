@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a server knows about each connection.
+//! The state of each connection.
 //!
 //! - **Owner** the connection has its [`Session`]; what others may ask about it lies in [`Sessions`], for as long as it is open
 
@@ -12,7 +12,7 @@ use std::time::Instant;
 /// Bytes of a name that a client may take.
 const NAME_BYTES: usize = 1024;
 
-/// What a connection says about itself.
+/// A connection as it describes itself.
 #[derive(Clone, Debug)]
 pub struct Described {
     peer: Option<SocketAddr>,
@@ -48,7 +48,7 @@ impl Described {
     }
 }
 
-/// All connections.
+/// The open connections of a server.
 #[derive(Debug, Default)]
 pub struct Sessions {
     next: u64,
@@ -126,7 +126,7 @@ impl Session {
         work(all.open.get_mut(&self.id).expect("open as long as the session lives"))
     }
 
-    /// All connections.
+    /// The open connections of its server.
     pub fn all(&self) -> MutexGuard<'_, Sessions> {
         lock(&self.sessions)
     }

@@ -32,7 +32,7 @@ pub fn del(call: &mut Call<'_, '_, '_>) -> Outcome {
 
 pub fn exists(call: &mut Call<'_, '_, '_>) -> Outcome {
     let mut there = 0;
-    call.at.look_many(call.arguments, |entry| {
+    call.at.get_many(call.arguments, |entry| {
         there += i64::from(entry.is_some());
         Ok::<_, Refused>(())
     })?;
@@ -41,7 +41,7 @@ pub fn exists(call: &mut Call<'_, '_, '_>) -> Outcome {
 }
 
 pub fn kind(call: &mut Call<'_, '_, '_>) -> Outcome {
-    let there = call.at.look(call.arguments[0], |_, _| ())?.is_some();
+    let there = call.at.get_with(call.arguments[0], |_, _| ())?.is_some();
     call.out.simple(if there { "string" } else { "none" });
     Ok(())
 }
@@ -103,7 +103,7 @@ pub fn expiretime(call: &mut Call<'_, '_, '_>) -> Outcome {
 }
 
 fn ends(call: &mut Call<'_, '_, '_>, milliseconds: impl FnOnce(u64) -> u64) -> Outcome {
-    let value = match call.at.look(call.arguments[0], |_, expires| expires)? {
+    let value = match call.at.get_with(call.arguments[0], |_, expires| expires)? {
         None => -2,
         Some(0) => -1,
         Some(expires) => {
@@ -124,10 +124,10 @@ fn ends(call: &mut Call<'_, '_, '_>, milliseconds: impl FnOnce(u64) -> u64) -> O
 pub fn rename(call: &mut Call<'_, '_, '_>) -> Outcome {
     let (from, to, only_new) = (call.arguments[0], call.arguments[1], call.command.name == "renamenx");
     let is_done = call.at.write(&[from, to], |turn| {
-        let Some((value, expires)) = turn.look(from, |value, expires| (value.to_vec(), expires))? else {
+        let Some((value, expires)) = turn.get_with(from, |value, expires| (value.to_vec(), expires))? else {
             return Ok(None);
         };
-        if only_new && turn.look(to, |_, _| ())?.is_some() {
+        if only_new && turn.get_with(to, |_, _| ())?.is_some() {
             return Ok(Some(false));
         }
         if from != to {
@@ -162,9 +162,9 @@ pub fn copy(call: &mut Call<'_, '_, '_>) -> Outcome {
         return Err(Refused::new("ERR source and destination objects are the same"));
     }
     let is_done = call.at.write(&[from, to], |turn| {
-        let there = turn.look(from, |value, expires| (value.to_vec(), expires))?;
+        let there = turn.get_with(from, |value, expires| (value.to_vec(), expires))?;
         let Some((value, expires)) = there else { return Ok(false) };
-        if !replaces && turn.look(to, |_, _| ())?.is_some() {
+        if !replaces && turn.get_with(to, |_, _| ())?.is_some() {
             return Ok(false);
         }
         turn.set(to, &value, expires)?;
@@ -175,7 +175,7 @@ pub fn copy(call: &mut Call<'_, '_, '_>) -> Outcome {
 }
 
 pub fn dump(call: &mut Call<'_, '_, '_>) -> Outcome {
-    let there = call.at.look(call.arguments[0], |value, _| {
+    let there = call.at.get_with(call.arguments[0], |value, _| {
         let mut bytes = [DUMPED, value].concat();
         bytes.extend_from_slice(&crc32c(&[&bytes]).to_le_bytes());
         bytes
@@ -228,7 +228,7 @@ pub fn restore(call: &mut Call<'_, '_, '_>) -> Outcome {
 
 pub fn object(call: &mut Call<'_, '_, '_>) -> Outcome {
     let [verb, key] = call.arguments[..2] else { return Err(SYNTAX) };
-    let there = call.at.look(key, |value, _| match number(value) {
+    let there = call.at.get_with(key, |value, _| match number(value) {
         Some(_) => "int",
         None if value.len() <= 44 => "embstr",
         None => "raw",

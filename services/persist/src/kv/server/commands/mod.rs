@@ -18,6 +18,7 @@ use super::session::{Multi, Session, Sessions};
 use crate::error::Error;
 use crate::kv::{Kv, turn::At};
 
+mod command;
 mod decimal;
 mod keys;
 mod server;
@@ -27,7 +28,7 @@ mod table;
 mod transaction;
 mod walk;
 
-use table::Command;
+use command::Command;
 use walk::Cursors;
 
 /// Bytes of one reply, at most.
@@ -36,9 +37,9 @@ const REPLY_BYTES: usize = 64 << 20;
 /// State that all connections share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What the server was started with.
+    /// The options of the server.
     pub options: ServerOptions,
-    /// All connections.
+    /// The open connections.
     pub sessions: Arc<Mutex<Sessions>>,
     cursors: Mutex<Cursors>,
     /// Keys for the hashes of watched values.
@@ -118,13 +119,17 @@ const TOO_LARGE: Refused = Refused::new("ERR the reply is too large: ask for few
 
 type Outcome = Result<(), Refused>;
 
+/// The command of a name.
+type Find = fn(&[u8]) -> Option<&'static Command>;
+
 /// A command that runs.
 struct Call<'c, 'a, 't> {
     at: &'c mut At<'a, 't>,
     shared: &'c Shared,
     session: &'c mut Session,
+    find: Find,
     command: &'static Command,
-    /// What follows the name.
+    /// The words after the name.
     arguments: &'c [&'c [u8]],
     out: &'c mut Reply,
 }
@@ -156,19 +161,27 @@ pub fn run(
 ) -> Result<Then, Error> {
     let Some((name, rest)) = arguments.split_first() else { return Ok(Then::Continue) };
     shared.commands.fetch_add(1, Ordering::Relaxed);
-    let (start, mut was_run) = (out.len(), false);
+    let (start, mut was_run) = (out.written(), false);
     let done = match table::find(name) {
         None => Err(unknown(name, rest)),
         Some(command) if let Some(refused) = command.refuses(arguments) => {
             Err(if command.name == "exec" { transaction::aborted(session, refused) } else { refused })
         }
         Some(command) => match &mut session.multi {
-            Some(multi) if !command.is_for_now() => keep(multi, shared, arguments, out),
+            Some(multi) if !command.is_for_now() => enqueue(multi, shared, arguments, out),
             _ => {
                 let at = &mut At::Alone(kv);
                 was_run = true;
-                (command.run)(&mut Call { at, shared, session, command, arguments: rest, out })
-                    .map(|()| if command.name == "quit" { Then::Close } else { Then::Continue })
+                (command.run)(&mut Call {
+                    at,
+                    shared,
+                    session,
+                    find: table::find,
+                    command,
+                    arguments: rest,
+                    out,
+                })
+                .map(|()| if command.name == "quit" { Then::Close } else { Then::Continue })
             }
         },
     };
@@ -196,7 +209,12 @@ fn say(refused: Refused, out: &mut Reply) -> Result<(), Error> {
 }
 
 /// Keeps a command for EXEC.
-fn keep(multi: &mut Multi, shared: &Shared, arguments: &[&[u8]], out: &mut Reply) -> Result<Then, Refused> {
+fn enqueue(
+    multi: &mut Multi,
+    shared: &Shared,
+    arguments: &[&[u8]],
+    out: &mut Reply,
+) -> Result<Then, Refused> {
     let bytes: usize = arguments.iter().map(|argument| argument.len() + size_of::<Vec<u8>>()).sum();
     if multi.bytes + bytes > shared.options.limits.request_bytes {
         return Err(Refused::new("ERR the commands since MULTI are too large together"));

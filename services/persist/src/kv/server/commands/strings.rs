@@ -18,26 +18,26 @@ fn give(call: &mut Call<'_, '_, '_>, value: Option<&[u8]>) {
 
 pub fn get(call: &mut Call<'_, '_, '_>) -> Outcome {
     let out = &mut *call.out;
-    if call.at.look(call.arguments[0], |value, _| out.bulk(value))?.is_none() {
+    if call.at.get_with(call.arguments[0], |value, _| out.bulk(value))?.is_none() {
         call.out.nothing();
     }
     Ok(())
 }
 
 pub fn mget(call: &mut Call<'_, '_, '_>) -> Outcome {
-    let (start, out) = (call.out.len(), &mut *call.out);
+    let (start, out) = (call.out.written(), &mut *call.out);
     out.array(call.arguments.len());
-    call.at.look_many(call.arguments, |there| {
+    call.at.get_many(call.arguments, |there| {
         match there {
             Some((value, _)) => out.bulk(value),
             None => out.nothing(),
         }
-        if out.len() - start > REPLY_BYTES { Err(TOO_LARGE) } else { Ok(()) }
+        if out.written() - start > REPLY_BYTES { Err(TOO_LARGE) } else { Ok(()) }
     })
 }
 
 pub fn strlen(call: &mut Call<'_, '_, '_>) -> Outcome {
-    let bytes = call.at.look(call.arguments[0], |value, _| value.len())?;
+    let bytes = call.at.get_with(call.arguments[0], |value, _| value.len())?;
     call.out.integer(bytes.unwrap_or(0) as i64);
     Ok(())
 }
@@ -77,7 +77,7 @@ pub fn getex(call: &mut Call<'_, '_, '_>) -> Outcome {
 fn expires_of_one(call: &Call<'_, '_, '_>, expires: Result<u64, Refused>) -> Result<Option<u64>, Refused> {
     match expires {
         Ok(expires) => Ok(Some(expires)),
-        Err(refused) => match call.at.look(call.arguments[0], |_, _| ())? {
+        Err(refused) => match call.at.get_with(call.arguments[0], |_, _| ())? {
             Some(()) => Err(refused),
             None => Ok(None),
         },
@@ -184,7 +184,7 @@ pub fn msetnx(call: &mut Call<'_, '_, '_>) -> Outcome {
     let keys: Vec<&[u8]> = pairs.iter().map(|[key, _]| *key).collect();
     let are_set = call.at.write(&keys, |turn| {
         for key in &keys {
-            if turn.look(key, |_, _| ())?.is_some() {
+            if turn.get_with(key, |_, _| ())?.is_some() {
                 return Ok(false);
             }
         }
@@ -242,7 +242,7 @@ pub fn getrange(call: &mut Call<'_, '_, '_>) -> Outcome {
     let start = number(call.arguments[1]).ok_or(NOT_A_NUMBER)?;
     let end = number(call.arguments[2]).ok_or(NOT_A_NUMBER)?;
     let out = &mut *call.out;
-    let there = call.at.look(call.arguments[0], |value, _| {
+    let there = call.at.get_with(call.arguments[0], |value, _| {
         let length = value.len() as i64;
         let from_end = |at: i64| if at < 0 { (at + length).max(0) } else { at };
         let are_crossed = start < 0 && end < 0 && start > end;
@@ -321,7 +321,7 @@ pub fn lcs(call: &mut Call<'_, '_, '_>) -> Outcome {
         return Err(Refused::new("ERR If you want both the length and indexes, please just use IDX."));
     }
     let mut values = Vec::new();
-    call.at.look_many(&call.arguments[..2], |there| {
+    call.at.get_many(&call.arguments[..2], |there| {
         values.push(there.map_or(Vec::new(), |(value, _)| value.to_vec()));
         Ok::<_, Refused>(())
     })?;

@@ -8,7 +8,8 @@
 
 use std::hash::BuildHasher;
 
-use super::{Call, Outcome, Refused, Shared, say, table};
+use super::command::Command;
+use super::{Call, Find, Outcome, Refused, Shared, say};
 use crate::error::Error;
 use crate::kv::server::session::{Multi, Seen, Session};
 use crate::kv::turn::{At, Turn};
@@ -34,7 +35,7 @@ pub fn discard(call: &mut Call<'_, '_, '_>) -> Outcome {
     Ok(())
 }
 
-/// What an entry is now, for WATCH.
+/// The state of an entry now, for WATCH.
 fn seen(shared: &Shared, value: &[u8], expires: u64) -> (u64, [u64; 2]) {
     (expires, [0, 1].map(|at| shared.hashes[at].hash_one(value)))
 }
@@ -49,7 +50,7 @@ pub fn watch(call: &mut Call<'_, '_, '_>) -> Outcome {
         return Err(Refused::new("ERR too many keys are watched"));
     }
     for key in call.arguments {
-        let there: Seen = call.at.look(key, |value, expires| seen(call.shared, value, expires))?;
+        let there: Seen = call.at.get_with(key, |value, expires| seen(call.shared, value, expires))?;
         // Watched before: then it counts from then on.
         if !call.session.watched.iter().any(|(one, _)| one == key) {
             call.session.watched.push((key.to_vec(), there));
@@ -86,29 +87,29 @@ pub fn exec(call: &mut Call<'_, '_, '_>) -> Outcome {
     if multi.is_spoilt {
         return Err(Refused::new("EXECABORT Transaction discarded because of previous errors."));
     }
-    let commands: Vec<(&table::Command, Vec<&[u8]>)> = multi
+    let commands: Vec<(&'static Command, Vec<&[u8]>)> = multi
         .commands
         .iter()
-        .filter_map(|one| Some((table::find(&one[0])?, one.iter().map(Vec::as_slice).collect())))
+        .filter_map(|one| Some(((call.find)(&one[0])?, one.iter().map(Vec::as_slice).collect())))
         .collect();
     let mut keys: Vec<&[u8]> = watched.iter().map(|(key, _)| &key[..]).collect();
     for (command, arguments) in &commands {
         keys.extend(command.keys_of(arguments));
     }
     let needs_all = commands.iter().any(|(command, _)| command.needs_all());
-    let (kv, start) = (call.at.kv(), call.out.len());
-    let (session, shared, out) = (&mut *call.session, call.shared, &mut *call.out);
+    let (kv, start) = (call.at.kv(), call.out.written());
+    let (session, shared, out, find) = (&mut *call.session, call.shared, &mut *call.out, call.find);
     let work = |turn: &mut Turn<'_, '_>| {
         out.truncate(start);
         for (key, before) in &watched {
-            if turn.look(key, |value, expires| seen(shared, value, expires))? != *before {
+            if turn.get_with(key, |value, expires| seen(shared, value, expires))? != *before {
                 out.no_array();
                 return Ok(());
             }
         }
         out.array(commands.len());
         for (command, arguments) in &commands {
-            one(turn, command, shared, session, &arguments[1..], out)?;
+            one(turn, command, (shared, find), session, &arguments[1..], out)?;
         }
         Ok(())
     };
@@ -119,15 +120,15 @@ pub fn exec(call: &mut Call<'_, '_, '_>) -> Outcome {
 /// Runs a command of an EXEC. An error ends all of it.
 fn one(
     turn: &mut Turn<'_, '_>,
-    command: &'static table::Command,
-    shared: &Shared,
+    command: &'static Command,
+    (shared, find): (&Shared, Find),
     session: &mut Session,
     arguments: &[&[u8]],
     out: &mut super::Reply,
 ) -> Result<(), Error> {
-    let before = out.len();
+    let before = out.written();
     let at = &mut At::Within(turn.again());
-    let done = (command.run)(&mut Call { at, shared, session, command, arguments, out: &mut *out });
+    let done = (command.run)(&mut Call { at, shared, session, find, command, arguments, out: &mut *out });
     match done {
         Ok(()) => Ok(()),
         Err(Refused::Store(error)) if !matches!(error, Error::Argument { .. }) => Err(error),

@@ -30,7 +30,7 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    fn keep(&mut self, key: Vec<u8>) -> u64 {
+    fn remember(&mut self, key: Vec<u8>) -> u64 {
         while self.places.len() >= CURSORS || self.bytes > CURSOR_BYTES {
             let Some((_, old)) = self.places.pop_front() else { break };
             self.bytes -= old.len();
@@ -101,7 +101,7 @@ pub fn scan(call: &mut Call<'_, '_, '_>) -> Outcome {
             ControlFlow::Continue(())
         })?;
     }
-    let next = if more { cursors.lock().unwrap_or_else(PoisonError::into_inner).keep(last) } else { 0 };
+    let next = if more { cursors.lock().unwrap_or_else(PoisonError::into_inner).remember(last) } else { 0 };
     call.out.array(2);
     call.out.bulk(next.to_string().as_bytes());
     call.out.array(keys.len());
