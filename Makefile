@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb release publish-check test-wheel lint clean rust \
+.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb release publish-check test-wheel test-pythons lint clean rust \
 	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -132,6 +132,11 @@ test-quick%: export MEMLIFT_CALIBRATE := false
 test-quick%: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 $(QUICK): test-quick-%: tested
 	timeout --foreground --verbose --kill-after=10 20m $(TESTED_MEMLIFT) bench $* --quick $(BENCH_OPTIONS)
+
+## test-pythons The Python tests under other interpreters: PYTHONS="python3.13 /opt/py314t/bin/python3", each with an environment of its own
+PYTHONS ?=
+test-pythons: tested
+	@for python in $(PYTHONS); do tools/pythons "$$python" $(CARGO_TARGET_DIR) || exit 1; done
 
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build

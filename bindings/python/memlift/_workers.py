@@ -193,7 +193,8 @@ class Workers:
     # Calls
 
     def submit(self, name: Any, arguments: Any, keywords: Any) -> "concurrent.futures.Future[Any]":
-        """Takes a call. Raises what broke the workers, or RuntimeError after `end`."""
+        """Takes a call. Raises what broke the workers, or RuntimeError after `end` and in a forked child."""
+        self.check_process()
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         with self.lock:
             self.check()
@@ -205,6 +206,11 @@ class Workers:
                 self.check()
             self.fill()
         return future
+
+    def check_process(self) -> None:
+        """Raises RuntimeError in a forked child, where another thread of its parent may hold the lock for ever."""
+        if not self.is_ours():
+            raise RuntimeError(f"the workers belong to process {self.pid}, which forked this one: {self.again}")
 
     def check(self) -> None:
         if self.broken is not None:
@@ -400,8 +406,10 @@ class Workers:
 
     def give_up(self, why: BaseException) -> None:
         """Fails everything and ends the workers."""
+        if not self.is_ours():
+            return
         with self.lock:
-            if self.broken is not None or not self.is_ours():
+            if self.broken is not None:
                 return
             self.broken, self.ending, self.dismissed = why, True, True
             futures = list(self.futures.values())
@@ -421,9 +429,9 @@ class Workers:
 
     def end(self, cancel: bool) -> None:
         """Takes no more calls. Those that were taken are done; with `cancel`, those that are pending are cancelled."""
+        if not self.is_ours():
+            return
         with self.lock:
-            if not self.is_ours():
-                return
             self.ending = True
             if cancel:
                 for number, *_ in self.pending:
@@ -440,6 +448,8 @@ class Workers:
 
     def join(self) -> None:
         """Waits until all workers have ended, and the threads with them."""
+        if not self.is_ours():
+            return
         collector, watcher = self.threads[:1], self.threads[1:]
         for thread in collector:
             if thread is not threading.current_thread():

@@ -76,10 +76,11 @@ class AsyncResult(Generic[_T]):
     def _follow(self, futures: "list[concurrent.futures.Future[Any]]") -> "AsyncResult[_T]":
         """Ends when all of them have ended: with what the first one raised, if any did."""
         self._left = len(futures)
-        for future in futures:
-            future.add_done_callback(lambda ended: self._one_ended(ended, futures))
         if not futures:
             self._end(futures)
+        # The last one may end while this goes on, and its callback empties the list.
+        for future in futures:
+            future.add_done_callback(lambda ended: self._one_ended(ended, futures))
         return self
 
     def _one_ended(self, future: "concurrent.futures.Future[Any]", futures: "list[concurrent.futures.Future[Any]]") -> None:
@@ -315,6 +316,7 @@ class Pool(multiprocessing.pool.Pool):
 
     def _iterate(self, func: Any, iterable: Iterable[Any], chunksize: int, in_order: bool) -> Iterator[Any]:
         self._check_running()
+        self._workers.check_process()
         if chunksize < 1:
             raise ValueError(f"Chunksize must be 1+, not {chunksize}")
         name, items = name_of(func, self._allow_pickle), iter(iterable)

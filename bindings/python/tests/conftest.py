@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import socket
+import sysconfig
 import time
 
 import numpy as np
@@ -14,6 +15,11 @@ import pytest
 import memlift
 
 spawn = multiprocessing.get_context("spawn")
+
+frees_at_once = pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    reason="a Python without GIL frees an object that another thread made when that thread runs again",
+)
 
 # A shell ignores Ctrl-C in what it runs in the background, and so do all children then; some of them are to be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)

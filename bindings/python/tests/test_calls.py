@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import frees_at_once
 
 import memlift
 
@@ -210,6 +211,7 @@ def test_loans_that_cannot_be(client, shape, dtype):
         client.loan(shape, dtype)
 
 
+@frees_at_once
 def test_a_server_may_keep_what_it_was_sent(start):
     client = memlift.ipc.Client(start().address)
     for i in range(8):

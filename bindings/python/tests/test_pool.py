@@ -23,6 +23,7 @@ import weakref
 
 import numpy as np
 import pytest
+from conftest import frees_at_once
 
 import memlift
 
@@ -278,6 +279,7 @@ def test_workers_are_replaced_after_their_calls():
             assert max(pids.count(one) for one in pids) <= 2
 
 
+@frees_at_once
 def test_results_keep_their_pool():
     result = memlift.Pool(1).apply_async(wait_for, (0.2,))
     gc.collect()
@@ -295,6 +297,7 @@ def test_results_keep_their_pool():
     assert workers[0].exitcode is not None
 
 
+@frees_at_once
 def test_nothing_of_the_arguments_and_results_is_kept(pool):
     kept = pool._workers
     pool.map(large, range(20), chunksize=1)
@@ -422,3 +425,50 @@ def test_soak_kills_of_workers():
         assert pool.map(double, range(10)) == [2 * i for i in range(10)]
         assert failed <= killed * 12
         print(f"{killed} workers killed, {failed} calls failed")
+
+
+FORKED_UNDER_THE_LOCK = """
+import gc, os, threading
+import memlift
+
+owner = memlift.{make}(1)
+pid = (lambda: owner.apply(os.getpid)) if {make!r} == "Pool" else (lambda: owner.submit(os.getpid).result(60))
+pid()
+held, go_on = threading.Event(), threading.Event()
+
+def hold():
+    with owner._workers.lock:
+        held.set()
+        go_on.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    code = 9
+    try:
+        for call in (pid, lambda: list(owner.imap(abs, [1])) if {make!r} == "Pool" else pid()):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "forked" in str(error), error
+            else:
+                raise AssertionError("it took a call")
+        owner.terminate() if {make!r} == "Pool" else owner.shutdown()
+        del owner, pid
+        gc.collect()
+        code = 0
+    finally:
+        os._exit(code)
+assert os.waitpid(child, 0)[1] == 0
+go_on.set()
+assert pid() != os.getpid()
+owner.terminate() if {make!r} == "Pool" else owner.shutdown()
+"""
+
+
+@pytest.mark.parametrize("make", ["Pool", "Executor"])
+def test_a_forked_child_waits_for_no_lock_of_its_parent(make):
+    program = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED_UNDER_THE_LOCK.format(make=make)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
