@@ -90,7 +90,7 @@ fn kill(what: &str, path: &Path, after: u64) -> u64 {
 
 fn look(program: &dyn Program, pool: &Pool) -> Tally {
     let mut tally = Tally::default();
-    program.get_with(pool, &mut tally).expect("the rules of the tables hold");
+    program.look(pool, &mut tally).expect("the rules of the tables hold");
     tally
 }
 
