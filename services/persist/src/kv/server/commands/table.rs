@@ -16,6 +16,7 @@ const FAST_ABOUT: &[&str] = &["loading", "stale", "fast"];
 
 const NO_KEY: (i32, i32, i32) = (0, 0, 0);
 const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
+const SECOND: (i32, i32, i32) = (2, 2, 1);
 const TWO_KEYS: (i32, i32, i32) = (1, 2, 1);
 const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
 const PAIRS: (i32, i32, i32) = (1, -1, 2);
@@ -67,7 +68,7 @@ static TABLE: &[Command] = commands! {
     "mset" -3 GROWS PAIRS Plain "string" strings::mset, "Puts several values, together";
     "msetnx" -3 GROWS PAIRS Plain "string" strings::msetnx, "Puts several values if none of the keys is there";
     "multi" 1 FAST_ABOUT NO_KEY Now "transactions" transaction::multi, "The commands that follow wait for EXEC";
-    "object" -2 READ NO_KEY Whole "generic" keys::object, "ENCODING, REFCOUNT, IDLETIME";
+    "object" -2 READ SECOND Plain "generic" keys::object, "ENCODING, REFCOUNT, IDLETIME";
     "persist" 2 FAST_WRITE ONE_KEY Plain "generic" keys::persist, "An entry stays for ever";
     "pexpire" -3 FAST_WRITE ONE_KEY Plain "generic" keys::expire, "Sets the life of an entry in milliseconds";
     "pexpireat" -3 FAST_WRITE ONE_KEY Plain "generic" keys::expire, "Sets the end of an entry in milliseconds since 1970";
