@@ -36,6 +36,8 @@ package_beside = rm -rf $(1)/python && mkdir -p $(1)/python/memlift && cd $(1)/p
 	ln -s $(1)/lib_native.so _native.abi3.so
 WHEEL_DATA := $(PYTHON_CRATE)/memlift.data
 WHEEL_SCRIPTS := $(WHEEL_DATA)/scripts
+# One file of it stays: a source distribution has the folder, too, and builds into a wheel of the Python package alone.
+empty_wheel_data = find $(WHEEL_DATA) -type f ! -name COPYING -delete && find $(WHEEL_DATA) -type d -empty -delete
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # Wheels run on systems with this glibc or a later one: Zig links against it.
 NATIVE := $(shell uname -m)-unknown-linux-gnu
@@ -176,7 +178,7 @@ wheel: venv rust
 	@tools/setup wheel $(PORTABLE)
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 		$(CARGO) zigbuild --release --target $(PORTABLE).$(PORTABLE_GLIBC) $(COMMAND) $(WHEEL_DROPINS)
-	@rm -rf $(WHEEL_DATA) && install -d $(WHEEL_SCRIPTS) $(addprefix $(WHEEL_DATA)/data/,lib/memlift include/memlift) dist
+	@$(empty_wheel_data) && install -d $(WHEEL_SCRIPTS) $(addprefix $(WHEEL_DATA)/data/,lib/memlift include/memlift) dist
 	@$(STRIP) $(PORTABLE_BUILT)/memlift $(WHEEL_SCRIPTS)/memlift
 	@for library in $(WHEEL_LIBRARIES); do \
 		$(STRIP) $(PORTABLE_BUILT)/libmemlift_$$library.so $(WHEEL_DATA)/data/lib/memlift/libmemlift_$$library.so || exit 1; \
@@ -189,7 +191,7 @@ wheel: venv rust
 		$(WHEEL_HOST) completions bash > $(WHEEL_DATA)/data/share/bash-completion/completions/memlift
 	@cd $(PYTHON_CRATE) && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV_PYTHON) -m maturin build --release --strip --zig \
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
-		status=$$?; rm -rf $(CURDIR)/$(WHEEL_DATA); exit $$status
+		status=$$?; cd $(CURDIR) && $(empty_wheel_data); exit $$status
 	@tools/wheel-check "$$(ls -t dist/memlift-*.whl | head -1)" $(PORTABLE_GLIBC)
 
 ## wheel-aarch64 Leaves the wheel for 64-bit Arm beside it, built here by Zig; `make wheel` comes first
@@ -254,7 +256,8 @@ docs: package
 
 ## clean   Removes everything that was built inside this folder, .venv too
 clean:
-	rm -rf target $(VENV) .venv-docs .venv-redis dist $(PYTHON_CRATE)/memlift.data
+	rm -rf target $(VENV) .venv-docs .venv-redis dist
+	$(empty_wheel_data)
 	find $(PYTHON_CRATE) -name '*.so' -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
