@@ -325,6 +325,27 @@ fn commands_between_multi_and_exec_are_one_transaction() {
     });
 }
 
+/// Commands that go through the whole store, or describe it, may wait for EXEC as others do.
+#[test]
+fn the_whole_store_is_seen_between_multi_and_exec() {
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        for first in (0..11_000).step_by(1_000) {
+            let pairs: String = (first..first + 1_000).map(|key| format!(" key:{key:05} v")).collect();
+            c.says(&format!("MSET{pairs}"), "+OK\r\n");
+        }
+        c.says("MULTI", "+OK\r\n");
+        for line in ["RANDOMKEY", "INFO", "DBSIZE", "OBJECT ENCODING key:00001", "DEL key:00001"] {
+            c.says(line, "+QUEUED\r\n");
+        }
+        c.0.write_all(b"EXEC\r\n").expect("sent");
+        assert_eq!(c.line(), "*5");
+        assert!(c.bulk().starts_with(b"key:"));
+        assert!(String::from_utf8(c.bulk()).expect("text").contains("db0:keys=11000"));
+        c.hears(b":11000\r\n$6\r\nembstr\r\n:1\r\n");
+    });
+}
+
 /// Counters that move between two keys by WATCH and EXEC from several clients lose nothing.
 #[test]
 fn watched_transactions_of_many_clients_lose_nothing() {

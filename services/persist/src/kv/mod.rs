@@ -310,7 +310,10 @@ impl<'p> Kv<'p> {
     ///
     /// [`Error::Full`], [`Error::TooLarge`], [`Error::Argument`] for a key that is too long.
     pub fn set(&self, key: &[u8], value: &[u8], expires: u64) -> Result<()> {
-        self.on(&[self.shard(key) as u16], |t| Turn::new(self, t).set(key, value, expires))
+        Self::check_key(key)?;
+        let shard = self.shard(key);
+        // Not by a turn, which would ask for the time.
+        self.on(&[shard as u16], |t| self.put(t, shard, key, value, expires))
     }
 
     /// Puts several in, together.
@@ -438,16 +441,18 @@ impl<'p> Kv<'p> {
 
     /// The last key of all.
     fn last_key(&self) -> Result<Option<Vec<u8>>> {
-        self.pool.read(|r| {
-            let mut last = None;
-            for tree in &self.trees {
-                let Some((stored, _)) = tree.last(r)? else { continue };
-                let mut key = Vec::new();
-                stored.read(r, &mut key)?;
-                last = last.max(Some(key));
-            }
-            Ok(last)
-        })
+        self.pool.read(|r| self.last_key_in(r))
+    }
+
+    fn last_key_in<W: View>(&self, view: &W) -> Result<Option<Vec<u8>>> {
+        let mut last = None;
+        for tree in &self.trees {
+            let Some((stored, _)) = tree.last(view)? else { continue };
+            let mut key = Vec::new();
+            stored.read(view, &mut key)?;
+            last = last.max(Some(key));
+        }
+        Ok(last)
     }
 
     /// Walks through the keys that begin with `prefix`.

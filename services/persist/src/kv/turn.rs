@@ -198,6 +198,13 @@ impl At<'_, '_> {
         }
     }
 
+    pub fn last_key(&self) -> Result<Option<Vec<u8>>> {
+        match self {
+            At::Alone(kv) => kv.last_key(),
+            At::Within(turn) => turn.kv.last_key_in(&*turn.t),
+        }
+    }
+
     pub fn scan(
         &self,
         range: (Bound<&[u8]>, Bound<&[u8]>),
@@ -216,6 +223,7 @@ impl At<'_, '_> {
         }
     }
 
+    /// The store, for what is no part of a transaction. Its entries are read by the calls above: within one it has been locked already.
     pub fn kv(&self) -> &Kv<'_> {
         match self {
             At::Alone(kv) => kv,

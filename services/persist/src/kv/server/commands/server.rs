@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::kv::server::pattern::matches;
 use crate::kv::server::protocol::number;
 use crate::kv::server::session::is_name;
+use crate::kv::turn::At;
 use crate::options::Durability;
 
 /// The version of Redis whose commands and replies these are.
@@ -293,7 +294,15 @@ type Section = (&'static str, Vec<(&'static str, String)>);
 
 fn sections(call: &Call<'_, '_, '_>) -> Result<Vec<Section>, Error> {
     let (kv, shared) = (call.at.kv(), call.shared);
-    let (heap, free) = kv.pool().usage();
+    let mut memory = vec![("maxmemory", "0".to_owned())];
+    // Counts of the heap and of the log are behind locks that an EXEC holds already.
+    if let At::Alone(kv) = &*call.at {
+        let (heap, free) = kv.pool().usage();
+        memory.push(("used_memory", heap.saturating_sub(free).to_string()));
+        memory.push(("heap_bytes", heap.to_string()));
+        memory.push(("heap_free_bytes", free.to_string()));
+        memory.push(("hardens", kv.pool().counters().hardens.to_string()));
+    }
     let uptime = shared.started.elapsed().as_secs();
     let entries = call.at.len()?;
     let text = |value: &dyn std::fmt::Display| value.to_string();
@@ -321,15 +330,7 @@ fn sections(call: &Call<'_, '_, '_>) -> Result<Vec<Section>, Error> {
                 ("blocked_clients", text(&0)),
             ],
         ),
-        (
-            "Memory",
-            vec![
-                ("used_memory", text(&heap.saturating_sub(free))),
-                ("maxmemory", text(&0)),
-                ("heap_bytes", text(&heap)),
-                ("heap_free_bytes", text(&free)),
-            ],
-        ),
+        ("Memory", memory),
         (
             "Persistence",
             vec![
@@ -337,7 +338,6 @@ fn sections(call: &Call<'_, '_, '_>) -> Result<Vec<Section>, Error> {
                 ("aof_enabled", text(&1)),
                 ("mechanism", text(&kv.pool().mechanism().name())),
                 ("guarantee", text(&kv.pool().guarantee())),
-                ("hardens", text(&kv.pool().counters().hardens)),
                 ("damaged_pages_found", text(&shared.damaged().len())),
                 ("compactions", text(&shared.compactions.load(Relaxed))),
                 ("compacted_bytes", text(&shared.given_back.load(Relaxed))),

@@ -138,7 +138,7 @@ pub fn randomkey(call: &mut Call<'_, '_, '_>) -> Outcome {
     let first = nth(call, Bound::Unbounded, 0)?;
     let found = match &first {
         Some(first) if there > WALK_MAX => {
-            let place = between(first, &call.at.kv().last_key()?.unwrap_or_default(), drawn);
+            let place = between(first, &call.at.last_key()?.unwrap_or_default(), drawn);
             nth(call, Bound::Included(&place), drawn % 64)?
         }
         _ => nth(call, Bound::Unbounded, drawn % there)?,
