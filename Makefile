@@ -66,19 +66,20 @@ FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transpar
 SOAK_CASES ?= 50000
 
 ## demo    Installs what is missing into .venv, builds and runs the tour: the main job, side by side with its rivals
-# The main job's table comes as soon as it can: pip waits for the network while cargo builds, links do not optimise, and what only
-# later chapters need is built after it.
+# The main job's table comes as soon as it can: pip waits for the network while cargo builds, links do not optimise, walks are not
+# compiled yet, and the chapter is started without the command. The other chapters come with what they need, in one more build.
 demo: export PYTHONPATH := $(DEMO)/python
 demo: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 demo:
 	@$(MAKE) --jobs=2 venv demo-first
 	@$(call package_beside,$(DEMO))
-	@$(DEMO)/memlift tour ipc
-	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND) $(LAB) $(DROPINS)
+	@$(VENV_PYTHON) lab/bench/tour/ipc_chapter.py
+	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo --no-default-features --features memlift-python/jit,memlift-cli/jit \
+		-p memlift-python $(COMMAND) $(LAB) $(WHEEL_DROPINS)
 	@$(DEMO)/memlift tour transform persist traverse zmem
 
 demo-first: rust
-	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND) $(LAB)
+	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo --no-default-features -p memlift-python
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
 # The Rust tests keep every core busy. The other parts wait for disks, leases and each other's processes: side by side they fill

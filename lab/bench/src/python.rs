@@ -86,11 +86,8 @@ impl Script<'_> {
     /// Runs it and hands every JSON line of its stdout to `line`; its stderr goes to ours. Gives whether it ended
     /// without an error.
     pub fn run(&self, mut line: impl FnMut(Value)) -> Result<bool, BenchError> {
-        let mut command = command(self.path)?;
-        let python = PathBuf::from(command.get_program());
-        command.args(&self.arguments);
-        command.env("PYTHONUNBUFFERED", "1").stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = Bound::start(&mut command)?;
+        let mut command = self.command()?;
+        let mut child = Bound::start(command.stdout(Stdio::piped()))?;
         let stdout = child.process().stdout.take().expect("stdout is piped");
         for text in BufReader::new(stdout).lines() {
             let text = text.map_err(BenchError::system("reading what Python measured"))?;
@@ -98,13 +95,30 @@ impl Script<'_> {
                 .map_err(|_| BenchError::Answer { program: self.path.to_owned(), answer: text.clone() })?;
             line(value);
         }
+        self.ended(&command, child)
+    }
+
+    /// Runs it with our stdout and stderr. Gives whether it ended without an error.
+    pub fn show(&self) -> Result<bool, BenchError> {
+        let mut command = self.command()?;
+        let child = Bound::start(&mut command)?;
+        self.ended(&command, child)
+    }
+
+    fn command(&self) -> Result<Command, BenchError> {
+        let mut command = command(self.path)?;
+        command.args(&self.arguments).env("PYTHONUNBUFFERED", "1").stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Waits for its end. Status 1 is a row that failed, and said so.
+    fn ended(&self, command: &Command, child: Bound) -> Result<bool, BenchError> {
         let status = child.wait()?;
         match status.code() {
             Some(0) => Ok(true),
-            // 1: a row failed, and said so in its line.
             Some(1) => Ok(false),
             _ => Err(BenchError::Child {
-                program: format!("{} {}", python.display(), self.path),
+                program: format!("{} {}", Path::new(command.get_program()).display(), self.path),
                 status: status.to_string(),
             }),
         }

@@ -11,7 +11,7 @@ Columns  transfer      the same call with an operation that only reads every byt
          cpu           CPU-seconds of client and server process per batch
          ratio         memlift's throughput in the same mode over this one's
 Order    rounds over all rows, in a new order each, until the time is used up; medians over the rounds
-Line     one JSON object per row on stdout; progress on stderr; nothing is written to disk
+Prints   one table on stdout, or with --json one object per line: `about`, `row`, `missing`, `error`; progress on stderr
 
 Pipelined means at most 4 requests outstanding, for everybody who can; async one, while the next batch is
 built. XGBoost predicts with one thread less than there are cores (at least one), the same for all: the
@@ -245,12 +245,61 @@ def lines(samples, count, running):
         yield line
 
 
+def three_digits(value):
+    """`value` as text with three digits, or whole."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def table(found):
+    """The chapter as text, from its lines."""
+    about = next((line for line in found if line["kind"] == "about"), None)
+    rows = [line for line in found if line["kind"] == "row"]
+    text = []
+    if about:
+        text += [
+            "",
+            "ipc: a model server in another process",
+            "XGBoost {xgboost} ({threads} thread, {right:.1%} right) on scikit-learn's breast-cancer data; batches of {rows} rows × "
+            "{columns} float32 ({megabytes:.0f} MB),".format(megabytes=about["batch_bytes"] * 1e-6, **about),
+            "all predictions compared with local ones. Medians of {rounds} rounds of {batches} batches, {measured_s:.0f} s, "
+            "{cores} cores.".format(**about),
+            "",
+        ]
+    line = "{:<9} {:<15} {:>13} {:>15} {:>13} {:>11} {:>9} {:>9}".format
+    if rows:
+        text.append(line("over", "mode", "transfer ms", "end to end ms", "Mrows/s", "CPU ms", "transfer", "job"))
+    times = lambda ratio: "–" if ratio is None else three_digits(ratio) + "×"  # noqa: E731
+    for row in rows:
+        numbers = [row["transfer_ms"], row["end_to_end_ms"], row["rows_per_s"] * 1e-6, row["cpu_s"] * 1e3]
+        ratios = [row["transfer_ratio"], row["ratio"]]
+        text.append(line(row["transport"], row["mode"], *map(three_digits, numbers), *map(times, ratios)))
+    if about and rows:
+        text += [
+            "",
+            "transfer: one call that reads every byte of a batch; the last but one column says how many times memlift's it takes.",
+            "job: how many times the rows per second memlift does in the same mode, building and checking included.",
+            f"CPU: client and server process, per batch. pipelined: up to {about['depth']} batches outstanding, so a batch waits for those "
+            "before it.",
+        ]
+    text += [f"{line['transport']} is missing: {line['missing']}" for line in found if line["kind"] == "missing"]
+    text += [f"failed: {line['error']}" for line in found if line["kind"] == "error"]
+    return "\n".join(text)
+
+
 def main():
-    options = argparse.ArgumentParser(description="First chapter of the tour; prints one JSON line per row.")
+    options = argparse.ArgumentParser(description="First chapter of the tour: a model server in another process.")
     options.add_argument("--seconds", type=float, default=18.0, help="time for the measured rounds")
     options.add_argument("--batches", type=int, default=3, help="batches per run")
+    options.add_argument("--json", action="store_true", help="one JSON object per line instead of the table")
     options = options.parse_args()
     transports.end_orderly()
+    found = []
+
+    def tell(line):
+        found.append(line)
+        if options.json:
+            print(json.dumps(line), flush=True)
+
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
 
     say("training the model …")
@@ -266,7 +315,8 @@ def main():
             try:
                 kind.check()
             except Missing as reason:
-                print(json.dumps({"kind": "missing", "transport": name, "missing": str(reason)}), flush=True)
+                tell({"kind": "missing", "transport": name, "missing": str(reason)})
+                failed |= name == "memlift"
                 continue
             running[name] = kind()
             running[name].launch("ipc_chapter:operations", (model,))
@@ -292,16 +342,17 @@ def main():
             "cores": len(os.sched_getaffinity(0)),
             "right": right,
         }
-        print(json.dumps(about), flush=True)
-        for line in lines(samples, options.batches, running):
-            print(json.dumps(line), flush=True)
+        for line in [about, *lines(samples, options.batches, running)]:
+            tell(line)
     except Exception as error:
         failed = True
         traceback.print_exc()
-        print(json.dumps({"kind": "error", "error": f"{type(error).__name__}: {error}"}), flush=True)
+        tell({"kind": "error", "error": f"{type(error).__name__}: {error}"})
     finally:
         for transport in running.values():
             transport.close()
+    if not options.json:
+        print(table(found), flush=True)
     return 1 if failed else 0
 
 

@@ -8,6 +8,7 @@
 //! - **Not here** the machines and the papers' numbers (`lab/model`)
 
 mod html;
+#[cfg_attr(not(feature = "png"), path = "no_png.rs")]
 mod png;
 mod svg;
 

@@ -32,7 +32,7 @@ mod route;
 mod row;
 mod send;
 mod session;
-#[expect(unsafe_code, reason = "calls compiled steps on bytes that it has")]
+#[cfg_attr(feature = "jit", expect(unsafe_code, reason = "calls compiled steps on bytes that it has"))]
 mod stepper;
 mod upload;
 mod wait;

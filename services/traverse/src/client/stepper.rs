@@ -38,6 +38,7 @@ impl Steppers {
         if self.programs.len() >= PROGRAMS_MAX && !self.programs.contains_key(&program.hash()) {
             self.programs.clear();
         }
+        #[cfg(feature = "jit")]
         let stepper = self.programs.entry(program.hash()).or_default();
         #[cfg(feature = "jit")]
         if stepper.steps >= COMPILE_AFTER && stepper.compiled.is_none() {
