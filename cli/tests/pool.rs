@@ -393,3 +393,28 @@ fn an_interleaved_pool_is_named_by_one_of_its_files_or_by_all() {
     assert_eq!(json(here, &["pool", "check", "good.pool"])["sound"], true);
     assert!(here.join("good.pool.1").exists());
 }
+
+#[test]
+fn a_copy_is_a_pool_and_overwrites_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    succeeds(at, &["pool", "create", "a.pool", "--size", "1M"]);
+    fill(&at.join("a.pool"));
+    let made = json(at, &["pool", "backup", "a.pool", "b.pool", "--rate", "1G"]);
+    assert!(made["bytes"].as_u64().expect("bytes") > 0);
+    let dumped =
+        |name: &str| succeeds(at, &["pool", "dump", name]).lines().skip(1).collect::<Vec<_>>().join("\n");
+    assert_eq!(dumped("b.pool"), dumped("a.pool"));
+    succeeds(at, &["pool", "check", "b.pool"]);
+    let before = std::fs::read(at.join("b.pool")).expect("read");
+    let (code, said) = fails(at, &["pool", "backup", "a.pool", "b.pool"]);
+    assert!(code == 1 && said.contains("b.pool"), "{code} {said}");
+    assert_eq!(std::fs::read(at.join("b.pool")).expect("read"), before);
+    assert_eq!(fails(at, &["pool", "backup", "a.pool", "c.pool", "--rate", "0"]).0, 2);
+    assert_eq!(fails(at, &["pool", "backup", "none.pool", "c.pool"]).0, 3);
+    let owner = Pool::open(at.join("a.pool"), &Options::default()).expect("opened");
+    let (code, said) = fails(at, &["pool", "backup", "a.pool", "c.pool"]);
+    assert!(code == 3 && said.contains("pool.backup"), "{code} {said}");
+    drop(owner);
+    assert_eq!(count(at), 2);
+}

@@ -64,6 +64,10 @@ int memlift_pool_open(const char *path, const memlift_pool_options *options, mem
 int memlift_pool_close(memlift_pool *pool);
 /* Makes everything durable that was committed, MEMLIFT_BUFFERED transactions included. */
 int memlift_pool_sync(memlift_pool *pool);
+/* Writes a copy to the new file target while other threads go on using the pool: everything that was committed before, read back
+ * and compared; a pool like any other. bytes_per_second: how fast at most, 0: as fast as the disk. Not within a transaction or read lock
+ * (MEMLIFT_BAD_ORDER). MEMLIFT_FILE_EXISTS, _POOL_DAMAGED, _FILE_FAILED: then there is no copy. */
+int memlift_pool_backup(memlift_pool *pool, const char *target, uint64_t bytes_per_second);
 
 typedef struct memlift_pool_guarantee_t {
     uint32_t survives_power_failure; /* 0: the death of the process only */

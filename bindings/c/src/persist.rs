@@ -8,8 +8,9 @@
 use crate::fault::{Fault, null, run};
 use crate::transact::busy;
 use memlift::persist::raw::{ForeignField, ForeignType, Handle, Table, root, root_or};
-use memlift::persist::{Domain, Error, Mechanism, Options, Pool, Survives, View};
+use memlift::persist::{BackupOptions, Domain, Error, Mechanism, Options, Pool, Survives, View};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -212,6 +213,33 @@ pub unsafe extern "C" fn memlift_pool_sync(pool: *mut CPool) -> c_int {
         // SAFETY: `pool` is open, or null, which is refused.
         let pool = unsafe { pool_of(pool) }?;
         Ok(pool.handle.with(|pool| pool.sync()).ok_or_else(closed)??)
+    })
+}
+
+/// Copies the pool into a new file.
+///
+/// # Safety
+///
+/// `pool` is open, `target` a text that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pool_backup(
+    pool: *mut CPool,
+    target: *const c_char,
+    bytes_per_second: u64,
+) -> c_int {
+    run(|| {
+        // SAFETY: `pool` is open, or null, which is refused.
+        let pool = unsafe { pool_of(pool) }?;
+        // SAFETY: as the caller vouches.
+        let target = unsafe { text(target, "target") }?;
+        if busy(pool) {
+            return Err(Fault::order("copy the pool before the transaction or read lock begins"));
+        }
+        let target = PathBuf::from(OsStr::from_bytes(target.to_bytes()));
+        let options = BackupOptions { bytes_per_second: NonZeroU64::new(bytes_per_second) };
+        let done = pool.handle.with(|pool| pool.backup(target, options, |_, _| true));
+        done.ok_or_else(closed)??;
+        Ok(())
     })
 }
 

@@ -28,7 +28,7 @@ typedef struct account {
 static const memlift_field FIELDS[] = {{"owner", 0, 8}, {"balance", 8, 8}, {"note", 16, 16}};
 static memlift_pool *pool;
 static memlift_type type, blob;
-static char path[4096], other[4096];
+static char path[4096], other[4096], copy[4200];
 
 static account *changed(memlift_tx *tx, memlift_object object) {
     void *data = NULL;
@@ -100,6 +100,7 @@ static void *elsewhere(void *tx) {
 
 static memlift_object transactions(void) {
     memlift_tx *tx, *second;
+    memlift_pool *spare;
     memlift_reader *reader;
     memlift_object object, root, gone;
     memlift_type more;
@@ -149,6 +150,18 @@ static memlift_object transactions(void) {
     CHECK(memlift_tx_alloc(tx, blob, 100000, &gone, &data) == MEMLIFT_OK);
     memset(data, 6, 100000);
     CHECK(memlift_tx_commit(tx) == MEMLIFT_OK && memlift_pool_sync(pool) == MEMLIFT_OK);
+    snprintf(copy, sizeof copy, "%s.copy", path);
+    CHECK(memlift_pool_backup(pool, copy, 0) == MEMLIFT_OK);
+    CHECK(memlift_pool_backup(pool, copy, 0) == MEMLIFT_FILE_EXISTS);
+    CHECK(memlift_pool_backup(pool, NULL, 0) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_tx_begin(pool, MEMLIFT_SYNC, &tx) == MEMLIFT_OK);
+    CHECK(memlift_pool_backup(pool, path, 0) == MEMLIFT_BAD_ORDER);
+    CHECK(memlift_tx_abort(tx) == MEMLIFT_OK);
+    CHECK(memlift_pool_open(copy, NULL, &spare) == MEMLIFT_OK);
+    CHECK(memlift_tx_begin(spare, MEMLIFT_SYNC, &tx) == MEMLIFT_OK);
+    CHECK(memlift_tx_get(tx, blob, gone, &seen, &bytes) == MEMLIFT_OK && bytes == 100000);
+    CHECK(((const uint8_t *)seen)[99999] == 6);
+    CHECK(memlift_tx_abort(tx) == MEMLIFT_OK && memlift_pool_close(spare) == MEMLIFT_OK);
     CHECK(memlift_tx_begin(pool, MEMLIFT_SYNC, &tx) == MEMLIFT_OK);
     CHECK(memlift_tx_free(tx, type, gone) == MEMLIFT_NO_OBJECT);
     CHECK(memlift_tx_abort(tx) == MEMLIFT_OK);

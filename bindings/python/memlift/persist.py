@@ -294,6 +294,20 @@ class Pool:
         names = ("moved", "freed", "disk_bytes_before", "disk_bytes")
         return dict(zip(names, self._native.compact(), strict=True))
 
+    def backup(self, target: str | os.PathLike[str], *, bytes_per_second: int | None = None) -> Mapping[str, float]:
+        """Writes a copy of the pool to the new file `target` while other threads go on using it. The copy has everything that was committed
+        before the call, is read back and compared, and is a pool like any other: open it, check it, or put it where the pool was. The
+        commits of other threads wait only for the last pieces, and only when their log is full; with undo and shadow they wait for all.
+
+        bytes_per_second: how fast it copies at most, but for these last pieces. None: as fast as the disk.
+
+        Returns `bytes` in use, bytes `copied` (what changed meanwhile was copied again), `held_bytes` of them while the log waited, and
+        `held_seconds`. Raises FileExistsError where there is a file, PoolDamaged for a page that is damaged, OutOfOrder within a transaction;
+        then there is no copy.
+        """
+        names = ("bytes", "copied", "held_bytes", "held_seconds")
+        return dict(zip(names, self._native.backup(target, bytes_per_second), strict=True))
+
     def close(self) -> None:
         """Makes everything durable and closes the file. Raises BufferError while there are views of its arrays: all is durable
         and the pool is closed then, but the file stays locked until the last view is gone."""

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool repair`, `convert` and `compact`: the verbs that write a pool from a pool.
+//! `memlift pool repair`, `convert`, `backup` and `compact`: the verbs that write a pool from a pool.
 //!
 //! - **Rule** but for `compact` the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use memlift::persist::convert::{self, Conversion};
-use memlift::persist::{Options, Pool, repair};
+use memlift::persist::{BackupOptions, Error, Options, Pool, repair};
 use serde_json::{Value, json};
 
 use super::{check, failure, info};
@@ -72,6 +73,37 @@ pub fn convert(files: &[PathBuf], target: &Path, args: &Conversion, as_json: boo
         print::bytes(made.copied),
         print::bytes(made.target.file_bytes())
     ))
+}
+
+/// Copies a pool as it is; the pool is only read.
+pub fn backup(path: &Path, target: &Path, rate: Option<u64>, as_json: bool) -> Result<(), Failure> {
+    let bytes_per_second = match rate.map(NonZeroU64::new) {
+        Some(None) => {
+            return Err(Failure::Usage("--rate 0 copies nothing: name the bytes of a second".to_owned()));
+        }
+        rate => rate.flatten(),
+    };
+    let pool = Pool::open(path, &Options { read_only: true, ..Options::default() }).map_err(|error| match error {
+        Error::InUse { .. } => Failure::Unavailable(format!(
+            "{} is open in a program, which copies it: pool.backup(\"{}\") in Python, BGSAVE of `pool serve --copies FOLDER`",
+            path.display(),
+            target.display()
+        )),
+        error => failure(path)(error),
+    })?;
+    let mut told = std::time::Instant::now();
+    let done = pool.backup(target, BackupOptions { bytes_per_second }, |done, total| {
+        if told.elapsed().as_secs() >= 1 {
+            print::progress(&format!("{} of {}", print::bytes(done), print::bytes(total)));
+            told = std::time::Instant::now();
+        }
+        true
+    });
+    let done = done.map_err(failure(path))?;
+    if as_json {
+        return print::json(&json!({ "path": path, "target": target, "bytes": done.bytes }));
+    }
+    print::line(&format!("{}: {} in use, read back and compared", target.display(), print::bytes(done.bytes)))
 }
 
 /// Moves a pool's objects together and gives its free blocks back.

@@ -116,6 +116,19 @@ pub enum Verb {
         /// File of the pool
         path: PathBuf,
     },
+    /// Copy a pool into a new file, reading every page against its checksum
+    #[command(
+        after_help = "Examples:\n  memlift pool backup words.pool /backup/words.pool\n  memlift pool backup words.pool /backup/words.pool --rate 50M\n\nThe copy is a pool: use it as it is. A pool that a program has open is copied by that program while it goes on: in Python\npool.backup(TARGET), in C memlift_pool_backup, of `pool serve --copies FOLDER` with redis-cli BGSAVE."
+    )]
+    Backup {
+        /// File of the pool
+        path: PathBuf,
+        /// The new file; nothing is overwritten
+        target: PathBuf,
+        /// Bytes to copy per second, at most, or with K, M, G, T
+        #[arg(long, value_parser = size, value_name = "SIZE")]
+        rate: Option<u64>,
+    },
     /// Copy a pool into a new file with another mechanism, log, number of sections or size
     #[command(
         after_help = "Examples:\n  memlift pool convert words.pool words2.pool --mechanism undo\n  memlift pool convert words.pool words2.pool --size 10G --sections 64\n\nObjects keep their places, so pointers stay good. There is one version of the format so far."
@@ -152,6 +165,9 @@ pub enum Verb {
         /// Memory that changed pages may take, in bytes or with K, M, G, T [default: a quarter of what the process may have]
         #[arg(long, value_parser = size, value_name = "SIZE")]
         memory: Option<u64>,
+        /// Folder for copies of the pool that BGSAVE asks for; each is a new file, POOL.SECONDS
+        #[arg(long, value_name = "FOLDER")]
+        copies: Option<PathBuf>,
     },
 }
 
@@ -229,9 +245,11 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Dump { path, name, offset, limit, with } => {
             dump::dump(&with.files(path), name, offset, limit, json)
         }
-        Verb::Serve { path, listen, allow_remote, durability, threads, memory } => {
-            serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), memory, json)
+        Verb::Serve { path, listen, allow_remote, durability, threads, memory, copies } => {
+            let options = serve::How { durability, threads: threads.map(usize::from), memory, copies };
+            serve::serve(&path, listen, allow_remote, options, json)
         }
+        Verb::Backup { path, target, rate } => change::backup(&path, &target, rate, json),
         Verb::Compact { path } => change::compact(&path, json),
         Verb::Convert { path, target, args, with } => {
             let args = Conversion {

@@ -7,7 +7,7 @@
 //! - **Not here** protocol and store: `memlift::persist::kv`
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use memlift::ground::ending::stop_on_signals;
@@ -30,14 +30,21 @@ pub enum When {
     Buffered,
 }
 
+/// How it serves.
+#[derive(Debug)]
+pub struct How {
+    pub durability: When,
+    pub threads: Option<usize>,
+    pub memory: Option<u64>,
+    pub copies: Option<PathBuf>,
+}
+
 /// Serves until a signal ends it or the disk fails.
 pub fn serve(
     path: &Path,
     listen: SocketAddr,
     allow_remote: bool,
-    when: When,
-    threads: Option<usize>,
-    memory: Option<u64>,
+    how: How,
     as_json: bool,
 ) -> Result<(), Failure> {
     if !listen.ip().is_loopback() && !allow_remote {
@@ -45,13 +52,16 @@ pub fn serve(
             "{listen} is reached from other machines and there is no authentication: add --allow-remote if that is meant"
         )));
     }
+    if let Some(folder) = how.copies.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Failure::Usage(format!("--copies {}: there is no such folder", folder.display())));
+    }
     // Before any thread starts: they inherit which signals are blocked.
     let stop = stop_on_signals()?;
     let listener =
         TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
     let address = listener.local_addr()?;
     // A section is a shard: its writers do not wait for those of others.
-    let options = Options { sections: 16, mirror_bytes: memory, ..Options::default() };
+    let options = Options { sections: 16, mirror_bytes: how.memory, ..Options::default() };
     let pool = Pool::open_or_create(path, &options).map_err(failure(path))?;
     if as_json {
         let guarantee = info::guarantee(&pool.guarantee());
@@ -59,13 +69,18 @@ pub fn serve(
     } else {
         print::line(&format!("{} on {address}\n  {}", path.display(), pool.guarantee()))?;
     }
-    let durability = match when {
+    let durability = match how.durability {
         When::Sync => Durability::Sync,
         When::Group => Durability::Group,
         When::Buffered => Durability::Buffered,
     };
     let plain = ServerOptions::default();
-    let options = ServerOptions { durability, threads: threads.unwrap_or(plain.threads), ..plain };
+    let options = ServerOptions {
+        durability,
+        threads: how.threads.unwrap_or(plain.threads),
+        copies: how.copies,
+        ..plain
+    };
     server::serve(listener, &pool, &options, &stop).map_err(failure(path))?;
     pool.close().map_err(failure(path))
 }

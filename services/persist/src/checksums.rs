@@ -65,6 +65,11 @@ fn sum(from: u64, part: &[u8]) -> u64 {
     words(part).zip(keys).fold(0, |sum, (word, key)| sum.wrapping_add(word.wrapping_mul(*key)))
 }
 
+/// The sum of a page.
+pub(crate) fn page_sum(page: &[u8]) -> u64 {
+    sum(0, page)
+}
+
 /// By how much the sum of a page changes with part of it.
 fn difference(from: u64, old: &[u8], new: &[u8]) -> u64 {
     let keys = &KEYS[from as usize / 4..];

@@ -47,6 +47,7 @@ extern crate self as memlift_persist;
 mod apply;
 #[expect(unsafe_code, reason = "names records and the heap by address for an engine thread")]
 mod apply_behind;
+mod backup;
 #[expect(unsafe_code, reason = "guards a value by itself")]
 mod biased;
 mod catalog;
@@ -107,6 +108,7 @@ mod view;
 mod words;
 mod writes;
 
+pub use backup::{BackedUp, BackupOptions};
 pub use catalog::TypeRecord;
 pub use compact::Compacted;
 pub use error::{Error, Result};

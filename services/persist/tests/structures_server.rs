@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use memlift_persist::kv::Kv;
 use memlift_persist::kv::server::{ServerOptions, protocol::Limits, serve};
 use memlift_persist::{Domain, Durability, Options, Pool};
 
@@ -151,7 +153,7 @@ fn commands_do_what_they_do_elsewhere() {
         c.says("GET", "-ERR wrong number of arguments for 'get' command\r\n");
         c.says("NOSUCH thing", "-ERR unknown command 'NOSUCH', with args beginning with: 'thing' \r\n");
         c.says("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
-        c.says("COMMAND COUNT", ":65\r\n");
+        c.says("COMMAND COUNT", ":67\r\n");
         c.says("SELECT 0", "+OK\r\n");
         c.says("SELECT 1", "-ERR DB index is out of range\r\n");
         c.0.write_all(b"INFO\r\n").expect("sent");
@@ -343,6 +345,84 @@ fn the_whole_store_is_seen_between_multi_and_exec() {
         assert!(c.bulk().starts_with(b"key:"));
         assert!(String::from_utf8(c.bulk()).expect("text").contains("db0:keys=11000"));
         c.hears(b":11000\r\n$6\r\nembstr\r\n:1\r\n");
+    });
+}
+
+/// No command waits for something that EXEC holds: each is done there beside a change, with words that fit it and words that do not.
+#[test]
+fn every_command_ends_between_multi_and_exec() {
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        c.0.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        c.0.write_all(b"COMMAND LIST\r\n").expect("sent");
+        let count: usize = c.line()[1..].parse().expect("a count");
+        let names: Vec<String> = (0..count).map(|_| String::from_utf8(c.bulk()).expect("text")).collect();
+        assert!(count > 60, "{names:?}");
+        let verbs = [
+            "a", "1", "0", "ENCODING", "GET", "*", "INFO", "LIST", "DOCS", "MEMORY", "ID", "GETKEYS", "ASYNC",
+        ];
+        for name in
+            names.iter().filter(|name| !["quit", "reset", "multi", "exec", "discard"].contains(&&name[..]))
+        {
+            for first in verbs {
+                for rest in ["", " a", " 1", " b 2", " get a", " 0 2", " b 2 c 3"] {
+                    let line = format!("{name} {first}{rest}");
+                    for waiting in ["MULTI", "SET a 1", "SET b 2", &line, name, "GET a", "EXEC"] {
+                        c.0.write_all(format!("{waiting}\r\n").as_bytes()).expect("sent");
+                    }
+                    c.0.write_all(b"RESET\r\nPING here\r\n").expect("sent");
+                    let (mut seen, mut chunk) = (Vec::new(), [0; 4096]);
+                    while !seen.ends_with(b"+RESET\r\n$4\r\nhere\r\n") {
+                        let read =
+                            c.0.read(&mut chunk).unwrap_or_else(|error| panic!("after `{line}`: {error}"));
+                        assert_ne!(read, 0, "closed after `{line}`");
+                        seen.extend_from_slice(&chunk[..read]);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// BGSAVE makes a copy beside the others while clients write, and LASTSAVE and INFO tell of it.
+#[test]
+fn a_copy_is_made_when_a_client_asks() {
+    let copies = tempfile::tempdir().expect("a folder");
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        c.says("BGSAVE", "-ERR no folder for copies was named: start the server with --copies FOLDER\r\n");
+    });
+    let options = ServerOptions { copies: Some(copies.path().to_owned()), ..two_threads() };
+    with_server(&options, |address, _| {
+        let (mut c, mut other) = (Client::new(address), Client::new(address));
+        for copy in 1..=2u64 {
+            c.says(&format!("SET told {copy}"), "+OK\r\n");
+            c.says("BGSAVE NONSENSE", "-ERR syntax error\r\n");
+            c.says("BGSAVE", "+Background saving started\r\n");
+            let until = std::time::Instant::now() + Duration::from_secs(60);
+            loop {
+                other.0.write_all(b"INCR count\r\n").expect("sent");
+                assert!(other.line().starts_with(':'));
+                c.0.write_all(b"INFO persistence\r\n").expect("sent");
+                let info = String::from_utf8(c.bulk()).expect("text");
+                assert!(info.contains("rdb_last_bgsave_status:ok"), "{info}");
+                if info.contains("rdb_bgsave_in_progress:0") {
+                    break;
+                }
+                assert!(std::time::Instant::now() < until, "the copy does not end");
+            }
+            c.0.write_all(b"LASTSAVE\r\n").expect("sent");
+            assert!(c.line()[1..].parse::<u64>().expect("a time") > 1_700_000_000);
+            let mut made: Vec<_> = std::fs::read_dir(copies.path())
+                .expect("read")
+                .map(|one| one.expect("there").path())
+                .collect();
+            made.sort();
+            assert_eq!(made.len() as u64, copy, "{made:?}");
+            let pool = Pool::open(made.last().expect("one"), &Options::default()).expect("opened");
+            let store = Kv::open(&pool, Durability::Sync).expect("a store");
+            assert_eq!(store.get(b"told").expect("read"), Some(copy.to_string().into_bytes()));
+        }
     });
 }
 

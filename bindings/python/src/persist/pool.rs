@@ -9,13 +9,16 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memlift::persist::layout::SLAB_BYTES;
 use memlift::persist::raw::{Handle, Looking, OpenTx, PoolRef, Table, root, root_or};
-use memlift::persist::{Domain, Durability, Error, Mechanism, Options, Pool, Survives, Tx, TxOptions, View};
+use memlift::persist::{
+    BackupOptions, Domain, Durability, Error, Mechanism, Options, Pool, Survives, Tx, TxOptions, View,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -617,6 +620,31 @@ impl PersistPool {
         }
         let done = self.inner.with(py, |pool| Ok(pool.compact(|_, _| {})?))?;
         Ok((done.moved, done.freed * SLAB_BYTES, done.before, done.after))
+    }
+
+    /// Copies the pool into a new file while others use it; bytes in use, bytes copied in all, bytes copied while the log waited, and
+    /// for how many seconds. Between two pieces signals are handled.
+    fn backup(&self, py: Python<'_>, target: PathBuf, rate: Option<u64>) -> PyResult<(u64, u64, u64, f64)> {
+        if self.in_transaction() {
+            let text = "a transaction of this thread is open: leave its `with` block before copying the pool";
+            return Err(new(py, "OutOfOrder", (text,)));
+        }
+        let bytes_per_second = match rate.map(NonZeroU64::new) {
+            Some(None) => return Err(PyValueError::new_err("bytes_per_second: 0 copies nothing")),
+            rate => rate.flatten(),
+        };
+        let mut signal = None;
+        let done = self.inner.with(py, |pool| {
+            Ok(pool.backup(&target, BackupOptions { bytes_per_second }, |_, _| {
+                signal = Python::attach(|py| py.check_signals()).err();
+                signal.is_none()
+            })?)
+        });
+        if let Some(signal) = signal {
+            return Err(signal);
+        }
+        let done = done?;
+        Ok((done.bytes, done.copied, done.held_bytes, done.held.as_secs_f64()))
     }
 
     /// Closes it; how many views are left. As long as there are any, the file stays locked.

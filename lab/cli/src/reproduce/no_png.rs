@@ -10,7 +10,7 @@ impl Raster {
         Err("this build has no PNG: use --svg, or build with the feature `png`".to_owned())
     }
 
-    /// Never called.
+    /// There is no value to call it with.
     pub fn draw(&self, _svg: &str) -> Result<Vec<u8>, String> {
         match *self {}
     }

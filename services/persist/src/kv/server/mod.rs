@@ -5,6 +5,7 @@
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
 //!   requests of a round, of all connections, run buffered and share one fence or fdatasync
+//! - **Copies** another thread makes them, one at a time (`saves`)
 //! - **Room** a thread gives room back to the disk when much was removed ([`ServerOptions::tidy`])
 //! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond a limit,
 //!   gets an error and is closed: what it still sends is thrown away for a while, for an early end would take the error with it.
@@ -13,6 +14,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,6 +30,7 @@ use crate::pool::Pool;
 mod commands;
 mod pattern;
 pub mod protocol;
+mod saves;
 mod session;
 
 use commands::{Shared, Then};
@@ -50,6 +53,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// How often the pool is looked at for room that a compaction would give back to the disk ([`Pool::compact`]); zero: never.
     pub tidy: Duration,
+    /// The folder for copies of the pool that BGSAVE asks for; None: it is refused.
+    pub copies: Option<PathBuf>,
 }
 
 impl Default for ServerOptions {
@@ -62,6 +67,7 @@ impl Default for ServerOptions {
             buffer_bytes: 512 << 20,
             limits: Limits::default(),
             tidy: Duration::from_secs(5),
+            copies: None,
         }
     }
 }
@@ -108,6 +114,16 @@ pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: 
             scope.spawn(|| {
                 if let Err(error) = tidy(pool, options.tidy, &shared, stop) {
                     fail(error);
+                }
+            });
+        }
+        if let Some(folder) = &options.copies {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Acquire) {
+                    if let Err(error) = shared.saves.serve(pool, folder, stop) {
+                        fail(error);
+                    }
+                    std::thread::sleep(TICK);
                 }
             });
         }

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use super::ServerOptions;
 use super::protocol::Reply;
+use super::saves::Saves;
 use super::session::{Multi, Session, Sessions};
 use crate::error::Error;
 use crate::kv::{Kv, turn::At};
@@ -53,6 +54,8 @@ pub struct Shared {
     /// Compactions so far, and the bytes that they gave back to the disk.
     pub compactions: AtomicU64,
     pub given_back: AtomicU64,
+    /// Copies of the pool.
+    pub saves: Saves,
     damaged: Mutex<BTreeSet<u64>>,
 }
 
@@ -70,6 +73,7 @@ impl Shared {
             commands: AtomicU64::new(0),
             compactions: AtomicU64::new(0),
             given_back: AtomicU64::new(0),
+            saves: Saves::new(),
             damaged: Mutex::default(),
         }
     }

@@ -267,6 +267,30 @@ pub fn time(call: &mut Call<'_, '_, '_>) -> Outcome {
     Ok(())
 }
 
+/// Asks for a copy of the pool.
+pub fn bgsave(call: &mut Call<'_, '_, '_>) -> Outcome {
+    let scheduled = match call.arguments {
+        [] => false,
+        [word] if word.eq_ignore_ascii_case(b"SCHEDULE") => true,
+        _ => return Err(SYNTAX),
+    };
+    if call.shared.options.copies.is_none() {
+        return Err(Refused::new(
+            "ERR no folder for copies was named: start the server with --copies FOLDER",
+        ));
+    }
+    if !call.shared.saves.ask() && !scheduled {
+        return Err(Refused::new("ERR Background save already in progress"));
+    }
+    call.out.simple("Background saving started");
+    Ok(())
+}
+
+pub fn lastsave(call: &mut Call<'_, '_, '_>) -> Outcome {
+    call.out.integer(call.shared.saves.last_s() as i64);
+    Ok(())
+}
+
 pub fn info(call: &mut Call<'_, '_, '_>) -> Outcome {
     let sections = sections(call)?;
     let wanted: Vec<String> =
@@ -339,6 +363,9 @@ fn sections(call: &Call<'_, '_, '_>) -> Result<Vec<Section>, Error> {
                 ("mechanism", text(&kv.pool().mechanism().name())),
                 ("guarantee", text(&kv.pool().guarantee())),
                 ("damaged_pages_found", text(&shared.damaged().len())),
+                ("rdb_bgsave_in_progress", text(&u8::from(shared.saves.is_under_way()))),
+                ("rdb_last_save_time", text(&shared.saves.last_s())),
+                ("rdb_last_bgsave_status", text(&if shared.saves.has_failed() { "err" } else { "ok" })),
                 ("compactions", text(&shared.compactions.load(Relaxed))),
                 ("compacted_bytes", text(&shared.given_back.load(Relaxed))),
             ],

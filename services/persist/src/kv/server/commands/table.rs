@@ -34,6 +34,7 @@ macro_rules! commands {
 static TABLE: &[Command] = commands! {
     "append" 3 FAST_GROWS ONE_KEY Plain "string" strings::append, "Appends to a value; its length";
     "auth" -2 FAST_ABOUT NO_KEY Plain "connection" server::auth, "Refused: there are no passwords";
+    "bgsave" -1 ABOUT NO_KEY Plain "server" server::bgsave, "A copy of the pool, in the folder that the server was given";
     "client" -2 ABOUT NO_KEY Plain "connection" server::client, "ID, SETNAME, GETNAME, SETINFO, INFO, LIST, NO-EVICT, NO-TOUCH";
     "command" -1 ABOUT NO_KEY Plain "server" command, "COUNT, DOCS, INFO, LIST, GETKEYS: what there is";
     "config" -2 ABOUT NO_KEY Plain "server" server::config, "GET, RESETSTAT; options are given to the server at its start";
@@ -63,6 +64,7 @@ static TABLE: &[Command] = commands! {
     "incrbyfloat" 3 FAST_GROWS ONE_KEY Plain "string" strings::incrbyfloat, "Adds a number";
     "info" -1 ABOUT NO_KEY Whole "server" server::info, "State and counters of the server";
     "keys" 2 READ NO_KEY Whole "generic" walk::keys, "The keys that a pattern means";
+    "lastsave" 1 FAST_ABOUT NO_KEY Plain "server" server::lastsave, "When the last copy was made, in seconds since 1970";
     "lcs" -3 READ TWO_KEYS Plain "string" strings::lcs, "The longest common subsequence of two values";
     "mget" -2 FAST_READ ALL_KEYS Plain "string" strings::mget, "Several values";
     "mset" -3 GROWS PAIRS Plain "string" strings::mset, "Puts several values, together";
