@@ -3,6 +3,7 @@
 //!
 //! - **Flow** definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
 //!   with the same draws ─▶ rows
+//! - **Served** rows `serve/*` are redis-benchmark's, of servers ([`scripted`])
 //! - **Rivals** libpmemobj, its example maps and whole programs on it, on /dev/shm with PMEM_IS_PMEM_FORCE=1 · copies of whole pages,
 //!   alone and under the same programs · SQLite, redb and LMDB on a file system · limits: a loaded fence, a sync
 //! - **Check** both sides sum up what they left or read after every run, outside its window; the sums must be equal
@@ -40,7 +41,7 @@ use self::rows::{Plan, Sides};
 pub(crate) use self::serve::{NAME, serve};
 use crate::definition::Definition;
 use crate::row::{self, Sink, Stop};
-use crate::{BenchError, Options, Row};
+use crate::{BenchError, Options, Row, scripted};
 
 /// Room that one pool of a row needs in /dev/shm.
 const SHARED_BYTES: u64 = 512 << 20;
@@ -298,7 +299,24 @@ pub(crate) fn run(
     options: &Options,
     sink: &mut Sink,
 ) -> Result<usize, BenchError> {
-    Ok(row::each(definitions, sink, |definition| row(definition, options.quick)))
+    let (served, rest): (Vec<Definition>, Vec<Definition>) =
+        definitions.iter().cloned().partition(|row| row.name.starts_with("serve/"));
+    let failed = row::each(&rest, sink, |definition| row(definition, options.quick));
+    if served.is_empty() {
+        return Ok(failed);
+    }
+    let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
+    let folder = match Folder::new() {
+        Ok(folder) => folder,
+        Err(reason) => {
+            served.iter().for_each(|definition| sink.push(Row::missing(definition, &reason)));
+            return Ok(failed);
+        }
+    };
+    let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+    let memlift = text(program.with_file_name("memlift"));
+    let arguments = ["--memlift".to_owned(), memlift, "--folder".to_owned(), text(folder.path.clone())];
+    Ok(failed + scripted::run("engines/persist/serve_bench.py", arguments.into(), &served, options, sink)?)
 }
 
 #[cfg(test)]
@@ -308,7 +326,7 @@ mod tests {
     #[test]
     fn every_definition_is_a_kind() {
         for row in crate::definition::all("persist").expect("parses") {
-            assert!(Kind::parse(&row.name).is_some(), "{}", row.name);
+            assert!(row.name.starts_with("serve/") || Kind::parse(&row.name).is_some(), "{}", row.name);
         }
         assert_eq!(Kind::parse("tx/64x0"), None);
         assert_eq!(Kind::parse("map/trie/10"), None);

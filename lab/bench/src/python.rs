@@ -42,6 +42,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/nginx/debian.py", include_bytes!("../engines/nginx/debian.py")),
     ("engines/nginx/load", include_bytes!(concat!(env!("OUT_DIR"), "/nginx_load"))),
     ("engines/zlib/zlib_bench.py", include_bytes!("../engines/zlib/zlib_bench.py")),
+    ("engines/persist/serve_bench.py", include_bytes!("../engines/persist/serve_bench.py")),
     ("engines/persist/fetch", include_bytes!("../engines/persist/fetch")),
     ("engines/persist/pmdk.c", include_bytes!("../engines/persist/pmdk.c")),
     ("engines/persist/map.c", include_bytes!("../engines/persist/map.c")),

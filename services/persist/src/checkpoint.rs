@@ -41,6 +41,9 @@ pub(crate) struct Dirty {
 }
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// Bytes of a record's head, and of a page in it without its lines.
+const RECORD_HEAD_BYTES: u64 = 32;
+const PAGE_ENTRY_BYTES: u64 = 24;
 /// Up to this many pages are searched one by one, without `index`.
 const FEW: usize = 16;
 
@@ -101,7 +104,7 @@ impl Dirty {
     /// Bytes that a checkpoint of all of it would take in the log.
     fn record_bytes(&self, shadow: bool) -> u64 {
         let lines = if shadow { 0 } else { self.lines * 64 };
-        (lines + self.pages.len() as u64 * 24 + 32).next_multiple_of(64)
+        (lines + self.pages.len() as u64 * PAGE_ENTRY_BYTES + RECORD_HEAD_BYTES).next_multiple_of(64)
     }
 }
 
@@ -149,6 +152,14 @@ impl Store {
         let worst = (bytes + ranges * 128) / 64 * 88;
         if worst > capacity / 4 && self.mechanism == Mechanism::Checkpoint {
             return Err(Error::TooLarge { bytes: worst, lane_bytes: capacity / 2 });
+        }
+        if self.mechanism == Mechanism::Shadow {
+            // With what is dirty already it fits half a lane.
+            let most = (capacity / 4).saturating_sub(RECORD_HEAD_BYTES) / PAGE_ENTRY_BYTES;
+            let pages = writes.pages(most);
+            if pages > most {
+                return Err(Error::TooLarge { bytes: pages * PAGE_ENTRY_BYTES, lane_bytes: capacity / 4 });
+            }
         }
         let mut dirty = self.dirty.write();
         self.mark(writes, &mut dirty);
@@ -216,7 +227,8 @@ impl Store {
             return Ok(dirty.position);
         }
         let lane = &self.shared.lane;
-        let bound = dirty.record_bytes(self.shadow.is_some()).min(lane.capacity / 2);
+        let bound = dirty.record_bytes(self.shadow.is_some());
+        debug_assert!(bound <= lane.capacity / 2, "a transaction adds a quarter at most, to a quarter");
         let mut state = lock(&self.shared.state);
         let at = loop {
             match lane.room(state.appended, bound) {

@@ -6,6 +6,8 @@
 //!   twice, with the same bytes, which costs time and nothing else
 //! - **Owner** one per lane; kept from transaction to transaction, so that no commit allocates
 
+use std::collections::HashSet;
+
 use crate::image::Image;
 use crate::layout::Entry;
 use crate::medium::Counters;
@@ -152,6 +154,22 @@ impl Writes {
         let bytes: u64 = self.touched.iter().map(|one| u64::from(one.bytes)).sum();
         let entries = self.entries.len() as u64;
         (self.touched.len() as u64 + entries, bytes + entries * size_of::<Entry>() as u64)
+    }
+
+    /// Pages of 4 KiB that the ranges lie in. It may count some of them twice where the result is at most `most`.
+    pub fn pages(&self, most: u64) -> u64 {
+        const PAGE: u64 = 4096;
+        let entry = |slab: &u64| (Entry::offset(*slab), size_of::<Entry>() as u64);
+        let ranges = || {
+            let touched = self.touched.iter().map(|one| (one.offset, u64::from(one.bytes)));
+            touched.chain(self.entries.iter().map(|(slab, _)| entry(slab)))
+        };
+        let of = |(offset, bytes): (u64, u64)| offset / PAGE..(offset + bytes).div_ceil(PAGE);
+        let bound: u64 = ranges().map(|range| of(range).count() as u64).sum();
+        if bound <= most {
+            return bound;
+        }
+        ranges().flat_map(of).collect::<HashSet<u64>>().len() as u64
     }
 
     /// Puts everything back in the image, last first.

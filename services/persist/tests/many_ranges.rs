@@ -94,3 +94,64 @@ fn more_ranges_than_the_header_counts_are_one_transaction() {
         assert!(memlift_persist::check::summary(&path).expect("looked at").sound(), "{what}");
     }
 }
+
+/// A transaction that a lane does not take is refused before anything of it is written, whatever it holds.
+#[test]
+fn what_a_lane_does_not_take_is_refused_and_the_pool_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut refused = std::collections::BTreeSet::new();
+    for mechanism in Mechanism::ALL {
+        for (lane_bytes, domain) in
+            [(16 << 10, Domain::Pages), (64 << 10, Domain::Pages), (64 << 10, Domain::Lines)]
+        {
+            for durability in [Durability::Sync, Durability::Group, Durability::Buffered] {
+                let path =
+                    folder.path().join(format!("{mechanism:?} {lane_bytes} {domain:?} {durability:?}"));
+                let options = Options {
+                    heap_bytes: 1 << 20,
+                    max_bytes: 128 << 20,
+                    lane_bytes,
+                    mechanism,
+                    domain,
+                    ..Options::default()
+                };
+                let pool = Pool::create(&path, &options).expect("created");
+                let count = pool.tx(|t| {
+                    let count = t.alloc(0u64)?;
+                    t.set_root(count)?;
+                    Ok::<_, Error>(count)
+                });
+                let count = count.expect("committed");
+                let mut done = 0;
+                let how = TxOptions { durability, ..TxOptions::default() };
+                for bytes in [100, 3_000, 30_000, 300_000, 3 << 20, 16 << 20] {
+                    // One object, and many: they take other ways to the log.
+                    for each in [bytes, 64] {
+                        let outcome = pool.tx_with(how, |t| {
+                            *t.get_mut(count)? += 1;
+                            let values = vec![7u8; each];
+                            let made: Result<Vec<_>> = (0..bytes.min(1 << 20) / each.min(1 << 20))
+                                .map(|_| t.alloc_slice(&values))
+                                .collect();
+                            made.map(|made| made.len())
+                        });
+                        match outcome {
+                            Ok(_) => done += 1,
+                            Err(Error::TooLarge { .. }) => drop(refused.insert(mechanism.name())),
+                            Err(error) => {
+                                panic!("{mechanism:?}, {lane_bytes}, {durability:?}, {bytes}: {error}")
+                            }
+                        }
+                        assert_eq!(pool.read(|r| Ok::<_, Error>(*r.get(count)?)).expect("read"), done);
+                    }
+                }
+                pool.close().expect("closed");
+                let pool = Pool::open(&path, &options).expect("opened");
+                assert_eq!(pool.read(|r| Ok::<_, Error>(*r.get(count)?)).expect("read"), done);
+                drop(pool);
+                std::fs::remove_file(&path).expect("removed");
+            }
+        }
+    }
+    assert_eq!(refused.len(), Mechanism::ALL.len(), "{refused:?}");
+}
