@@ -46,7 +46,7 @@ enum memlift_domain {
 typedef struct memlift_pool_options {
     uint64_t heap_bytes; /* at first; 0: 256 KiB */
     uint64_t max_bytes;  /* up to which it grows; 0: 64 GiB */
-    uint64_t lane_bytes; /* of the log; a transaction changes up to about half of it. 0: 1 MiB */
+    uint64_t lane_bytes; /* of the log; with undo, checkpoint and shadow a transaction is limited by it. 0: 1 MiB */
     uint32_t mechanism;  /* enum memlift_mechanism */
     uint32_t domain;     /* enum memlift_domain */
     uint32_t read_only;  /* not 0: memlift_pool_open does not write */

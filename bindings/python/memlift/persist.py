@@ -74,7 +74,7 @@ def open(
     durability  "sync": a transaction is durable when it is done. "group": the same, shared with others that end at the same
                 time. "buffered": after the next sync, `pool.sync()` or `pool.close()`; a crash loses the last ones, never one in
                 between
-    lane_bytes  of the log. One transaction changes up to about half of it; new values and arrays of 16 KiB and more do not count
+    lane_bytes  of the log. With undo, checkpoint and shadow it limits a transaction; new values and arrays of 16 KiB and more do not count
     mechanism   "redo", or another that this release has; of a new pool
     domain      "auto", or "lines" or "pages" to insist
     prefault    touch all memory now

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use crate::apply_behind::Flight;
 use crate::checksums::Taken;
 use crate::error::Result;
+use crate::far::{Far, PARTS_FAR};
 use crate::lane::Lane;
 use crate::layout::LaneHead;
 use crate::medium::Counters;
@@ -36,6 +37,8 @@ pub(crate) struct Applier {
     pub counters: Counters,
     /// Slabs whose pages have to be summed before what was stored hardens.
     pub taken: Taken,
+    /// Records in free slabs that were applied, and whose slabs are free when that is durable.
+    pub far: Vec<Far>,
     /// The batch of `apply_behind` that is under way, if there is one.
     pub flight: Option<Flight>,
 }
@@ -131,6 +134,9 @@ impl Store {
     /// Stores what a record says to its place.
     pub(crate) fn apply_record(&self, record: &[u8], applier: &mut Applier) -> Result<()> {
         let header = record::header(record);
+        if header.parts == PARTS_FAR {
+            return self.apply_far(record, applier);
+        }
         match (header.kind, &self.shadow) {
             (RECORD_PAGES, Some(shadow)) => shadow.write().apply(record),
             (RECORD_LINES, _) => self.apply_lines(record, applier),
@@ -200,6 +206,9 @@ impl Store {
         self.shared.lane.release(applier.positions[0]);
         for (lane, position) in self.lanes.iter().zip(&applier.positions[1..]) {
             lane.release(*position);
+        }
+        if !applier.far.is_empty() {
+            self.give_far(&std::mem::take(&mut applier.far));
         }
         Ok(())
     }

@@ -21,9 +21,11 @@ use memlift_offload::submit::{BatchTicket, Operation};
 
 use crate::apply::{Applier, next};
 use crate::error::{Error, Result};
+use crate::far::PARTS_FAR;
 use crate::lane::Lane;
 use crate::options::Mechanism;
 use crate::store::{Store, lock};
+use memlift_spec::operand::log::RecordHeader;
 
 /// Most records of one batch. A lane of a megabyte that is half full has some thousand small ones.
 const MEMBERS_MAX: usize = 256;
@@ -166,7 +168,8 @@ impl Next {
         while self.records.len() < MEMBERS_MAX {
             let mut position = self.positions[at];
             let wanted = self.applied + 1;
-            let Some(header) = next(lane, &mut position).filter(|header| header.sequence == wanted) else {
+            let is_next = |header: &RecordHeader| header.sequence == wanted && header.parts != PARTS_FAR;
+            let Some(header) = next(lane, &mut position).filter(is_next) else {
                 return any;
             };
             self.records.push((at, position, u64::from(header.bytes)));

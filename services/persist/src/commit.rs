@@ -15,6 +15,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
+use crate::far::{self, Far};
 use crate::lane::Lane;
 use crate::layout::SLAB_BYTES;
 use crate::medium::Counters;
@@ -228,6 +229,9 @@ impl Store {
         }
         let (ranges, bytes) = writes.size();
         let bound = record::bound(ranges, bytes);
+        if bound > lane.capacity / 2 {
+            return self.commit_far(lane, writes);
+        }
         let tail = lane.tail();
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
         let target = lane.free(at, bound);
@@ -235,6 +239,28 @@ impl Store {
         let Some(built) = self.build(writes, target) else { return Ok(()) };
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
         self.relieve(lane.tail() - lane.head(), lane.capacity)
+    }
+
+    /// Commits what its lane does not take.
+    #[cold]
+    #[inline(never)]
+    fn commit_far(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
+        let far = self.store_far(writes)?;
+        if far.is_empty() {
+            return Ok(());
+        }
+        let committed = (|| {
+            let (bound, tail) = (far::bound(&far), lane.tail());
+            let at = self.room(lane, tail, bound, &mut writes.counters)?;
+            let target = lane.free(at, bound);
+            let built = far::build(&far, target);
+            self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)
+        })();
+        if let Err(error) = committed {
+            self.give_far(&far);
+            return Err(error);
+        }
+        self.apply() // so the slabs are free again
     }
 
     /// Makes the record that was built at `at` of the caller's own lane durable, with one fence.
@@ -276,9 +302,28 @@ impl Store {
     }
 
     fn commit_shared(&self, writes: &mut Writes) -> Result<Committed> {
-        let lane = &self.shared.lane;
         let (ranges, bytes) = writes.size();
         let bound = record::bound(ranges, bytes);
+        if bound <= self.shared.lane.capacity / 2 {
+            return self.append_shared(writes, bound, None);
+        }
+        let far = self.store_far(writes)?;
+        if far.is_empty() {
+            return Ok(Committed::Durable);
+        }
+        let committed = self.append_shared(writes, far::bound(&far), Some(&far));
+        if committed.is_err() {
+            self.give_far(&far);
+        } else {
+            self.flush(u64::MAX)?;
+            self.apply()?; // so the slabs are free again
+        }
+        committed
+    }
+
+    /// Appends a record of up to `bound` bytes to the shared lane: of what changed, or of where that is.
+    fn append_shared(&self, writes: &mut Writes, bound: u64, far: Option<&[Far]>) -> Result<Committed> {
+        let lane = &self.shared.lane;
         self.fits(lane.capacity, bound)?;
         let mut state = lock(&self.shared.state);
         let at = loop {
@@ -300,7 +345,11 @@ impl Store {
             record::seal(skip, salt);
         }
         let target = lane.free(at, bound);
-        let Some(built) = self.build(writes, target) else {
+        let built = match far {
+            Some(far) => Some(far::build(far, target)),
+            None => self.build(writes, target),
+        };
+        let Some(built) = built else {
             return Ok(Committed::Durable);
         };
         let record = &mut target[..built.bytes as usize];

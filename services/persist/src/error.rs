@@ -88,8 +88,8 @@ pub enum Error {
         /// Size of the heap.
         heap_bytes: u64,
     },
-    /// A transaction wrote more than the log takes: half a lane with redo, a quarter with checkpoints and shadow copies (24 bytes for
-    /// each page of 4 KiB), a lane with undo.
+    /// A transaction wrote more than the log takes: a lane with undo, a quarter with checkpoints and shadow copies (24 bytes for
+    /// each page of 4 KiB). With redo there is no such limit.
     #[error(
         "the transaction wrote {bytes} bytes, more than a lane of the log takes ({lane_bytes}): split it, or create the pool with larger `Options::lane_bytes`"
     )]

@@ -68,8 +68,10 @@ pub const FEATURE_SPANS: u32 = 1;
 pub const FEATURE_CLAIMS: u32 = 2;
 /// Feature: pages of the heap have checksums. A program that does not know it would change pages and not their checksums.
 pub const FEATURE_CHECKSUMS: u32 = 4;
+/// Feature: log records may name records in free slabs of the heap (`far`). A program that does not know it would lose transactions.
+pub const FEATURE_FAR: u32 = 8;
 /// Features without which a program must not open the pool.
-pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS | FEATURE_CHECKSUMS;
+pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS | FEATURE_CHECKSUMS | FEATURE_FAR;
 /// Features without which a program must not write to the pool.
 pub const RO_COMPAT_KNOWN: u32 = 0;
 

@@ -61,6 +61,7 @@ mod pool_row;
 pub mod convert;
 pub mod dump;
 mod error;
+mod far;
 mod flusher;
 mod fresh;
 mod group;

@@ -77,8 +77,8 @@ pub struct Options {
     pub max_bytes: u64,
     /// Lanes of the log: transactions that can be under way at once, plus one that groups share.
     pub lanes: u32,
-    /// Bytes of each lane, rounded up to a power of two. A transaction may fill half of it (redo), a quarter (checkpoint) or all
-    /// of it (undo).
+    /// Bytes of each lane, rounded up to a power of two. A transaction may log all of it (undo) or a quarter (checkpoint,
+    /// shadow); with redo, what half of it does not take goes through free slabs of the heap.
     pub lane_bytes: u64,
     /// Sections: parts of the pool that are locked apart.
     pub sections: u32,

@@ -43,7 +43,15 @@ pub(crate) struct Built {
     /// Whole record, a multiple of 64.
     pub bytes: u64,
     kind: u8,
+    parts: u8,
     entries: u16,
+}
+
+impl Built {
+    /// The same with other `parts` than 1.
+    pub fn with_parts(self, parts: u8) -> Built {
+        Built { parts, ..self }
+    }
 }
 
 /// Ranges from this many words on are copied as one piece.
@@ -175,21 +183,21 @@ impl<'a> Builder<'a> {
         let words = self.at.next_multiple_of(8);
         self.target[self.at..words].iter_mut().for_each(|word| *word = [0; 8]);
         let entries = u16::try_from(self.entries).unwrap_or(RECORD_ENTRIES_OPEN);
-        Built { bytes: words as u64 * 8, kind: self.kind, entries }
+        Built { bytes: words as u64 * 8, kind: self.kind, parts: 1, entries }
     }
 }
 
 /// Fills a finished record's header but for the checksum; its lane is durable up to `durable_to`. In whole words: see [`Words`].
 #[inline(always)]
 pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u64, durable_to: u64) {
-    header_words(record, built, position, sequence, 1, RecordHeader::claim(position, durable_to));
+    header_words(record, built, position, sequence, RecordHeader::claim(position, durable_to));
 }
 
 #[inline(always)]
-fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, parts: u8, claim: u32) {
+fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, claim: u32) {
     let (words, _) = record.as_chunks_mut::<8>();
     let rest = u64::from(built.kind)
-        | u64::from(parts) << 8
+        | u64::from(built.parts) << 8
         | u64::from(built.entries) << 16
         | u64::from(claim) << 32;
     for (target, word) in words.iter_mut().zip([built.bytes << 32, position, sequence, rest]) {
@@ -200,8 +208,8 @@ fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, p
 /// Makes `record` (64 bytes) a WRAP.
 pub(crate) fn wrap(record: &mut [u8], position: u64) {
     record.fill(0);
-    let built = Built { bytes: record.len() as u64, kind: RECORD_RANGES, entries: 0 };
-    header_words(record, built, position, 0, PARTS_WRAP, 0);
+    let built = Built { bytes: record.len() as u64, kind: RECORD_RANGES, parts: PARTS_WRAP, entries: 0 };
+    header_words(record, built, position, 0, 0);
 }
 
 /// Fills the checksum.

@@ -23,6 +23,7 @@ use std::path::Path;
 use crate::apply::Applier;
 use crate::checksums::{Checksums, Replayed, Taken};
 use crate::error::{Error, Result};
+use crate::far::{self, PARTS_FAR};
 use crate::fresh::file_error;
 use crate::holes::Holes;
 use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
@@ -331,6 +332,27 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
         Some(damage) => found.retain(|one| one.header.sequence < damage.from),
         None => {}
     }
+    let mut lost = lost;
+    let is_broken = |one: &Found| {
+        one.header.parts == PARTS_FAR
+            && far::read(medium, &header, record_of(one, &rings), |_| Ok(())).is_err()
+    };
+    if let Some(at) = found.iter().position(is_broken).filter(|_| !undo) {
+        let damage = LogDamage {
+            what: format!(
+                "what transaction {} changed lies in free slabs of the heap and is damaged",
+                found[at].header.sequence
+            ),
+            transactions: (found.len() - at) as u64,
+            from: found[at].header.sequence,
+        };
+        if loss == Loss::Refuse {
+            let LogDamage { what, transactions, .. } = damage;
+            return Err(Error::LogDamaged { what, transactions, files: medium.paths() });
+        }
+        found.truncate(at);
+        lost = Some(damage);
+    }
     let mut shadow = shadow_of(medium, &header)?;
     if let Some(shadow) = &shadow
         && lost.is_none() // else transactions after the last one may have had its copies
@@ -351,6 +373,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
         turns,
         counters: Counters::default(),
         taken: Taken::default(),
+        far: Vec::new(),
         flight: None,
     };
     if !write {
@@ -439,6 +462,11 @@ fn replay(
     counters: &mut Counters,
 ) -> Result<()> {
     let Home { medium, holes, header } = *home;
+    if about.parts == PARTS_FAR {
+        return far::read(medium, header, record, |record| {
+            replay(home, record, &record::header(record), store, replayed, counters)
+        });
+    }
     let u64_at = |at: usize| {
         record.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
     };
