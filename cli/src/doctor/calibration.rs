@@ -73,10 +73,11 @@ fn shape(engine: &Engine) -> Check {
 /// The day and how long ago that is, for reports.
 pub fn age(time_s: u64) -> String {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(time_s);
+    let old = |count: u64, unit: &str| format!("{count} {unit}{} old", if count == 1 { "" } else { "s" });
     let age = match SystemTime::now().duration_since(then).map(|age| age.as_secs()) {
-        Ok(seconds @ 0..3600) => format!("{} minutes old", seconds / 60),
-        Ok(seconds @ 3600..172_800) => format!("{} hours old", seconds / 3600),
-        Ok(seconds) => format!("{} days old", seconds / 86_400),
+        Ok(seconds @ 0..3600) => old(seconds / 60, "minute"),
+        Ok(seconds @ 3600..172_800) => old(seconds / 3600, "hour"),
+        Ok(seconds) => old(seconds / 86_400, "day"),
         Err(_) => "from the future: check the clock".to_owned(),
     };
     format!("{}, {age}", memlift_cli::date::date(time_s))
