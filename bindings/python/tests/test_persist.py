@@ -476,13 +476,30 @@ def test_closed_read_only_and_the_wrong_files(path):
 
 
 def test_too_much(path):
-    with persist.open(path, **SMALL) as pool:
+    with persist.open(path, mechanism="undo", **SMALL) as pool:
         d = pool.dict("d")
         with pytest.raises(errors.TransactionTooLarge, match="split it"), pool.transaction():
-            for number in range(2_000):
+            for number in range(20_000):
                 d[number] = b"x" * 500
         assert not d
         assert list(pool) == ["d"]
+
+
+def test_a_transaction_of_more_than_a_lane(path):
+    with persist.open(path, **SMALL) as pool:
+        d = pool.dict("d")
+        d.update({number: b"x" * 50 for number in range(100_000)})
+        with pytest.raises(KeyError), pool.transaction():
+            d.clear()
+            raise KeyError
+        assert len(d) == 100_000
+    with persist.open(path, **SMALL) as pool:
+        d = pool.dict("d")
+        assert len(d) == 100_000 and d[77_777] == b"x" * 50
+        d.clear()
+        d["all"] = b"y" * (5 << 20)
+    with persist.open(path, **SMALL) as pool:
+        assert dict(pool.dict("d")) == {"all": b"y" * (5 << 20)}
 
 
 def test_arrays_and_values_of_more_than_64_mib(path):
