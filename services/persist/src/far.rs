@@ -90,10 +90,10 @@ pub(crate) fn read(
     };
     let whole = record.len() >= size_of::<RecordHeader>() + record::entries(record) * 16;
     for far in named(record).take(if whole { usize::MAX } else { 0 }) {
-        let mut bytes = vec![0; far.bytes as usize];
         if !shaped(&far) {
             return Err(broken());
         }
+        let mut bytes = vec![0; far.bytes as usize];
         medium.read(header.heap_start + far.offset, &mut bytes)?;
         // SAFETY: the slice is readable for its length.
         #[expect(unsafe_code, reason = "the routine reads memory that others may write")]
