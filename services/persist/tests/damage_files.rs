@@ -287,8 +287,8 @@ fn other_versions_features_and_files_are_named() {
     };
     let version = with_header(&closed, |header| header[12] = 2);
     assert!(matches!(refused(&version), Error::Version { found: 2, known: 1 }));
-    let feature = with_header(&closed, |header| header[48] = 8);
-    assert!(matches!(refused(&feature), Error::Feature { bits: 8 }));
+    let feature = with_header(&closed, |header| header[48] = 16);
+    assert!(matches!(refused(&feature), Error::Feature { bits: 16 }));
     assert!(matches!(refused(&vec![b'x'; 400_000]), Error::NotAPool));
     assert!(matches!(refused(b""), Error::NotAPool));
     std::fs::write(&place.path, b"hello").expect("written");
@@ -319,8 +319,8 @@ fn unknown_features_for_writing_leave_a_pool_readable() {
     for bytes in [&closed, &waiting] {
         let newer = with_header(bytes, |header| header[44] = 8);
         std::fs::write(&place.path, &newer).expect("written");
-        assert!(matches!(open(&place.path), Err(Error::Feature { bits: 8 })));
-        assert!(matches!(repair_in_place(&place.path), Err(Error::Feature { bits: 8 })));
+        assert!(matches!(open(&place.path), Err(Error::Feature { bits: 16 })));
+        assert!(matches!(repair_in_place(&place.path), Err(Error::Feature { bits: 16 })));
         let read_only = Options { read_only: true, ..Options::default() };
         let pool = Pool::open(&place.path, &read_only).expect("opened for reading");
         assert_eq!(sample::keys(&pool).expect("read"), sample::all());
