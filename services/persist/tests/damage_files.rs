@@ -319,8 +319,8 @@ fn unknown_features_for_writing_leave_a_pool_readable() {
     for bytes in [&closed, &waiting] {
         let newer = with_header(bytes, |header| header[44] = 8);
         std::fs::write(&place.path, &newer).expect("written");
-        assert!(matches!(open(&place.path), Err(Error::Feature { bits: 16 })));
-        assert!(matches!(repair_in_place(&place.path), Err(Error::Feature { bits: 16 })));
+        assert!(matches!(open(&place.path), Err(Error::Feature { bits: 8 })));
+        assert!(matches!(repair_in_place(&place.path), Err(Error::Feature { bits: 8 })));
         let read_only = Options { read_only: true, ..Options::default() };
         let pool = Pool::open(&place.path, &read_only).expect("opened for reading");
         assert_eq!(sample::keys(&pool).expect("read"), sample::all());
