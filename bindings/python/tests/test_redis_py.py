@@ -83,7 +83,7 @@ def redis_py():
 def served(tmp_path):
     built = Path(_native.__file__).resolve().parent / "memlift"
     command = str(built) if built.exists() else shutil.which("memlift", path=ROOT / "target/release")
-    arguments = [command, "pool", "serve", str(tmp_path / "served.pool"), "--listen", "127.0.0.1:0"]
+    arguments = [command, "pool", "serve", str(tmp_path / "served.pool"), "--listen", "127.0.0.1:0", "--copies", str(tmp_path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as server:
         yield re.search(r"127\.0\.0\.1:\d+", server.stdout.readline())[0]
         server.terminate()
