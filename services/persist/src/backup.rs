@@ -65,7 +65,7 @@ impl Pool {
     /// Writes a copy of the pool to the new file `target`, while others use the pool. The copy is a pool of its own: it is opened, checked and
     /// copied back like any other. `goes_on` hears how many bytes of how many are copied, and stops the copying with false.
     ///
-    /// Call it outside of transactions: with undo and shadow it waits for all of them.
+    /// Call it outside of transactions: but for redo it waits for all of them.
     ///
     /// # Errors
     ///
@@ -84,6 +84,7 @@ impl Pool {
             file: fresh.open()?,
             path: target,
             sums: Vec::new(),
+            base: store.heap_start,
             done: BackedUp::default(),
             pace: Pace { options, start: Instant::now(), bytes: 0 },
             goes_on,
@@ -123,8 +124,9 @@ struct Copy<'s, F> {
     store: &'s Store,
     file: File,
     path: &'s Path,
-    /// Sums of the heap's pages as they were copied; None: not copied.
+    /// Sums of pages as they were copied, from `base` in the file on; None: not copied.
     sums: Vec<Option<u64>>,
+    base: u64,
     done: BackedUp,
     pace: Pace,
     goes_on: F,
@@ -301,15 +303,17 @@ impl<F: FnMut(u64, u64) -> bool> Copy<'_, F> {
         let header = *lock(&store.header);
         let total = header.file_bytes();
         let zeros = [0; PAGE as usize];
+        (self.base, self.sums) = (0, vec![None; (total / PAGE) as usize]);
         let mut at = 2 * HEADER_BYTES;
         while at < total {
             self.tell(at, total)?;
             let mut bytes = vec![0; (PIECE_PAGES * PAGE).min(total - at) as usize];
             store.medium.read(at, &mut bytes)?;
-            for (page, content) in (0..).zip(bytes.chunks(PAGE as usize)) {
-                if content != &zeros[..content.len()] {
-                    self.write(content, at + page * PAGE)?;
-                    self.done.copied += content.len() as u64;
+            for (page, content) in (at / PAGE..).zip(bytes.chunks_exact(PAGE as usize)) {
+                self.sums[page as usize] = Some(page_sum(content));
+                if content != zeros {
+                    self.write(content, page * PAGE)?;
+                    self.done.copied += PAGE;
                 }
             }
             at += bytes.len() as u64;
@@ -322,19 +326,26 @@ impl<F: FnMut(u64, u64) -> bool> Copy<'_, F> {
     }
 
     /// Compares what the disk gives back with what was written.
-    fn compare(&self) -> Result<()> {
-        let heap_start = self.store.heap_start;
+    fn compare(&mut self) -> Result<()> {
         // Else the pages come from memory. Where the system does not do it, they do.
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
-        let mut bytes = vec![0; PAGE as usize];
-        for (page, sum) in (0..).zip(&self.sums).filter_map(|(page, sum)| Some((page, (*sum)?))) {
-            let place = heap_start + page * PAGE;
-            self.file.read_exact_at(&mut bytes, place).map_err(file_error("read back", self.path))?;
-            if page_sum(&bytes) != sum {
-                return Err(Error::corrupt(format!(
-                    "{}: the disk gave other bytes back at {place:#x} than were written there",
-                    self.path.display()
-                )));
+        let sums = std::mem::take(&mut self.sums);
+        let mut bytes = vec![0; (PIECE_PAGES * PAGE) as usize];
+        for (sums, at) in sums.chunks(PIECE_PAGES as usize).zip((self.base..).step_by(bytes.len())) {
+            if sums.iter().all(Option::is_none) {
+                continue;
+            }
+            self.tell(self.done.bytes, self.done.bytes)?;
+            let bytes = &mut bytes[..sums.len() * PAGE as usize];
+            self.file.read_exact_at(bytes, at).map_err(file_error("read back", self.path))?;
+            for (page, (content, sum)) in bytes.chunks_exact(PAGE as usize).zip(sums).enumerate() {
+                if sum.is_some_and(|sum| sum != page_sum(content)) {
+                    return Err(Error::corrupt(format!(
+                        "{}: the disk gave other bytes back at {:#x} than were written there",
+                        self.path.display(),
+                        at + page as u64 * PAGE
+                    )));
+                }
             }
         }
         Ok(())

@@ -22,7 +22,7 @@ use crate::record::{self, Builder};
 use crate::section;
 use crate::store::{Store, lock};
 use crate::writes::Writes;
-use memlift_spec::operand::log::PAGE_BYTES;
+use memlift_spec::operand::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_HEADER_BYTES};
 
 /// Lines that changed since the last checkpoint, by page.
 #[derive(Debug, Default)]
@@ -41,9 +41,9 @@ pub(crate) struct Dirty {
 }
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Bytes of a record's head, and of a page in it without its lines.
-const RECORD_HEAD_BYTES: u64 = 32;
-const PAGE_ENTRY_BYTES: u64 = 24;
+const HEADER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
+/// Bytes of a page in a record, without its lines: those of lines take fewer.
+const ENTRY_BYTES: u64 = PAGE_ENTRY_BYTES as u64;
 /// Up to this many pages are searched one by one, without `index`.
 const FEW: usize = 16;
 
@@ -104,7 +104,7 @@ impl Dirty {
     /// Bytes that a checkpoint of all of it would take in the log.
     fn record_bytes(&self, shadow: bool) -> u64 {
         let lines = if shadow { 0 } else { self.lines * 64 };
-        (lines + self.pages.len() as u64 * PAGE_ENTRY_BYTES + RECORD_HEAD_BYTES).next_multiple_of(64)
+        (lines + self.pages.len() as u64 * ENTRY_BYTES + HEADER_BYTES).next_multiple_of(64)
     }
 }
 
@@ -155,10 +155,11 @@ impl Store {
         }
         if self.mechanism == Mechanism::Shadow {
             // With what is dirty already it fits half a lane.
-            let most = (capacity / 4).saturating_sub(RECORD_HEAD_BYTES) / PAGE_ENTRY_BYTES;
-            let pages = writes.pages(most);
+            let most = (capacity / 4).saturating_sub(HEADER_BYTES) / ENTRY_BYTES;
+            let bound = bytes / PAGE + 2 * ranges;
+            let pages = if bound > most { writes.pages() } else { bound };
             if pages > most {
-                return Err(Error::TooLarge { bytes: pages * PAGE_ENTRY_BYTES, lane_bytes: capacity / 4 });
+                return Err(Error::TooLarge { bytes: pages * ENTRY_BYTES, lane_bytes: capacity / 4 });
             }
         }
         let mut dirty = self.dirty.write();

@@ -16,14 +16,14 @@ use crate::record::{self, Builder, Built};
 use crate::store::{Store, lock, write_header};
 use crate::writes::Writes;
 use memlift_kernels::persist;
-use memlift_spec::operand::log::{RECORD_RANGES, RangeWord, RecordHeader};
-
-const RECORD_HEADER_BYTES: u64 = size_of::<RecordHeader>() as u64 + 64;
+use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RECORD_RANGES, RangeWord};
 
 /// `parts` of a record that names records elsewhere.
 pub(crate) const PARTS_FAR: u8 = 254;
 /// Bytes of a record elsewhere, at most.
 const PIECE_BYTES: u64 = 4 << 20;
+/// Of these, for what it holds: without its header and what is added to its end.
+const PARTS_BYTES: u64 = PIECE_BYTES - (RECORD_HEADER_BYTES + RECORD_ALIGN) as u64;
 /// A range is cut into such pieces.
 const RANGE_BYTES: u64 = 1 << 20;
 /// Bytes that a lane's record needs for each record that it names.
@@ -53,7 +53,7 @@ impl Far {
 fn named(record: &[u8]) -> impl Iterator<Item = Far> {
     let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
     (0..record::entries(record)).map(move |entry| {
-        let at = size_of::<RecordHeader>() + entry * 16;
+        let at = RECORD_HEADER_BYTES + entry * 16;
         let about = word(at + 8);
         Far { offset: RangeWord(word(at)).offset(), bytes: about as u32, checksum: (about >> 32) as u32 }
     })
@@ -88,8 +88,10 @@ pub(crate) fn read(
             && far.offset.checked_add(u64::from(far.bytes)).is_some_and(|end| end <= header.heap_bytes)
             && u64::from(far.bytes) <= PIECE_BYTES
     };
-    let whole = record.len() >= size_of::<RecordHeader>() + record::entries(record) * 16;
-    for far in named(record).take(if whole { usize::MAX } else { 0 }) {
+    if record.len() < RECORD_HEADER_BYTES + record::entries(record) * 16 {
+        return Err(broken());
+    }
+    for far in named(record) {
         if !shaped(&far) {
             return Err(broken());
         }
@@ -105,7 +107,7 @@ pub(crate) fn read(
         }
         each(&bytes)?;
     }
-    if whole { Ok(()) } else { Err(broken()) }
+    Ok(())
 }
 
 /// A part of a record: nothing smaller is cut.
@@ -140,7 +142,7 @@ impl Store {
         let mut rest = &parts[..];
         while !rest.is_empty() {
             let (mut count, mut bytes) = (0, 0);
-            while count < rest.len() && bytes + 8 + rest[count].bytes() <= PIECE_BYTES - RECORD_HEADER_BYTES {
+            while count < rest.len() && bytes + 8 + rest[count].bytes() <= PARTS_BYTES {
                 bytes += 8 + rest[count].bytes();
                 count += 1;
             }

@@ -313,7 +313,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
         return Err(Error::corrupt("two log records claim one place in the order"));
     }
     let log = Log { header: &header, applied, found: &found, behind: &behind, ends: &positions };
-    let lost = log.damage();
+    let mut lost = log.damage();
     match &lost {
         Some(damage) if loss == Loss::Refuse => {
             return Err(Error::LogDamaged {
@@ -332,7 +332,6 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
         Some(damage) => found.retain(|one| one.header.sequence < damage.from),
         None => {}
     }
-    let mut lost = lost;
     let is_broken = |one: &Found| {
         one.header.parts == PARTS_FAR
             && far::read(medium, &header, record_of(one, &rings), |_| Ok(())).is_err()

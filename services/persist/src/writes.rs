@@ -156,20 +156,13 @@ impl Writes {
         (self.touched.len() as u64 + entries, bytes + entries * size_of::<Entry>() as u64)
     }
 
-    /// Pages of 4 KiB that the ranges lie in. It may count some of them twice where the result is at most `most`.
-    pub fn pages(&self, most: u64) -> u64 {
+    /// How many pages of 4 KiB the ranges lie in.
+    pub fn pages(&self) -> u64 {
         const PAGE: u64 = 4096;
-        let entry = |slab: &u64| (Entry::offset(*slab), size_of::<Entry>() as u64);
-        let ranges = || {
-            let touched = self.touched.iter().map(|one| (one.offset, u64::from(one.bytes)));
-            touched.chain(self.entries.iter().map(|(slab, _)| entry(slab)))
-        };
-        let of = |(offset, bytes): (u64, u64)| offset / PAGE..(offset + bytes).div_ceil(PAGE);
-        let bound: u64 = ranges().map(|range| of(range).count() as u64).sum();
-        if bound <= most {
-            return bound;
-        }
-        ranges().flat_map(of).collect::<HashSet<u64>>().len() as u64
+        let entries = self.entries.iter().map(|(slab, _)| (Entry::offset(*slab), size_of::<Entry>() as u64));
+        let ranges = self.touched.iter().map(|one| (one.offset, u64::from(one.bytes))).chain(entries);
+        let pages = ranges.flat_map(|(offset, bytes)| offset / PAGE..(offset + bytes).div_ceil(PAGE));
+        pages.collect::<HashSet<u64>>().len() as u64
     }
 
     /// Puts everything back in the image, last first.
