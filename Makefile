@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb release publish-check test-wheel test-pythons lint clean rust \
+.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb sdist release publish-check test-wheel test-pythons lint clean rust \
 	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -206,6 +206,10 @@ wheel-lab: venv rust
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist
 	@tools/wheel-check "$$(ls -t dist/memlift_lab-*.whl | head -1)" $(PORTABLE_GLIBC)
 
+## sdist   Leaves the Python package's sources in dist/: pip builds them where there is Rust and a C compiler
+sdist: venv
+	@cd $(PYTHON_CRATE) && $(VENV_PYTHON) -m maturin sdist --out $(CURDIR)/dist
+
 ## install Copies the command, libraries, headers, manual pages, completions and units below PREFIX (/usr/local); DESTDIR is respected
 PREFIX ?= /usr/local
 install: binary
@@ -223,8 +227,8 @@ deb: binary
 release:
 	@tools/release $(VERSION)
 	@$(MAKE) wheel
-	@$(MAKE) wheel-lab wheel-aarch64 deb
-	@tools/release $(VERSION) dist/memlift-$(VERSION)-*.whl dist/memlift_lab-$(VERSION)-*.whl dist/memlift_$(VERSION)_*.deb
+	@$(MAKE) wheel-lab wheel-aarch64 deb sdist
+	@tools/release $(VERSION) dist/memlift-$(VERSION).tar.gz dist/memlift-$(VERSION)-*.whl dist/memlift_lab-$(VERSION)-*.whl dist/memlift_$(VERSION)_*.deb
 
 ## publish-check Packs and builds every crate as a registry would; needs a network, publishes nothing
 publish-check: rust

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Proves the README's two commands, the wheels and the Debian package in new minimal Debian roots.
+//! Proves the README's two commands, the wheels, the Debian package and the source distribution in new minimal Debian roots.
 //!
 //! - **Flow** of `demo`, `test` and other targets: what is missing? ─▶ private mount and process namespaces ─▶ debootstrap ─▶ the packages that the README names
 //!   ─▶ /proc, /sys, /dev and this machine's Rust toolchain, read-only ─▶ git clone of HEAD
@@ -8,6 +8,7 @@
 //!   crates themselves are fetched anew. Everything else in the root comes from Debian's packages.
 //! - **Flow** of `wheel` and `deb`: a root without Rust ─▶ Python, or nothing ─▶ the newest of `dist/` ─▶ `tools/wheel-test` as an
 //!   unprivileged user, `tools/deb-test` as root. Each has a root of its own
+//! - **Flow** of `sdist`: the same with Rust and a C compiler: `tools/sdist-test` builds what it installs
 //! - **Owner** mounts and processes live in namespaces of this command: they are gone when it ends, however it ends.
 
 use std::fs;
@@ -72,7 +73,7 @@ pub fn prove(options: &Options) -> Result<String, Failure> {
     let (shipped, built): (Vec<&String>, Vec<&String>) =
         options.targets.iter().partition(|target| Shipped::of(target).is_some());
     for shipped in shipped.into_iter().filter_map(|target| Shipped::of(target)) {
-        report.push(prove_shipped(shipped, &source, options)?);
+        report.push(prove_shipped(shipped, &source, &toolchain, options)?);
     }
     if !built.is_empty() {
         prove_built(&built, &source, &toolchain, options, &mut report)?;
@@ -80,11 +81,13 @@ pub fn prove(options: &Options) -> Result<String, Failure> {
     Ok(format!("{} hold in a new {} root", report.join(", "), options.suite))
 }
 
-/// A thing that is installed where there is no Rust.
+/// A thing that is installed as a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shipped {
     Wheel,
     Deb,
+    /// Built where it is installed, so Rust is there.
+    Sdist,
 }
 
 impl Shipped {
@@ -92,6 +95,7 @@ impl Shipped {
         match target {
             "wheel" => Some(Shipped::Wheel),
             "deb" => Some(Shipped::Deb),
+            "sdist" => Some(Shipped::Sdist),
             _ => None,
         }
     }
@@ -101,6 +105,7 @@ impl Shipped {
         let names: &[&str] = match self {
             Shipped::Wheel => &["ca-certificates", "python3", "python3-venv"],
             Shipped::Deb => &["ca-certificates", "gcc", "libc6-dev", "systemd"],
+            Shipped::Sdist => &["ca-certificates", "gcc", "libc6-dev", "python3", "python3-venv"],
         };
         names.iter().map(|name| (*name).to_owned()).collect()
     }
@@ -110,18 +115,24 @@ impl Shipped {
         match self {
             Shipped::Wheel => &[("memlift-", "x86_64.whl"), ("memlift_lab-", "x86_64.whl")],
             Shipped::Deb => &[("memlift_", "amd64.deb")],
+            Shipped::Sdist => &[("memlift-", ".tar.gz")],
         }
     }
 }
 
-/// Installs and uses what was built, in a root that knows nothing of Rust.
-fn prove_shipped(shipped: Shipped, source: &Path, options: &Options) -> Result<String, Failure> {
+/// Installs and uses what was built, in a root that knows nothing of Rust unless it needs it.
+fn prove_shipped(
+    shipped: Shipped,
+    source: &Path,
+    toolchain: &Path,
+    options: &Options,
+) -> Result<String, Failure> {
     let mut files = Vec::new();
     for (start, end) in shipped.files() {
         match newest(&source.join("dist"), start, end) {
             Some(file) => files.push(file),
             None if files.is_empty() => {
-                let what = format!("dist/ has no {start}*{end}: `make wheel wheel-lab deb` makes them");
+                let what = format!("dist/ has no {start}*{end}: `make wheel wheel-lab deb sdist` makes them");
                 return Err(Failure::Unavailable(what));
             }
             None => {}
@@ -130,12 +141,13 @@ fn prove_shipped(shipped: Shipped, source: &Path, options: &Options) -> Result<S
     let root = Root::make(options.keep)?;
     step("a minimal Debian root", || root.bootstrap(&options.suite, &options.mirror))?;
     root.take_network_settings()?;
-    root.mount(None)?;
+    root.mount((shipped == Shipped::Sdist).then_some(toolchain))?;
     let packages = shipped.packages();
     step(&format!("its packages: {}", packages.join(" ")), || root.install(&packages))?;
     let (script, user, before): (_, _, &[&str]) = match shipped {
         Shipped::Wheel => ("wheel-test", USER, &["/usr/bin/python3"]),
         Shipped::Deb => ("deb-test", "root", &[]),
+        Shipped::Sdist => ("sdist-test", USER, &["/usr/bin/python3"]),
     };
     let home = format!("/home/{USER}");
     let mut arguments = vec![format!("{home}/{script}")];

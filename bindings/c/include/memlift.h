@@ -75,7 +75,8 @@ enum memlift_code {
     MEMLIFT_LATE = -39,
     MEMLIFT_CALL_FAILED = -40, /* by the server; memlift_last_error has what it said */
     MEMLIFT_NO_DEVICE = -41,
-    MEMLIFT_ADDRESS_IN_USE = -42
+    MEMLIFT_ADDRESS_IN_USE = -42,
+    MEMLIFT_SNAPSHOT_GONE = -43
 };
 
 /* Static text for a code. */

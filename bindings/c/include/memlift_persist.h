@@ -53,6 +53,9 @@ typedef struct memlift_pool_options {
     uint32_t prefault;   /* not 0: touch all memory when it is opened */
     /* Memory that changed pages may take before they go back to the file. 0: a quarter of what the process may have. */
     uint64_t mirror_bytes;
+    /* Other processes may open the pool with read_only meanwhile, each as of that moment: so much memory keeps pages for them as they were
+     * (MEMLIFT_SNAPSHOT_GONE for whom it is too little). 0: none may. */
+    uint64_t readers_bytes;
 } memlift_pool_options;
 
 /* options may be NULL. A crash meanwhile leaves a whole pool or none. MEMLIFT_FILE_EXISTS, MEMLIFT_FILE_FAILED. */
@@ -68,6 +71,10 @@ int memlift_pool_sync(memlift_pool *pool);
  * and compared; a pool like any other. bytes_per_second: how fast at most, 0: as fast as the disk. Not within a transaction or read lock
  * (MEMLIFT_BAD_ORDER). MEMLIFT_FILE_EXISTS, _POOL_DAMAGED, _FILE_FAILED: then there is no copy. */
 int memlift_pool_backup(memlift_pool *pool, const char *target, uint64_t bytes_per_second);
+
+/* A pool opened with read_only that another process writes: sees what was committed there by now. Not within a read lock
+ * (MEMLIFT_BAD_ORDER). MEMLIFT_SNAPSHOT_GONE when nobody writes it any more; what was read before can still be read. */
+int memlift_pool_refresh(memlift_pool *pool);
 
 typedef struct memlift_pool_guarantee_t {
     uint32_t survives_power_failure; /* 0: the death of the process only */

@@ -114,6 +114,8 @@ codes! {
     NO_DEVICE = -41, c"this process has no such device: take another, or MEMLIFT_DEVICE_AUTO";
     /// Another server is there.
     ADDRESS_IN_USE = -42, c"another server listens at that address: take another address, or end it";
+    /// See [`PersistError::SnapshotGone`].
+    SNAPSHOT_GONE = -43, c"what was not read yet of the snapshot is not to be had any more: memlift_pool_refresh, or open the pool again";
 }
 
 /// Failure of an exported function: its code, and its text.
@@ -172,6 +174,7 @@ impl From<PersistError> for Fault {
                 NO_OBJECT
             }
             PersistError::Stopped { .. } => POOL_STOPPED,
+            PersistError::SnapshotGone { .. } => SNAPSHOT_GONE,
             PersistError::ReadOnly => READ_ONLY,
             PersistError::Argument { .. } => BAD_ARGUMENT,
             PersistError::Aborted(_) => BAD_ORDER,

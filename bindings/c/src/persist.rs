@@ -36,6 +36,7 @@ pub struct COptions {
     read_only: u32,
     prefault: u32,
     mirror_bytes: u64,
+    readers_bytes: u64,
 }
 
 /// `memlift_pool_guarantee_t`.
@@ -63,7 +64,7 @@ pub struct CType {
     pub bytes: u64,
 }
 
-const _: () = assert!(size_of::<COptions>() == 48 && size_of::<CGuarantee>() == 8);
+const _: () = assert!(size_of::<COptions>() == 56 && size_of::<CGuarantee>() == 8);
 const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
 
 pub(crate) fn closed() -> Fault {
@@ -109,6 +110,7 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         prefault: given.prefault != 0,
         read_only: given.read_only != 0,
         mirror_bytes: (given.mirror_bytes != 0).then_some(given.mirror_bytes),
+        readers_bytes: given.readers_bytes,
         ..default
     })
 }
@@ -240,6 +242,23 @@ pub unsafe extern "C" fn memlift_pool_backup(
         let done = pool.handle.with(|pool| pool.backup(target, options, |_, _| true));
         done.ok_or_else(closed)??;
         Ok(())
+    })
+}
+
+/// Sees what another process has committed since.
+///
+/// # Safety
+///
+/// `pool` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pool_refresh(pool: *mut CPool) -> c_int {
+    run(|| {
+        // SAFETY: `pool` is open, or null, which is refused.
+        let pool = unsafe { pool_of(pool) }?;
+        if busy(pool) {
+            return Err(Fault::order("end the read lock before a newer snapshot"));
+        }
+        pool.handle.refresh()?.ok_or_else(closed)
     })
 }
 

@@ -278,6 +278,24 @@ int main(int count, char **arguments) {
         CHECK(memlift_tx_begin(pool, MEMLIFT_SYNC, &tx) == MEMLIFT_READ_ONLY);
         CHECK(balance(object) == 607 && memlift_pool_close(pool) == MEMLIFT_OK);
         CHECK(memlift_nearpm_init_device(other, NULL, &pool) == MEMLIFT_OK && memlift_pool_close(pool) == MEMLIFT_OK);
+
+        /* Beside a writer, which is this process too. */
+        memlift_pool_options shared = {.readers_bytes = 1 << 20};
+        memlift_pool *writer = NULL;
+        CHECK(memlift_pool_open(path, &shared, &writer) == MEMLIFT_OK);
+        CHECK(memlift_pool_open(path, &reading, &pool) == MEMLIFT_OK);
+        types();
+        CHECK(balance(object) == 607);
+        memlift_pool *reader = pool;
+        pool = writer;
+        CHECK(memlift_tx_begin(writer, MEMLIFT_SYNC, &tx) == MEMLIFT_OK);
+        changed(tx, object)->balance = 608;
+        CHECK(memlift_tx_commit(tx) == MEMLIFT_OK && balance(object) == 608);
+        pool = reader;
+        CHECK(balance(object) == 607 && memlift_pool_refresh(reader) == MEMLIFT_OK && balance(object) == 608);
+        CHECK(memlift_pool_refresh(NULL) == MEMLIFT_BAD_ARGUMENT && memlift_pool_refresh(writer) == MEMLIFT_OK);
+        CHECK(memlift_pool_close(writer) == MEMLIFT_OK && memlift_pool_refresh(reader) == MEMLIFT_SNAPSHOT_GONE);
+        CHECK(balance(object) == 608 && memlift_pool_close(reader) == MEMLIFT_OK);
     }
     if (failures == 0) printf("all as the header says\n");
     return failures != 0;

@@ -134,6 +134,10 @@ class PoolStopped(Error):
     """The disk failed to make something durable. What was acknowledged is safe; open the pool again."""
 
 
+class SnapshotGone(Error):
+    """A pool that another process writes: what was not read yet of its snapshot is not to be had any more. `refresh` it, or open it again."""
+
+
 class ReadOnly(Error):
     """The pool is open for reading only; or the disk of a memory node's log is full, and the node takes no changes."""
 

@@ -65,12 +65,14 @@ def open(
     domain: str = "auto",
     prefault: bool = False,
     memory: int | str | None = None,
+    readers: bool | int | str = False,
 ) -> "Pool":
     """Opens a pool, recovers it if it was not closed, and creates it if there is none.
 
     size        bytes for objects at first, or text like "64M"; it grows up to `size_max` (None: 64 GiB, or an
                 eighth of the addresses that the process may have: `ulimit -v`)
-    mode        "c" create if missing, "w" there is one, "x" there is none, "r" read only
+    mode        "c" create if missing, "w" there is one, "x" there is none, "r" read only. A pool that another process writes is read as it
+                is now, if it was opened there with `readers`; `refresh` sees what was committed since
     durability  "sync": a transaction is durable when it is done. "group": the same, shared with others that end at the same
                 time. "buffered": after the next sync, `pool.sync()` or `pool.close()`; a crash loses the last ones, never one in
                 between
@@ -79,6 +81,9 @@ def open(
     domain      "auto", or "lines" or "pages" to insist
     prefault    touch all memory now
     memory      that changed pages may take before they go back to the file; None: a quarter of what this process may have
+    readers     other processes may read meanwhile, each as of when it opened the pool. For that, pages that change are kept as they were
+                while somebody reads: in 64 MiB (True), or so many bytes, or text like "1G". A reader for whom that is too little gets
+                SnapshotGone. Redo and checkpoint pools
 
     Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, and OSError (FileNotFoundError, FileExistsError, …).
     """
@@ -94,6 +99,7 @@ def open(
             durability=durability,
             prefault=prefault,
             memory=None if memory is None else in_bytes(memory),
+            readers=64 << 20 if readers is True else in_bytes(readers or 0),
         )
     )
 
@@ -293,6 +299,19 @@ class Pool:
         """
         names = ("moved", "freed", "disk_bytes_before", "disk_bytes")
         return dict(zip(names, self._native.compact(), strict=True))
+
+    def refresh(self) -> None:
+        """Sees what the process that writes the pool has committed by now: everything that was done before this call. A pool that no other
+        process writes is as new as it can be. Views of arrays that were taken before stay as they are.
+
+        Raises SnapshotGone when nobody writes the pool any more (what was read before can still be read), Closed.
+        """
+        self._native.refresh()
+
+    @property
+    def beside(self) -> bool:
+        """True if it is a snapshot of a pool that another process writes."""
+        return self._native.beside
 
     def backup(self, target: str | os.PathLike[str], *, bytes_per_second: int | None = None) -> Mapping[str, float]:
         """Writes a copy of the pool to the new file `target` while other threads go on using it. The copy has everything that was committed

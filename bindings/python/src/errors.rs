@@ -82,6 +82,7 @@ pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
         PersistError::TooLarge { .. } => "TransactionTooLarge",
         PersistError::Pointer { .. } | PersistError::Section { .. } => "Gone",
         PersistError::Stopped { .. } => "PoolStopped",
+        PersistError::SnapshotGone { .. } => "SnapshotGone",
         PersistError::ReadOnly => "ReadOnly",
         PersistError::Aborted(_) => "TransactionAborted",
         PersistError::Argument { .. } => "BadArgument",

@@ -85,7 +85,7 @@ pub fn backup(path: &Path, target: &Path, rate: Option<u64>, as_json: bool) -> R
     };
     let pool = Pool::open(path, &Options { read_only: true, ..Options::default() }).map_err(|error| match error {
         Error::InUse { .. } => Failure::Unavailable(format!(
-            "{} is open in a program, which copies it: pool.backup(\"{}\") in Python, BGSAVE of `pool serve --copies FOLDER`",
+            "{} is open in a program that lets nobody else read it: it copies it by itself, with pool.backup(\"{}\") in Python or BGSAVE of `pool serve --copies FOLDER`",
             path.display(),
             target.display()
         )),

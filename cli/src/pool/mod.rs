@@ -118,7 +118,7 @@ pub enum Verb {
     },
     /// Copy a pool into a new file, reading every page against its checksum
     #[command(
-        after_help = "Examples:\n  memlift pool backup words.pool /backup/words.pool\n  memlift pool backup words.pool /backup/words.pool --rate 50M\n\nThe copy is a pool: use it as it is. A pool that a program has open is copied by that program while it goes on: in Python\npool.backup(TARGET), in C memlift_pool_backup, of `pool serve --copies FOLDER` with redis-cli BGSAVE."
+        after_help = "Examples:\n  memlift pool backup words.pool /backup/words.pool\n  memlift pool backup words.pool /backup/words.pool --rate 50M\n\nThe copy is a pool: use it as it is. A pool that a program has open is copied as it is now if that program lets others read\n(`pool serve` does, and persist.open(…, readers=True) in Python). Else the program copies it while it goes on: in Python\npool.backup(TARGET), in C memlift_pool_backup, of `pool serve --copies FOLDER` with redis-cli BGSAVE."
     )]
     Backup {
         /// File of the pool
@@ -168,6 +168,10 @@ pub enum Verb {
         /// Folder for copies of the pool that BGSAVE asks for; each is a new file, POOL.SECONDS
         #[arg(long, value_name = "FOLDER")]
         copies: Option<PathBuf>,
+        /// Memory for pages as they were, while other processes read the pool (`memlift pool dump` or `backup`, say), in bytes or with K, M,
+        /// G, T; 0: none may [default: 64M]
+        #[arg(long, value_parser = size, value_name = "SIZE")]
+        readers: Option<u64>,
     },
 }
 
@@ -245,8 +249,9 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Dump { path, name, offset, limit, with } => {
             dump::dump(&with.files(path), name, offset, limit, json)
         }
-        Verb::Serve { path, listen, allow_remote, durability, threads, memory, copies } => {
-            let options = serve::How { durability, threads: threads.map(usize::from), memory, copies };
+        Verb::Serve { path, listen, allow_remote, durability, threads, memory, copies, readers } => {
+            let options =
+                serve::How { durability, threads: threads.map(usize::from), memory, copies, readers };
             serve::serve(&path, listen, allow_remote, options, json)
         }
         Verb::Backup { path, target, rate } => change::backup(&path, &target, rate, json),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use memlift::ground::ending::stop_on_signals;
 use memlift::persist::kv::server::{self, ServerOptions};
-use memlift::persist::{Durability, Options, Pool};
+use memlift::persist::{Durability, Error, Options, Pool};
 use serde_json::json;
 
 use super::{failure, info};
@@ -30,6 +30,9 @@ pub enum When {
     Buffered,
 }
 
+/// Memory for readers in other processes, unless something else is asked for: bytes.
+const READERS_BYTES: u64 = 64 << 20;
+
 /// How it serves.
 #[derive(Debug)]
 pub struct How {
@@ -37,6 +40,7 @@ pub struct How {
     pub threads: Option<usize>,
     pub memory: Option<u64>,
     pub copies: Option<PathBuf>,
+    pub readers: Option<u64>,
 }
 
 /// Serves until a signal ends it or the disk fails.
@@ -61,8 +65,16 @@ pub fn serve(
         TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
     let address = listener.local_addr()?;
     // A section is a shard: its writers do not wait for those of others.
-    let options = Options { sections: 16, mirror_bytes: how.memory, ..Options::default() };
-    let pool = Pool::open_or_create(path, &options).map_err(failure(path))?;
+    let readers_bytes = how.readers.unwrap_or(READERS_BYTES);
+    let options = Options { sections: 16, mirror_bytes: how.memory, readers_bytes, ..Options::default() };
+    let pool = match Pool::open_or_create(path, &options) {
+        // An undo or shadow pool has no such readers. Whatever else it is comes again.
+        Err(Error::Argument { .. }) if how.readers.is_none() => {
+            Pool::open(path, &Options { readers_bytes: 0, ..options })
+        }
+        opened => opened,
+    };
+    let pool = pool.map_err(failure(path))?;
     if as_json {
         let guarantee = info::guarantee(&pool.guarantee());
         print::json(&json!({ "path": path, "address": address.to_string(), "guarantee": guarantee }))?;

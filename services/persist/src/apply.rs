@@ -11,6 +11,7 @@
 //! - **Owner** one applier at a time: the caller that needs room, or that was asked to apply
 //! - **Not here** the same by an engine thread: `apply_behind`
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use crate::apply_behind::Flight;
@@ -62,6 +63,11 @@ pub(crate) fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader
 impl Store {
     /// Applies everything that is published without a gap.
     pub fn apply(&self) -> Result<()> {
+        self.apply_to(u64::MAX)
+    }
+
+    /// The same up to a sequence: whoever waits for that one does not run after a writer that goes on.
+    fn apply_to(&self, last: u64) -> Result<()> {
         if self.mechanism == Mechanism::Undo {
             return Ok(()); // everything is at its place
         }
@@ -73,11 +79,14 @@ impl Store {
         loop {
             let wanted = applier.applied + 1;
             let mut found = false;
+            if wanted > last {
+                break;
+            }
             for at in 0..applier.positions.len() {
                 found |= if at == 0 {
-                    self.apply_from(&self.shared.lane, at, wanted, applier)?
+                    self.apply_from(&self.shared.lane, at, wanted..=last, applier)?
                 } else {
-                    self.apply_from(&self.lanes[at - 1], at, wanted, applier)?
+                    self.apply_from(&self.lanes[at - 1], at, wanted..=last, applier)?
                 };
                 if found {
                     break;
@@ -101,23 +110,23 @@ impl Store {
         let wanted = self.sequence.load(Ordering::Acquire);
         loop {
             self.flush(u64::MAX)?;
-            self.apply()?;
+            self.apply_to(wanted)?;
             if self.mechanism == Mechanism::Undo || lock(&self.applier).applied >= wanted {
                 return Ok(());
             }
         }
     }
 
-    /// Applies records of one lane as long as they are the next in order.
+    /// Applies records of one lane as long as they are the next in order, and wanted.
     fn apply_from<S>(
         &self,
         lane: &Lane<S>,
         at: usize,
-        mut wanted: u64,
+        wanted: RangeInclusive<u64>,
         applier: &mut Applier,
     ) -> Result<bool> {
         let mut any = false;
-        loop {
+        for wanted in wanted {
             let mut position = applier.positions[at];
             let Some(header) = next(lane, &mut position).filter(|header| header.sequence == wanted) else {
                 return Ok(any);
@@ -126,9 +135,9 @@ impl Store {
             self.apply_record(record, applier).map_err(|error| self.stop(error))?;
             applier.positions[at] = position + u64::from(header.bytes);
             applier.applied = wanted;
-            wanted += 1;
             any = true;
         }
+        Ok(any)
     }
 
     /// Stores what a record says to its place.

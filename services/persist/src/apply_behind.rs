@@ -70,6 +70,10 @@ impl Store {
         }
         self.running()?;
         self.land(&mut applier)?;
+        if self.medium.old().is_some() {
+            drop(applier);
+            return self.apply(); // an engine thread keeps no old pages
+        }
         let next = self.next_records(&applier);
         if next.records.len() >= 2
             && let Some(work) = self.launch(&next.records)

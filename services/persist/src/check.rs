@@ -172,7 +172,8 @@ impl Report {
     }
 }
 
-/// Checks everything in a pool that is not open anywhere.
+/// Checks everything in a pool. One that a process has open for writing is checked as it is now, without its log, if that process lets
+/// others read ([`crate::Options::readers_bytes`]).
 ///
 /// # Errors
 ///
@@ -247,10 +248,14 @@ fn examine(files: &impl Files, pointers: bool) -> Result<Report> {
     };
     headers(&snapshot, &mut findings);
     if let Some(header) = snapshot.header().filter(|_| snapshot.whole()) {
-        for lane in 0..header.lanes {
+        // A snapshot of another process's pool is without a log.
+        let lanes = if snapshot.medium.is_seen() { 0 } else { header.lanes };
+        for lane in 0..lanes {
             report.lanes.push(lanes::look(&snapshot.medium, &header, lane)?);
         }
-        if let Some(epoch) = lanes::later_epoch(&snapshot.medium, &header)? {
+        if lanes > 0
+            && let Some(epoch) = lanes::later_epoch(&snapshot.medium, &header)?
+        {
             let what = format!(
                 "the log has transactions of epoch {epoch}, this header is of epoch {}: the newest one is lost, and opening would leave them out",
                 header.epoch

@@ -144,17 +144,23 @@ impl Store {
             let mut free = lock(&self.free_slabs);
             batch.iter().for_each(|(first, count)| free.give(*first, *count));
             if !punched? {
-                return Ok(()); // the file system has no holes
+                return Ok(());
             }
         }
     }
 
-    /// Makes holes of runs of slabs that are withheld from everybody. False: the file system cannot.
+    /// Makes holes of runs of slabs that are withheld from everybody. False: the file system cannot, or a reader in another process may
+    /// need them.
     fn punch_these(&self, mapped: &Mapped, runs: &[(u64, u64)]) -> Result<bool> {
         self.sync()?;
         self.apply_all()?;
         for (first, count) in runs {
             let (offset, bytes) = (first * SLAB_BYTES, count * SLAB_BYTES);
+            // Snapshots are taken under it. A later one has these slabs free, an earlier one may not.
+            let _applier = lock(&self.applier);
+            if self.medium.old().is_some_and(|old| old.any()) {
+                return Ok(false);
+            }
             self.holes.add(*first, *count);
             if !mapped.punch(self.heap_start + offset, bytes)? {
                 return Ok(false);

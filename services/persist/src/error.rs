@@ -19,7 +19,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The pool is open already, in this or another process.
-    #[error("{} is open in another process: a pool has one owner at a time; close it there first", .path.display())]
+    #[error("{} is open in another process: a pool has one owner at a time. Close it there first, or let others read it there (Options::readers_bytes; readers in Python) and open it for reading", .path.display())]
     InUse {
         /// The pool's file.
         path: PathBuf,
@@ -136,6 +136,12 @@ pub enum Error {
     Argument {
         /// The fault, and a value that would be right.
         what: String,
+    },
+    /// A reader beside another process's writer: what it has not read yet of its snapshot is not to be had any more.
+    #[error("the snapshot is gone: {why}; take a new one (Pool::refresh), or open the pool again")]
+    SnapshotGone {
+        /// Reason for that.
+        why: &'static str,
     },
     /// The pool was opened for reading only.
     #[error("the pool is open for reading only: open it with write access to change it")]

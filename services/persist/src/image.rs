@@ -3,7 +3,8 @@
 //!
 //! - **Kinds** Mirror: a private mapping of the file's heap. A page that was never written is the file's page cache; changes
 //!   reach the file only through the log. In place: the medium's shared mapping itself (undo). Filled: memory that is read in
-//!   when the pool is opened (shadow, whose pages do not lie in order, and the simulator)
+//!   when the pool is opened (shadow, whose pages do not lie in order, and the simulator), or slab by slab (a snapshot of another
+//!   process's pool)
 //! - **Owner** the holder of a section's lock owns the section's bytes; the directory's words are read by all, with atomic loads
 //! - **Order** growth maps behind the end and then publishes the new length with Release
 //! - **Layout** of a pool over several files: a mapping per stripe, side by side, so as many as [`MAPPINGS_MAX`] at most
@@ -428,6 +429,16 @@ impl Image {
     #[inline(always)]
     pub fn words(&self, offset: u64, bytes: u64) -> Words<'_> {
         Words::new(self.bytes(offset, bytes))
+    }
+
+    /// Stores what a reader's image lacked. The caller is the only one who has these bytes so far.
+    pub fn write_bytes(&self, offset: u64, bytes: &[u8]) {
+        assert!(
+            offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.len()),
+            "image: {offset}"
+        );
+        // SAFETY: in bounds (above), mapped writable; nobody reads them before the caller says that they are there.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
     }
 
     /// Puts words back.

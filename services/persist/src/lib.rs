@@ -34,7 +34,7 @@
 //! - **Flow** `Pool::tx` ─▶ `tx` (sections, image, `writes`) ─▶ `commit` (`record` ─▶ `lane` ─▶ `medium`: one fence) ─▶ `apply`
 //!   (to its place, in the background of commits) …… after a crash: `recover` ─▶ `open`
 //! - **Layout** the file: `layout`, `docs/formats/pool.md`; log records: `docs/formats/log.md`
-//! - **Owner** a pool is one process's at a time; objects belong to sections, sections to transactions
+//! - **Owner** a pool is one process's at a time, beside which others may read; objects belong to sections, sections to transactions
 //! - **Not here** copying, flushing and fencing themselves: the engine and its kernels
 //!
 //! The paper is NearPM: logs are engine-managed memory that may persist late, and one fence, at commit, is what a transaction
@@ -87,6 +87,7 @@ mod pool;
 #[expect(unsafe_code, reason = "says that pointers are plain bytes")]
 mod ptr;
 pub mod raw;
+mod readers;
 mod reclaim;
 mod record;
 mod recover;
@@ -95,6 +96,7 @@ mod section;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod shadow;
+mod sight;
 mod span;
 mod store;
 pub mod structures;

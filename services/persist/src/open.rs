@@ -7,6 +7,7 @@
 //!   slots in. No object is touched, so the time does not grow with the data
 //! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as
 //!   the next writer will find it, and the file stays as it is
+//! - **Reading beside a writer** the file is locked: its owner is asked for a snapshot (`readers`)
 //! - **Owner** one opener at a time; the lock goes with the descriptor, also when the process dies
 
 use std::fs::{File, OpenOptions};
@@ -31,9 +32,11 @@ use crate::layout::{
 };
 use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};
+use crate::readers;
 use crate::recover::{self, Loss, Recovered, State};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
+use crate::sight::Sight;
 use crate::span::Covered;
 use crate::store::{Parts, Store};
 use crate::verify;
@@ -181,7 +184,10 @@ pub(crate) fn allocate(file: &File, path: &Path, bytes: u64, zeros: u64, from: u
 
 /// Opens the file of a pool and recovers it.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
-    let file = lock_file(path, options)?;
+    let file = match lock_file(path, options) {
+        Err(Error::InUse { .. }) if options.read_only => return open_beside(path, options),
+        locked => locked?,
+    };
     if options.read_only {
         return open_medium(Medium::Mapped(Mapped::snapshot(file, path)?.owned()), options);
     }
@@ -191,8 +197,22 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)>
         let heap_bytes = options.max_bytes.clamp(header.heap_bytes, 1 << 43);
         Header { heap_bytes, ..header }.file_bytes()
     });
-    let mapped = Mapped::new(file, path, wanted.max(length), options.domain, !options.read_only)?.owned();
-    open_medium(Medium::Mapped(mapped), options)
+    let wanted = wanted.max(length);
+    let mapped = Mapped::new(file, path, wanted, options.domain, true)?.owned();
+    let old = readers::table(options, wanted, path)?;
+    open_medium(Medium::Mapped(mapped.kept_for_readers(old)), options)
+}
+
+/// Opens the file of a pool that another process has open for writing.
+pub(crate) fn open_beside(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
+    open_medium(seen(path)?, options)
+}
+
+/// Such a pool's file, as it is now.
+pub(crate) fn seen(path: &Path) -> Result<Medium> {
+    let file = File::open(path).map_err(|source| refused(path, true, source))?;
+    let sight = Sight::of(&file, path)?;
+    Ok(Medium::Mapped(Mapped::seen(file, path, sight)?))
 }
 
 /// Opens a file and locks it: nobody else owns it for as long as the descriptor lives.
@@ -238,12 +258,14 @@ fn image(
 ) -> Result<Image> {
     let kind = match mechanism {
         Mechanism::Shadow => Kind::Filled,
+        // Slabs are read when they are wanted: `verify`.
+        _ if medium.is_seen() => Kind::Filled,
         // A snapshot has what its recovery stored, the file has not.
         _ if medium.is_snapshot() => Kind::InPlace,
         Mechanism::Undo => Kind::InPlace,
         Mechanism::Redo | Mechanism::Checkpoint => Kind::Mirror,
     };
-    if kind == Kind::Filled {
+    if mechanism == Mechanism::Shadow {
         let headroom = memlift_ground::region::Headroom::read();
         headroom.check(header.heap_bytes).map_err(|error| Error::Argument {
             what: format!("a shadow pool is read into memory when it is opened: {error}"),
@@ -251,6 +273,10 @@ fn image(
     }
     let mut image = Image::new(medium, header.heap_start, header.heap_bytes, options.max_bytes, kind)?;
     if image.in_place() || !image.is_filled() {
+        return Ok(image);
+    }
+    if medium.is_seen() {
+        readers::fill_directory(&mut image, medium, header)?;
         return Ok(image);
     }
     let Some(shadow) = shadow else {
@@ -336,8 +362,9 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse, &holes)?;
     let mechanism = Mechanism::from_byte(header.mechanism)
         .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
+    readers::possible(options, mechanism)?;
     let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;
-    if options.prefault && !medium.is_snapshot() {
+    if options.prefault && !medium.is_snapshot() && !medium.is_seen() {
         if image.is_mirror() {
             prefault_fits(&header, options)?;
         }

@@ -97,8 +97,13 @@ pub struct Options {
     /// Touch every page of image and file when the pool is opened.
     pub prefault: bool,
     /// No writing. A pool that was not closed is recovered in this process's memory, and its file stays as it is; one that is
-    /// interleaved over several files is refused then.
+    /// interleaved over several files is refused then. One that a process has open for writing is read as it is now, if that process
+    /// lets others read ([`Options::readers_bytes`]).
     pub read_only: bool,
+    /// Redo and checkpoint, one file: other processes may open the pool with [`Options::read_only`] meanwhile, and see it as it was when they
+    /// did. Pages that change are kept for them as they were, in so much memory at most, in bytes; a snapshot that would need more ends
+    /// with [`crate::Error::SnapshotGone`]. A thread answers them; without a reader it sleeps and nothing is kept. 0: no process may.
+    pub readers_bytes: u64,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is
     /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it
     /// runs. None: a quarter of the memory that this process may have, by its cgroups and the machine; with
@@ -152,6 +157,7 @@ impl Default for Options {
             buffered_bytes: 1 << 20,
             prefault: false,
             read_only: false,
+            readers_bytes: 0,
             mirror_bytes: None,
             apply_behind: false,
             checksums: true,

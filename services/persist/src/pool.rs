@@ -10,9 +10,10 @@ use std::sync::Arc;
 use crate::catalog::TypeRecord;
 use crate::error::{Error, Result};
 use crate::layout::Header;
-use crate::medium::{Counters, Guarantee};
+use crate::medium::{Counters, Guarantee, Medium};
 use crate::open;
 use crate::options::{Mechanism, Options};
+use crate::readers::Readers;
 use crate::recover::Recovered;
 use crate::section::Shared;
 use crate::store::{Store, lock};
@@ -65,7 +66,9 @@ impl Pool {
     ///
     /// [`Error::InUse`], [`Error::NotAPool`], [`Error::Version`], [`Error::Feature`], [`Error::Corrupt`], [`Error::File`].
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Pool> {
-        Ok(Pool::of_files(open::open(path.as_ref(), options)?))
+        let pool = Pool::of_files(open::open(path.as_ref(), options)?);
+        pool.let_read(path.as_ref())?;
+        Ok(pool)
     }
 
     /// Opens it, or creates it when there is no file.
@@ -198,8 +201,54 @@ impl Pool {
         self.finish()
     }
 
+    /// Lets readers in other processes come, if that is wanted.
+    fn let_read(&self, path: &Path) -> Result<()> {
+        if let Medium::Mapped(mapped) = &self.store.medium
+            && let Some(old) = mapped.old()
+        {
+            let readers = Readers::start(&self.store, Arc::clone(old), mapped.file(), path)?;
+            let _ = self.store.readers.set(readers); // once
+        }
+        Ok(())
+    }
+
+    /// Returns true if it is a snapshot of a pool that is open for writing elsewhere.
+    pub fn is_beside(&self) -> bool {
+        self.store.medium.is_seen()
+    }
+
+    /// Sees what other processes have committed since: a pool that was opened for reading, beside the process that writes it, gets a new
+    /// snapshot. One that is nobody's, or this process's own, stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotGone`] when nobody has the pool open for writing any more, and as [`Pool::open`]. The pool stays as it was.
+    pub fn refresh(&mut self) -> Result<()> {
+        if let Some(newer) = self.newer()? {
+            *self = newer;
+        }
+        Ok(())
+    }
+
+    /// A newer snapshot; None: this pool is none.
+    pub(crate) fn newer(&self) -> Result<Option<Pool>> {
+        let Medium::Mapped(mapped) = &self.store.medium else { return Ok(None) };
+        if !mapped.is_seen() {
+            return Ok(None);
+        }
+        match open::open_beside(mapped.path(), &self.store.options) {
+            Err(Error::InUse { .. }) => {
+                Err(Error::SnapshotGone { why: "no process that lets others read has the pool open" })
+            }
+            parts => parts.map(|parts| Some(Pool::of_files(parts))),
+        }
+    }
+
     fn finish(&self) -> Result<()> {
         self.store.flusher.stop();
+        if let Some(readers) = self.store.readers.get() {
+            readers.stop();
+        }
         if self.store.options.read_only {
             return Ok(());
         }
@@ -235,6 +284,9 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if !lock(&self.store.header).clean {
             let _ = self.finish(); // what was acknowledged is in the log
+        }
+        if let Some(readers) = self.store.readers.get() {
+            readers.stop();
         }
     }
 }

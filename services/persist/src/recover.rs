@@ -274,8 +274,20 @@ fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
     Ok(None)
 }
 
+/// The state of another process's snapshot: everything in it is applied, and the log is of what came later.
+fn applied(medium: &Medium) -> Result<State> {
+    let header = read_header(medium)?;
+    let lanes = header.lanes as usize;
+    let applier = Applier { positions: vec![0; lanes], turns: vec![0; lanes], ..Applier::default() };
+    let recovered = Recovered { clean: true, ..Recovered::default() };
+    Ok(State { header, positions: vec![0; lanes], applier, recovered, lost: None, shadow: None })
+}
+
 /// Recovers. With `write` false nothing is stored, and a pool that has something to recover is refused.
 pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -> Result<State> {
+    if medium.is_seen() {
+        return applied(medium);
+    }
     let mut header = read_header(medium)?;
     let (mut heads, mut turns) = (Vec::new(), Vec::new());
     for lane in 0..header.lanes {

@@ -25,6 +25,7 @@ use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
 use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
 use crate::pool_row::PoolRow;
+use crate::readers::Readers;
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
@@ -60,6 +61,8 @@ pub(crate) struct Store {
     pub checksums: Option<Checksums>,
     /// Slabs whose pages are what they should be; None: there are no checksums.
     pub verified: Option<Verified>,
+    /// A reader beside another process's writer: slabs that the image has.
+    pub fetched: Option<Verified>,
     /// Slabs that a type has emptied are many, or the pool has grown beside them.
     pub reclaim_due: AtomicBool,
     /// Bytes of slots and slabs that were given back.
@@ -77,6 +80,8 @@ pub(crate) struct Store {
     pub catalog: Mutex<Catalog>,
     /// Makes buffered transactions durable in time.
     pub flusher: Flusher,
+    /// Readers in other processes, if they may come.
+    pub readers: OnceLock<Readers>,
     /// The line that others see of it.
     pub row: PoolRow,
     stopped: AtomicBool,
@@ -125,15 +130,19 @@ impl Store {
         let mechanism = Mechanism::from_byte(header.mechanism)
             .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
         let start = |lane: u32| crate::layout::LANES_START + u64::from(lane) * header.lane_bytes;
+        // A pool that is only read logs nothing, and the memory of lanes takes a while to make.
+        let (lanes, lane_bytes) =
+            if options.read_only { (1, 4096) } else { (header.lanes, header.lane_bytes) };
         let lane = |index: u32| {
             let mut writes = Writes::default();
             writes.turn = applier.turns[index as usize];
-            Lane::new(index, start(index), header.lane_bytes, positions[index as usize], writes)
+            Lane::new(index, start(index), lane_bytes, positions[index as usize], writes)
         };
         let limit = if image.is_mirror() { options.mirror_limit() } else { None };
         Ok(Store {
             private: PrivatePages::new(image.max(), limit),
-            verified: checksums.as_ref().map(|_| Verified::new(image.max())),
+            verified: (checksums.is_some() || medium.is_seen()).then(|| Verified::new(image.max())),
+            fetched: medium.is_seen().then(|| Verified::new(image.max())),
             reclaim_due: AtomicBool::new(false),
             freed_bytes: AtomicU64::new(0),
             scrubbed: AtomicU64::new(0),
@@ -141,8 +150,8 @@ impl Store {
             mechanism,
             heap_start: header.heap_start,
             salts: (0..header.lanes).map(|lane| header.salt(lane)).collect(),
-            shared: Shared::new(Lane::new(0, start(0), header.lane_bytes, positions[0], ()), positions[0]),
-            lanes: (1..header.lanes).map(lane).collect(),
+            shared: Shared::new(Lane::new(0, start(0), lane_bytes, positions[0], ()), positions[0]),
+            lanes: (1..lanes).map(lane).collect(),
             sections,
             dirty: Biased::new(Dirty::default()),
             shadow: shadow.map(Biased::new),
@@ -154,6 +163,7 @@ impl Store {
             bodies: Mutex::new(()),
             catalog: Mutex::new(catalog),
             flusher: Flusher::default(),
+            readers: OnceLock::new(),
             row: PoolRow::open(&medium, options.read_only),
             stopped: AtomicBool::new(false),
             reason: OnceLock::new(),

@@ -11,7 +11,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::checksums::{PAGE, SLAB_PAGES};
+use crate::checksums::{Expected, PAGE, SLAB_PAGES, page_sum};
 use crate::error::{Error, Result};
 use crate::layout::{Entry, SLAB_BYTES, ZONE_SLABS, is_system};
 use crate::pool::Pool;
@@ -41,13 +41,13 @@ impl Verified {
     /// Returns true if a slab was compared, and good.
     #[inline]
     pub fn has(&self, slab: u64) -> bool {
-        self.word(slab).is_some_and(|word| word.load(Ordering::Relaxed) >> (slab % 64) & 1 == 1)
+        self.word(slab).is_some_and(|word| word.load(Ordering::Acquire) >> (slab % 64) & 1 == 1)
     }
 
     fn set(&self, slab: u64) {
         let Some(block) = self.0.get((slab / BLOCK_SLABS) as usize) else { return };
         let block = block.get_or_init(|| Box::new([const { AtomicU64::new(0) }; WORDS]));
-        block[(slab % BLOCK_SLABS / 64) as usize].fetch_or(1 << (slab % 64), Ordering::Relaxed);
+        block[(slab % BLOCK_SLABS / 64) as usize].fetch_or(1 << (slab % 64), Ordering::Release);
     }
 
     fn forget(&self, slab: u64) {
@@ -137,6 +137,27 @@ impl Store {
         verified.has(slab) || self.verify(slab * SLAB_BYTES, SLAB_BYTES).is_ok()
     }
 
+    /// Brings a slab of a snapshot into the image, once; gives what it has. None: the image is of the file. The caller holds the applier.
+    fn fetch(&self, slab: u64) -> Result<Option<Vec<u8>>> {
+        let Some(fetched) = &self.fetched else { return Ok(None) };
+        let mut content = vec![0; SLAB_BYTES as usize];
+        self.medium.read(self.heap_start + slab * SLAB_BYTES, &mut content)?;
+        if !fetched.has(slab) {
+            self.image.write_bytes(slab * SLAB_BYTES, &content);
+            fetched.set(slab);
+        }
+        Ok(Some(content))
+    }
+
+    /// Returns true if a page is what it should be: in the file, or in what was read of its slab.
+    fn holds(&self, page: u64, content: Option<&[u8]>) -> Result<bool> {
+        let Some(checksums) = &self.checksums else { return Ok(true) };
+        let Some(content) = content else { return checksums.holds(&self.medium, page) };
+        let at = (page % SLAB_PAGES * PAGE) as usize;
+        let sum = page_sum(&content[at..at + PAGE as usize]);
+        Ok(checksums.expected(&self.medium, page)? == Expected::Sum(sum))
+    }
+
     /// Compares the pages of the slab, or of the object of many slabs, in which [offset, offset + bytes) lies.
     ///
     /// # Errors
@@ -144,7 +165,7 @@ impl Store {
     /// [`Error::Corrupt`] when a page of that range is damaged.
     #[cold]
     pub(crate) fn verify(&self, offset: u64, bytes: u64) -> Result<()> {
-        let (Some(checksums), Some(verified)) = (&self.checksums, &self.verified) else { return Ok(()) };
+        let Some(verified) = &self.verified else { return Ok(()) };
         let first = offset / SLAB_BYTES;
         let entry = self.image.entry(first);
         let slabs = if matches!(entry.state, Entry::RUN | Entry::SPAN) { entry.slabs() } else { 1 };
@@ -154,8 +175,9 @@ impl Store {
             // The applier stores pages and entries one after the other.
             let _applier = lock(&self.applier);
             let mut good = true;
+            let content = self.fetch(slab)?;
             for page in slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES {
-                if !checksums.holds(&self.medium, page)? {
+                if !self.holds(page, content.as_deref())? {
                     good = false;
                     let inside = page * PAGE < offset + bytes && offset < (page + 1) * PAGE;
                     odd = if inside { Some(page) } else { odd };

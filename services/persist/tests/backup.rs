@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use memlift_persist::kv::Kv;
 use memlift_persist::{BackupOptions, Domain, Durability, Error, Mechanism, Options, Pool, View, check};
@@ -104,10 +105,12 @@ fn a_copy_is_of_one_moment_whoever_writes() {
             }
             let (told, stop) = ([const { AtomicU64::new(0) }; 2], AtomicBool::new(false));
             std::thread::scope(|scope| {
-                for (thread, told) in told.iter().enumerate() {
-                    let (pool, stop) = (&pool, &stop);
-                    scope.spawn(move || work(pool, thread as u64, told, stop));
-                }
+                let writers: Vec<_> = (told.iter().enumerate())
+                    .map(|(thread, told)| {
+                        let (pool, stop) = (&pool, &stop);
+                        scope.spawn(move || work(pool, thread as u64, told, stop))
+                    })
+                    .collect();
                 let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     for turn in 0..3 {
                         let target = folder.path().join(format!("{at} {domain:?} {sections} copy {turn}"));
@@ -118,6 +121,11 @@ fn a_copy_is_of_one_moment_whoever_writes() {
                         is_of_one_moment(&target, &before);
                     }
                 }));
+                // On a busy machine one may not have begun.
+                let is_waited_for = || told.iter().any(|one| one.load(Ordering::Acquire) == 0);
+                while is_waited_for() && !writers.iter().any(|writer| writer.is_finished()) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 stop.store(true, Ordering::Release);
                 copied.unwrap();
             });

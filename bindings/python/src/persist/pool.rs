@@ -341,7 +341,7 @@ pub struct PersistPool {
 #[pymethods]
 impl PersistPool {
     #[new]
-    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory))]
+    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory, readers))]
     #[allow(clippy::too_many_arguments)] // keyword arguments of Python
     fn new(
         py: Python<'_>,
@@ -355,6 +355,7 @@ impl PersistPool {
         durability: &str,
         prefault: bool,
         memory: Option<u64>,
+        readers: u64,
     ) -> PyResult<PersistPool> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let Some(mechanism) = Mechanism::ALL.into_iter().find(|one| one.name() == mechanism) else {
@@ -382,6 +383,7 @@ impl PersistPool {
             domain,
             prefault,
             mirror_bytes: memory,
+            readers_bytes: readers,
             read_only: mode == "r",
             ..defaults
         };
@@ -603,6 +605,21 @@ impl PersistPool {
         info.set_item("hardens", counters.hardens)?;
         info.set_item("log_bytes", counters.log_bytes)?;
         Ok(info)
+    }
+
+    /// Sees what the process that writes the pool has committed since. Views of arrays stay as they are.
+    fn refresh(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = &self.inner;
+        let refreshed = py.detach(|| inner.handle.refresh());
+        let refreshed = refreshed.map_err(|error| inner.trouble(Trouble::Pool(error)).raise(py))?;
+        inner.forget_places();
+        refreshed.ok_or_else(|| inner.closed().raise(py))
+    }
+
+    /// Returns true if it is a snapshot of a pool that another process writes.
+    #[getter]
+    fn beside(&self, py: Python<'_>) -> PyResult<bool> {
+        self.inner.with(py, |pool| Ok(pool.is_beside()))
     }
 
     /// Makes everything durable that was committed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool's file, read without a change: headers, lanes, and the heap as recovery would leave it.
 //!
-//! - **Flow** open for reading ─▶ shared lock (an owner is refused) ─▶ private mapping ─▶ headers ─▶ lanes as they lie ─▶
+//! - **Flow** open for reading ─▶ shared lock (an owner is asked for a snapshot: `readers`) ─▶ private mapping ─▶ headers ─▶ lanes as they lie ─▶
 //!   recovery into the private mapping ─▶ heap
 //! - **Rule** recovery is the pool's own (`recover`), so what is shown is what the next open gives
 //! - **Owner** stores of that recovery are private to this process; pages that it does not touch stay the file's
@@ -19,6 +19,7 @@ use crate::holes::Holes;
 use crate::interleave;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::medium::{Mapped, Medium};
+use crate::open;
 use crate::recover::{self, Loss, Recovered};
 
 /// See the module's header.
@@ -54,8 +55,11 @@ impl Snapshot {
     /// Reads a pool. A damaged pool is no error; a file that is no pool is one.
     pub fn open(files: &impl Files) -> Result<Snapshot> {
         let paths = family(files)?;
-        let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>()?;
-        Snapshot::look_all(locked, &paths)
+        let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>();
+        match (locked, paths.as_slice()) {
+            (Err(Error::InUse { .. }), [path]) => Snapshot::of(open::seen(path)?),
+            (locked, paths) => Snapshot::look_all(locked?, paths),
+        }
     }
 
     /// As [`Snapshot::open`], for files that the caller has locked.
@@ -79,7 +83,10 @@ impl Snapshot {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(Error::NotAPool);
         }
-        let medium = Medium::Mapped(Mapped::snapshot(file, path)?);
+        Snapshot::of(Medium::Mapped(Mapped::snapshot(file, path)?))
+    }
+
+    fn of(medium: Medium) -> Result<Snapshot> {
         let file_bytes = medium.len();
         if file_bytes < LANES_START {
             // Too short to be told apart from anything else, but for its first bytes.

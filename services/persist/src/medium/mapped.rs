@@ -13,8 +13,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use memlift_kernels::persist;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -26,6 +26,7 @@ use super::detect::{self, Guarantee};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::Watch;
 use crate::options::Domain;
+use crate::sight::{Old, Sight};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -46,6 +47,10 @@ pub struct Mapped {
     writable: bool,
     /// Stores stay in this process: the file is only read.
     private: bool,
+    /// Old pages for readers in other processes, if they may come.
+    old: Option<Arc<Old>>,
+    /// A reader beside another process's writer: what it sees instead of the file as it is now.
+    sight: Option<Sight>,
     /// The process that unlocks the file when this is dropped.
     owner: Option<u32>,
     /// Ends before the mapping does.
@@ -109,6 +114,8 @@ impl Mapped {
             flush: true,
             writable,
             private: false,
+            old: None,
+            sight: None,
             owner: None,
             watch: Some(Watch::over(base, reserved)),
         };
@@ -127,6 +134,19 @@ impl Mapped {
     pub fn owned(mut self) -> Mapped {
         self.owner = Some(std::process::id());
         self
+    }
+
+    /// Lets readers in other processes have pages as they were before a store.
+    pub fn kept_for_readers(mut self, old: Option<Arc<Old>>) -> Mapped {
+        self.old = old;
+        self
+    }
+
+    /// The file as another process's snapshot has it: it is only read, and never through the mapping.
+    pub fn seen(file: File, path: &Path, sight: Sight) -> Result<Mapped> {
+        let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
+        mapped.sight = Some(sight);
+        Ok(mapped)
     }
 
     /// Maps `file` privately, for recovery without a change to it: what is stored is seen through this medium only, and the
@@ -233,6 +253,24 @@ impl Mapped {
         self.private
     }
 
+    /// Old pages for readers in other processes, if they may come.
+    pub fn old(&self) -> Option<&Arc<Old>> {
+        self.old.as_ref()
+    }
+
+    /// Returns true if it is another process's snapshot.
+    pub fn is_seen(&self) -> bool {
+        self.sight.is_some()
+    }
+
+    /// Copies the pages that readers need of what is about to be stored to.
+    #[inline]
+    pub(super) fn before_store(&self, offset: u64, bytes: u64) {
+        if let Some(old) = &self.old {
+            old.before_store(offset, bytes, |at, target| self.load(at, target));
+        }
+    }
+
     /// The file's path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
@@ -252,6 +290,9 @@ impl Mapped {
     }
 
     pub(super) fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        if let Some(sight) = &self.sight {
+            return sight.read(&self.file, &self.path, offset, target);
+        }
         if self.private {
             let source = self.at(offset, target.len() as u64);
             // SAFETY: the range is mapped (`at`), and nobody stores to a snapshot while its one owner, the caller, reads.

@@ -18,10 +18,12 @@ mod striped;
 
 use std::ops::AddAssign;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::options::Mechanism;
+use crate::sight::Old;
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::Mapped;
 #[cfg(feature = "sim")]
@@ -98,6 +100,7 @@ impl Medium {
     #[inline]
     pub fn load(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         match self {
+            Medium::Mapped(mapped) if mapped.is_seen() => mapped.read(offset, target),
             Medium::Mapped(mapped) => {
                 mapped.load(offset, target);
                 Ok(())
@@ -170,6 +173,7 @@ impl Medium {
     #[inline]
     pub fn store(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
         counters.home_bytes += source.len() as u64;
+        self.before_store(offset, source.len() as u64);
         each!(self, medium => medium.store(offset, source))
     }
 
@@ -180,11 +184,20 @@ impl Medium {
     pub fn place(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
         if !self.pages() && offset.is_multiple_of(64) && source.len().is_multiple_of(64) {
             counters.home_bytes += source.len() as u64;
+            self.before_store(offset, source.len() as u64);
             return each!(self, medium => medium.append(offset, source));
         }
         self.store(offset, source, counters)?;
         self.write_back(offset, source.len() as u64, counters);
         Ok(())
+    }
+
+    /// Keeps what readers in other processes need of what is about to be stored to.
+    #[inline]
+    fn before_store(&self, offset: u64, bytes: u64) {
+        if let Medium::Mapped(mapped) = self {
+            mapped.before_store(offset, bytes);
+        }
     }
 
     /// Starts to write back the lines of a range; durable after the next harden.
@@ -263,6 +276,19 @@ impl Medium {
     /// Returns true if stores stay in this process: see [`Mapped::snapshot`].
     pub fn is_snapshot(&self) -> bool {
         matches!(self, Medium::Mapped(mapped) if mapped.is_snapshot())
+    }
+
+    /// Returns true if it is a snapshot of a pool that another process writes.
+    pub fn is_seen(&self) -> bool {
+        matches!(self, Medium::Mapped(mapped) if mapped.is_seen())
+    }
+
+    /// Old pages for readers in other processes, if they may come.
+    pub fn old(&self) -> Option<&Arc<Old>> {
+        match self {
+            Medium::Mapped(mapped) => mapped.old(),
+            _ => None,
+        }
     }
 
     /// Returns true if no program has it but a test's simulator.

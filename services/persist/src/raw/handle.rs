@@ -32,6 +32,10 @@ pub struct PoolRef {
 }
 
 impl PoolRef {
+    fn new(pool: Pool) -> PoolRef {
+        PoolRef { pool: ManuallyDrop::new(Arc::new(pool)), process: std::process::id() }
+    }
+
     fn ours(&self) -> bool {
         self.process == std::process::id()
     }
@@ -112,8 +116,23 @@ pub struct Handle {
 impl Handle {
     /// Takes a pool over.
     pub fn new(pool: Pool) -> Handle {
-        let pool = PoolRef { pool: ManuallyDrop::new(Arc::new(pool)), process: std::process::id() };
-        Handle { pool: RwLock::new(Some(pool)) }
+        Handle { pool: RwLock::new(Some(PoolRef::new(pool))) }
+    }
+
+    /// Sees what another process has committed since: [`Pool::refresh`]. Shares that are there go on having what they have. None: it is
+    /// closed, or this is a forked child.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::refresh`].
+    pub fn refresh(&self) -> Result<Option<()>> {
+        // Others read meanwhile.
+        let Some(newer) = self.with(|pool| pool.newer()) else { return Ok(None) };
+        if let Some(newer) = newer? {
+            let mut held = self.pool.write().unwrap_or_else(PoisonError::into_inner);
+            *held = held.take().map(|_| PoolRef::new(newer));
+        }
+        Ok(Some(()))
     }
 
     /// Calls `work` with the pool, which stays open until it returns. None: it is closed, or this is a forked child.

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Readers in other processes, beside this one, which writes.
+//!
+//! - **Flow** a reader connects and shows the file's descriptor ─▶ a thread makes durable and applies what is committed ─▶ a snapshot's number
+//!   and the table of old pages ─▶ from then on, what is stored to is copied first (`sight::old`)
+//! - **Rule** a snapshot has everything that was committed before it was asked for, and nothing later. It is applied whole, so it has no log
+//! - **Rule** a reader holds nobody up: it is asked for nothing, and a snapshot that is too old is taken back. Its number is free when its
+//!   process closes the socket, by itself or by dying
+//! - **Order** the thread ends before the pool gives up the file; it holds the store while it takes snapshots only
+//! - **Not here** undo and shadow pools, and pools of several files. What a reader does: `sight`
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::fresh::file_error;
+use crate::image::Image;
+use crate::layout::{Header, SLAB_BYTES, ZONE_SLABS, is_system};
+use crate::medium::Medium;
+use crate::options::{Mechanism, Options};
+use crate::sight::{
+    ANSWER_BYTES, ASK_BYTES, Answer, Old, PAGE, SNAPSHOTS_MAX, Sizes, ask, name, receive, send, status,
+};
+use crate::span::marked;
+use crate::store::{Store, lock};
+
+/// The table for a pool that readers may read beside this process; None: none may.
+pub(crate) fn table(options: &Options, file_bytes: u64, path: &Path) -> Result<Option<Arc<Old>>> {
+    if options.readers_bytes == 0 || options.read_only {
+        return Ok(None);
+    }
+    let sizes = Sizes { pages: file_bytes.div_ceil(PAGE), room: options.readers_bytes.div_ceil(PAGE) };
+    if !sizes.are_possible() {
+        return Err(Error::Argument {
+            what: format!("readers_bytes: {} (4096 to 15 TiB are possible)", options.readers_bytes),
+        });
+    }
+    let made =
+        Old::new(sizes).map_err(|errno| file_error("make the table of readers of", path)(errno.into()))?;
+    Ok(Some(Arc::new(made)))
+}
+
+/// Refuses pools that readers cannot read beside a writer.
+pub(crate) fn possible(options: &Options, mechanism: Mechanism) -> Result<()> {
+    let by_log = matches!(mechanism, Mechanism::Redo | Mechanism::Checkpoint);
+    if options.readers_bytes == 0 || options.read_only || by_log {
+        return Ok(());
+    }
+    let what = format!(
+        "readers_bytes: the pool is a {} pool; only redo and checkpoint pools have readers in other processes",
+        mechanism.name()
+    );
+    Err(Error::Argument { what })
+}
+
+/// The writer's thread.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    old: Arc<Old>,
+    /// Closed to end the thread.
+    stop: Mutex<Option<UnixStream>>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+    process: u32,
+}
+
+impl Readers {
+    /// Lets readers come.
+    pub fn start(store: &Arc<Store>, old: Arc<Old>, file: &File, path: &Path) -> Result<Readers> {
+        let failed = file_error("let others read", path);
+        let make = || {
+            let listener = UnixListener::bind_addr(&name(file)?)?;
+            listener.set_nonblocking(true)?;
+            let about = file.metadata()?;
+            let (stop, stopped) = UnixStream::pair()?;
+            let store = Arc::downgrade(store);
+            let server = Server {
+                store,
+                old: Arc::clone(&old),
+                listener,
+                stopped,
+                file: (about.dev(), about.ino()),
+                readers: Vec::new(),
+            };
+            let handle =
+                std::thread::Builder::new().name("memlift-readers".to_owned()).spawn(move || server.run())?;
+            Ok::<_, std::io::Error>((stop, handle))
+        };
+        let (stop, handle) = make().map_err(failed)?;
+        Ok(Readers {
+            old,
+            stop: Mutex::new(Some(stop)),
+            handle: Mutex::new(Some(handle)),
+            process: std::process::id(),
+        })
+    }
+
+    /// Ends all snapshots, and the thread. In a forked child there is no thread.
+    pub fn stop(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        self.old.close();
+        drop(lock(&self.stop).take());
+        if let Some(handle) = lock(&self.handle).take()
+            && handle.thread().id() != std::thread::current().id()
+        {
+            let _ = handle.join(); // it does not panic
+        }
+    }
+}
+
+/// A reader that is connected; its place in the list is its index in the table.
+#[derive(Debug)]
+struct Connected {
+    socket: UnixStream,
+    /// It has shown that it may read the file.
+    shown: bool,
+    /// It waits for a snapshot.
+    asks: bool,
+}
+
+#[derive(Debug)]
+struct Server {
+    store: Weak<Store>,
+    old: Arc<Old>,
+    listener: UnixListener,
+    stopped: UnixStream,
+    file: (u64, u64),
+    readers: Vec<Option<Connected>>,
+}
+
+impl Server {
+    fn run(mut self) {
+        let old = Arc::clone(&self.old);
+        let _alive = old.live();
+        loop {
+            let Some(ready) = self.wait() else { return };
+            if ready.stopped {
+                return;
+            }
+            for index in ready.readers {
+                if !self.hear(index) {
+                    self.part(index);
+                }
+            }
+            if ready.listener {
+                self.accept();
+            }
+            if self.readers.iter().flatten().any(|reader| reader.asks) {
+                // The pool may be closed meanwhile: then nobody is answered.
+                let Some(store) = self.store.upgrade() else { return };
+                self.give(&store);
+            }
+        }
+    }
+
+    /// Sleeps until something happens. None: the system does not let it.
+    fn wait(&self) -> Option<Ready> {
+        let mut watched =
+            vec![PollFd::new(&self.stopped, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        let connected =
+            self.readers.iter().enumerate().filter_map(|(at, reader)| Some((at, reader.as_ref()?)));
+        let (indices, sockets): (Vec<usize>, Vec<&Connected>) = connected.unzip();
+        watched.extend(sockets.iter().map(|reader| PollFd::new(&reader.socket, PollFlags::IN)));
+        loop {
+            match poll(&mut watched, None) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        let ready = |at: usize| !watched[at].revents().is_empty();
+        Some(Ready {
+            stopped: ready(0),
+            listener: ready(1),
+            readers: indices
+                .into_iter()
+                .enumerate()
+                .filter(|(at, _)| ready(at + 2))
+                .map(|(_, index)| index)
+                .collect(),
+        })
+    }
+
+    fn accept(&mut self) {
+        let socket = match self.listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(_) => return std::thread::sleep(Duration::from_millis(10)), // no descriptor is left, say
+        };
+        if socket.set_nonblocking(true).is_err() {
+            return;
+        }
+        let reader = Connected { socket, shown: false, asks: false };
+        if let Some(free) = self.readers.iter_mut().find(|reader| reader.is_none()) {
+            *free = Some(reader);
+        } else if self.readers.len() < SNAPSHOTS_MAX {
+            self.readers.push(Some(reader));
+        } else {
+            answer(&reader.socket, &Answer { status: status::CROWDED, ..Answer::default() }, None);
+        }
+    }
+
+    /// Reads a request. False: the reader is gone, or said what makes no sense.
+    fn hear(&mut self, index: usize) -> bool {
+        let Some(reader) = &mut self.readers[index] else { return true };
+        let mut asked = [0; ASK_BYTES];
+        let (got, file) = match receive(reader.socket.as_fd(), &mut asked) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            Err(_) => return false,
+        };
+        if got != ASK_BYTES || asked != ask() {
+            return false;
+        }
+        let shows = |file: OwnedFd| {
+            rustix::fs::fstat(&file).is_ok_and(|about| (about.st_dev, about.st_ino) == self.file)
+                && rustix::fs::fcntl_getfl(&file).is_ok_and(readable)
+        };
+        reader.shown |= file.is_some_and(shows);
+        reader.asks = true;
+        reader.shown
+    }
+
+    fn part(&mut self, index: usize) {
+        self.old.end(index);
+        self.readers[index] = None;
+    }
+
+    /// Gives everyone who asked the same snapshot.
+    fn give(&mut self, store: &Store) {
+        let asking: Vec<usize> = (0..self.readers.len())
+            .filter(|index| self.readers[*index].as_ref().is_some_and(|reader| reader.asks))
+            .collect();
+        asking.iter().for_each(|index| self.old.end(*index));
+        let given = store.snapshots(&asking, &self.old);
+        for (at, index) in asking.iter().enumerate() {
+            let Some(reader) = &mut self.readers[*index] else { continue };
+            reader.asks = false;
+            let Sizes { pages, room } = self.old.sizes();
+            let sent = match &given {
+                Ok(snapshots) => {
+                    let (index, snapshot) = (*index as u32, snapshots[at]);
+                    answer(
+                        &reader.socket,
+                        &Answer { status: status::GIVEN, index, snapshot, pages, room },
+                        Some(self.old.file()),
+                    )
+                }
+                Err(_) => {
+                    answer(&reader.socket, &Answer { status: status::STOPPED, ..Answer::default() }, None)
+                }
+            };
+            if !sent || given.is_err() {
+                self.part(*index);
+            }
+        }
+    }
+}
+
+/// Sends an answer. False: the reader is gone, or reads nothing.
+fn answer(socket: &UnixStream, answer: &Answer, table: Option<BorrowedFd<'_>>) -> bool {
+    send(socket.as_fd(), &answer.encode(), table) == Ok(ANSWER_BYTES)
+}
+
+fn readable(flags: rustix::fs::OFlags) -> bool {
+    use rustix::fs::OFlags;
+    !flags.contains(OFlags::PATH) && flags & OFlags::RWMODE != OFlags::WRONLY
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    stopped: bool,
+    listener: bool,
+    readers: Vec<usize>,
+}
+
+impl Store {
+    /// Takes a snapshot for each index, of everything that is committed by now.
+    fn snapshots(&self, indices: &[usize], old: &Old) -> Result<Vec<u64>> {
+        self.sync()?;
+        self.apply_all()?;
+        // Nobody changes what a reader sees while all of these are held.
+        let mut applier = lock(&self.applier);
+        self.land(&mut applier)?;
+        let _held = (lock(&self.bodies), lock(&self.header), lock(&self.catalog));
+        self.running()?;
+        Ok(indices.iter().map(|index| old.begin(*index)).collect())
+    }
+}
+
+/// Reads the directory of a snapshot, and what else is looked at without a pointer, into its image.
+pub(crate) fn fill_directory(image: &mut Image, medium: &Medium, header: &Header) -> Result<()> {
+    let read = |offset: u64, target: &mut [u8]| medium.read(header.heap_start + offset, target);
+    let bodies = marked(header, |at| {
+        let mut word = [0; 8];
+        read(at, &mut word)?;
+        Ok(u64::from_le_bytes(word))
+    })?;
+    let slabs = header.heap_bytes / SLAB_BYTES;
+    for slab in (0..slabs).filter(|slab| is_system(*slab) && !bodies.contains(&(slab / ZONE_SLABS))) {
+        image.fill(slab * SLAB_BYTES, SLAB_BYTES, |target| read(slab * SLAB_BYTES, target))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A snapshot of a pool that another process writes, as its reader has it; and how the two speak.
+//!
+//! - **Flow** reader: opens the file ─▶ connects to the writer, shows its descriptor ─▶ a snapshot's number and the table of old pages (`old`) ─▶
+//!   reads the file, with old pages where it was stored to since
+//! - **Rule** a reader believes what it read only if the writer lives and has not taken the snapshot back, looked at afterwards
+//! - **Trust** the reader shows a descriptor of the pool's file, so it may read what it gets. The writer is the file's owner, root, or the
+//!   reader's own user; whatever it says is looked at before it is used
+//! - **Names** the socket has an abstract name made of the file's device and number: no file is left behind, and processes of another
+//!   network namespace do not find it
+//! - **Not here** the writer's side: `readers`
+
+#[expect(unsafe_code, reason = "maps memory that another process reads, and names a word to the kernel")]
+mod old;
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+
+use crate::error::{Error, Result};
+use crate::fresh::file_error;
+pub(crate) use old::{Old, PAGE, SNAPSHOTS_MAX, Sizes};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"MLREAD01");
+/// A reader's request: magic, and eight bytes that are 0.
+pub(crate) const ASK_BYTES: usize = 16;
+/// A writer's answer: magic, status, index, snapshot, pages, room.
+pub(crate) const ANSWER_BYTES: usize = 40;
+/// How long a reader waits for a snapshot. Long enough for a disk that is busy; a process that is stopped does not answer at all.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// A reader's request.
+pub(crate) fn ask() -> [u8; ASK_BYTES] {
+    let mut bytes = [0; ASK_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes
+}
+
+/// The writer's name for readers of a file.
+pub(crate) fn name(file: &File) -> std::io::Result<SocketAddr> {
+    let about = file.metadata()?;
+    SocketAddr::from_abstract_name(format!("memlift-pool-{:x}-{:x}", about.dev(), about.ino()))
+}
+
+/// Status of an answer.
+pub(crate) mod status {
+    pub const GIVEN: u32 = 0;
+    pub const CROWDED: u32 = 1;
+    pub const STOPPED: u32 = 2;
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answer {
+    pub status: u32,
+    pub index: u32,
+    pub snapshot: u64,
+    pub pages: u64,
+    pub room: u64,
+}
+
+impl Answer {
+    pub(crate) fn encode(self) -> [u8; ANSWER_BYTES] {
+        let mut bytes = [0; ANSWER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.status.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.index.to_le_bytes());
+        for (at, word) in [self.snapshot, self.pages, self.room].into_iter().enumerate() {
+            bytes[16 + at * 8..24 + at * 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; ANSWER_BYTES]) -> Option<Answer> {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        (word(0) == MAGIC).then(|| Answer {
+            status: half(8),
+            index: half(12),
+            snapshot: word(16),
+            pages: word(24),
+            room: word(32),
+        })
+    }
+}
+
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !rights.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&rights)), "there is room for one");
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+/// Receives bytes, and the first descriptor that came with them.
+pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    Ok((got.bytes, descriptors.flatten().next()))
+}
+
+/// A snapshot of a pool that another process writes: what a reader has of it.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    old: Old,
+    index: usize,
+    snapshot: u64,
+    /// Open for as long as the snapshot is wanted.
+    _socket: UnixStream,
+}
+
+impl Sight {
+    /// Asks the process that has the pool open for a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`]: it lets nobody read; [`Error::Argument`]: it does not answer, has too many readers, or is another user's;
+    /// [`Error::Stopped`].
+    pub fn of(file: &File, path: &Path) -> Result<Sight> {
+        let failed = |source| file_error("read beside the writer of", path)(source);
+        let refuse = |why: &str| Error::Argument { what: format!("{}: {why}", path.display()) };
+        let deadline = Instant::now() + ANSWER_TIME;
+        let late = || {
+            refuse(
+                "the process that writes the pool did not answer for 10 s: it is stopped, or its disk hangs",
+            )
+        };
+        let Some(socket) = connect(file, deadline).map_err(failed)? else {
+            return Err(Error::InUse { path: path.to_owned() });
+        };
+        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|errno| failed(errno.into()))?;
+        let owner = file.metadata().map_err(file_error("stat", path))?.uid();
+        if ![0, owner, rustix::process::geteuid().as_raw()].contains(&peer.uid.as_raw()) {
+            return Err(refuse("who says that it writes the pool is neither its owner nor this user"));
+        }
+        match send(socket.as_fd(), &ask(), Some(file.as_fd())) {
+            // A writer without a place for a reader has answered before.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let (mut bytes, mut reset) = ([0; ANSWER_BYTES], false);
+        let (got, table) = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(late());
+            }
+            let wait = rustix::event::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(errno) => return Err(failed(errno.into())),
+            }
+            match receive(socket.as_fd(), &mut bytes) {
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // A writer without a place for a reader answers, but does not read: the answer comes after this.
+                Err(Errno::CONNRESET) if !reset => reset = true,
+                Err(Errno::CONNRESET) => break (0, None),
+                Err(errno) => return Err(failed(errno.into())),
+                Ok(received) => break received,
+            }
+        };
+        if got == 0 {
+            return Err(refuse("the process that wrote the pool has just closed it: try again"));
+        }
+        let given = (got == ANSWER_BYTES).then(|| Answer::decode(&bytes)).flatten();
+        let odd =
+            || refuse("the process that writes the pool answers something else: is it another release?");
+        let given = given.ok_or_else(odd)?;
+        match given.status {
+            status::GIVEN => {}
+            status::CROWDED => return Err(refuse("256 readers are the most that it has at once: close one")),
+            status::STOPPED => {
+                let reason = "the process that writes the pool says that its disk failed".to_owned();
+                return Err(Error::Stopped { reason });
+            }
+            _ => return Err(odd()),
+        }
+        let sizes = Sizes { pages: given.pages, room: given.room };
+        let old = match table.map(|table| Old::of(table, sizes)) {
+            Some(Ok(Some(old))) if (given.index as usize) < SNAPSHOTS_MAX => old,
+            Some(Err(errno)) => return Err(file_error("map the old pages of", path)(errno.into())),
+            _ => return Err(odd()),
+        };
+        Ok(Sight { old, index: given.index as usize, snapshot: given.snapshot, _socket: socket })
+    }
+
+    /// Fills `target` with the bytes that the file had from `offset` on when the snapshot was taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotGone`]; the system's own.
+    pub fn read(&self, file: &File, path: &Path, offset: u64, target: &mut [u8]) -> Result<()> {
+        let read = file.read_exact_at(target, offset);
+        let mut at = 0;
+        while at < target.len() {
+            let (page, inside) = ((offset + at as u64) / PAGE, ((offset + at as u64) % PAGE) as usize);
+            let part = (target.len() - at).min(PAGE as usize - inside);
+            self.old.put(page, self.snapshot, inside, &mut target[at..at + part]);
+            at += part;
+        }
+        // Whatever went wrong, it did because the file is another one by now, if it is.
+        if let Some(why) = self.old.why_gone(self.index, self.snapshot) {
+            return Err(Error::SnapshotGone { why });
+        }
+        read.map_err(file_error("read", path))
+    }
+}
+
+/// Connects to the writer. None: nobody listens.
+fn connect(file: &File, deadline: Instant) -> std::io::Result<Option<UnixStream>> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    let name = name(file)?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_abstract_name().unwrap_or_default())?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(Some(UnixStream::from(socket))),
+            Err(Errno::CONNREFUSED) => return Ok(None),
+            // So many want to be let in.
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
