@@ -65,6 +65,8 @@ enum Kind {
     Recover,
     /// A whole program.
     App { app: App, mechanism: Mechanism, threads: u64 },
+    /// Processes that read a store beside the one that writes it.
+    Readers { workload: &'static str },
     /// A pool over two files.
     Devices,
 }
@@ -86,6 +88,8 @@ impl Kind {
             ["ext4", "group16"] => Kind::Store { workload: "group16" },
             ["read", "get"] => Kind::Store { workload: "get" },
             ["read", "scan"] => Kind::Store { workload: "scan" },
+            ["readers", "4procs"] => Kind::Readers { workload: "readers4" },
+            ["readers", "writer_slowdown"] => Kind::Readers { workload: "beside" },
             ["fences", "redo"] => Kind::Fences { of: "redo" },
             ["fences", "group"] => Kind::Fences { of: "group" },
             ["open", "10GB"] => Kind::Open { bytes: 10 << 30 },
@@ -102,7 +106,7 @@ impl Kind {
 
     /// Returns the rows that are in a store before anything is timed.
     fn loaded(workload: &str, quick: bool) -> u64 {
-        if matches!(workload, "get" | "scan") && !quick { 1_000_000 } else { 10_000 }
+        if matches!(workload, "get" | "scan" | "readers4" | "beside") && !quick { 1_000_000 } else { 10_000 }
     }
 
     /// Runs are some ten milliseconds of the slower side. Stepping through a map or an application takes tens of seconds: under
@@ -129,6 +133,8 @@ impl Kind {
             Kind::Store { workload: "group16" } => plan(512, 64),
             Kind::Store { workload: "scan" } => plan(2000, 100),
             Kind::Store { .. } => plan(50_000, 1000),
+            Kind::Readers { workload: "beside" } => plan(400, 5),
+            Kind::Readers { .. } => plan(100_000, 1000),
             Kind::Fences { .. } => plan(4096, 64),
             Kind::Open { .. } | Kind::Recover => plan(1, 1),
             // Stepping works for one thread only. A copy of a page is one instruction with a step for each of its iterations:
@@ -215,6 +221,12 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
         }
         (Kind::Store { workload }, "sqlite_wal_full") => store("sqlite", workload, place)?,
         (Kind::Store { workload }, "redb" | "lmdb") => store(rival, workload, place)?,
+        (Kind::Readers { workload: "readers4" }, "lmdb") => store(rival, "readers4", place)?,
+        (Kind::Readers { workload: "beside" }, "alone") => {
+            let loaded = Kind::loaded("beside", quick).to_string();
+            let mut command = serve::party(&["readers", "alone", &loaded], &place.folder("theirs")?)?;
+            Party::start("memlift, without readers", &mut command)?
+        }
         (Kind::Records { ranges, .. }, "limit") => {
             // The records, and one cache line for their description in a log.
             return Ok((fence(&((ranges + 1) * 64).to_string(), place)?, false));
@@ -243,6 +255,10 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
         Kind::Store { workload } => {
             let loaded = Kind::loaded(workload, quick).to_string();
             serve::party(&["store", workload, &loaded], &place.folder("ours")?)?
+        }
+        Kind::Readers { workload } => {
+            let loaded = Kind::loaded(workload, quick).to_string();
+            serve::party(&["readers", workload, &loaded], &place.folder("ours")?)?
         }
         Kind::Fences { of } => serve::party(&["fences", of], place.shared()?)?,
         Kind::Open { bytes } => {

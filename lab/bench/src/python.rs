@@ -64,6 +64,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/persist/src/sqlite.rs", include_bytes!("../engines/persist/src/sqlite.rs")),
     ("engines/persist/src/redb.rs", include_bytes!("../engines/persist/src/redb.rs")),
     ("engines/persist/src/lmdb.rs", include_bytes!("../engines/persist/src/lmdb.rs")),
+    ("engines/persist/src/readers.rs", include_bytes!("../engines/persist/src/readers.rs")),
     ("engines/traverse/fetch", include_bytes!("../engines/traverse/fetch")),
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("limits/durable.c", include_bytes!("../limits/durable.c")),

@@ -276,7 +276,7 @@ fn image(
         return Ok(image);
     }
     if medium.is_seen() {
-        readers::fill_directory(&mut image, medium, header)?;
+        readers::fill_directory(&image, medium, header)?;
         return Ok(image);
     }
     let Some(shadow) = shadow else {

@@ -222,8 +222,14 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotGone`] when nobody has the pool open for writing any more, and as [`Pool::open`]. The pool stays as it was.
+    /// [`Error::SnapshotGone`] when its writer has closed the pool or ended, and as [`Pool::open`]. The pool stays as it was.
     pub fn refresh(&mut self) -> Result<()> {
+        if let Some(store) = Arc::get_mut(&mut self.store).filter(|store| store.medium.is_seen()) {
+            match store.renew() {
+                Err(Error::Full { .. }) => {} // it has grown beyond the addresses that are kept for it here
+                renewed => return renewed,
+            }
+        }
         if let Some(newer) = self.newer()? {
             *self = newer;
         }
@@ -275,7 +281,9 @@ impl Pool {
     /// A pool with a flusher, which makes buffered transactions durable.
     pub(crate) fn of_files(parts: (Store, Recovered)) -> Pool {
         let pool = Pool::from_parts(parts);
-        pool.store.flusher.bind(&pool.store);
+        if !pool.store.options.read_only {
+            pool.store.flusher.bind(&pool.store);
+        }
         pool
     }
 }

@@ -21,17 +21,21 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::catalog::Catalog;
+use crate::checksums::{Checksums, Expected, SLAB_PAGES, page_sum};
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
 use crate::image::Image;
 use crate::layout::{Header, SLAB_BYTES, ZONE_SLABS, is_system};
 use crate::medium::Medium;
 use crate::options::{Mechanism, Options};
+use crate::recover::read_header;
 use crate::sight::{
-    ANSWER_BYTES, ASK_BYTES, Answer, Old, PAGE, SNAPSHOTS_MAX, Sizes, ask, name, receive, send, status,
+    ANSWER_BYTES, ASK_BYTES, Answer, Old, PAGE, SNAPSHOTS_MAX, Shot, Sizes, ask, name, receive, send, status,
 };
 use crate::span::marked;
 use crate::store::{Store, lock};
+use crate::verify::{Bits, damaged};
 
 /// The table for a pool that readers may read beside this process; None: none may.
 pub(crate) fn table(options: &Options, file_bytes: u64, path: &Path) -> Result<Option<Arc<Old>>> {
@@ -61,6 +65,8 @@ pub(crate) fn possible(options: &Options, mechanism: Mechanism) -> Result<()> {
     );
     Err(Error::Argument { what })
 }
+
+const READERS_MAX: usize = SNAPSHOTS_MAX / 2;
 
 /// The writer's thread.
 #[derive(Debug)]
@@ -118,7 +124,7 @@ impl Readers {
     }
 }
 
-/// A reader that is connected; its place in the list is its index in the table.
+/// A reader that is connected; its place in the list says which two snapshots of the table are its own.
 #[derive(Debug)]
 struct Connected {
     socket: UnixStream,
@@ -126,6 +132,8 @@ struct Connected {
     shown: bool,
     /// It waits for a snapshot.
     asks: bool,
+    /// Which of its two snapshots is the later one. The earlier one stays until it asks again: it compares the two.
+    turn: usize,
 }
 
 #[derive(Debug)]
@@ -200,10 +208,10 @@ impl Server {
         if socket.set_nonblocking(true).is_err() {
             return;
         }
-        let reader = Connected { socket, shown: false, asks: false };
+        let reader = Connected { socket, shown: false, asks: false, turn: 0 };
         if let Some(free) = self.readers.iter_mut().find(|reader| reader.is_none()) {
             *free = Some(reader);
-        } else if self.readers.len() < SNAPSHOTS_MAX {
+        } else if self.readers.len() < READERS_MAX {
             self.readers.push(Some(reader));
         } else {
             answer(&reader.socket, &Answer { status: status::CROWDED, ..Answer::default() }, None);
@@ -232,7 +240,8 @@ impl Server {
     }
 
     fn part(&mut self, index: usize) {
-        self.old.end(index);
+        self.old.end(2 * index);
+        self.old.end(2 * index + 1);
         self.readers[index] = None;
     }
 
@@ -241,15 +250,22 @@ impl Server {
         let asking: Vec<usize> = (0..self.readers.len())
             .filter(|index| self.readers[*index].as_ref().is_some_and(|reader| reader.asks))
             .collect();
-        asking.iter().for_each(|index| self.old.end(*index));
-        let given = store.snapshots(&asking, &self.old);
+        let places: Vec<usize> = asking
+            .iter()
+            .map(|index| {
+                let turn = self.readers[*index].as_ref().map_or(0, |reader| reader.turn ^ 1);
+                2 * index + turn
+            })
+            .collect();
+        places.iter().for_each(|place| self.old.end(*place));
+        let given = store.snapshots(&places, &self.old);
         for (at, index) in asking.iter().enumerate() {
             let Some(reader) = &mut self.readers[*index] else { continue };
-            reader.asks = false;
+            (reader.asks, reader.turn) = (false, reader.turn ^ 1);
             let Sizes { pages, room } = self.old.sizes();
             let sent = match &given {
                 Ok(snapshots) => {
-                    let (index, snapshot) = (*index as u32, snapshots[at]);
+                    let (index, snapshot) = (places[at] as u32, snapshots[at]);
                     answer(
                         &reader.socket,
                         &Answer { status: status::GIVEN, index, snapshot, pages, room },
@@ -298,8 +314,23 @@ impl Store {
     }
 }
 
-/// Reads the directory of a snapshot, and what else is looked at without a pointer, into its image.
-pub(crate) fn fill_directory(image: &mut Image, medium: &Medium, header: &Header) -> Result<()> {
+/// Slabs of a snapshot that its image has.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub there: Bits,
+    /// Those that are what they should be.
+    pub good: Bits,
+}
+
+impl Fetched {
+    /// For a heap of up to `heap_bytes`.
+    pub fn new(heap_bytes: u64) -> Fetched {
+        Fetched { there: Bits::new(heap_bytes), good: Bits::new(heap_bytes) }
+    }
+}
+
+/// The directory of a snapshot, and what else is looked at without a pointer: slabs that `wanted` says, and their content.
+fn directory(medium: &Medium, header: &Header, wanted: impl Fn(u64) -> bool) -> Result<Vec<(u64, Vec<u8>)>> {
     let read = |offset: u64, target: &mut [u8]| medium.read(header.heap_start + offset, target);
     let bodies = marked(header, |at| {
         let mut word = [0; 8];
@@ -307,8 +338,82 @@ pub(crate) fn fill_directory(image: &mut Image, medium: &Medium, header: &Header
         Ok(u64::from_le_bytes(word))
     })?;
     let slabs = header.heap_bytes / SLAB_BYTES;
-    for slab in (0..slabs).filter(|slab| is_system(*slab) && !bodies.contains(&(slab / ZONE_SLABS))) {
-        image.fill(slab * SLAB_BYTES, SLAB_BYTES, |target| read(slab * SLAB_BYTES, target))?;
+    let mut found = Vec::new();
+    let system = |slab: &u64| is_system(*slab) && !bodies.contains(&(slab / ZONE_SLABS));
+    for slab in (0..slabs).filter(system).filter(|slab| wanted(*slab)) {
+        let mut content = vec![0; SLAB_BYTES as usize];
+        read(slab * SLAB_BYTES, &mut content)?;
+        found.push((slab, content));
+    }
+    Ok(found)
+}
+
+/// Reads the directory of a snapshot into its image.
+pub(crate) fn fill_directory(image: &Image, medium: &Medium, header: &Header) -> Result<()> {
+    for (slab, content) in directory(medium, header, |_| true)? {
+        image.write_bytes(slab * SLAB_BYTES, &content);
     }
     Ok(())
+}
+
+impl Store {
+    /// Takes a new snapshot in place of the one that it has; nobody else has the store. What did not change is kept.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sight::renew`](crate::sight::Sight::renew). The store is as it was then.
+    pub(crate) fn renew(&mut self) -> Result<()> {
+        let Some(before) = self.medium.renew_sight()? else { return Ok(()) };
+        let renewed = self.renew_since(before);
+        if renewed.is_err() {
+            self.medium.put_sight_back(before);
+        }
+        renewed
+    }
+
+    fn renew_since(&mut self, before: Shot) -> Result<()> {
+        let (Some(sight), Some(fetched)) = (self.medium.sight(), &self.fetched) else { return Ok(()) };
+        let page = |slab: u64| (self.heap_start + slab * SLAB_BYTES) / PAGE;
+        let changed = |slab: u64| (0..SLAB_PAGES).any(|at| sight.changed(before, page(slab) + at));
+        let header = read_header(&self.medium)?;
+        let checksums = Checksums::read(&self.medium, &header)?;
+        let catalog = Catalog::read(&self.medium)?;
+        let had = self.image.len() / SLAB_BYTES;
+        let mut directory = directory(&self.medium, &header, |slab| slab >= had || changed(slab))?;
+        let same = |bits: &Bits| bits.all().filter(|slab| changed(*slab)).collect::<Vec<u64>>();
+        let stale = (same(&fetched.there), same(&fetched.good));
+        // Looked at afterwards: if it was there all the time, so was every page that it needs.
+        let all = sight.is_gone(before);
+        if all {
+            directory = self::directory(&self.medium, &header, |_| true)?;
+        }
+        for (slab, content) in &directory {
+            for (page, content) in (slab * SLAB_PAGES..).zip(content.chunks_exact(PAGE as usize)) {
+                let sum = Expected::Sum(page_sum(content));
+                if checksums.as_ref().map_or(Ok(sum), |all| all.expected(&self.medium, page))? != sum {
+                    return Err(damaged(page));
+                }
+            }
+        }
+        if header.heap_bytes > self.image.len() {
+            self.image.grow(&self.medium, self.heap_start, header.heap_bytes)?;
+        }
+        if all {
+            fetched.there.clear();
+            fetched.good.clear();
+        } else {
+            stale.0.iter().for_each(|slab| fetched.there.forget(*slab));
+            stale.1.iter().for_each(|slab| fetched.good.forget(*slab));
+        }
+        self.verified.iter().for_each(Bits::clear);
+        for (slab, content) in &directory {
+            self.image.write_bytes(slab * SLAB_BYTES, content);
+        }
+        let bodies = marked(&header, |at| Ok(self.image.word(at)))?;
+        bodies.first().into_iter().for_each(|zone| self.image.bodies_from(*zone));
+        self.checksums = checksums;
+        self.catalog = Mutex::new(catalog);
+        self.header = Mutex::new(header);
+        Ok(())
+    }
 }

@@ -25,11 +25,11 @@ use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
 use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
 use crate::pool_row::PoolRow;
-use crate::readers::Readers;
+use crate::readers::{Fetched, Readers};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
-use crate::verify::Verified;
+use crate::verify::Bits;
 use crate::writes::Writes;
 
 /// Least growth of a heap, unless it may not be so large.
@@ -60,9 +60,9 @@ pub(crate) struct Store {
     /// Checksums of the heap's pages.
     pub checksums: Option<Checksums>,
     /// Slabs whose pages are what they should be; None: there are no checksums.
-    pub verified: Option<Verified>,
+    pub verified: Option<Bits>,
     /// A reader beside another process's writer: slabs that the image has.
-    pub fetched: Option<Verified>,
+    pub fetched: Option<Fetched>,
     /// Slabs that a type has emptied are many, or the pool has grown beside them.
     pub reclaim_due: AtomicBool,
     /// Bytes of slots and slabs that were given back.
@@ -141,8 +141,8 @@ impl Store {
         let limit = if image.is_mirror() { options.mirror_limit() } else { None };
         Ok(Store {
             private: PrivatePages::new(image.max(), limit),
-            verified: (checksums.is_some() || medium.is_seen()).then(|| Verified::new(image.max())),
-            fetched: medium.is_seen().then(|| Verified::new(image.max())),
+            verified: (checksums.is_some() || medium.is_seen()).then(|| Bits::new(image.max())),
+            fetched: medium.is_seen().then(|| Fetched::new(image.max())),
             reclaim_due: AtomicBool::new(false),
             freed_bytes: AtomicU64::new(0),
             scrubbed: AtomicU64::new(0),

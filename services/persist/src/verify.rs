@@ -15,6 +15,7 @@ use crate::checksums::{Expected, PAGE, SLAB_PAGES, page_sum};
 use crate::error::{Error, Result};
 use crate::layout::{Entry, SLAB_BYTES, ZONE_SLABS, is_system};
 use crate::pool::Pool;
+use crate::readers::Fetched;
 use crate::store::{Store, lock};
 
 const WORDS: usize = 512;
@@ -23,14 +24,14 @@ const BLOCK_SLABS: u64 = WORDS as u64 * 64;
 
 type Block = [AtomicU64; WORDS];
 
-/// A bit for each slab whose pages were compared and good, in blocks that are made when the first bit is set.
+/// A bit for each slab, in blocks that are made when the first bit is set.
 #[derive(Debug)]
-pub(crate) struct Verified(Vec<OnceLock<Box<Block>>>);
+pub(crate) struct Bits(Vec<OnceLock<Box<Block>>>);
 
-impl Verified {
+impl Bits {
     /// For a heap of up to `heap_bytes`.
-    pub fn new(heap_bytes: u64) -> Verified {
-        Verified((0..heap_bytes.div_ceil(BLOCK_SLABS * SLAB_BYTES)).map(|_| OnceLock::new()).collect())
+    pub fn new(heap_bytes: u64) -> Bits {
+        Bits((0..heap_bytes.div_ceil(BLOCK_SLABS * SLAB_BYTES)).map(|_| OnceLock::new()).collect())
     }
 
     fn word(&self, slab: u64) -> Option<&AtomicU64> {
@@ -38,22 +39,32 @@ impl Verified {
         Some(&block[(slab % BLOCK_SLABS / 64) as usize])
     }
 
-    /// Returns true if a slab was compared, and good.
+    /// Returns true if a slab's bit is set.
     #[inline]
     pub fn has(&self, slab: u64) -> bool {
         self.word(slab).is_some_and(|word| word.load(Ordering::Acquire) >> (slab % 64) & 1 == 1)
     }
 
-    fn set(&self, slab: u64) {
+    pub fn set(&self, slab: u64) {
         let Some(block) = self.0.get((slab / BLOCK_SLABS) as usize) else { return };
         let block = block.get_or_init(|| Box::new([const { AtomicU64::new(0) }; WORDS]));
         block[(slab % BLOCK_SLABS / 64) as usize].fetch_or(1 << (slab % 64), Ordering::Release);
     }
 
-    fn forget(&self, slab: u64) {
+    pub fn forget(&self, slab: u64) {
         if let Some(word) = self.word(slab) {
             word.fetch_and(!(1 << (slab % 64)), Ordering::Relaxed);
         }
+    }
+
+    /// Slabs whose bit is set.
+    pub fn all(&self) -> impl Iterator<Item = u64> {
+        let blocks = (0..).zip(&self.0).filter_map(|(block, made)| Some((block * BLOCK_SLABS, made.get()?)));
+        let words = blocks.flat_map(|(first, block)| (first..).step_by(64).zip(block.iter()));
+        words.flat_map(|(first, word)| {
+            let word = word.load(Ordering::Acquire);
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
+        })
     }
 
     /// Forgets all of them.
@@ -137,16 +148,15 @@ impl Store {
         verified.has(slab) || self.verify(slab * SLAB_BYTES, SLAB_BYTES).is_ok()
     }
 
-    /// Brings a slab of a snapshot into the image, once; gives what it has. None: the image is of the file. The caller holds the applier.
-    fn fetch(&self, slab: u64) -> Result<Option<Vec<u8>>> {
-        let Some(fetched) = &self.fetched else { return Ok(None) };
+    /// Brings a slab of a snapshot into the image, once; gives what it has. The caller holds the applier.
+    fn fetch(&self, slab: u64, fetched: &Fetched) -> Result<Vec<u8>> {
         let mut content = vec![0; SLAB_BYTES as usize];
         self.medium.read(self.heap_start + slab * SLAB_BYTES, &mut content)?;
-        if !fetched.has(slab) {
+        if !fetched.there.has(slab) {
             self.image.write_bytes(slab * SLAB_BYTES, &content);
-            fetched.set(slab);
+            fetched.there.set(slab);
         }
-        Ok(Some(content))
+        Ok(content)
     }
 
     /// Returns true if a page is what it should be: in the file, or in what was read of its slab.
@@ -175,13 +185,23 @@ impl Store {
             // The applier stores pages and entries one after the other.
             let _applier = lock(&self.applier);
             let mut good = true;
-            let content = self.fetch(slab)?;
+            let content = match &self.fetched {
+                Some(fetched) if fetched.good.has(slab) => {
+                    verified.set(slab);
+                    continue;
+                }
+                Some(fetched) => Some(self.fetch(slab, fetched)?),
+                None => None,
+            };
             for page in slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES {
                 if !self.holds(page, content.as_deref())? {
                     good = false;
                     let inside = page * PAGE < offset + bytes && offset < (page + 1) * PAGE;
                     odd = if inside { Some(page) } else { odd };
                 }
+            }
+            if let Some(fetched) = self.fetched.as_ref().filter(|_| good) {
+                fetched.good.set(slab);
             }
             all &= good;
             if good && (all || slab != first) {

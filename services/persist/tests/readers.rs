@@ -368,9 +368,9 @@ fn readers_that_die_leave_nothing() {
         for _ in 0..600 {
             drop(Pool::open(&path, &reading()).expect("a place"));
         }
-        let all: Vec<Pool> = (0..256).map(|_| Pool::open(&path, &reading()).expect("a place")).collect();
+        let all: Vec<Pool> = (0..240).map(|_| Pool::open(&path, &reading()).expect("a place")).collect();
         let one_more = Pool::open(&path, &reading()).expect_err("no place is left");
-        assert!(one_more.to_string().contains("256 readers"), "{one_more}");
+        assert!(one_more.to_string().contains("240 readers"), "{one_more}");
         drop(all);
         let deadline = Instant::now() + Duration::from_secs(10);
         while let Err(error) = Pool::open(&path, &reading()) {

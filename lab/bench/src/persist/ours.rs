@@ -6,6 +6,7 @@ pub mod fences;
 pub mod maps;
 pub mod opening;
 pub mod pages;
+pub mod readers;
 pub mod records;
 pub mod stores;
 pub mod words;

@@ -20,6 +20,7 @@ use super::ours::fences::Fences;
 use super::ours::maps::Maps;
 use super::ours::opening::{self, Opening, Recovering};
 use super::ours::pages::Paged;
+use super::ours::readers::{self, Readers};
 use super::ours::records::Records;
 use super::ours::stores::Stores;
 use super::ours::words;
@@ -75,6 +76,10 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
             let loaded = loaded.parse().ok().filter(|loaded| *loaded > 0).ok_or_else(bad)?;
             Box::new(Stores::open(workload, loaded, Path::new(folder))?.ok_or_else(bad)?)
         }
+        ["readers", workload, loaded, folder] => {
+            let loaded = loaded.parse().ok().filter(|loaded| *loaded > 0).ok_or_else(bad)?;
+            Box::new(Readers::open(workload, loaded, Path::new(folder))?.ok_or_else(bad)?)
+        }
         ["pages", shape, path] => {
             Box::new(Paged::open(Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
         }
@@ -115,6 +120,10 @@ pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), Ben
         Some(["be_killed", bytes, path]) => {
             let bytes = bytes.parse().map_err(|_| bad_wish("be_killed"))?;
             return opening::be_killed(bytes, Path::new(path));
+        }
+        Some(["reader", place, loaded, path]) => {
+            let number = |text: &str| text.parse().map_err(|_| bad_wish(text));
+            return readers::read(number(place)?, number(loaded)?, Path::new(path));
         }
         Some(["words", "write", pool, text]) => return words::write(Path::new(pool), Path::new(text)),
         Some(["words", "read", pool]) => return words::read(Path::new(pool)),

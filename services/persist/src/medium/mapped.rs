@@ -26,7 +26,7 @@ use super::detect::{self, Guarantee};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::Watch;
 use crate::options::Domain;
-use crate::sight::{Old, Sight};
+use crate::sight::{Old, Shot, Sight};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -258,9 +258,31 @@ impl Mapped {
         self.old.as_ref()
     }
 
+    /// Another process's snapshot, if it is one.
+    pub fn sight(&self) -> Option<&Sight> {
+        self.sight.as_ref()
+    }
+
     /// Returns true if it is another process's snapshot.
     pub fn is_seen(&self) -> bool {
         self.sight.is_some()
+    }
+
+    /// Takes a new snapshot; gives the one before. None: it is no snapshot.
+    pub(super) fn renew_sight(&mut self) -> Result<Option<Shot>> {
+        let Some(sight) = &mut self.sight else { return Ok(None) };
+        let before = sight.renew(&self.file, &self.path)?;
+        // The file may have grown. It is not read through the mapping, which stays as it is.
+        let length = self.file.metadata().map_err(self.failed("stat"))?.len();
+        self.length.fetch_max(length, Ordering::AcqRel);
+        Ok(Some(before))
+    }
+
+    /// Goes back to the snapshot before.
+    pub(super) fn put_sight_back(&mut self, before: Shot) {
+        if let Some(sight) = &mut self.sight {
+            sight.put_back(before);
+        }
     }
 
     /// Copies the pages that readers need of what is about to be stored to.

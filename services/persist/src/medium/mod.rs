@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::options::Mechanism;
-use crate::sight::Old;
+use crate::sight::{Old, Shot, Sight};
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::Mapped;
 #[cfg(feature = "sim")]
@@ -281,6 +281,33 @@ impl Medium {
     /// Returns true if it is a snapshot of a pool that another process writes.
     pub fn is_seen(&self) -> bool {
         matches!(self, Medium::Mapped(mapped) if mapped.is_seen())
+    }
+
+    /// That snapshot, if it is one.
+    pub fn sight(&self) -> Option<&Sight> {
+        match self {
+            Medium::Mapped(mapped) => mapped.sight(),
+            _ => None,
+        }
+    }
+
+    /// Takes a new snapshot; gives the one before. None: it is no snapshot.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sight::renew`].
+    pub fn renew_sight(&mut self) -> Result<Option<Shot>> {
+        match self {
+            Medium::Mapped(mapped) => mapped.renew_sight(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Goes back to the snapshot before.
+    pub fn put_sight_back(&mut self, before: Shot) {
+        if let Medium::Mapped(mapped) = self {
+            mapped.put_sight_back(before);
+        }
     }
 
     /// Old pages for readers in other processes, if they may come.

@@ -126,11 +126,15 @@ impl Handle {
     ///
     /// As [`Pool::refresh`].
     pub fn refresh(&self) -> Result<Option<()>> {
-        // Others read meanwhile.
-        let Some(newer) = self.with(|pool| pool.newer()) else { return Ok(None) };
-        if let Some(newer) = newer? {
-            let mut held = self.pool.write().unwrap_or_else(PoisonError::into_inner);
-            *held = held.take().map(|_| PoolRef::new(newer));
+        let mut held = self.pool.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(pool) = held.as_mut().filter(|pool| pool.ours()) else { return Ok(None) };
+        match Arc::get_mut(&mut pool.pool) {
+            Some(pool) => pool.refresh()?,
+            None => {
+                if let Some(newer) = pool.newer()? {
+                    *pool = PoolRef::new(newer);
+                }
+            }
         }
         Ok(Some(()))
     }

@@ -123,14 +123,90 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize
     Ok((got.bytes, descriptors.flatten().next()))
 }
 
+/// A snapshot: its place in the table, and its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shot {
+    index: usize,
+    number: u64,
+}
+
 /// A snapshot of a pool that another process writes: what a reader has of it.
 #[derive(Debug)]
 pub(crate) struct Sight {
     old: Old,
-    index: usize,
-    snapshot: u64,
+    now: Shot,
     /// Open for as long as the snapshot is wanted.
-    _socket: UnixStream,
+    socket: UnixStream,
+}
+
+/// The request of one snapshot.
+struct Request<'a> {
+    file: &'a File,
+    path: &'a Path,
+    deadline: Instant,
+}
+
+impl Request<'_> {
+    fn refuse(&self, why: &str) -> Error {
+        Error::Argument { what: format!("{}: {why}", self.path.display()) }
+    }
+
+    fn failed(&self, errno: Errno) -> Error {
+        file_error("read beside the writer of", self.path)(errno.into())
+    }
+
+    fn odd(&self) -> Error {
+        self.refuse("the process that writes the pool answers something else: is it another release?")
+    }
+
+    /// Asks for a snapshot, and waits for it.
+    fn send(&self, socket: &UnixStream) -> Result<(Answer, Option<OwnedFd>)> {
+        match send(socket.as_fd(), &ask(), Some(self.file.as_fd())) {
+            // A writer without a place for a reader has answered before.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => return Err(self.failed(errno)),
+        }
+        let (mut bytes, mut reset) = ([0; ANSWER_BYTES], false);
+        let (got, table) = loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.refuse(
+                    "the process that writes the pool did not answer for 10 s: it is stopped, or its disk hangs",
+                ));
+            }
+            let wait = rustix::event::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&wait)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(errno) => return Err(self.failed(errno)),
+            }
+            match receive(socket.as_fd(), &mut bytes) {
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // A writer without a place for a reader answers, but does not read: the answer comes after this.
+                Err(Errno::CONNRESET) if !reset => reset = true,
+                Err(Errno::CONNRESET) => break (0, None),
+                Err(errno) => return Err(self.failed(errno)),
+                Ok(received) => break received,
+            }
+        };
+        if got == 0 {
+            return Err(self.refuse("the process that wrote the pool has just closed it: try again"));
+        }
+        let given = (got == ANSWER_BYTES).then(|| Answer::decode(&bytes)).flatten();
+        let given = given.ok_or_else(|| self.odd())?;
+        match given.status {
+            status::GIVEN if (given.index as usize) < SNAPSHOTS_MAX => Ok((given, table)),
+            status::CROWDED => Err(self.refuse("240 readers are the most that it has at once: close one")),
+            status::STOPPED => {
+                let reason = "the process that writes the pool says that its disk failed".to_owned();
+                Err(Error::Stopped { reason })
+            }
+            _ => Err(self.odd()),
+        }
+    }
 }
 
 impl Sight {
@@ -141,74 +217,56 @@ impl Sight {
     /// [`Error::InUse`]: it lets nobody read; [`Error::Argument`]: it does not answer, has too many readers, or is another user's;
     /// [`Error::Stopped`].
     pub fn of(file: &File, path: &Path) -> Result<Sight> {
-        let failed = |source| file_error("read beside the writer of", path)(source);
-        let refuse = |why: &str| Error::Argument { what: format!("{}: {why}", path.display()) };
-        let deadline = Instant::now() + ANSWER_TIME;
-        let late = || {
-            refuse(
-                "the process that writes the pool did not answer for 10 s: it is stopped, or its disk hangs",
-            )
-        };
-        let Some(socket) = connect(file, deadline).map_err(failed)? else {
-            return Err(Error::InUse { path: path.to_owned() });
-        };
-        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|errno| failed(errno.into()))?;
+        let request = Request { file, path, deadline: Instant::now() + ANSWER_TIME };
+        let socket =
+            connect(file, request.deadline).map_err(file_error("read beside the writer of", path))?;
+        let Some(socket) = socket else { return Err(Error::InUse { path: path.to_owned() }) };
+        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|errno| request.failed(errno))?;
         let owner = file.metadata().map_err(file_error("stat", path))?.uid();
         if ![0, owner, rustix::process::geteuid().as_raw()].contains(&peer.uid.as_raw()) {
-            return Err(refuse("who says that it writes the pool is neither its owner nor this user"));
+            return Err(request.refuse("who says that it writes the pool is neither its owner nor this user"));
         }
-        match send(socket.as_fd(), &ask(), Some(file.as_fd())) {
-            // A writer without a place for a reader has answered before.
-            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-            Err(errno) => return Err(failed(errno.into())),
-        }
-        let (mut bytes, mut reset) = ([0; ANSWER_BYTES], false);
-        let (got, table) = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(late());
-            }
-            let wait = rustix::event::Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait)) {
-                Ok(0) | Err(Errno::INTR) => continue,
-                Ok(_) => {}
-                Err(errno) => return Err(failed(errno.into())),
-            }
-            match receive(socket.as_fd(), &mut bytes) {
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                // A writer without a place for a reader answers, but does not read: the answer comes after this.
-                Err(Errno::CONNRESET) if !reset => reset = true,
-                Err(Errno::CONNRESET) => break (0, None),
-                Err(errno) => return Err(failed(errno.into())),
-                Ok(received) => break received,
-            }
-        };
-        if got == 0 {
-            return Err(refuse("the process that wrote the pool has just closed it: try again"));
-        }
-        let given = (got == ANSWER_BYTES).then(|| Answer::decode(&bytes)).flatten();
-        let odd =
-            || refuse("the process that writes the pool answers something else: is it another release?");
-        let given = given.ok_or_else(odd)?;
-        match given.status {
-            status::GIVEN => {}
-            status::CROWDED => return Err(refuse("256 readers are the most that it has at once: close one")),
-            status::STOPPED => {
-                let reason = "the process that writes the pool says that its disk failed".to_owned();
-                return Err(Error::Stopped { reason });
-            }
-            _ => return Err(odd()),
-        }
+        let (given, table) = request.send(&socket)?;
         let sizes = Sizes { pages: given.pages, room: given.room };
-        let old = match table.map(|table| Old::of(table, sizes)) {
-            Some(Ok(Some(old))) if (given.index as usize) < SNAPSHOTS_MAX => old,
-            Some(Err(errno)) => return Err(file_error("map the old pages of", path)(errno.into())),
-            _ => return Err(odd()),
-        };
-        Ok(Sight { old, index: given.index as usize, snapshot: given.snapshot, _socket: socket })
+        match table.map(|table| Old::of(table, sizes)) {
+            Some(Ok(Some(old))) => {
+                let now = Shot { index: given.index as usize, number: given.snapshot };
+                Ok(Sight { old, now, socket })
+            }
+            Some(Err(errno)) => Err(file_error("map the old pages of", path)(errno.into())),
+            _ => Err(request.odd()),
+        }
+    }
+
+    /// Asks for a new snapshot, and gives the one before, which the writer keeps until it is asked again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotGone`] when the writer has ended; as [`Sight::of`].
+    pub fn renew(&mut self, file: &File, path: &Path) -> Result<Shot> {
+        let request = Request { file, path, deadline: Instant::now() + ANSWER_TIME };
+        let given = request.send(&self.socket);
+        if let Some(why) = self.old.why_ended() {
+            return Err(Error::SnapshotGone { why });
+        }
+        let given = given?.0;
+        let now = Shot { index: given.index as usize, number: given.snapshot };
+        Ok(std::mem::replace(&mut self.now, now))
+    }
+
+    /// Goes back to the snapshot before.
+    pub fn put_back(&mut self, before: Shot) {
+        self.now = before;
+    }
+
+    /// Returns true if a page of the file was stored to since a snapshot that is not gone.
+    pub fn changed(&self, before: Shot, page: u64) -> bool {
+        self.old.changed(page, before.number)
+    }
+
+    /// Returns true if a snapshot is not to be had any more.
+    pub fn is_gone(&self, shot: Shot) -> bool {
+        self.old.why_gone(shot.index, shot.number).is_some()
     }
 
     /// Fills `target` with the bytes that the file had from `offset` on when the snapshot was taken.
@@ -222,11 +280,11 @@ impl Sight {
         while at < target.len() {
             let (page, inside) = ((offset + at as u64) / PAGE, ((offset + at as u64) % PAGE) as usize);
             let part = (target.len() - at).min(PAGE as usize - inside);
-            self.old.put(page, self.snapshot, inside, &mut target[at..at + part]);
+            self.old.put(page, self.now.number, inside, &mut target[at..at + part]);
             at += part;
         }
         // Whatever went wrong, it did because the file is another one by now, if it is.
-        if let Some(why) = self.old.why_gone(self.index, self.snapshot) {
+        if let Some(why) = self.old.why_gone(self.now.index, self.now.number) {
             return Err(Error::SnapshotGone { why });
         }
         read.map_err(file_error("read", path))

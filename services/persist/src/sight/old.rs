@@ -24,10 +24,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
-/// Snapshots that there can be at once.
-pub(crate) const SNAPSHOTS_MAX: usize = 256;
+/// Snapshots that there can be at once: two for each of 240 readers.
+pub(crate) const SNAPSHOTS_MAX: usize = 480;
 /// The snapshots' words start here; the process's word is the first.
 const SNAPSHOTS: u64 = 64;
+const _: () = assert!(SNAPSHOTS + SNAPSHOTS_MAX as u64 * 8 <= PAGE);
 /// Marks a snapshot that was taken back.
 const TAKEN_BACK: u64 = 1 << 63;
 const SEALS: SealFlags =
@@ -379,18 +380,30 @@ impl Old {
         fence(Ordering::SeqCst);
     }
 
+    /// Returns true if the page was stored to since `snapshot`, as far as that is still there.
+    pub fn changed(&self, page: u64, snapshot: u64) -> bool {
+        if page >= self.sizes.pages {
+            return true;
+        }
+        let newest = self.newest_of(page).load(Ordering::Acquire);
+        self.entry(newest, page).is_some_and(|(number, _)| number >= snapshot)
+    }
+
     /// Reason why nothing that was read of a snapshot counts any more; None: it all does.
     pub fn why_gone(&self, index: usize, snapshot: u64) -> Option<&'static str> {
         fence(Ordering::SeqCst);
-        let alive = self.alive().load(Ordering::Acquire);
-        if alive == 0 {
-            return Some("its writer has closed the pool");
-        }
-        if alive & OWNER_DIED != 0 {
-            return Some("its writer has ended");
-        }
         let now = self.snapshot(index).load(Ordering::Acquire);
-        (now != snapshot).then_some("the writer changed more pages since than it keeps for readers")
+        let taken = "the writer changed more pages since than it keeps for readers";
+        self.why_ended().or((now != snapshot).then_some(taken))
+    }
+
+    /// Reason why there are no snapshots any more; None: there are.
+    pub fn why_ended(&self) -> Option<&'static str> {
+        match self.alive().load(Ordering::Acquire) {
+            0 => Some("its writer has closed the pool"),
+            alive if alive & OWNER_DIED != 0 => Some("its writer has ended"),
+            _ => None,
+        }
     }
 }
 

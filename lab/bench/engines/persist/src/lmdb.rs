@@ -41,6 +41,24 @@ impl Lmdb {
         Ok(Lmdb { environment, entries })
     }
 
+    /// The environment of another process, for reading.
+    pub fn open_reading(folder: &Path) -> Result<Lmdb, Failure> {
+        let mut options = EnvOpenOptions::new();
+        let environment: &'static Env =
+            Box::leak(Box::new(workload::lmdb_reading(folder, options.map_size(MAP_BYTES))?));
+        let opened: CommitOrAbort<_, ()> =
+            environment.open_databases_and_commit(environment.read_txn()?, |opener, transaction| {
+                opener
+                    .database_options()
+                    .types::<U64<NativeEndian>, Bytes>()
+                    .key_comparator::<IntegerComparator>()
+                    .open(transaction)
+                    .map(|found| found.map_or(CommitOrAbort::Abort(()), CommitOrAbort::Commit))
+            })?;
+        let entries = opened.commit().ok_or("the environment has no database")?;
+        Ok(Lmdb { environment, entries })
+    }
+
     fn insert(&self, keys: &mut dyn Iterator<Item = u64>) -> Result<(), Failure> {
         let mut transaction = self.environment.write_txn()?;
         for key in keys {

@@ -6,13 +6,14 @@
 //! - **Store** `sqlite`, `redb`, `lmdb`; a new one in FOLDER, which is removed at the end
 //! - **Workload** `commit`: one insert per durable commit · `group16`: the same from 16 threads, each commit its own transaction ·
 //!   `batched16`: 16 threads hand their inserts to one writer, which commits what waits at once · `get`: random reads of
-//!   1,000,000 · `scan`: 100 neighbours from a random key
+//!   1,000,000 · `scan`: 100 neighbours from a random key · `readers4` (LMDB): four processes read behind a commit of 16 inserts
 //! - **Flow** one line says how the store is configured ─▶ `run SEED COUNT` ─▶ a JSON line: seconds, cpu_s, checksum. It ends when
 //!   its stdin does.
 //! - **Window** COUNT commits over all threads, COUNT gets, or COUNT scans; opening, loading and checksums of inserts lie outside
 #![deny(unsafe_code)]
 
 mod lmdb;
+mod readers;
 mod redb;
 mod sqlite;
 #[expect(unsafe_code, reason = "calls the C reference routines")]
@@ -54,6 +55,8 @@ enum Workload {
     Batched,
     Get,
     Scan,
+    /// Four processes read behind a commit of the writer.
+    Readers,
 }
 
 fn run(
@@ -86,6 +89,7 @@ fn run(
                 Ok((timed, sum.checksum))
             }
         }
+        Workload::Readers => Err("readers are processes".into()),
         Workload::Scan => {
             let (timed, sum) = workload::time(|| store.scans(&mut (0..count).map(|_| known(&mut draw))))?;
             Ok((timed, sum.checksum))
@@ -104,6 +108,7 @@ fn serve(folder: &Path, store: &str, workload: &str, loaded: &str) -> Result<(),
         "batched16" => Workload::Batched,
         "get" => Workload::Get,
         "scan" => Workload::Scan,
+        "readers4" => Workload::Readers,
         _ => return Err(format!("there is no workload `{workload}`").into()),
     };
     let mut store: Box<dyn Store> = match store {
@@ -116,13 +121,18 @@ fn serve(folder: &Path, store: &str, workload: &str, loaded: &str) -> Result<(),
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{{\"about\": \"{}\"}}", store.about())?;
     stdout.flush()?;
+    let mut readers = if workload == Workload::Readers { readers::start(folder, loaded)? } else { Vec::new() };
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let ["run", seed, count] = words[..] else {
             return Err(format!("`{line}` is not `run SEED COUNT`").into());
         };
-        let (timed, checksum) = run(store.as_mut(), workload, loaded, seed.parse()?, count.parse()?)?;
+        let (seed, count) = (seed.parse()?, count.parse()?);
+        let (timed, checksum) = match workload {
+            Workload::Readers => readers::run(store.as_mut(), &mut readers, seed, count)?,
+            _ => run(store.as_mut(), workload, loaded, seed, count)?,
+        };
         writeln!(
             stdout,
             "{{\"seconds\": {:.9}, \"cpu_s\": {:.9}, \"checksum\": \"{checksum:016x}\"}}",
@@ -135,8 +145,19 @@ fn serve(folder: &Path, store: &str, workload: &str, loaded: &str) -> Result<(),
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [reader, folder, loaded] = &arguments[..]
+        && reader == readers::NAME
+    {
+        return match readers::read(Path::new(folder), loaded) {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("a reader: {error}");
+                std::process::ExitCode::FAILURE
+            }
+        };
+    }
     let [folder, store, workload, loaded] = &arguments[..] else {
-        eprintln!("usage: memlift-persist-rivals FOLDER sqlite|redb|lmdb commit|group16|batched16|get|scan ROWS");
+        eprintln!("usage: memlift-persist-rivals FOLDER sqlite|redb|lmdb commit|group16|batched16|get|scan|readers4 ROWS");
         return std::process::ExitCode::from(2);
     };
     let folder = Path::new(folder);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use heed::{Env, EnvOpenOptions};
+use heed::{Env, EnvFlags, EnvOpenOptions};
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -99,6 +99,13 @@ pub fn lmdb_environment(folder: &Path, options: &mut EnvOpenOptions) -> Result<E
     // SAFETY: LMDB wants that no other process truncates or writes the file, and that it is opened once in this process: the folder
     // was made for this process, which calls this once.
     Ok(unsafe { options.open(folder) }?)
+}
+
+/// Opens the environment that another process made there, for reading.
+pub fn lmdb_reading(folder: &Path, options: &mut EnvOpenOptions) -> Result<Env, Failure> {
+    // SAFETY: as in `lmdb_environment`: this process opens it once, and the one that made it writes through LMDB, which keeps what a
+    // reader's transaction sees.
+    Ok(unsafe { options.flags(EnvFlags::READ_ONLY).open(folder) }?)
 }
 
 /// Runs `commit` on batches of what the threads hand in; every thread waits for each of its inserts to be durable.

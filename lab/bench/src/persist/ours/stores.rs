@@ -8,7 +8,7 @@
 //! - **Map** one tree in one section for all threads, as the rivals have one table: a thread has the section until its record is in
 //!   the log's mirror, and threads that wait for the disk share its sync
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memlift_persist::structures::BTree;
 use memlift_persist::{Durability, Options, Pool, TxOptions};
@@ -23,6 +23,8 @@ use crate::persist::serve::{self, Work};
 /// Entries of a scan, as in the rivals' program.
 const SCANNED: usize = 100;
 const THREADS: u64 = 16;
+/// The pool's file in its folder.
+const FILE: &str = "entries.pool";
 /// Rows of one transaction of the loading.
 const LOADED_AT_ONCE: u64 = 1000;
 
@@ -32,6 +34,27 @@ const LOADED_SEED: u64 = 0x6b65_7973;
 #[inline]
 fn loaded_key(row: u64) -> u64 {
     Draw::new(LOADED_SEED).skip(row).next()
+}
+
+/// Reads `count` of `loaded` rows; the sum of what was there.
+pub fn gets(
+    pool: &Pool,
+    entries: &BTree<u64, Value>,
+    loaded: u64,
+    draw: &mut Draw,
+    count: u64,
+) -> Result<u64, BenchError> {
+    let sum = pool.read(|r| {
+        let mut sum = 0u64;
+        for _ in 0..count {
+            let key = loaded_key(draw.next() % loaded);
+            if let Some(value) = entries.get(r, &key)? {
+                sum = sum.wrapping_add(value.sum(key));
+            }
+        }
+        Ok(sum)
+    });
+    sum.map_err(failed)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,11 +95,26 @@ impl Stores {
     /// With `loaded` rows, in a new file of this folder; None for an unknown workload.
     pub fn open(workload: &str, loaded: u64, folder: &Path) -> Result<Option<Stores>, BenchError> {
         let Some(workload) = Workload::parse(workload) else { return Ok(None) };
+        Stores::with(workload, loaded, folder, 0).map(Some)
+    }
+
+    /// The same, whose pool other processes may read.
+    pub fn beside_readers(loaded: u64, folder: &Path) -> Result<Stores, BenchError> {
+        Stores::with(Workload::Get, loaded, folder, 64 << 20)
+    }
+
+    fn with(
+        workload: Workload,
+        loaded: u64,
+        folder: &Path,
+        readers_bytes: u64,
+    ) -> Result<Stores, BenchError> {
         let heap_bytes = if workload.reads() { 256 << 20 } else { 32 << 20 };
+        let max_bytes = heap_bytes;
         let options =
-            Options { heap_bytes, max_bytes: heap_bytes, lanes: 2, prefault: true, ..Options::default() };
+            Options { heap_bytes, max_bytes, lanes: 2, prefault: true, readers_bytes, ..Options::default() };
         // Its name stays: a file without one might be cheaper to sync.
-        let pool = Pool::create(folder.join("entries.pool"), &options).map_err(failed)?;
+        let pool = Pool::create(folder.join(FILE), &options).map_err(failed)?;
         let entries = pool.tx(BTree::create).map_err(failed)?;
         let buffered = TxOptions { durability: Durability::Buffered, ..TxOptions::default() };
         for first in (0..loaded).step_by(LOADED_AT_ONCE as usize) {
@@ -89,7 +127,37 @@ impl Stores {
             committed.map_err(failed)?;
         }
         pool.apply().map_err(failed)?;
-        Ok(Some(Stores { pool, options, entries, workload, loaded }))
+        Ok(Stores { pool, options, entries, workload, loaded })
+    }
+
+    /// The pool's file.
+    pub fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(FILE)
+    }
+
+    /// Where the map is.
+    pub fn place(&self) -> u64 {
+        self.entries.pointer().offset()
+    }
+
+    /// The pool and its options.
+    pub fn parts(&self) -> (&Pool, &Options) {
+        (&self.pool, &self.options)
+    }
+
+    /// Inserts all keys in one transaction, which is durable then.
+    pub fn insert_at_once(&self, keys: &[u64]) -> Result<(), BenchError> {
+        let committed = self
+            .pool
+            .tx(|t| keys.iter().try_for_each(|key| self.entries.insert(t, key, Value::of(*key)).map(drop)));
+        committed.map_err(failed)
+    }
+
+    /// Inserts `count` keys of this seed, each in a transaction of its own.
+    pub fn commit_each(&self, seed: u64, count: u64) -> Result<Ran, BenchError> {
+        let mut draw = Draw::new(seed);
+        let keys: Vec<u64> = (0..count).map(|_| draw.next()).collect();
+        self.inserted(|| self.commits(&keys, Durability::Sync))
     }
 
     fn commits(&self, keys: &[u64], durability: Durability) -> Result<(), BenchError> {
@@ -135,20 +203,6 @@ impl Stores {
             self.entries
                 .iter(r)?
                 .try_fold(0, |sum: u64, entry| entry.map(|(key, value)| sum.wrapping_add(value.sum(*key))))
-        });
-        sum.map_err(failed)
-    }
-
-    fn gets(&self, draw: &mut Draw, count: u64) -> Result<u64, BenchError> {
-        let sum = self.pool.read(|r| {
-            let mut sum = 0u64;
-            for _ in 0..count {
-                let key = loaded_key(draw.next() % self.loaded);
-                if let Some(value) = self.entries.get(r, &key)? {
-                    sum = sum.wrapping_add(value.sum(key));
-                }
-            }
-            Ok(sum)
         });
         sum.map_err(failed)
     }
@@ -202,7 +256,9 @@ impl Work for Stores {
                 let threads: Vec<Vec<u64>> = (0..THREADS).map(|_| keys()).collect();
                 self.inserted(|| self.group(&threads))
             }
-            Workload::Get => self.read(seed, |draw| self.gets(draw, count)),
+            Workload::Get => {
+                self.read(seed, |draw| gets(&self.pool, &self.entries, self.loaded, draw, count))
+            }
             Workload::Scan => self.read(seed, |draw| self.scans(draw, count)),
         }
     }
