@@ -4,7 +4,7 @@
 //! - **Layout** 0 header of 4096 bytes: u64 words at the places in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`]
 //!   [`WAKES_AT`] the last wake of each object, a word each ([`Wake`]): used while the program runs
 //!   [`CHUNKS_AT`] chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
-//!   record: kind u32 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
+//!   record: kind u16 · site u16 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
 //! - **Order** little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: what `used` covers is
 //!   whole, whenever the program was killed. A page of zeros where a chunk should begin was claimed and never written
 //! - **Rule** whoever reads it trusts nothing: [`Chunks`] and [`Record::decode`] name the field that is wrong and what to do
@@ -15,7 +15,7 @@ use core::fmt;
 /// First word of a trace.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLTRACE1");
 /// Version of the layout.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Bytes of the header, and what chunks are multiples of.
 pub const HEADER_BYTES: usize = 4096;
 /// Where the words of wakes lie.
@@ -38,8 +38,12 @@ pub const CPU_AT: (usize, usize) = (256, 64);
 pub const COMMAND_AT: (usize, usize) = (320, 704);
 /// Times and durations are below this, nanoseconds: 36 years.
 pub const TIME_NS_MAX: u64 = 1 << 60;
-/// Sizes are below this, bytes.
+/// Sizes, and addresses of code, are below this, bytes.
 pub const SIZE_MAX: u64 = 1 << 47;
+/// Bytes of a module's name in one record of [`Kind::ModuleName`].
+pub const NAME_PIECE: usize = 56;
+/// Longest name of a module, bytes; a longer one is cut off.
+pub const NAME_MAX: usize = 4096;
 
 /// Places of the header's words, in words.
 pub mod word {
@@ -133,11 +137,20 @@ pub enum Kind {
     /// thread did to end it · 0 · 0 · 0; the parameter is what was waited for, a [`Reason`]. A second one of the same start corrects
     /// the first: what epoll_wait waited for is known when it is read.
     Waited = 68,
+    /// A call site of the process, told once before the first call from it: time ns · return address · 0 · 0 · 0 · 0 · 0. The record's
+    /// site is its number.
+    Site = 69,
+    /// Mapped code with a site in it: time ns · first address · address after its end · where it begins in its file, bytes · inode
+    /// of the file · device of the file · 0. The parameter is the bytes of its name, which the records after it hold; 0: code without
+    /// a file.
+    Module = 70,
+    /// Bytes of the name of the module before it: [`NAME_PIECE`] of them, zeros after the last.
+    ModuleName = 71,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 19] = [
+    pub const ALL: [Kind; 22] = [
         Kind::Copy,
         Kind::Move,
         Kind::Fill,
@@ -157,6 +170,9 @@ impl Kind {
         Kind::Counted,
         Kind::Exit,
         Kind::Waited,
+        Kind::Site,
+        Kind::Module,
+        Kind::ModuleName,
     ];
 
     /// The kind of this number.
@@ -200,6 +216,9 @@ impl Kind {
             Kind::Counted => "counted",
             Kind::Exit => "end of a process",
             Kind::Waited => "wait",
+            Kind::Site => "call site",
+            Kind::Module => "module",
+            Kind::ModuleName => "name of a module",
         }
     }
 }
@@ -304,6 +323,8 @@ pub const FAULTS_UNKNOWN: u64 = u64::MAX;
 pub struct Record {
     /// Kind of the record.
     pub kind: Kind,
+    /// For calls, the number of the call site in its process, from 1; 0: not known.
+    pub site: u16,
     /// See [`Kind`]; 0 where it says nothing of it.
     pub parameter: u32,
     /// See [`Kind`].
@@ -315,7 +336,7 @@ impl Record {
     #[must_use]
     pub const fn encode(&self) -> [u64; 8] {
         let [a, b, c, d, e, f, g] = self.words;
-        [self.kind as u64 | (self.parameter as u64) << 32, a, b, c, d, e, f, g]
+        [self.kind as u64 | (self.site as u64) << 16 | (self.parameter as u64) << 32, a, b, c, d, e, f, g]
     }
 
     /// From 64 bytes of the file, which lie at `at`.
@@ -325,7 +346,7 @@ impl Record {
     pub fn decode(bytes: &[u8; RECORD_BYTES], at: u64) -> Result<Record, Fault> {
         let word = |index: usize| number(bytes, 8 * index, 8);
         let fault = |field, found, fix| Err(Fault { at, field, found, fix });
-        let found = word(0) & 0xffff_ffff;
+        let found = word(0) & 0xffff;
         let Some(kind) = Kind::of(found as u32) else {
             return fault(
                 "record.kind",
@@ -335,7 +356,10 @@ impl Record {
         };
         let mut words = [0; 7];
         words.iter_mut().enumerate().for_each(|(index, place)| *place = word(index + 1));
-        let record = Record { kind, parameter: (word(0) >> 32) as u32, words };
+        let record = Record { kind, site: (word(0) >> 16) as u16, parameter: (word(0) >> 32) as u32, words };
+        if kind == Kind::ModuleName {
+            return Ok(record);
+        }
         if record.words[0] >= TIME_NS_MAX {
             return fault("record.time", record.words[0], "a time below 2^60 ns is expected: record again");
         }
@@ -362,6 +386,8 @@ impl Record {
                     "a mechanism, 0 to 3, is expected: record again",
                 );
             }
+        } else if matches!(kind, Kind::Site | Kind::Module) {
+            record.check_code(at)?;
         } else if record.words[1] >= TIME_NS_MAX {
             return fault("record.cpu", record.words[1], "less than 2^60 is expected: record again");
         }
@@ -392,6 +418,29 @@ impl Record {
             );
         }
         Ok(record)
+    }
+
+    /// Checks a site or a module, which lies at `at`.
+    fn check_code(&self, at: u64) -> Result<(), Fault> {
+        let fault = |field, found, fix| Err(Fault { at, field, found, fix });
+        let [_, first, end, ..] = self.words;
+        if first >= SIZE_MAX {
+            return fault("record.address", first, "an address below 2^47 is expected: record again");
+        }
+        if self.kind == Kind::Site && self.site == 0 {
+            return fault("record.site", 0, "call sites count from 1: record again");
+        }
+        if self.kind == Kind::Module && !(first..SIZE_MAX).contains(&end) {
+            return fault("record.end", end, "an address behind the first one is expected: record again");
+        }
+        if self.kind == Kind::Module && self.parameter as usize > NAME_MAX {
+            return fault(
+                "record.parameter",
+                self.parameter.into(),
+                "a name of 4096 bytes at most is expected: record again",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -516,7 +565,7 @@ impl<'a> File<'a> {
             );
         }
         if of(word::VERSION) != VERSION {
-            let fix = "this memlift reads version 3: use the memlift that recorded it, or record again";
+            let fix = "this memlift reads version 4: use the memlift that recorded it, or record again";
             return fault("version", word::VERSION, of(word::VERSION), fix);
         }
         let limit = of(word::LIMIT);

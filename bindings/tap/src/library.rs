@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! libz and libcrypto's EVP, in their place: each call goes to the library that its caller would have met.
 //!
-//! - **Flow** entry (naked: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
+//! - **Flow** entry ([`crate::entry`]: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
 //!   and wrote. Calls below the threshold, and calls that the library makes of itself, pass
 //! - **Order** deflateInit_ and deflateInit2_, gzopen and gzdopen only leave the stream's level behind, for the records of its calls
 //! - **Layout** `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use memlift_spec::trace::{Kind, Packing};
 
+use crate::entry::entries;
 use crate::real::function;
 use crate::sink::{Touched, look, timed, within_call};
 use crate::thread::{COUNTED, current};
@@ -53,10 +54,11 @@ pub fn begin(bytes: usize) {
     THRESHOLD.store(bytes, Relaxed);
 }
 
-/// Counts, records or passes one call.
+/// Counts, records or passes one call, which returns to `caller`.
 fn call<R>(
     kind: Kind,
     parameter: u32,
+    caller: usize,
     bytes: usize,
     real: impl FnOnce() -> R,
     touched: impl FnOnce(&R) -> Touched,
@@ -80,19 +82,7 @@ fn call<R>(
         thread.outer.store(0, Relaxed);
         result
     };
-    timed(kind, parameter, bytes, real, touched)
-}
-
-macro_rules! entries {
-    ($($name:ident => $from:ident, $register:literal;)*) => {$(
-        /// # Safety
-        /// As the library's.
-        #[unsafe(naked)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name() {
-            naked_asm!(concat!("mov ", $register, ", qword ptr [rsp]"), "jmp {}", sym $from)
-        }
-    )*};
+    timed(kind, parameter, caller, bytes, real, touched)
 }
 
 entries! {
@@ -194,7 +184,7 @@ unsafe fn stream(
     };
     let (source, input, target, room) = state();
     let parameter = if kind == Kind::Deflate { packing_of(stream as usize, flush).encode() } else { 0 };
-    call(kind, parameter, input.max(1), real, |_| {
+    call(kind, parameter, caller, input.max(1), real, |_| {
         let (_, left, _, free) = state();
         Touched { source, target, read: input.saturating_sub(left), written: room.saturating_sub(free) }
     })
@@ -235,7 +225,7 @@ unsafe fn whole(
     };
     let packing = Packing { flush: Z_FINISH, level: Some(level.clamp(-1, 9) as i8), flushed: false };
     let parameter = if kind == Kind::Deflate { packing.encode() } else { 0 };
-    call(kind, parameter, bytes as usize, real, |result| {
+    call(kind, parameter, caller, bytes as usize, real, |result| {
         // SAFETY: null, or the caller's place for the number, which the library has written.
         let written = if *result == 0 { unsafe { written.as_ref() }.copied().unwrap_or(0) } else { 0 };
         Touched {
@@ -338,9 +328,20 @@ opens! {
 }
 
 /// Records a write to a .gz file: the library packs it when its buffer is full.
-fn gz_write<R>(stream: *mut c_void, source: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
+fn gz_write<R>(
+    stream: *mut c_void,
+    source: usize,
+    bytes: usize,
+    caller: usize,
+    real: impl FnOnce() -> R,
+) -> R {
     let parameter = packing_of(stream as usize, 0).encode();
-    call(Kind::Deflate, parameter, bytes, real, |_| Touched { source, target: 0, read: bytes, written: 0 })
+    call(Kind::Deflate, parameter, caller, bytes, real, |_| Touched {
+        source,
+        target: 0,
+        read: bytes,
+        written: 0,
+    })
 }
 
 type WriteFn = unsafe extern "C" fn(*mut c_void, *const c_void, c_uint) -> c_int;
@@ -359,7 +360,7 @@ unsafe extern "C" fn gzwrite_from(
     }
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real = || unsafe { core::mem::transmute::<*const c_void, WriteFn>(real)(stream, source, bytes) };
-    gz_write(stream, source as usize, bytes as usize, real)
+    gz_write(stream, source as usize, bytes as usize, caller, real)
 }
 
 unsafe extern "C" fn gzfwrite_from(
@@ -376,7 +377,7 @@ unsafe extern "C" fn gzfwrite_from(
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real =
         || unsafe { core::mem::transmute::<*const c_void, WriteItemsFn>(real)(source, size, items, stream) };
-    gz_write(stream, source as usize, size.saturating_mul(items), real)
+    gz_write(stream, source as usize, size.saturating_mul(items), caller, real)
 }
 
 unsafe extern "C" fn gzputs_from(stream: *mut c_void, text: *const c_char, caller: usize) -> c_int {
@@ -388,7 +389,7 @@ unsafe extern "C" fn gzputs_from(stream: *mut c_void, text: *const c_char, calle
     let bytes = if text.is_null() { 0 } else { unsafe { CStr::from_ptr(text) }.count_bytes() };
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real = || unsafe { core::mem::transmute::<*const c_void, PutsFn>(real)(stream, text) };
-    gz_write(stream, text as usize, bytes, real)
+    gz_write(stream, text as usize, bytes, caller, real)
 }
 
 type CipherFn = unsafe extern "C" fn(*mut c_void, *mut c_uchar, *mut c_int, *const c_uchar, c_int) -> c_int;
@@ -407,7 +408,7 @@ unsafe fn cipher(kind: Kind, name: &'static CStr, ours: usize, arguments: Cipher
         core::mem::transmute::<*const c_void, CipherFn>(real)(context, target, written, source, bytes)
     };
     let bytes = usize::try_from(bytes).unwrap_or(0);
-    call(kind, 0, bytes, real, |result| Touched {
+    call(kind, 0, caller, bytes, real, |result| Touched {
         source: source as usize,
         target: target as usize,
         read: bytes,
@@ -458,7 +459,7 @@ unsafe extern "C" fn digest_from(
     }
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real = || unsafe { core::mem::transmute::<*const c_void, DigestFn>(real)(context, source, bytes) };
-    call(Kind::Digest, 0, bytes, real, |_| Touched {
+    call(Kind::Digest, 0, caller, bytes, real, |_| Touched {
         source: source as usize,
         target: 0,
         read: bytes,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memcpy, memmove, memset, memcmp and their kin, in libc's place.
 //!
-//! - **Flow** small, or within a library's call ─▶ counted ─▶ libc's. Else [`timed`](crate::sink::timed)
+//! - **Flow** entry ([`crate::entry`]) ─▶ small, or within a library's call ─▶ counted ─▶ libc's. Else [`timed`](crate::sink::timed)
 //! - **Order** until [`resolve`] has found libc's functions, plain string instructions do their work: other libraries' constructors may
 //!   call before ours runs. They are never inlined loops, which a compiler may turn into a call of memcpy
 //! - **Not here** calls inside libc, calls that a compiler replaced by instructions, and copies in other languages' runtimes: those never
@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use memlift_spec::trace::Kind;
 
+use crate::entry::entries;
 use crate::sink::{Touched, look, timed, within_call};
 use crate::thread::current;
 
@@ -130,60 +131,82 @@ unsafe fn recorded_copy(
     target: *mut c_void,
     source: *const c_void,
     bytes: usize,
+    caller: usize,
 ) -> *mut c_void {
     let touched =
         |_: &_| Touched { source: source as usize, target: target as usize, read: bytes, written: bytes };
     // SAFETY: the caller's arguments.
-    timed(kind, 0, bytes, || unsafe { real_copy(place, target, source, bytes) }, touched)
+    timed(kind, 0, caller, bytes, || unsafe { real_copy(place, target, source, bytes) }, touched)
 }
 
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcpy(target: *mut c_void, source: *const c_void, bytes: usize) -> *mut c_void {
+entries! {
+    memcpy => memcpy_from, "rcx";
+    memmove => memmove_from, "rcx";
+    mempcpy => mempcpy_from, "rcx";
+    memset => memset_from, "rcx";
+    memcmp => memcmp_from, "rcx";
+    bcmp => memcmp_from, "rcx";
+    __memcpy_chk => memcpy_chk_from, "r8";
+    __memmove_chk => memmove_chk_from, "r8";
+    __mempcpy_chk => mempcpy_chk_from, "r8";
+    __memset_chk => memset_chk_from, "r8";
+}
+
+unsafe extern "C" fn memcpy_from(
+    target: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    caller: usize,
+) -> *mut c_void {
     // SAFETY: the caller's arguments.
     unsafe {
         if big(0, bytes) {
-            recorded_copy(Kind::Copy, &COPY, target, source, bytes)
+            recorded_copy(Kind::Copy, &COPY, target, source, bytes, caller)
         } else {
             real_copy(&COPY, target, source, bytes)
         }
     }
 }
 
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memmove(target: *mut c_void, source: *const c_void, bytes: usize) -> *mut c_void {
+unsafe extern "C" fn memmove_from(
+    target: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    caller: usize,
+) -> *mut c_void {
     // SAFETY: the caller's arguments.
     unsafe {
         if big(1, bytes) {
-            recorded_copy(Kind::Move, &MOVE, target, source, bytes)
+            recorded_copy(Kind::Move, &MOVE, target, source, bytes, caller)
         } else {
             real_copy(&MOVE, target, source, bytes)
         }
     }
 }
 
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mempcpy(target: *mut c_void, source: *const c_void, bytes: usize) -> *mut c_void {
+unsafe extern "C" fn mempcpy_from(
+    target: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    caller: usize,
+) -> *mut c_void {
     // SAFETY: the caller's arguments.
-    unsafe { memcpy(target, source, bytes).cast::<u8>().add(bytes).cast() }
+    unsafe { memcpy_from(target, source, bytes, caller).cast::<u8>().add(bytes).cast() }
 }
 
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memset(target: *mut c_void, byte: c_int, bytes: usize) -> *mut c_void {
+unsafe extern "C" fn memset_from(
+    target: *mut c_void,
+    byte: c_int,
+    bytes: usize,
+    caller: usize,
+) -> *mut c_void {
     // SAFETY: the place holds a function of this type from its beginning; the arguments are the caller's.
     let real =
         || unsafe { core::mem::transmute::<*mut c_void, FillFn>(FILL.load(Relaxed))(target, byte, bytes) };
     if !big(2, bytes) {
         return real();
     }
-    timed(Kind::Fill, 0, bytes, real, |_| Touched {
+    timed(Kind::Fill, 0, caller, bytes, real, |_| Touched {
         source: 0,
         target: target as usize,
         read: 0,
@@ -191,10 +214,12 @@ pub unsafe extern "C" fn memset(target: *mut c_void, byte: c_int, bytes: usize) 
     })
 }
 
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcmp(one: *const c_void, other: *const c_void, bytes: usize) -> c_int {
+unsafe extern "C" fn memcmp_from(
+    one: *const c_void,
+    other: *const c_void,
+    bytes: usize,
+    caller: usize,
+) -> c_int {
     // SAFETY: the place holds a function of this type from its beginning; the arguments are the caller's.
     let real = || unsafe {
         core::mem::transmute::<*mut c_void, CompareFn>(COMPARE.load(Relaxed))(one, other, bytes)
@@ -202,20 +227,12 @@ pub unsafe extern "C" fn memcmp(one: *const c_void, other: *const c_void, bytes:
     if !big(3, bytes) {
         return real();
     }
-    timed(Kind::Compare, 0, bytes, real, |_| Touched {
+    timed(Kind::Compare, 0, caller, bytes, real, |_| Touched {
         source: one as usize,
         target: other as usize,
         read: bytes,
         written: 0,
     })
-}
-
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bcmp(one: *const c_void, other: *const c_void, bytes: usize) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe { memcmp(one, other, bytes) }
 }
 
 /// libc's check that the target has room, which ends the program.
@@ -231,20 +248,23 @@ fn check(bytes: usize, room: usize) {
 
 macro_rules! checked {
     ($($name:ident($real:ident, $second:ty);)*) => {$(
-        /// # Safety
-        /// As libc's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(target: *mut c_void, second: $second, bytes: usize, room: usize) -> *mut c_void {
+        unsafe extern "C" fn $name(
+            target: *mut c_void,
+            second: $second,
+            bytes: usize,
+            room: usize,
+            caller: usize,
+        ) -> *mut c_void {
             check(bytes, room);
             // SAFETY: the caller's arguments.
-            unsafe { $real(target, second, bytes) }
+            unsafe { $real(target, second, bytes, caller) }
         }
     )*};
 }
 
 checked! {
-    __memcpy_chk(memcpy, *const c_void);
-    __memmove_chk(memmove, *const c_void);
-    __mempcpy_chk(mempcpy, *const c_void);
-    __memset_chk(memset, c_int);
+    memcpy_chk_from(memcpy_from, *const c_void);
+    memmove_chk_from(memmove_from, *const c_void);
+    mempcpy_chk_from(mempcpy_from, *const c_void);
+    memset_chk_from(memset_from, c_int);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Into the trace: chunks are claimed by one atomic addition, and belong to their thread.
 //!
-//! - **Flow** a call that is recorded ──[`timed`]──▶ [`put`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
+//! - **Flow** a call that is recorded ──[`timed`]──▶ [`put`], with its [`site`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
 //!   faults and waits, once a millisecond, and where a call has waited ([`waited`])
 //! - **Method** who ends a wait leaves its thread's number and the time in a word of the trace that all processes share ([`woke`]); who
 //!   has waited finds it there. A wake writes no record: nearly all of them end no wait
@@ -21,6 +21,7 @@ use memlift_spec::trace::{
 
 use crate::mapping::{self, LIMIT, START_NS, header, now, pid, process};
 use crate::object::Object;
+use crate::site;
 use crate::thread::{COUNTED, Thread, current};
 
 /// Calls from this many bytes on have their page faults counted: two system calls are a percent of them.
@@ -126,7 +127,7 @@ fn started(thread: &Thread) {
     let Some(wake) = Object::thread_started(unsafe { libc::pthread_self() }).last_wake() else { return };
     if wake.thread != thread.number.load(Relaxed) {
         let words = [wake.time_ns, 0, wake.thread.into(), wake.time_ns, 0, 0, 0];
-        put(thread, &Record { kind: Kind::Waited, parameter: Reason::Start as u32, words });
+        put(thread, &Record { kind: Kind::Waited, site: 0, parameter: Reason::Start as u32, words });
     }
 }
 
@@ -221,7 +222,7 @@ fn mark(thread: &Thread, kind: Kind) {
         let bytes = count.bytes.swap(0, Relaxed);
         if new > 0 {
             let words = [time, new.into(), bytes, 0, 0, 0, 0];
-            put(thread, &Record { kind: Kind::Counted, parameter: COUNTED[place] as u32, words });
+            put(thread, &Record { kind: Kind::Counted, site: 0, parameter: COUNTED[place] as u32, words });
         }
     }
     let usage = usage(libc::RUSAGE_THREAD);
@@ -234,7 +235,7 @@ fn mark(thread: &Thread, kind: Kind) {
         usage.ru_nivcsw as u64,
         delayed_ns(),
     ];
-    put(thread, &Record { kind, parameter: 0, words });
+    put(thread, &Record { kind, site: 0, parameter: 0, words });
 }
 
 /// A look: a mark if the last one is a millisecond old.
@@ -303,7 +304,7 @@ fn put_wait(thread: &Thread, reason: Reason, begin: u64, end: u64, object: Optio
     let wake = object.and_then(Object::last_wake).filter(in_it);
     let (waker, at) = wake.map_or((0, 0), |wake| (wake.thread, wake.time_ns));
     let words = [begin, end - begin, waker.into(), at, 0, 0, 0];
-    put(thread, &Record { kind: Kind::Waited, parameter: reason as u32, words });
+    put(thread, &Record { kind: Kind::Waited, site: 0, parameter: reason as u32, words });
 }
 
 /// The thread has waited for any of many descriptors since `begin_ns`: what it reads next tells which one it was.
@@ -337,7 +338,7 @@ pub fn end(kind: Kind) {
             let usage = usage(libc::RUSAGE_SELF);
             let (minor, major) = (usage.ru_minflt as u64, usage.ru_majflt as u64);
             let words = [now(), cpu_ns(&usage), minor, major, usage.ru_maxrss as u64 * 1024, 0, 0];
-            put(thread, &Record { kind, parameter: 0, words });
+            put(thread, &Record { kind, site: 0, parameter: 0, words });
         }
     });
 }
@@ -359,11 +360,12 @@ pub struct Touched {
     pub written: usize,
 }
 
-/// Runs `call` and records it; `touched` is asked afterwards what it did.
+/// Runs `call`, which returns to `caller`, and records it; `touched` is asked afterwards what it did.
 #[inline]
 pub fn timed<R>(
     kind: Kind,
     parameter: u32,
+    caller: usize,
     bytes: usize,
     call: impl FnOnce() -> R,
     touched: impl FnOnce(&R) -> Touched,
@@ -393,7 +395,8 @@ pub fn timed<R>(
             done.written as u64,
             faults,
         ];
-        put(thread, &Record { kind, parameter, words });
+        let site = site::number(caller, thread.process.load(Relaxed), start, |record| put(thread, record));
+        put(thread, &Record { kind, site, parameter, words });
     });
     result
 }
@@ -415,7 +418,7 @@ pub unsafe extern "C" fn memlift_tap_operation(
     quietly(thread, || {
         let start = start_ns.saturating_sub(START_NS.load(Relaxed));
         let words = [start, wall_ns, source, target, bytes, bytes, FAULTS_UNKNOWN];
-        put(thread, &Record { kind: Kind::Operation, parameter: opcode, words });
+        put(thread, &Record { kind: Kind::Operation, site: 0, parameter: opcode, words });
     });
     look(thread);
 }
@@ -439,7 +442,7 @@ pub unsafe extern "C" fn memlift_tap_work(
     quietly(thread, || {
         let start = start_ns.saturating_sub(START_NS.load(Relaxed));
         let words = [start, wall_ns, 0, 0, read, written, parts];
-        put(thread, &Record { kind, parameter, words });
+        put(thread, &Record { kind, site: 0, parameter, words });
     });
     look(thread);
 }

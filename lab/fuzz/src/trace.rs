@@ -92,13 +92,23 @@ fn trace(threads: &[(u32, u32, Vec<Record>)]) -> Vec<u8> {
 
 /// Two threads and a child process that one waits for; one killed half way; an empty one.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let record = |kind, words| Record { kind, parameter: 0, words };
+    let record = |kind, words| Record { kind, site: 0, parameter: 0, words };
     let mark = |at, cpu| record(Kind::Mark, [at, cpu, 3, 0, 1, 1, 0]);
     let end = |at, cpu| record(Kind::End, [at, cpu, 3, 0, 1, 1, 0]);
     let copy = |at, bytes| record(Kind::Copy, [at, bytes / 10, 0x10000, 0x90000, bytes, bytes, u64::MAX]);
-    let counted = Record { kind: Kind::Counted, parameter: 3, words: [5, 100, 4000, 0, 0, 0, 0] };
-    let first =
-        vec![mark(1000, 500), copy(2000, 65536), copy(20_000, 1 << 20), counted, end(9_000_000, 900_000)];
+    let counted = Record { kind: Kind::Counted, site: 0, parameter: 3, words: [5, 100, 4000, 0, 0, 0, 0] };
+    let told = |kind, site, parameter, words| Record { kind, site, parameter, words };
+    let from = |site, record| Record { site, ..record };
+    let first = vec![
+        mark(1000, 500),
+        told(Kind::Module, 0, 5, [1, 0x7000, 0x9000, 0x1000, 3, 4, 0]),
+        told(Kind::ModuleName, 0, 0, [u64::from_le_bytes(*b"/a/b\0\0\0\0"), 0, 0, 0, 0, 0, 0]),
+        told(Kind::Site, 9, 0, [1, 0x7004, 0, 0, 0, 0, 0]),
+        from(9, copy(2000, 65536)),
+        copy(20_000, 1 << 20),
+        counted,
+        end(9_000_000, 900_000),
+    ];
     let child = vec![mark(300_000, 0), copy(400_000, 8192), end(8_000_000, 200_000)];
     let second = vec![copy(500_000, 4096), copy(501_000, 4096)];
     let whole = trace(&[(1, 1, first.clone()), (1, 2, second.clone()), (2, 3, child)]);

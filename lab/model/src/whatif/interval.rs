@@ -64,11 +64,15 @@ fn waits(thread: &mut Thread, records: &[Record]) -> Vec<Piece> {
     found.into_iter().map(piece).collect()
 }
 
-/// A thread, its steps and calls.
+/// A thread, its steps and calls. `site` gives the place in [`super::Trace::sites`] of a site's number in the thread's process.
 ///
 /// # Errors
 /// A mark that goes back.
-pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> {
+pub(super) fn thread(
+    head: &Chunk,
+    records: &[Record],
+    site: impl Fn(u16) -> Option<u32>,
+) -> Result<Thread, Fault> {
     let mut thread = Thread { process: head.process, pid: head.pid, ..Thread::default() };
     let mut from: Option<Mark> = None;
     // Calls since the last mark: when, and their places.
@@ -107,6 +111,7 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
                 since.push((at, thread.calls.len()));
                 thread.calls.push(Call {
                     kind,
+                    site: site(record.site),
                     parameter: record.parameter,
                     wall_ns: second,
                     cpu_ns: second,

@@ -3,7 +3,7 @@
 //!
 //! - **Flow** [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
 //!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
-//! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps · [`cpu`] what calls cost on the
+//! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps, [`site`] the places that call · [`cpu`] what calls cost on the
 //!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed
 //! - **Order** a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!   another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
@@ -17,6 +17,7 @@ mod interval;
 pub mod replay;
 pub mod reuse;
 pub mod service;
+pub mod site;
 pub mod timeline;
 pub mod vary;
 #[cfg(test)]
@@ -26,5 +27,6 @@ pub use cpu::{Cpu, Curve, Estimate, Line};
 pub use device::{Device, parameters};
 pub use replay::{Outcome, Timing, replay};
 pub use service::{Hardware, Service};
+pub use site::Site;
 pub use timeline::{Call, Step, Thread, Trace, What};
 pub use vary::{neighbours, rounded, varied};

@@ -12,21 +12,21 @@ use crate::event::Time;
 const MS: u64 = 1_000_000;
 
 /// Each has waited once more than the one before: what is without CPU time was a wait.
-fn mark(kind: Kind, at: u64, cpu: u64, faults: u64) -> Record {
-    Record { kind, parameter: 0, words: [at, cpu, faults, 0, at, 0, 0] }
+pub(super) fn mark(kind: Kind, at: u64, cpu: u64, faults: u64) -> Record {
+    Record { kind, site: 0, parameter: 0, words: [at, cpu, faults, 0, at, 0, 0] }
 }
 
-fn call(kind: Kind, at: u64, ns: u64, bytes: u64) -> Record {
+pub(super) fn call(kind: Kind, at: u64, ns: u64, bytes: u64) -> Record {
     let written = if kind == Kind::Compare { 0 } else { bytes };
-    Record { kind, parameter: 0, words: [at, ns, 1 << 30, 1 << 40, bytes, written, FAULTS_UNKNOWN] }
+    Record { kind, site: 0, parameter: 0, words: [at, ns, 1 << 30, 1 << 40, bytes, written, FAULTS_UNKNOWN] }
 }
 
-fn put(bytes: &mut [u8], index: usize, value: u64) {
+pub(super) fn put(bytes: &mut [u8], index: usize, value: u64) {
     bytes[8 * index..8 * index + 8].copy_from_slice(&value.to_le_bytes());
 }
 
 /// A trace with these chunks: process, parent, thread, sequence, records.
-fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
+pub(super) fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
     let mut bytes = vec![0; CHUNKS_AT];
     for &(process, parent, thread, sequence, records) in chunks {
         let used = RECORD_BYTES * (1 + records.len());
@@ -64,9 +64,9 @@ fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
 }
 
 /// A wait that thread `waker` ended; 0: nobody did.
-fn waited(at: u64, wall: u64, waker: u64, woken: u64) -> Record {
+pub(super) fn waited(at: u64, wall: u64, waker: u64, woken: u64) -> Record {
     let words = [at, wall, waker, woken, 0, 0, 0];
-    Record { kind: Kind::Waited, parameter: Reason::Memory as u32, words }
+    Record { kind: Kind::Waited, site: 0, parameter: Reason::Memory as u32, words }
 }
 
 /// Returns how often one thread awaits what the other one signals.
@@ -420,10 +420,14 @@ fn every_fault_names_its_field_and_the_fix() {
         bytes
     };
     let chunk = CHUNKS_AT;
+    let code = |kind, site, parameter, [first, end]: [u64; 2]| {
+        let record = Record { kind, site, parameter, words: [0, first, end, 0, 0, 0, 0] };
+        file(&[(1, 0, 1, 0, &[record])], 9)
+    };
     let cases: Vec<(Vec<u8>, &str, &str)> = vec![
         (good[..100].to_vec(), "size (byte 0)", "give what `memlift record` wrote"),
         (word_of(0, 7), "magic (byte 0)", "this is no trace"),
-        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 3"),
+        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 4"),
         (word_of(16, 12345), "limit (byte 16)", "record again"),
         (word_of(64, 1 << 19), "claimed (byte 64)", "shorter than what was claimed"),
         (word_of(128, 2), "finished (byte 128)", "0 or 1"),
@@ -439,6 +443,10 @@ fn every_fault_names_its_field_and_the_fix() {
         (word_of(chunk + 64 + 128 + 40, u64::MAX), "record.bytes_read (byte 69824)", "2^47"),
         (word_of(chunk + 64 + 64 + 16, 9 * MS), "mark.cpu", "clock went back"),
         (word_of(chunk + 64, 66), "record.parameter (byte 69696)", "no call"),
+        (word_of(chunk + 64, 69), "record.site (byte 69696): 0x0", "count from 1"),
+        (code(Kind::Site, 1, 0, [1 << 47, 0]), "record.address (byte 69696)", "below 2^47"),
+        (code(Kind::Module, 0, 0, [4096, 4095]), "record.end (byte 69696): 0xfff", "behind the first one"),
+        (code(Kind::Module, 0, 4097, [0, 1]), "record.parameter (byte 69696): 0x1001", "4096 bytes"),
         (
             file(&[(1, 0, 1, 0, &records), (2, 0, 1, 1, &records)], 9),
             "chunk.thread (byte 73728)",
@@ -483,7 +491,7 @@ fn parameters_are_varied_within_their_ranges() {
 
 /// A service's work: kind, parameter, nanoseconds, bytes read and written, parts.
 fn work(kind: Kind, parameter: u32, at: u64, ns: u64, (read, written): (u64, u64), parts: u64) -> Record {
-    Record { kind, parameter, words: [at, ns, 0, 0, read, written, parts] }
+    Record { kind, site: 0, parameter, words: [at, ns, 0, 0, read, written, parts] }
 }
 
 /// Computes 1 ms, then works for 1 ms, then computes 1 ms.

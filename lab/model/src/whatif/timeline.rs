@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use super::interval;
+use super::site::{Code, Site};
 use memlift_spec::trace::{COMMAND_AT, CPU_AT, Chunk, Fault, File, Kind, RECORD_BYTES, Record, word};
 
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
@@ -21,6 +22,8 @@ const JOIN_NS: u64 = 2_000_000;
 pub struct Call {
     /// The function that was called.
     pub kind: Kind,
+    /// The place that called it, in [`Trace::sites`]; none: not known.
+    pub site: Option<u32>,
     /// For memlift's own operations the opcode, for its services' work what [`Kind`] says.
     pub parameter: u32,
     /// Wall time of the call, nanoseconds.
@@ -180,6 +183,8 @@ pub struct Trace {
     pub cores: u64,
     /// Calls of the memcpy family below this were counted only, bytes.
     pub threshold: u64,
+    /// Time at which it began, nanoseconds since 1970.
+    pub start_unix_ns: u64,
     /// True if the program's end is in the trace.
     pub finished: bool,
     /// From start to end, nanoseconds; where the end is not there, to the last record.
@@ -202,6 +207,8 @@ pub struct Trace {
     pub waits: Waits,
     /// Calls that were only counted, by kind.
     pub counted: BTreeMap<Kind, Counted>,
+    /// Places that calls came from, each once.
+    pub sites: Vec<Site>,
 }
 
 /// A thread's records while they are read.
@@ -263,6 +270,7 @@ impl Trace {
             cpu: text(CPU_AT),
             cores: file.word(word::CORES),
             threshold: file.word(word::THRESHOLD),
+            start_unix_ns: file.word(word::START_UNIX_NS),
             finished: file.word(word::FINISHED) == 1,
             wall_ns: file.word(word::WALL_NS),
             cpu_ns: file.word(word::CPU_NS),
@@ -278,6 +286,12 @@ impl Trace {
     fn fill(&mut self, raw: BTreeMap<u32, Raw>) -> Result<(), Fault> {
         let mut heads = Vec::new();
         let mut exits: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut code = Code::default();
+        for thread in raw.values() {
+            code.take(thread.head.process, &thread.records);
+        }
+        let (sites, numbered) = code.sites();
+        self.sites = sites;
         for thread in raw.into_values() {
             for record in &thread.records {
                 match record.kind {
@@ -295,7 +309,9 @@ impl Trace {
                 }
             }
             heads.push(thread.head);
-            self.threads.push(interval::thread(&thread.head, &thread.records)?);
+            let process = thread.head.process;
+            let site = |number: u16| numbered.get(&(process, number)).copied();
+            self.threads.push(interval::thread(&thread.head, &thread.records, site)?);
         }
         let numbers: std::collections::BTreeSet<u32> = heads.iter().map(|head| head.process).collect();
         self.processes = numbers.len() as u32;
