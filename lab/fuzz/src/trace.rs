@@ -2,11 +2,13 @@
 //! Traces of programs at hostile bytes: read, replayed on every device, and read again with each chunk's lengths made good.
 //!
 //! - **Order** what is refused names a field and says what to do; what passes gives the same outcome twice, and a run without a device
-//!   takes what was recorded
+//!   takes what was recorded. A changed program makes each of its calls once
 //! - **Layout** u8, bit 0: the header's words are made good, as somebody hostile would · the bytes of a trace
 
 use memlift_model::event::Time;
-use memlift_model::whatif::{Cpu, Device, Estimate, Timing, Trace, replay};
+use memlift_model::whatif::{
+    Change, Cpu, Device, Estimate, Timing, Trace, callers, needed, replay, replay_changed,
+};
 use memlift_spec::trace::{
     CHUNK_USED_AT, CHUNKS_AT, Chunk, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
 };
@@ -63,6 +65,18 @@ pub fn run(data: &[u8]) {
     }
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     let _ = dsa.best_size(&trace, &cpu, &without);
+    let found = callers(&trace, &dsa);
+    for (batch, first_use) in [(1, None), (3, Some(Time::from_ns(500)))] {
+        let callers = found.iter().map(|summary| (summary.caller, 0)).collect();
+        let change = Change { callers, batch, first_use };
+        let once = replay_changed(&trace, &cpu, &dsa, &change);
+        assert_eq!(once, replay_changed(&trace, &cpu, &dsa, &change));
+        let calls: u64 = found.iter().map(|summary| summary.calls).sum();
+        assert_eq!(once.offloaded + once.limits.fresh, calls, "every call is made once");
+    }
+    for summary in found.iter().take(4) {
+        assert!(needed(&trace, summary.caller).is_some_and(|needed| needed.calls <= summary.calls));
+    }
 }
 
 /// Bytes of a trace with these threads: process, thread, records.

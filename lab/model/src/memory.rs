@@ -59,6 +59,24 @@ pub trait Memory {
         descriptor.operation = [word(40), word(48), word(56)];
         descriptor
     }
+
+    /// Writes a descriptor to `address`, as a device finds it in a list.
+    fn put_descriptor(&mut self, address: u64, descriptor: &Descriptor) {
+        let words = [
+            u64::from(descriptor.pasid) | u64::from(descriptor.flags_opcode) << 32,
+            descriptor.completion_address,
+            descriptor.source,
+            descriptor.target,
+            u64::from(descriptor.size) | u64::from(descriptor.interrupt_handle) << 32,
+            descriptor.operation[0],
+            descriptor.operation[1],
+            descriptor.operation[2],
+        ];
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(index, word)| self.put(address + 8 * index as u64, &word.to_le_bytes()));
+    }
 }
 
 /// A stretch of bytes that lies at `base`. Other addresses panic.

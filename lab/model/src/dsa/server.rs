@@ -273,7 +273,7 @@ impl Server<'_> {
                 let list = list + 64 * slots.start as u64;
                 let mut image = Image { base: BASE, bytes: &mut self.memory };
                 for (index, member) in members.iter().enumerate() {
-                    put(&mut image, BASE + list + 64 * index as u64, member);
+                    image.put_descriptor(BASE + list + 64 * index as u64, member);
                 }
                 let flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
                 let mut batch = Descriptor::new(Opcode::BATCH, flags);
@@ -371,19 +371,4 @@ impl Server<'_> {
         self.outcome.handled = self.outcome.handled + taken;
         Ok(taken)
     }
-}
-
-/// A descriptor as a device finds it in a list.
-fn put(image: &mut Image<'_>, at: u64, descriptor: &Descriptor) {
-    let words = [
-        u64::from(descriptor.pasid) | u64::from(descriptor.flags_opcode) << 32,
-        descriptor.completion_address,
-        descriptor.source,
-        descriptor.target,
-        u64::from(descriptor.size) | u64::from(descriptor.interrupt_handle) << 32,
-        descriptor.operation[0],
-        descriptor.operation[1],
-        descriptor.operation[2],
-    ];
-    words.iter().enumerate().for_each(|(index, word)| image.put(at + 8 * index as u64, &word.to_le_bytes()));
 }

@@ -16,8 +16,8 @@ use super::cpu::Cpu;
 use super::replay::{Outcome, Timing, replay};
 use super::service::{Hardware, Service};
 use super::timeline::{Call, Trace};
+use crate::dsa::lists::Lists;
 use crate::event::{Calendar, Time};
-use crate::memory::Image;
 use crate::parameters::{ParameterError, Parameters, Schema};
 use crate::smartdimm::command::{self, Took};
 use crate::smartdimm::{self, host::Ulp};
@@ -85,19 +85,20 @@ impl Device {
         }
     }
 
-    pub(super) fn engine(&self) -> Engine {
-        let state = match self {
-            Device::Dsa(timing) => Some(dsa::device::Device::new(timing)),
-            _ => None,
+    /// The device, idle, for batches of at most so many calls.
+    pub(super) fn engine(&self, batch: usize) -> Engine {
+        let (state, lists) = match self {
+            Device::Dsa(timing) => (Some(dsa::device::Device::new(timing)), Lists::new(timing, batch)),
+            _ => (None, Lists::default()),
         };
-        Engine { device: self.clone(), state, took: HashMap::new(), channel: Time::ZERO }
+        Engine { device: self.clone(), state, lists, took: HashMap::new(), channel: Time::ZERO }
     }
 
     /// The least size, a power of two, from which on it pays to give calls to the device, and what the run takes then. No size pays:
     /// `without`, the run without it.
     #[must_use]
     pub fn best_size(&self, trace: &Trace, cpu: &Cpu, without: &Outcome) -> (Option<u64>, Outcome) {
-        let mut engine = self.engine();
+        let mut engine = self.engine(1);
         let takes: Vec<u32> =
             trace.calls().filter(|call| self.takes(call)).map(|call| call.bytes().max(1).ilog2()).collect();
         let (Some(least), Some(most)) = (takes.iter().min(), takes.iter().max()) else {
@@ -145,6 +146,7 @@ pub(super) enum Placed {
 pub(super) struct Engine {
     device: Device,
     state: Option<dsa::device::Device>,
+    lists: Lists,
     /// Time of CompCpys of so many bytes, their text cached or not.
     took: HashMap<(Ulp, u64, bool), Took>,
     /// Time at which the memory channel, or DMU's unpacker, is free.
@@ -218,21 +220,35 @@ impl Engine {
         if let Device::Dsa(timing) = &self.device { timing.submit } else { Time::ZERO }
     }
 
+    /// Time of a batch of so many calls like this one, from the queue on, beside nothing else.
+    pub(super) fn batch_time(&self, call: &Call, calls: usize) -> Time {
+        let Device::Dsa(timing) = &self.device else { return Time::ZERO };
+        timing.start + timing.device.time_of(call.bytes()) * calls as u64
+    }
+
     pub(super) fn wake(&self) -> Time {
         if let Device::Dsa(timing) = &self.device { timing.wake } else { Time::ZERO }
     }
 
-    /// Into the device's queue, after the submission's time; none: it is full.
+    /// Puts calls into the device's queue, one or a batch, after the submission's time; none: it is full.
     pub(super) fn enter<E>(
         &mut self,
-        call: &Call,
+        calls: &[Call],
         calendar: &mut Calendar<E>,
         event: impl Fn(usize) -> E,
     ) -> Option<usize> {
         // A trace has no bytes: a descriptor that touches no memory takes the time of its size.
-        let mut descriptor = Descriptor::new(Opcode::NOOP, Flags::NONE);
-        descriptor.size = u32::try_from(call.bytes()).unwrap_or(u32::MAX);
-        self.state.as_mut()?.submit(&descriptor, calendar, event)
+        let of = |call: &Call| {
+            let mut descriptor = Descriptor::new(Opcode::NOOP, Flags::NONE);
+            descriptor.size = u32::try_from(call.bytes()).unwrap_or(u32::MAX);
+            descriptor
+        };
+        let device = self.state.as_mut()?;
+        if let [call] = calls {
+            return device.submit(&of(call), calendar, event);
+        }
+        let members: Vec<Descriptor> = calls.iter().map(of).collect();
+        self.lists.submit(device, &members, calendar, event)
     }
 
     pub(super) fn happen<E>(
@@ -241,7 +257,7 @@ impl Engine {
         calendar: &mut Calendar<E>,
         event: impl Fn(usize) -> E,
     ) -> Option<usize> {
-        let mut nothing = Image { base: 0, bytes: &mut [] };
-        self.state.as_mut()?.happen(engine, &mut nothing, calendar, event)
+        let mut memory = self.lists.memory();
+        self.state.as_mut()?.happen(engine, &mut memory, calendar, event)
     }
 }

@@ -4,13 +4,16 @@
 //! - **Flow** [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
 //!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
 //! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps, [`site`] the places that call · [`cpu`] what calls cost on the
-//!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed
+//!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed ·
+//!   [`change`] a program that submits calls and goes on, [`callers`] which of its places call how often
 //! - **Order** a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!   another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
 //! - **Rule** a program that was not changed waits for each call, so a device shortens calls and never overlaps them with the
-//!   thread that made them. A copy into pages that were not there yet stays with the CPU
+//!   thread that made them; one that was changed ([`Change`]) overlaps them, up to where a result is needed. A copy into pages that were not there yet stays with the CPU
 //! - **Not here** what the bytes were: a trace has sizes and addresses
 
+pub mod callers;
+pub mod change;
 pub mod cpu;
 pub mod device;
 mod interval;
@@ -21,11 +24,15 @@ pub mod site;
 pub mod timeline;
 pub mod vary;
 #[cfg(test)]
+mod change_tests;
+#[cfg(test)]
 mod tests;
 
+pub use callers::{Dependent, Needed, Summary, callers, needed};
+pub use change::{Caller, Change, Limits};
 pub use cpu::{Cpu, Curve, Estimate, Line};
 pub use device::{Device, parameters};
-pub use replay::{Outcome, Timing, replay};
+pub use replay::{Outcome, Timing, replay, replay_changed};
 pub use service::{Hardware, Service};
 pub use site::Site;
 pub use timeline::{Call, Step, Thread, Trace, What};

@@ -3,14 +3,17 @@
 //!
 //! - **Flow** a thread's event ─▶ its next step: computing and waiting take as long as they did; a call takes what the CPU or the
 //!   device says; who awaits another thread's event goes on as long after it as then ─▶ [`Outcome`]
+//!   A changed program ([`replay_changed`]) submits some calls and goes on; `change` says before which steps their results have to be there
 //! - **Order** picoseconds; equal inputs give equal outcomes everywhere
 //! - **Traffic** of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
 //!   overwrites before (no streaming stores are assumed); a device does not
 
+use super::change::{Caller, Cause, Change, Flights, Limits, Need};
 use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
-use super::timeline::{Call, Step, Thread, Trace, What};
+use super::timeline::{Call, Step, Thread, Trace, What, part};
 use crate::event::{Calendar, Time};
+use memlift_spec::trace::Kind;
 
 /// Time and traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct Outcome {
     pub read_bytes: u64,
     /// Bytes that calls wrote to memory.
     pub written_bytes: u64,
+    /// Cost of changed calls, by its reason; nothing where the program was not changed.
+    pub limits: Limits,
 }
 
 impl Outcome {
@@ -57,8 +62,17 @@ pub enum Timing {
 enum Event {
     Thread(usize),
     /// A thread's call reaches the device's queue.
-    Submitted(usize, usize),
+    Submitted(usize, Entry),
     Engine(usize),
+}
+
+/// Entry of a thread in the device's queue.
+#[derive(Clone, Copy)]
+enum Entry {
+    /// A call, which the thread waits for.
+    Call(usize),
+    /// The calls that it has gathered; it goes on.
+    Gathered,
 }
 
 struct Run<'a> {
@@ -76,10 +90,17 @@ struct Run<'a> {
     awaiting: Vec<Option<(usize, Time)>>,
     /// For each thread how many steps it has until only idle ones are left.
     busy: Vec<usize>,
-    /// Threads of device submissions, by their number; their call's share of CPU time is counted at once.
-    waiting: Vec<(usize, Time)>,
-    /// Threads that found the device's queue full, with their calls.
-    full: std::collections::VecDeque<(usize, usize)>,
+    /// Threads that wait for a device submission and since when, by its number; none: nobody waits for it alone. The CPU time of
+    /// submitting is counted at once.
+    waiting: Vec<Option<(usize, Time)>>,
+    /// Threads that found the device's queue full, since when.
+    full: std::collections::VecDeque<(usize, Entry, Time)>,
+    change: Option<&'a Change>,
+    flights: Flights,
+    /// For each thread what is left of the computing that it is in: time, CPU time.
+    left: Vec<Option<(Time, Time)>>,
+    /// For each thread the time without a core that is still to come in the call that it has submitted.
+    away: Vec<Time>,
     /// CPU time of each thread, waiting for the device included.
     held: Vec<Time>,
     end: Time,
@@ -89,38 +110,14 @@ struct Run<'a> {
 /// Runs a trace with a device for calls from `from_bytes` on; the others are timed as `timing` says.
 #[must_use]
 pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_bytes: u64) -> Outcome {
-    let threads = trace.threads.len();
-    let mut run = Run {
-        trace,
-        cpu,
-        timing,
-        from_bytes,
-        engine: device.engine(),
-        calendar: Calendar::new(),
-        shadow: Shadow::new(cpu.cache_bytes, (timing == Timing::Modelled).then(|| trace.calls().count())),
-        next: vec![0; threads],
-        happened: vec![None; trace.events],
-        awaiting: vec![None; trace.events],
-        busy: trace.threads.iter().map(busy).collect(),
-        waiting: Vec::new(),
-        full: std::collections::VecDeque::new(),
-        held: vec![Time::ZERO; threads],
-        end: Time::ZERO,
-        outcome: Outcome::default(),
-    };
-    for (index, thread) in trace.threads.iter().enumerate() {
-        // One that was started begins with awaiting that.
-        let begin_ns = if thread.parent.is_none() { thread.begin_ns } else { 0 };
-        run.calendar.at(Time::from_ns(begin_ns), Event::Thread(index));
-    }
-    run.all();
-    let recorded = trace.threads.iter().map(working_until).max().unwrap_or(0);
-    // Time after the last record.
-    run.outcome.wall = run.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
-    let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
-    run.outcome.cpu = run.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
-    run.outcome.busiest = run.held.iter().copied().max().unwrap_or(Time::ZERO);
-    run.outcome
+    Run::new(trace, cpu, timing, device, from_bytes, None).run()
+}
+
+/// Runs a trace of a program that was changed: the calls of `change` are given to the device's queue, and the thread goes on. All other
+/// calls stay with the CPU, as long as they were. Of a device without a queue it is the run without one.
+#[must_use]
+pub fn replay_changed(trace: &Trace, cpu: &Cpu, device: &Device, change: &Change) -> Outcome {
+    Run::new(trace, cpu, Timing::Recorded, device, 0, Some(change)).run()
 }
 
 /// Steps of a thread until it waits for what never came: the program ended without it, and does so sooner or later.
@@ -134,25 +131,69 @@ fn working_until(thread: &Thread) -> u64 {
     thread.steps.get(busy(thread)).map_or(thread.end_ns, |wait| wait.at_ns)
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        trace: &'a Trace,
+        cpu: &'a Cpu,
+        timing: Timing,
+        device: &Device,
+        from_bytes: u64,
+        change: Option<&'a Change>,
+    ) -> Run<'a> {
+        let threads = trace.threads.len();
+        Run {
+            trace,
+            cpu,
+            timing,
+            from_bytes,
+            engine: device.engine(change.map_or(1, |change| change.batch)),
+            calendar: Calendar::new(),
+            shadow: Shadow::new(cpu.cache_bytes, (timing == Timing::Modelled).then(|| trace.calls().count())),
+            next: vec![0; threads],
+            happened: vec![None; trace.events],
+            awaiting: vec![None; trace.events],
+            busy: trace.threads.iter().map(busy).collect(),
+            waiting: Vec::new(),
+            full: std::collections::VecDeque::new(),
+            change,
+            flights: Flights::default(),
+            left: vec![None; threads],
+            away: vec![Time::ZERO; threads],
+            held: vec![Time::ZERO; threads],
+            end: Time::ZERO,
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        let trace = self.trace;
+        for (index, thread) in trace.threads.iter().enumerate() {
+            // One that was started begins with awaiting that.
+            let begin_ns = if thread.parent.is_none() { thread.begin_ns } else { 0 };
+            self.calendar.at(Time::from_ns(begin_ns), Event::Thread(index));
+        }
+        self.all();
+        let recorded = trace.threads.iter().map(working_until).max().unwrap_or(0);
+        // Time after the last record.
+        self.outcome.wall = self.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
+        let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
+        self.outcome.cpu = self.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
+        self.outcome.busiest = self.held.iter().copied().max().unwrap_or(Time::ZERO);
+        self.outcome
+    }
+
     fn all(&mut self) {
         loop {
             while let Some(event) = self.calendar.pop() {
                 match event {
                     Event::Thread(thread) => self.step(thread),
-                    Event::Submitted(thread, call) => self.offload(thread, call),
+                    Event::Submitted(thread, entry) => self.enter(thread, entry, self.calendar.now()),
                     Event::Engine(engine) => {
-                        let now = self.calendar.now();
                         if let Some(done) = self.engine.happen(engine, &mut self.calendar, Event::Engine) {
-                            let (thread, since) = self.waiting[done];
-                            let wake = self.engine.wake();
-                            self.outcome.waiting = self.outcome.waiting + (now - since);
-                            self.held[thread] = self.held[thread] + (now - since);
-                            self.works(thread, wake);
-                            self.calendar.after(wake, Event::Thread(thread));
+                            self.settled(done);
                         }
-                        if let Some((thread, call)) = self.full.pop_front() {
-                            self.offload(thread, call);
+                        if let Some((thread, entry, since)) = self.full.pop_front() {
+                            self.enter(thread, entry, since);
                         }
                     }
                 }
@@ -164,19 +205,88 @@ impl Run<'_> {
         }
     }
 
+    /// A submission is done: who waited for it or for the last of several goes on.
+    fn settled(&mut self, job: usize) {
+        let waited = self.waiting[job].map(|(thread, since)| (thread, since, Cause::Used));
+        let now = self.calendar.now();
+        for (thread, since, cause) in waited.into_iter().chain(self.flights.settle(job)) {
+            let wake = self.engine.wake();
+            self.waits(thread, now - since);
+            if self.change.is_some() {
+                self.outcome.limits.waited(cause, now - since + wake);
+            }
+            self.works(thread, wake);
+            self.calendar.after(wake, Event::Thread(thread));
+        }
+    }
+
+    /// The thread had the core and waited.
+    fn waits(&mut self, thread: usize, time: Time) {
+        self.outcome.waiting = self.outcome.waiting + time;
+        self.held[thread] = self.held[thread] + time;
+    }
+
+    /// Returns true if the thread waits for copies before this step, or submits some; it comes back to the step.
+    fn held_up(&mut self, thread: usize, step: Option<&Step>) -> bool {
+        if self.flights.is_empty() {
+            return false;
+        }
+        let Thread { process, calls, .. } = &self.trace.threads[thread];
+        let rest = self.left[thread].map_or(Time::from_ns(step.map_or(0, |step| step.ns)), |(ns, _)| ns);
+        match self.flights.needed((thread, *process), calls, step, rest) {
+            Need::Nothing => false,
+            Need::Submit => {
+                self.submit(thread, Entry::Gathered);
+                true
+            }
+            Need::Wait(copies, cause) => {
+                self.flights.hold(thread, copies, self.calendar.now(), cause);
+                true
+            }
+        }
+    }
+
+    /// The core submits what reaches the queue then.
+    fn submit(&mut self, thread: usize, entry: Entry) {
+        let submit = self.engine.submit();
+        self.works(thread, submit);
+        self.outcome.calls = self.outcome.calls + submit;
+        if self.change.is_some() {
+            self.outcome.limits.submitting = self.outcome.limits.submitting + submit;
+        }
+        self.calendar.after(submit, Event::Submitted(thread, entry));
+    }
+
+    /// Computes until the step ends, or until the thread uses a copy that is under way.
+    fn compute(&mut self, thread: usize, step: &Step) {
+        let (ns, cpu) =
+            self.left[thread].take().unwrap_or((Time::from_ns(step.ns), Time::from_ns(step.cpu_ns)));
+        let now = if self.flights.is_empty() { ns } else { self.flights.compute(thread, ns) };
+        let mut on_core = cpu;
+        if now < ns {
+            on_core = Time::from_ps(part(cpu.as_ps(), now.as_ps(), ns.as_ps()));
+            self.left[thread] = Some((ns - now, cpu - on_core));
+            self.next[thread] -= 1;
+        }
+        self.works(thread, on_core);
+        self.calendar.after(now, Event::Thread(thread));
+    }
+
     fn step(&mut self, thread: usize) {
         let steps = &self.trace.threads[thread].steps;
         if self.next[thread] <= self.busy[thread] {
             self.end = self.end.max(self.calendar.now());
         }
-        while let Some(step) = steps.get(self.next[thread]) {
+        loop {
+            let step = steps.get(self.next[thread]);
+            if self.held_up(thread, step) {
+                return;
+            }
+            let Some(step) = step else { return };
             self.next[thread] += 1;
             let ns = Time::from_ns(step.ns);
             match step.what {
-                What::Compute => {
-                    self.works(thread, Time::from_ns(step.cpu_ns));
-                    return self.calendar.after(ns, Event::Thread(thread));
-                }
+                What::Compute => return self.compute(thread, step),
                 What::Wait | What::Sleep => return self.calendar.after(ns, Event::Thread(thread)),
                 What::Signal(event) => self.happen(event),
                 What::Await(event) => match self.happened[event] {
@@ -209,8 +319,11 @@ impl Run<'_> {
     fn call(&mut self, thread: usize, index: usize, step: &Step) {
         let (call, fresh) =
             (&self.trace.threads[thread].calls[index], self.trace.threads[thread].fresh[index]);
-        let placed =
-            if call.bytes() >= self.from_bytes { self.engine.place(call, fresh) } else { Placed::Cpu };
+        let placed = match self.change {
+            Some(change) => self.changed(change, call, fresh),
+            None if call.bytes() >= self.from_bytes => self.engine.place(call, fresh),
+            None => Placed::Cpu,
+        };
         // Time that the thread was without a core in it stays so, unless it waits for the device anyway.
         let away = Time::from_ns(step.ns - step.cpu_ns);
         match placed {
@@ -226,12 +339,19 @@ impl Run<'_> {
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }
-            Placed::Queue => {
-                let submit = self.engine.submit();
-                self.works(thread, submit);
-                self.outcome.calls = self.outcome.calls + submit;
-                self.calendar.after(submit, Event::Submitted(thread, index));
-            }
+            Placed::Queue => match self.change.filter(|_| call.kind != Kind::Compare) {
+                Some(change) => {
+                    self.away[thread] = away;
+                    let of = (thread, self.trace.threads[thread].process);
+                    let patience = self.engine.batch_time(call, change.batch);
+                    if self.flights.add(of, call, change.first_use, patience) >= change.batch {
+                        self.submit(thread, Entry::Gathered);
+                    } else {
+                        self.goes_on(thread);
+                    }
+                }
+                None => self.submit(thread, Entry::Call(index)),
+            },
             Placed::Work => {
                 let now = self.calendar.now();
                 let (done, core) = self.engine.work(call, now);
@@ -258,6 +378,17 @@ impl Run<'_> {
         }
     }
 
+    /// Places a call of a changed program.
+    fn changed(&mut self, change: &Change, call: &Call, fresh: u32) -> Placed {
+        if !change.takes(call) {
+            self.outcome.limits.small += u64::from(change.callers.contains_key(&Caller::of(call)));
+            return Placed::Cpu;
+        }
+        let placed = self.engine.place(call, fresh);
+        self.outcome.limits.fresh += u64::from(fresh > 0 && matches!(placed, Placed::Cpu));
+        placed
+    }
+
     fn count(&mut self, call: &Call) {
         self.outcome.offloaded += 1;
         self.outcome.offloaded_bytes = self.outcome.offloaded_bytes.saturating_add(call.bytes());
@@ -272,7 +403,7 @@ impl Run<'_> {
             self.outcome.written_bytes = self.outcome.written_bytes.saturating_add(call.written);
             return;
         }
-        let second = if call.kind == memlift_spec::trace::Kind::Compare { call.read } else { call.written };
+        let second = if call.kind == Kind::Compare { call.read } else { call.written };
         let missed = second.saturating_sub(target);
         let fetched = if core || call.written == 0 { missed } else { 0 };
         let read = call.read.saturating_sub(source).saturating_add(fetched);
@@ -281,17 +412,37 @@ impl Run<'_> {
         self.outcome.written_bytes = self.outcome.written_bytes.saturating_add(written);
     }
 
-    fn offload(&mut self, thread: usize, index: usize) {
-        let call = &self.trace.threads[thread].calls[index];
-        match self.engine.enter(call, &mut self.calendar, Event::Engine) {
-            Some(job) => {
-                let residency = self.shadow.device(call);
-                self.count(call);
-                self.traffic(call, residency.source, residency.target, false);
-                debug_assert_eq!(job, self.waiting.len(), "submissions are numbered in their order");
-                self.waiting.push((thread, self.calendar.now()));
-            }
-            None => self.full.push_back((thread, index)),
+    /// Into the queue, which the thread has tried to enter since then.
+    fn enter(&mut self, thread: usize, entry: Entry, since: Time) {
+        let calls: Vec<Call> = match entry {
+            Entry::Call(index) => vec![self.trace.threads[thread].calls[index]],
+            Entry::Gathered => self.flights.gathered(thread).copied().collect(),
+        };
+        let Some(job) = self.engine.enter(&calls, &mut self.calendar, Event::Engine) else {
+            return self.full.push_back((thread, entry, since));
+        };
+        debug_assert_eq!(job, self.waiting.len(), "submissions are numbered in their order");
+        for call in &calls {
+            let residency = self.shadow.device(call);
+            self.count(call);
+            self.traffic(call, residency.source, residency.target, false);
         }
+        let now = self.calendar.now();
+        match entry {
+            Entry::Call(_) => self.waiting.push(Some((thread, since))),
+            Entry::Gathered => {
+                self.waits(thread, now - since);
+                self.outcome.limits.full = self.outcome.limits.full + (now - since);
+                self.waiting.push(None);
+                self.flights.submitted(thread, job);
+                self.goes_on(thread);
+            }
+        }
+    }
+
+    /// The thread has submitted; it is without a core as long as it was in the call.
+    fn goes_on(&mut self, thread: usize) {
+        let away = std::mem::take(&mut self.away[thread]);
+        self.calendar.after(away, Event::Thread(thread));
     }
 }
