@@ -21,6 +21,28 @@ fn usage_errors_have_their_code_and_style() {
 }
 
 #[test]
+fn wrong_questions_about_submitted_calls_say_what_is_possible() {
+    for (arguments, wanted) in [
+        (&["--batch", "1"][..], "2..=1024"),
+        (&["--batch", "1025"], "2..=1024"),
+        (&["--batch", "some"], "--batch"),
+        (&["--async", "--first-use", "later"], "give recorded, at-once, or a time"),
+        (&["--async", "--first-use", "5"], "500ns, 2us"),
+        (&["--first-use", "at-once"], "give --async or --batch"),
+        (&["--sites", "5"], "give --async or --batch"),
+        (&["--async", "--sites", "0"], "1..=100"),
+        (&["--async", "--device", "smartdimm"], "give --device dsa"),
+        (&["--batch", "4", "--device", "cpu"], "give --device dsa"),
+        (&["--async", "--sweep", "start=1..2"], "--sweep"),
+    ] {
+        let output = run(&[&["whatif"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.starts_with("memlift: error: ") && said.contains(wanted), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn bench_names_its_rows_when_asked_for_none() {
     let output = run(&["bench", "copy", "--only", "nothing/like/this"]);
     let said = String::from_utf8_lossy(&output.stderr);

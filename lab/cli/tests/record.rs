@@ -176,6 +176,175 @@ fn a_child_of_vfork_leaves_a_trace_that_can_be_read() {
     assert!((0.98..1.02).contains(&unchanged(&answer)), "{answer}");
 }
 
+/// Three functions that copy: one whose bytes nothing needs for long, one that compares them at once, one with many small ones in a row.
+/// Each moves half of what the one before does, so that their order does not depend on the machine.
+const SHAPES: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+enum { BIG = 1 << 20, HALF = BIG / 2, SMALL = 4096, ROW = 64 };
+static char *one, *two, *three, *four, *five, *six;
+static volatile unsigned long sum;
+static volatile size_t big = BIG, half = HALF, small = SMALL;
+static void computes(unsigned long steps) {
+    for (unsigned long i = 0; i < steps; i++) sum += i;
+}
+__attribute__((noinline)) static void goes_on(void) {
+    memcpy(two, one, big);
+    computes(300000);
+}
+__attribute__((noinline)) static void uses_at_once(void) {
+    memcpy(four, three, half);
+    sum += memcmp(four, three, half);
+}
+__attribute__((noinline)) static void in_a_row(void) {
+    for (int i = 0; i < ROW; i++) memcpy(six + i * SMALL, five + i * SMALL, small);
+    computes(10000);
+}
+static char *filled(size_t bytes) {
+    char *memory = malloc(bytes);
+    memset(memory, 1, bytes);
+    return memory;
+}
+int main(void) {
+    one = filled(BIG), two = filled(BIG), three = filled(HALF), four = filled(HALF);
+    five = filled(ROW * SMALL), six = filled(ROW * SMALL);
+    for (int i = 0; i < 100; i++) {
+        goes_on(), uses_at_once(), in_a_row();
+        one[i]++, three[i]++, five[i]++;
+    }
+    return 0;
+}
+"#;
+
+/// The device's parameters with one that copies faster than any core.
+fn fast(place: &Place) -> String {
+    let (shipped, _) = memlift_model::whatif::parameters("dsa").expect("parameters");
+    let (file, rate) = (path(place, "fast.toml"), "[device_rate]\nvalue = 31.17");
+    assert!(shipped.contains(rate));
+    std::fs::write(&file, shipped.replacen(rate, "[device_rate]\nvalue = 400", 1)).expect("written");
+    file
+}
+
+fn answered(place: &Place, arguments: &[&str]) -> serde_json::Value {
+    let output = place.run(&[&["whatif", "--json"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn call_sites_to_change_are_listed_in_the_order_of_what_they_gain() {
+    let place = Place::new();
+    let (file, fast) = (path(&place, "shapes.trace"), fast(&place));
+    let output = place.run(&["record", "-q", "-o", &file, "--", &compiled(&place, SHAPES)]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let copies = |answer: &serde_json::Value| -> Vec<serde_json::Value> {
+        let sites = answer["sites"].as_array().expect("a list").iter();
+        sites.filter(|site| site["site"]["function"] == "memcpy").cloned().collect()
+    };
+    let of = |site: &serde_json::Value, field: &str| site[field].as_f64().expect("a number");
+
+    let answer = answered(&place, &["--async", "--sites", "9", "--parameters", &fast, &file]);
+    let sites = copies(&answer);
+    let names: Vec<&str> = sites.iter().filter_map(|site| site["site"]["symbol"].as_str()).collect();
+    assert_eq!(names, ["goes_on", "uses_at_once", "in_a_row"], "{answer:#}");
+    assert_eq!(sites[0]["bytes"], 100 << 20);
+    assert_eq!((&sites[1]["calls"], &sites[2]["calls"]), (&100.into(), &6400.into()));
+    for site in &sites {
+        let module = site["site"]["module"].as_str().expect("a file");
+        assert!(module.ends_with("/program"), "{module}");
+        assert!(of(site, "share_of_cpu") > 0.0 && of(site, "share_of_time") < 1.0, "{site:#}");
+        for (place, field) in ["time_gained_s", "cpu_gained_s"].into_iter().enumerate() {
+            let range = &site["range"][place];
+            assert!(of(range, "from") <= of(site, field) && of(site, field) <= of(range, "to"), "{site:#}");
+        }
+    }
+    // The first one's result is needed a millisecond later, by the same copy; the second one's at once, by memcmp.
+    assert!(sites[0]["gains"] == true && of(&sites[0]["needed"], "after_ns") > 50_000.0, "{:#}", sites[0]);
+    assert_eq!(sites[1]["needed"]["site"]["function"], "memcmp", "{:#}", sites[1]);
+    assert!(of(&sites[1]["needed"], "after_ns") < 50_000.0, "{:#}", sites[1]);
+    assert!(of(&sites[1]["limits"], "called_s") > 50.0 * of(&sites[0]["limits"], "called_s"), "{answer:#}");
+    // All that gain, together, gain more than the best of them.
+    let together = of(&answer["without"], "wall_s") - of(&answer["together"]["run"], "wall_s");
+    assert!(together > of(&sites[0], "time_gained_s"), "{answer:#}");
+
+    // Many small ones cost a submission each; sixteen together cost one.
+    let batched =
+        answered(&place, &["--batch", "16", "--sites", "9", "--parameters", &fast, "--from", "1", &file]);
+    let single = answered(&place, &["--async", "--sites", "9", "--parameters", &fast, "--from", "1", &file]);
+    let row = |answer: &serde_json::Value| {
+        copies(answer).into_iter().find(|site| site["site"]["symbol"] == "in_a_row").expect("listed")
+    };
+    let (batched, single) = (row(&batched), row(&single));
+    assert!(of(&batched, "time_gained_s") > of(&single, "time_gained_s"), "{batched:#} {single:#}");
+    let submitting = |site: &serde_json::Value| of(&site["limits"], "submitting_s");
+    assert!(submitting(&batched) * 8.0 < submitting(&single), "{batched:#} {single:#}");
+
+    // Were each result used at once, nothing would overlap.
+    let used = answered(
+        &place,
+        &["--async", "--first-use", "at-once", "--sites", "9", "--parameters", &fast, &file],
+    );
+    let first = copies(&used).into_iter().find(|site| site["site"]["symbol"] == "goes_on").expect("listed");
+    assert!(of(&first["limits"], "used_s") > 0.0, "{first:#}");
+    assert!(of(&first, "time_gained_s") < of(&sites[0], "time_gained_s"), "{first:#}");
+    assert!(of(&first, "time_gained_s") >= of(&sites[0]["range"][0], "from") - 1e-9, "{first:#}");
+
+    // As text, too: three of them, with what limits each, and what is assumed.
+    let output = place.run(&["whatif", "--async", "--parameters", &fast, &file]);
+    let said = text(&output.stdout);
+    for wanted in
+        ["1  goes_on+0x", "2  uses_at_once+0x", "3 limited by: ", "--first-use recorded", "not listed: "]
+    {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    assert!(!said.contains("4 limited by"), "{said}");
+}
+
+/// A function that copies, in a process and in the child that it forks.
+const FORKED: &str = r#"
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static char source[1 << 16], target[1 << 16];
+static volatile size_t bytes = sizeof source;
+__attribute__((noinline)) static int copies(void) {
+    for (int i = 0; i < 10; i++) {
+        memcpy(target, source, bytes);
+        source[i]++;
+    }
+    return target[0];
+}
+int main(void) {
+    copies();
+    pid_t child = fork();
+    if (child == 0) _exit(copies() == 99);
+    waitpid(child, 0, 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_call_site_is_one_in_all_processes() {
+    use memlift_model::whatif::Trace;
+    let place = Place::new();
+    let file = path(&place, "forked.trace");
+    let output = place.run(&["record", "-q", "-o", &file, "--", &compiled(&place, FORKED)]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let trace = Trace::read(&std::fs::read(&file).expect("the trace")).expect("a trace");
+    let copies: Vec<(u32, Option<u32>)> = trace
+        .threads
+        .iter()
+        .flat_map(|thread| thread.calls.iter().map(|call| (thread.process, call)))
+        .filter(|(_, call)| call.read == 1 << 16)
+        .map(|(process, call)| (process, call.site))
+        .collect();
+    assert_eq!(copies.iter().filter(|(process, _)| *process == 1).count(), 10, "{copies:?}");
+    assert_eq!(copies.iter().filter(|(process, _)| *process == 2).count(), 10, "{copies:?}");
+    let site = copies[0].1.expect("a site");
+    assert!(copies.iter().all(|(_, other)| *other == Some(site)), "{copies:?} {:?}", trace.sites);
+    assert!(trace.sites[site as usize].module.ends_with("/program"), "{:?}", trace.sites);
+}
+
 /// Real programs: one thread, several, children, pipes, servers. What is not installed is left out, and said.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("gzip", &["gzip", "-6", "-k", "-c", "text"]),

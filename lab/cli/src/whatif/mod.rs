@@ -2,36 +2,42 @@
 //! `memlift whatif`: what a device would have bought a program that `memlift record` has watched.
 //!
 //! - **Flow** trace ─▶ [`report`]: what of it can be seen, and the bound that follows ─▶ replays in `memlift_model::whatif`: without,
-//!   with, with each parameter halved and doubled; or a sweep ─▶ text or JSON
+//!   with, with each parameter halved and doubled; or a sweep ─▶ text or JSON. [`submit`]: the program was changed, call site by call site
 //! - **Method** the CPU's side is this machine's calibration for the memcpy family; what has no calibration is fitted to the trace, and said
 //!   so. Replays run beside each other, one per core
 //! - **Not here** the replay (`lab/model`), the recording (record.rs)
 
+mod advice;
+mod beside;
 mod export;
+mod question;
 mod report;
+mod source;
+mod submit;
+mod symbol;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::ValueEnum;
 use memlift::ground::config::Config;
-use memlift::ground::input_file;
 use memlift::offload::Engine;
 use memlift::place::Origin;
 use memlift::spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC};
-use memlift_model::parameters::{Parameters, Schema};
+use memlift_model::parameters::Parameters;
 use memlift_model::whatif::{
-    Cpu, Curve, Device, Estimate, Line, Timing, Trace, neighbours, parameters, replay, rounded, varied,
+    Cpu, Curve, Device, Estimate, Line, Timing, Trace, neighbours, replay, rounded, varied,
 };
 
 use memlift_cli::failure::Failure;
 use memlift_cli::print;
 use memlift_cli::size::size;
 
-use crate::PARAMETERS_BYTES_MAX;
+use beside::beside;
+use question::{FirstUse, Question};
+use source::Source;
 
 /// Some calls, for the help.
 pub const EXAMPLES: &str = "\
@@ -39,6 +45,8 @@ Examples:
   memlift whatif memlift.trace                                  does the model of this CPU give the recorded time?
   memlift whatif --device dsa memlift.trace
   memlift whatif --device dsa --sweep device_rate=10..60 memlift.trace
+  memlift whatif --async memlift.trace                          which three calls should be submitted and not waited for?
+  memlift whatif --batch 16 --first-use 2us memlift.trace       the same, 16 at a time, each result used 2 us later
   memlift whatif --export ramulator.trace memlift.trace         LD/ST lines for Ramulator2
 
 A device's inputs, with their sources, are a TOML file; --parameters names another (lab/model/parameters has the shipped ones).";
@@ -52,9 +60,23 @@ pub struct Args {
     /// The trace that `memlift record` wrote
     #[arg(value_name = "TRACE", default_value = "memlift.trace")]
     trace: PathBuf,
-    /// The device that takes the calls that it can take
-    #[arg(long, value_enum, default_value_t = Which::Cpu)]
-    device: Which,
+    /// The device that takes the calls that it can take [default: cpu; dsa with --async or --batch]
+    #[arg(long, value_enum)]
+    device: Option<Which>,
+    /// Change the program: a call is submitted to the device's queue, and the program goes on. Lists the call sites to change, in order
+    #[arg(long = "async", conflicts_with_all = ["sweep", "export", "summary"])]
+    submits: bool,
+    /// The same, so many calls of a thread in one submission: 2 to 1024
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1024),
+        conflicts_with_all = ["sweep", "export", "summary"])]
+    batch: Option<u32>,
+    /// With --async or --batch: computing after a call until its result is used: recorded (when a recorded event uses it), at-once, or a
+    /// time as 500ns, 2us, 1ms
+    #[arg(long, value_name = "WHEN", value_parser = question::first_use)]
+    first_use: Option<FirstUse>,
+    /// With --async or --batch: call sites that are listed [default: 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    sites: Option<u32>,
     /// Calls from this size on [default: from where on it pays]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     from: Option<u64>,
@@ -114,6 +136,48 @@ struct Sweep {
     unit: Option<String>,
 }
 
+impl Args {
+    fn source(&self) -> Result<Source, Failure> {
+        Source::open(self.device().name(), self.parameters.as_deref())
+    }
+
+    fn changes(&self) -> bool {
+        self.submits || self.batch.is_some()
+    }
+
+    fn device(&self) -> Which {
+        self.device.unwrap_or(if self.changes() { Which::Dsa } else { Which::Cpu })
+    }
+
+    /// The question about a changed program; none: the program stays as it is.
+    fn question(&self) -> Result<Option<Question>, Failure> {
+        if !self.changes() {
+            for (given, name) in
+                [(self.first_use.is_some(), "--first-use"), (self.sites.is_some(), "--sites")]
+            {
+                if given {
+                    return Err(Failure::Usage(format!(
+                        "{name} is about calls that are submitted: give --async or --batch COUNT with it"
+                    )));
+                }
+            }
+            return Ok(None);
+        }
+        if self.device() != Which::Dsa {
+            return Err(Failure::Usage(format!(
+                "--async and --batch need a device with a queue, and {} has none: give --device dsa, or leave --device out",
+                self.device().name()
+            )));
+        }
+        Ok(Some(Question {
+            batch: self.batch.map_or(1, |batch| batch as usize),
+            first_use: self.first_use.unwrap_or(FirstUse::Recorded),
+            from: self.from,
+            sites: self.sites.unwrap_or(3) as usize,
+        }))
+    }
+}
+
 fn sweep(text: &str) -> Result<Sweep, String> {
     let wrong = || "write NAME=A..B, for example device_rate=10..60 or start=100..900ns".to_owned();
     let (name, range) = text.split_once('=').ok_or_else(wrong)?;
@@ -128,6 +192,7 @@ fn sweep(text: &str) -> Result<Sweep, String> {
 
 /// Replays the trace with the device and prints the answer.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
+    let question = args.question()?;
     let trace = read(&args.trace)?;
     if args.summary {
         return report::recorded(&trace, &args.trace, json);
@@ -145,7 +210,10 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
     let (cpu, origin) = this_cpu(&trace)?;
     let base = report::Base { trace: &trace, cpu: &cpu, origin: &origin };
-    if args.device == Which::Cpu {
+    if let Some(question) = question {
+        return submit::run(&base, &args.source()?, &question, json);
+    }
+    if args.device() == Which::Cpu {
         for (given, name) in [(args.parameters.is_some(), "--parameters"), (args.sweep.is_some(), "--sweep")]
         {
             if given {
@@ -155,13 +223,13 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         let model = replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0);
         return report::cpu(&base, &model, json);
     }
-    let source = source(args)?;
+    let source = args.source()?;
     let parameters = source.parameters()?;
     let device = Device::new(&parameters).map_err(|error| Failure::Failed(error.to_string()))?;
     if let Device::Service(service) = &device
         && !trace.calls().any(|call| device.takes(call))
     {
-        return report::nothing(&base, args.device.name(), service.serves(), json);
+        return report::nothing(&base, args.device().name(), service.serves(), json);
     }
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     let (from, with) = match args.from {
@@ -173,7 +241,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         None => device.best_size(&trace, &cpu, &without).1,
     };
     let mut answer = report::Answer {
-        name: args.device.name(),
+        name: args.device().name(),
         device: &device,
         inputs: inputs(&parameters),
         from,
@@ -213,60 +281,6 @@ fn inputs(parameters: &Parameters) -> Vec<(&'static str, Vec<&'static str>)> {
             (kind, of.map(|(name, _)| name).collect())
         })
         .into()
-}
-
-/// Work on each of `items`, as many at a time as there are cores; results in their order.
-fn beside<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
-    let (next, begun) = (AtomicUsize::new(0), Instant::now());
-    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let (next, work) = (&next, &work);
-        let run = move || {
-            let mut done = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(item) = items.get(index) else { return done };
-                if begun.elapsed().as_millis() > 500 {
-                    print::progress(&format!("run {} of {}", index + 1, items.len()));
-                }
-                done.push((index, work(item)));
-            }
-        };
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a replay does not panic")).collect()
-    });
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// A device's file.
-struct Source {
-    file: String,
-    text: String,
-    schema: &'static Schema,
-}
-
-impl Source {
-    fn parameters(&self) -> Result<Parameters, Failure> {
-        Parameters::parse(&self.file, &self.text, self.schema)
-            .map_err(|error| Failure::Failed(error.to_string()))
-    }
-}
-
-fn source(args: &Args) -> Result<Source, Failure> {
-    let (shipped, schema) = parameters(args.device.name())
-        .ok_or_else(|| Failure::Usage(format!("{} has no parameters", args.device.name())))?;
-    let Some(path) = &args.parameters else {
-        return Ok(Source {
-            file: format!("parameters of {}", schema.device),
-            text: shipped.to_owned(),
-            schema,
-        });
-    };
-    let text = input_file::text(path, PARAMETERS_BYTES_MAX).map_err(|error| {
-        Failure::about(&error, format!("{}: {error}: give a file of parameters", path.display()))
-    })?;
-    Ok(Source { file: path.display().to_string(), text, schema })
 }
 
 fn read(path: &Path) -> Result<Trace, Failure> {
@@ -358,12 +372,5 @@ mod tests {
         {
             assert!(sweep(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn work_beside_each_other_keeps_its_order() {
-        let items: Vec<u32> = (0..100).collect();
-        assert_eq!(beside(&items, |item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
-        assert!(beside(&[0u8; 0], |_| ()).is_empty());
     }
 }

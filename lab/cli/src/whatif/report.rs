@@ -57,11 +57,13 @@ impl Default for Answer<'_> {
     }
 }
 
-fn s(time: Time) -> f64 {
+/// The time in seconds.
+pub fn s(time: Time) -> f64 {
     time.as_ps() as f64 / 1e12
 }
 
-fn share(part: f64, whole: f64) -> f64 {
+/// A part of a whole, from 0 to 1; 0 of nothing.
+pub fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 }
 }
 
@@ -105,7 +107,8 @@ fn times(bound: Option<f64>) -> String {
     bound.map_or("any number of".to_owned(), |bound| format!("{bound:.2}"))
 }
 
-fn percent(part: f64) -> String {
+/// With one digit after the point, and the sign.
+pub fn percent(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
 
@@ -137,7 +140,8 @@ impl Base<'_> {
         share(without, without + self.trace.cpu_ns as f64)
     }
 
-    fn head(&self) -> String {
+    /// The part that is seen, and the bound that follows, one line each.
+    pub fn head(&self) -> String {
         let trace = self.trace;
         let mut lines = vec![heading(trace)];
         let (calls, counted): (usize, u64) =
@@ -193,7 +197,8 @@ impl Base<'_> {
         lines.join("\n")
     }
 
-    fn json(&self) -> Value {
+    /// The same as JSON.
+    pub fn json(&self) -> Value {
         let trace = self.trace;
         let kinds: Vec<Value> = kinds(trace)
             .into_iter()
