@@ -43,6 +43,23 @@ fn wrong_questions_about_submitted_calls_say_what_is_possible() {
 }
 
 #[test]
+fn wrong_exports_say_what_is_possible() {
+    for (arguments, wanted) in [
+        (&["--format", "gem5"][..], "--export"),
+        (&["--pages", "virtual"], "--export"),
+        (&["--export", "x", "--format", "dramsim"], "simpleo3"),
+        (&["--export", "x", "--pages", "random"], "first-touch"),
+        (&["--export", "x", "--format", "simpleo3", "--instructions", "0"], "0.001 to 1000"),
+        (&["--export", "x", "--async"], "--async"),
+    ] {
+        let output = run(&[&["whatif"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn bench_names_its_rows_when_asked_for_none() {
     let output = run(&["bench", "copy", "--only", "nothing/like/this"]);
     let said = String::from_utf8_lossy(&output.stderr);

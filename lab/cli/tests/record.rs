@@ -305,7 +305,7 @@ const FORKED: &str = r#"
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-static char source[1 << 16], target[1 << 16];
+static char source[1 << 16] __attribute__((aligned(64))), target[1 << 16] __attribute__((aligned(64)));
 static volatile size_t bytes = sizeof source;
 __attribute__((noinline)) static int copies(void) {
     for (int i = 0; i < 10; i++) {
@@ -343,6 +343,113 @@ fn a_call_site_is_one_in_all_processes() {
     let site = copies[0].1.expect("a site");
     assert!(copies.iter().all(|(_, other)| *other == Some(site)), "{copies:?} {:?}", trace.sites);
     assert!(trace.sites[site as usize].module.ends_with("/program"), "{:?}", trace.sites);
+}
+
+/// The bytes of a file that gzip has packed.
+fn unpacked(file: &str) -> Vec<u8> {
+    let output = Command::new("gzip").args(["-dc", file]).output().expect("gzip");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    output.stdout
+}
+
+/// Takes a varint of protobuf off the bytes.
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let (mut number, mut shift) = (0, 0);
+    loop {
+        let (first, rest) = bytes.split_first().expect("a varint");
+        *bytes = rest;
+        number |= u64::from(first & 127) << shift;
+        shift += 7;
+        if first & 128 == 0 {
+            return number;
+        }
+    }
+}
+
+/// Takes a message off the bytes: its fields that are numbers, by their number.
+fn message(bytes: &mut &[u8]) -> std::collections::BTreeMap<u64, u64> {
+    let length = varint(bytes) as usize;
+    let (mut message, rest) = bytes.split_at(length);
+    *bytes = rest;
+    let mut fields = std::collections::BTreeMap::new();
+    while !message.is_empty() {
+        let tag = varint(&mut message);
+        let number = varint(&mut message);
+        if tag & 7 == 2 {
+            message = &message[number as usize..];
+        } else {
+            fields.insert(tag >> 3, number);
+        }
+    }
+    fields
+}
+
+#[test]
+fn exports_have_times_threads_and_frames_and_all_lines() {
+    const LINES: u64 = 20 * (1 << 16) / 64;
+    let place = Place::new();
+    let (trace, file) = (path(&place, "forked.trace"), |name: &str| path(&place, name));
+    let output =
+        place.run(&["record", "-q", "--threshold", "64K", "-o", &trace, "--", &compiled(&place, FORKED)]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let wall_ns = answered(&place, &[&trace])["trace"]["wall_ns"].as_u64().expect("a number");
+
+    let packets = file("packets.gz");
+    let sums = answered(&place, &["--export", &packets, "--format", "gem5", &trace]);
+    assert_eq!((&sums["loads"], &sums["stores"]), (&LINES.into(), &LINES.into()), "{sums}");
+    // Source and target, in two processes at the same addresses: 16 pages each, one more where they are not aligned.
+    let frames = sums["frames"].as_u64().expect("a number");
+    assert!((64..=68).contains(&frames), "{sums}");
+    let bytes = unpacked(&packets);
+    let mut rest = bytes.strip_prefix(b"gem5").expect("gem5's magic");
+    assert_eq!(message(&mut rest)[&3], 1_000_000_000_000, "ticks per second");
+    let (mut last, mut seen) = (0, std::collections::BTreeMap::new());
+    while !rest.is_empty() {
+        let packet = message(&mut rest);
+        assert!(last <= packet[&1] && packet[&1] <= wall_ns * 1000, "{packet:?}");
+        assert!(
+            packet[&3] < frames * 4096 && packet[&3].is_multiple_of(64) && packet[&4] == 64,
+            "{packet:?}"
+        );
+        last = packet[&1];
+        *seen.entry((packet[&6], packet[&2])).or_insert(0) += 1;
+    }
+    let half = LINES / 2;
+    assert_eq!(seen, [((1, 1), half), ((1, 4), half), ((2, 1), half), ((2, 4), half)].into());
+
+    // A file for each thread, with as many instructions as fit between its calls.
+    let timed = file("timed");
+    let sums = answered(&place, &["--export", &timed, "--format", "simpleo3", "--instructions", "2", &trace]);
+    assert_eq!(sums["files"], serde_json::json!([format!("{timed}.1"), format!("{timed}.2")]));
+    for number in 1..=2 {
+        let written = std::fs::read_to_string(format!("{timed}.{number}")).expect("the export");
+        let lines: Vec<Vec<u64>> = written
+            .lines()
+            .map(|line| line.split(' ').map(|word| word.parse().expect("decimal")).collect())
+            .collect();
+        assert_eq!(lines.len() as u64, half);
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.len() == 3 && line[1].is_multiple_of(64) && line[2].is_multiple_of(64))
+        );
+        assert!(lines.iter().map(|line| line[0]).sum::<u64>() < 2 * wall_ns);
+        assert!(lines.iter().filter(|line| line[0] > 0).count() <= 10, "time passes between calls");
+    }
+
+    // The same lines as text, packed and not.
+    let (plain, packed) = (file("lines"), file("lines.gz"));
+    answered(&place, &["--export", &plain, &trace]);
+    let sums = answered(&place, &["--export", &packed, &trace]);
+    assert!(sums["frames"].is_null(), "{sums}");
+    let plain = std::fs::read(&plain).expect("the export");
+    assert_eq!(unpacked(&packed), plain);
+    assert!(std::fs::metadata(&packed).expect("packed").len() < plain.len() as u64 / 4);
+    let framed = file("framed");
+    answered(&place, &["--export", &framed, "--pages", "first-touch", &trace]);
+    let framed = std::fs::read_to_string(&framed).expect("the export");
+    let most = framed.lines().map(|line| u64::from_str_radix(&line[5..], 16).expect("hex")).max();
+    assert_eq!(most.map(|most| most / 4096 + 1), Some(frames));
 }
 
 /// Real programs: one thread, several, children, pipes, servers. What is not installed is left out, and said.

@@ -36,6 +36,7 @@ use memlift_cli::print;
 use memlift_cli::size::size;
 
 use beside::beside;
+use export::{Format, Pages};
 use question::{FirstUse, Question};
 use source::Source;
 
@@ -48,6 +49,7 @@ Examples:
   memlift whatif --async memlift.trace                          which three calls should be submitted and not waited for?
   memlift whatif --batch 16 --first-use 2us memlift.trace       the same, 16 at a time, each result used 2 us later
   memlift whatif --export ramulator.trace memlift.trace         LD/ST lines for Ramulator2
+  memlift whatif --export packets.gz --format gem5 memlift.trace    with times, threads and frames, packed
 
 A device's inputs, with their sources, are a TOML file; --parameters names another (lab/model/parameters has the shipped ones).";
 
@@ -89,9 +91,18 @@ pub struct Args {
     /// Values of the sweep
     #[arg(long, value_name = "COUNT", default_value_t = 9, value_parser = clap::value_parser!(u32).range(2..=1000), requires = "sweep")]
     steps: u32,
-    /// Write the lines that calls touch as `LD 0x…` and `ST 0x…`, one a line, as Ramulator2 reads them, and do no more
+    /// Write the lines of memory that calls touch, as a simulator reads them, and do no more; packed if FILE ends in .gz
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "from", "parameters", "sweep"])]
     export: Option<PathBuf>,
+    /// With --export: the form of the file
+    #[arg(long, value_enum, default_value_t = Format::Loadstore, requires = "export")]
+    format: Format,
+    /// With --export: addresses in the file [default: virtual; first-touch for gem5]
+    #[arg(long, value_enum, requires = "export")]
+    pages: Option<Pages>,
+    /// With --format simpleo3: instructions that its core retires in a nanosecond, ipc times GHz
+    #[arg(long, value_name = "NUMBER", default_value_t = 12.8, value_parser = instructions, requires = "export")]
+    instructions: f64,
     /// Replace an exported file that is there
     #[arg(long, requires = "export")]
     force: bool,
@@ -178,6 +189,11 @@ impl Args {
     }
 }
 
+fn instructions(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.001..=1000.0).contains(number));
+    number.ok_or_else(|| "give 0.001 to 1000 instructions per nanosecond".to_owned())
+}
+
 fn sweep(text: &str) -> Result<Sweep, String> {
     let wrong = || "write NAME=A..B, for example device_rate=10..60 or start=100..900ns".to_owned();
     let (name, range) = text.split_once('=').ok_or_else(wrong)?;
@@ -198,7 +214,14 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         return report::recorded(&trace, &args.trace, json);
     }
     if let Some(file) = &args.export {
-        return export::write(&trace, file, args.force, json);
+        let request = export::Request {
+            path: file,
+            format: args.format,
+            pages: args.pages,
+            instructions: args.instructions,
+            force: args.force,
+        };
+        return export::write(&trace, &request, json);
     }
     if trace.calls().next().is_none() {
         return Err(Failure::Failed(format!(
