@@ -289,6 +289,14 @@ fn call_sites_to_change_are_listed_in_the_order_of_what_they_gain() {
     assert!(of(&first, "time_gained_s") < of(&sites[0], "time_gained_s"), "{first:#}");
     assert!(of(&first, "time_gained_s") >= of(&sites[0]["range"][0], "from") - 1e-9, "{first:#}");
 
+    // A round ahead, the copy that is compared at once is there before its call.
+    let ahead = answered(&place, &["--ahead", "1", "--sites", "9", "--parameters", &fast, &file]);
+    let second =
+        copies(&ahead).into_iter().find(|site| site["site"]["symbol"] == "uses_at_once").expect("listed");
+    assert_eq!(second["limits"]["calls_ahead"], 99, "{second:#}");
+    assert!(of(&second["limits"], "called_s") < of(&sites[1]["limits"], "called_s") / 4.0, "{second:#}");
+    assert!(of(&second, "time_gained_s") > of(&sites[1], "time_gained_s"), "{second:#}");
+
     // As text, too: three of them, with what limits each, and what is assumed.
     let output = place.run(&["whatif", "--async", "--parameters", &fast, &file]);
     let said = text(&output.stdout);

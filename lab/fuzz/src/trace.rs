@@ -66,9 +66,9 @@ pub fn run(data: &[u8]) {
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     let _ = dsa.best_size(&trace, &cpu, &without);
     let found = callers(&trace, &dsa);
-    for (batch, first_use) in [(1, None), (3, Some(Time::from_ns(500)))] {
+    for (batch, first_use, ahead) in [(1, None, 0), (3, Some(Time::from_ns(500)), 2)] {
         let callers = found.iter().map(|summary| (summary.caller, 0)).collect();
-        let change = Change { callers, batch, first_use };
+        let change = Change { callers, batch, first_use, ahead };
         let once = replay_changed(&trace, &cpu, &dsa, &change);
         assert_eq!(once, replay_changed(&trace, &cpu, &dsa, &change));
         let calls: u64 = found.iter().map(|summary| summary.calls).sum();

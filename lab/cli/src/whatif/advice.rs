@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The answer of `memlift whatif --async` and `--batch`: call sites in the order of their gain, with what limits each.
+//! The answer of `memlift whatif --async`, `--batch` and `--ahead`: call sites in the order of their gain, with what limits each.
 //!
 //! - **Order** what is seen and what is assumed come first, then the list, then its limits, then all that gain together
 //! - **Rule** a limit has the time that it costs, or the calls that it keeps at the CPU, as the replay counted them
@@ -10,7 +10,7 @@ use memlift_cli::failure::Failure;
 use memlift_cli::print;
 use memlift_model::dsa;
 use memlift_model::event::Time;
-use memlift_model::whatif::callers::LOOK;
+use memlift_model::whatif::change::LOOK;
 use memlift_model::whatif::{Caller, Dependent, Needed, Outcome, Summary, Trace};
 use serde_json::{Value, json};
 
@@ -141,6 +141,13 @@ impl Advice<'_> {
                 short(s(time))
             ),
         };
+        let ahead = (self.question.ahead > 0).then(|| {
+            format!(
+                "the source of a call is there when the call of its site that is {} before it is made, unless its thread waits or a recorded \
+                 call writes the source in between; its target is a buffer of its own until the call (--ahead)",
+                self.question.ahead
+            )
+        });
         let batch = (self.question.batch > 1).then(|| {
             "a batch that is not full is submitted when one of its copies is needed, before the thread waits, and before it computes in one piece for \
              longer than the device takes for a full one"
@@ -148,6 +155,7 @@ impl Advice<'_> {
         });
         [
             Some(used),
+            ahead,
             Some(
                 "a recorded event is a call that uses the bytes, the wake or start of another thread, the thread's end; calls that were only \
                  counted, and the kernel's reads, are none"
@@ -182,6 +190,13 @@ impl Advice<'_> {
         if limits.fresh > 0 {
             let why = "write pages that were not there, where the device would fault, and stay with the CPU";
             said.push((f64::MAX, format!("{} {why}", calls(limits.fresh))));
+        }
+        if self.question.ahead > 0 && limits.early < run.offloaded {
+            let why = "the thread waits, or a recorded call writes the source, in between; or nothing comes before them";
+            said.push((
+                f64::MAX,
+                format!("{} are not submitted ahead: {why}", calls(run.offloaded - limits.early)),
+            ));
         }
         let needed = one.needed.map_or(String::new(), |needed| {
             let by = match needed.by {
@@ -244,8 +259,12 @@ impl Advice<'_> {
             1 => "each by itself".to_owned(),
             batch => format!("{batch} of a thread at a time"),
         };
+        let when = match self.question.ahead {
+            0 => String::new(),
+            ahead => format!(", {ahead} of their site ahead"),
+        };
         print::line(&format!(
-            "changed    calls are submitted to dsa's queue, {how}, and the program goes on"
+            "changed    calls are submitted to dsa's queue, {how}{when}, and the program goes on"
         ))?;
         for assumed in self.assumed() {
             print::line(&format!("assumed    {assumed}"))?;
@@ -289,7 +308,7 @@ impl Advice<'_> {
             print::line(&format!("{number} limited by: {leave}{limits}"))?;
         }
         print::line(
-            "range: each parameter of dsa halved and doubled, results used at once and as late as the recording allows",
+            "range: each parameter of dsa halved and doubled, results used at once, with nothing ahead, and as late as the recording allows",
         )?;
         if self.others.sites > 0 {
             print::line(&format!(
@@ -339,14 +358,14 @@ impl Advice<'_> {
                 "limits": {
                     "submitting_s": s(limits.submitting), "queue_full_s": s(limits.full), "used_s": s(limits.used),
                     "called_s": s(limits.called), "handed_s": s(limits.handed), "calls_too_small": limits.small,
-                    "calls_with_new_pages": limits.fresh,
+                    "calls_with_new_pages": limits.fresh, "calls_ahead": limits.early,
                 },
                 "limited_by": self.limits(one, &mut names),
             }));
         }
         let outcome = |run: &Outcome| json!({ "wall_s": s(run.wall), "cpu_s": s(run.cpu), "waiting_s": s(run.waiting) });
         print::json(&json!({
-            "trace": self.base.json(), "device": "dsa", "batch": self.question.batch,
+            "trace": self.base.json(), "device": "dsa", "batch": self.question.batch, "ahead": self.question.ahead,
             "first_use_s": self.question.first_use.time().map(s), "assumed": self.assumed(),
             "without": outcome(&self.without), "sites": sites,
             "others": { "sites": self.others.sites, "share_of_cpu": self.others.share },

@@ -48,6 +48,7 @@ Examples:
   memlift whatif --device dsa --sweep device_rate=10..60 memlift.trace
   memlift whatif --async memlift.trace                          which three calls should be submitted and not waited for?
   memlift whatif --batch 16 --first-use 2us memlift.trace       the same, 16 at a time, each result used 2 us later
+  memlift whatif --ahead 1 memlift.trace                        the same, each call one round ahead of its use
   memlift whatif --export ramulator.trace memlift.trace         LD/ST lines for Ramulator2
   memlift whatif --export packets.gz --format gem5 memlift.trace    with times, threads and frames, packed
 
@@ -62,7 +63,7 @@ pub struct Args {
     /// The trace that `memlift record` wrote
     #[arg(value_name = "TRACE", default_value = "memlift.trace")]
     trace: PathBuf,
-    /// The device that takes the calls that it can take [default: cpu; dsa with --async or --batch]
+    /// The device that takes the calls that it can take [default: cpu; dsa with --async, --batch or --ahead]
     #[arg(long, value_enum)]
     device: Option<Which>,
     /// Change the program: a call is submitted to the device's queue, and the program goes on. Lists the call sites to change, in order
@@ -72,11 +73,15 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1024),
         conflicts_with_all = ["sweep", "export", "summary"])]
     batch: Option<u32>,
-    /// With --async or --batch: computing after a call until its result is used: recorded (when a recorded event uses it), at-once, or a
+    /// The same, each call submitted so many calls of its site ahead, with as many more buffers: 1 to 64
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64),
+        conflicts_with_all = ["sweep", "export", "summary"])]
+    ahead: Option<u32>,
+    /// With --async, --batch or --ahead: computing after a call until its result is used: recorded (when a recorded event uses it), at-once, or a
     /// time as 500ns, 2us, 1ms
     #[arg(long, value_name = "WHEN", value_parser = question::first_use)]
     first_use: Option<FirstUse>,
-    /// With --async or --batch: call sites that are listed [default: 3]
+    /// With --async, --batch or --ahead: call sites that are listed [default: 3]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     sites: Option<u32>,
     /// Calls from this size on [default: from where on it pays]
@@ -153,7 +158,7 @@ impl Args {
     }
 
     fn changes(&self) -> bool {
-        self.submits || self.batch.is_some()
+        self.submits || self.batch.is_some() || self.ahead.is_some()
     }
 
     fn device(&self) -> Which {
@@ -168,7 +173,7 @@ impl Args {
             {
                 if given {
                     return Err(Failure::Usage(format!(
-                        "{name} is about calls that are submitted: give --async or --batch COUNT with it"
+                        "{name} is about calls that are submitted: give --async, --batch COUNT or --ahead COUNT with it"
                     )));
                 }
             }
@@ -176,12 +181,13 @@ impl Args {
         }
         if self.device() != Which::Dsa {
             return Err(Failure::Usage(format!(
-                "--async and --batch need a device with a queue, and {} has none: give --device dsa, or leave --device out",
+                "--async, --batch and --ahead need a device with a queue, and {} has none: give --device dsa, or leave --device out",
                 self.device().name()
             )));
         }
         Ok(Some(Question {
             batch: self.batch.map_or(1, |batch| batch as usize),
+            ahead: self.ahead.map_or(0, |ahead| ahead as usize),
             first_use: self.first_use.unwrap_or(FirstUse::Recorded),
             from: self.from,
             sites: self.sites.unwrap_or(3) as usize,

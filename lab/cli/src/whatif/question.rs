@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The question of `--async` and `--batch`: how calls are submitted, and when their results are used.
+//! The question of `--async`, `--batch` and `--ahead`: how calls are submitted, and when their results are used.
 
 use memlift_model::event::Time;
 
@@ -54,6 +54,8 @@ pub struct Question {
     pub batch: usize,
     /// Time at which results are first used.
     pub first_use: FirstUse,
+    /// Number of calls of its site by which a call is submitted ahead.
+    pub ahead: usize,
     /// Smallest call that is submitted, bytes; none: from where on submitting costs less than the call did.
     pub from: Option<u64>,
     /// Call sites that are listed.

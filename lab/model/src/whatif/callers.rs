@@ -9,13 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use super::change::{Caller, depends};
+use super::change::{Caller, LOOK, depends};
 use super::device::Device;
 use super::timeline::{Call, Thread, Trace, What};
 use crate::event::Time;
-
-/// Steps of a thread that are searched for an event that depends on a call.
-pub const LOOK: usize = 256;
 
 /// First event that depends on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

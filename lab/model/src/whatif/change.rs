@@ -7,15 +7,20 @@
 //!   thread wakes or starts another one, or ends; and once the thread has computed as long as [`Change::first_use`] says. A batch that is
 //!   not full is submitted when one of its copies is needed, before its thread waits, and before it computes in one piece for
 //!   longer than the device takes for a full one: gathering longer would leave the device idle
+//!   A call that is submitted ahead ([`Change::ahead`]) goes as far back as the call of its place that is so many before it, if its thread did
+//!   not wait and no recorded call wrote its source in between; its target is then a buffer of its own
 //! - **Owner** the replay has the clock and the device; this file has the copies that have not settled
 //! - **Not here** comparisons: their result is the call's own, which the program branches on at once
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use memlift_spec::trace::Kind;
 
-use super::timeline::{Call, Step, What};
+use super::timeline::{Call, Step, Thread, What};
 use crate::event::Time;
+
+/// Steps of a thread that are searched for an event that another one depends on.
+pub const LOOK: usize = 256;
 
 /// A place that calls one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +48,8 @@ pub struct Change {
     pub batch: usize,
     /// Time that a thread computes after a call before it uses the result or changes the source; none: until a recorded event does.
     pub first_use: Option<Time>,
+    /// Number of calls of the same place by which a call is submitted ahead; 0: when it is made.
+    pub ahead: usize,
 }
 
 impl Change {
@@ -70,6 +77,8 @@ pub struct Limits {
     pub small: u64,
     /// Number of calls that write pages that were not there, and stay with the CPU.
     pub fresh: u64,
+    /// Number of calls that were submitted ahead.
+    pub early: u64,
 }
 
 /// Why a thread waits for copies.
@@ -114,6 +123,54 @@ pub(super) fn depends(later: &Call, earlier: &Call) -> bool {
     meet(source, written) || meet(target, written) || (!compares && meet(target, read))
 }
 
+/// Returns true if a call writes one of these bytes.
+fn writes(call: &Call, range: Range) -> bool {
+    !call.kind.is_work() && call.kind != Kind::Compare && meet((call.target, call.written), range)
+}
+
+/// Calls of a thread that are submitted ahead, with the steps before which they are, by these; `can` says of a call whether it is submitted.
+pub(super) fn ahead(
+    thread: &Thread,
+    change: &Change,
+    can: impl Fn(usize) -> bool,
+) -> VecDeque<(usize, usize)> {
+    let mut found = Vec::new();
+    if change.ahead == 0 {
+        return VecDeque::new();
+    }
+    for (place, step) in thread.steps.iter().enumerate() {
+        let What::Call(index) = step.what else { continue };
+        let call = &thread.calls[index];
+        if !can(index) {
+            continue;
+        }
+        let (mut from, mut passed) = (place, 0);
+        for earlier in (place.saturating_sub(LOOK)..place).rev() {
+            match thread.steps[earlier].what {
+                What::Wait | What::Sleep | What::Await(_) => break,
+                What::Call(other) => {
+                    let other = &thread.calls[other];
+                    if writes(other, (call.source, call.read)) {
+                        break;
+                    }
+                    if Caller::of(other) == Caller::of(call) {
+                        (from, passed) = (earlier + 1, passed + 1);
+                    }
+                    if passed == change.ahead {
+                        break;
+                    }
+                }
+                What::Compute | What::Signal(_) => {}
+            }
+        }
+        if from < place {
+            found.push((from, index));
+        }
+    }
+    found.sort_unstable();
+    found.into()
+}
+
 /// A copy that has not settled.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
@@ -123,10 +180,31 @@ struct Flight {
     call: Call,
     /// Computing that is left until its thread uses the result; none: a recorded event tells.
     left: Option<Time>,
+    /// Its place in the thread's calls while it is ahead of its thread; none: the thread has come to it.
+    early: Option<usize>,
     /// It is submitted before its thread computes for longer than this.
     patience: Time,
     /// The device's number of it; none: it is gathered.
     job: Option<usize>,
+}
+
+impl Flight {
+    /// Returns true if `later` cannot go before it: ahead of its call its target is a buffer that nobody uses yet.
+    fn delays(&self, later: &Call) -> bool {
+        match self.early {
+            Some(_) => writes(later, (self.call.source, self.call.read)),
+            None => depends(later, &self.call),
+        }
+    }
+}
+
+/// When the result of a copy is used.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Use {
+    /// After so much computing; none: a recorded event tells.
+    After(Option<Time>),
+    /// Not before the thread comes to this call.
+    Early(usize),
 }
 
 /// Copies of all threads that have not settled, and the threads that wait for some.
@@ -156,17 +234,23 @@ impl Flights {
     }
 
     /// Adds a copy, which is submitted before its thread computes for longer than `patience`; returns how many of its thread are gathered now.
-    pub fn add(
-        &mut self,
-        (thread, process): (usize, u32),
-        call: &Call,
-        first_use: Option<Time>,
-        patience: Time,
-    ) -> usize {
+    pub fn add(&mut self, (thread, process): (usize, u32), call: &Call, used: Use, patience: Time) -> usize {
         self.numbers += 1;
-        let (number, left) = (self.numbers, first_use);
-        self.live.push(Flight { number, thread, process, call: *call, left, patience, job: None });
+        let (left, early) = match used {
+            Use::After(left) => (left, None),
+            Use::Early(call) => (None, Some(call)),
+        };
+        let number = self.numbers;
+        self.live.push(Flight { number, thread, process, call: *call, left, early, patience, job: None });
         self.gathered(thread).count()
+    }
+
+    /// The thread has come to a call that was submitted ahead: from now on its result is used.
+    pub fn reach(&mut self, thread: usize, call: usize, first_use: Option<Time>) {
+        let mut found = self.live.iter_mut().filter(|one| one.thread == thread && one.early == Some(call));
+        if let Some(flight) = found.next() {
+            (flight.early, flight.left) = (None, first_use);
+        }
     }
 
     /// The calls of a thread that are gathered, in order.
@@ -197,9 +281,10 @@ impl Flights {
             Some(What::Compute) => (of(&|one| mine(one) && one.left == Some(Time::ZERO)), Cause::Used),
             Some(What::Call(index)) => {
                 let call = &calls[index];
-                (of(&|one| one.process == process && depends(call, &one.call)), Cause::Called)
+                (of(&|one| one.process == process && one.delays(call)), Cause::Called)
             }
-            Some(What::Signal(_)) | None => (of(&mine), Cause::Handed),
+            Some(What::Signal(_)) => (of(&|one| mine(one) && one.early.is_none()), Cause::Handed),
+            None => (of(&mine), Cause::Handed),
             Some(What::Wait | What::Sleep | What::Await(_)) => (Vec::new(), Cause::Handed),
         };
         let gathered = self.live.iter().find(|one| mine(one) && one.job.is_none());

@@ -55,9 +55,20 @@ fn changed(
     first_use: Option<Time>,
     timing: dsa::Timing,
 ) -> Outcome {
+    ahead_of(trace, sites, (batch, 0), first_use, timing)
+}
+
+/// The same, each copy so many calls ahead.
+fn ahead_of(
+    trace: &Trace,
+    sites: &[u32],
+    (batch, ahead): (usize, usize),
+    first_use: Option<Time>,
+    timing: dsa::Timing,
+) -> Outcome {
     let callers: BTreeMap<Caller, u64> =
         sites.iter().map(|site| (Caller { site: Some(*site), kind: Kind::Copy }, 0)).collect();
-    let change = Change { callers, batch, first_use };
+    let change = Change { callers, batch, first_use, ahead };
     let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), trace);
     replay_changed(trace, &cpu, &Device::Dsa(timing), &change)
 }
@@ -217,12 +228,61 @@ fn a_full_queue_holds_the_thread_up_and_loses_nothing() {
     }
 }
 
+/// Four rounds of a millisecond: a copy to B, a copy from there at once, and computing; `between` comes half way through it.
+fn rounds(between: impl Fn(u64) -> Option<Record>) -> Trace {
+    let mut records = Vec::new();
+    for at in (0..4).map(|round| round * MS) {
+        records.push(copy(1, at, 100_000, (A, B, MIB)));
+        records.push(copy(2, at + 100_000, 1000, (B, C, 4096)));
+        records.extend(between(at + MS / 2));
+    }
+    single(&records, 4 * MS)
+}
+
+#[test]
+fn copies_that_are_used_at_once_overlap_if_they_are_submitted_a_round_ahead() {
+    let of = |trace: &Trace, ahead: usize, timing: dsa::Timing| {
+        let callers = BTreeMap::from([(Caller { site: Some(0), kind: Kind::Copy }, 0)]);
+        let change = Change { callers, batch: 1, first_use: None, ahead };
+        replay_changed(trace, &Cpu::default(), &Device::Dsa(timing), &change)
+    };
+    let wait = device_time(MIB) + timing().wake;
+    let rest = Time::from_ns(4 * MS - 4 * 100_000) + timing().submit * 4;
+    let trace = rounds(|_| None);
+    let plain = of(&trace, 0, timing());
+    assert_eq!((plain.wall, plain.limits.called, plain.limits.early), (rest + wait * 4, wait * 4, 0));
+    let run = of(&trace, 1, timing());
+    assert_eq!((run.offloaded, run.limits.early), (4, 3));
+    // The first one is waited for, while it shares the device's pipe with the second; the others are there in time.
+    assert!((wait..=wait * 2).contains(&run.limits.called), "{:?}", run.limits);
+    assert_eq!(run.wall, rest + run.limits.called);
+    // A device that takes two rounds for a copy needs them two rounds ahead.
+    let slow = dsa::Timing { start: Time::from_ns(3 * MS / 2), ..timing() };
+    let (one, two) = (of(&trace, 1, slow.clone()), of(&trace, 2, slow));
+    assert!(two.wall < one.wall && two.limits.early == 3, "{:?} {:?}", one.limits, two.limits);
+    // Where the source is written, or the thread waits, in between, nothing goes ahead.
+    let written = rounds(|at| Some(copy(3, at, 1000, (C + MIB, A, 64))));
+    assert_eq!(of(&written, 1, timing()).limits.early, 0);
+    let elsewhere = rounds(|at| Some(copy(3, at, 1000, (A, C + MIB, 64))));
+    assert_eq!(of(&elsewhere, 1, timing()).limits.early, 3);
+    let mut waits = vec![mark(Kind::Mark, 0, 0, 0), told(1, 100), copy(1, 0, MS, (A, B, MIB))];
+    waits.extend([
+        waited(2 * MS, MS, 0, 0),
+        mark(Kind::Mark, 3 * MS, 2 * MS, 0),
+        copy(1, 4 * MS, MS, (A, B, MIB)),
+    ]);
+    waits.push(mark(Kind::End, 6 * MS, 5 * MS, 0));
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &waits)], 6 * MS)).unwrap();
+    assert_eq!((of(&trace, 1, timing()).limits.early, of(&trace, 1, timing()).offloaded), (0, 2));
+}
+
 #[test]
 fn comparisons_are_waited_for_and_small_and_new_ones_stay() {
     let compare = |at| Record { site: 3, ..call(Kind::Compare, at, MS, MIB) };
     let trace = single(&[compare(0), compare(2 * MS)], 4 * MS);
     let caller = Caller { site: Some(2), kind: Kind::Compare };
-    let change = |from| Change { callers: BTreeMap::from([(caller, from)]), batch: 4, first_use: None };
+    let change =
+        |from| Change { callers: BTreeMap::from([(caller, from)]), batch: 4, first_use: None, ahead: 0 };
     let of = |from| replay_changed(&trace, &Cpu::default(), &Device::Dsa(timing()), &change(from));
     assert_eq!(of(0).limits.used, (device_time(MIB) + timing().wake) * 2);
     assert_eq!((of(MIB + 1).limits.small, of(MIB + 1).offloaded), (2, 0));
@@ -274,11 +334,21 @@ fn any_change_of_any_trace_comes_to_its_end_and_equals_itself() {
         let trace = Trace::read(&file(&chunks, last)).unwrap();
         let narrow = dsa::Timing { queue_entries: 1 + draw(3) as usize, engines: 1, ..timing() };
         let calls = trace.calls().count() as u64;
-        for first_use in [None, Some(Time::ZERO), Some(Time::from_ns(draw(10_000)))] {
+        for (first_use, ahead) in [
+            (None, 0),
+            (Some(Time::ZERO), 0),
+            (Some(Time::from_ns(draw(10_000))), 0),
+            (None, 2),
+            (Some(Time::ZERO), 1),
+        ] {
             let (sites, batch) = ([0, 1], 1 + draw(5) as usize);
-            let run = changed(&trace, &sites, batch, first_use, narrow.clone());
+            let run = ahead_of(&trace, &sites, (batch, ahead), first_use, narrow.clone());
             assert_eq!(run.offloaded, calls, "round {round}: every copy is done");
-            assert_eq!(run, changed(&trace, &sites, batch, first_use, narrow.clone()), "round {round}");
+            assert_eq!(
+                run,
+                ahead_of(&trace, &sites, (batch, ahead), first_use, narrow.clone()),
+                "round {round}"
+            );
             let waits = [run.limits.used, run.limits.called, run.limits.handed, run.limits.full];
             let sum = waits.into_iter().fold(Time::ZERO, |sum, time| sum + time);
             assert!(sum >= run.waiting, "round {round}: every wait has a reason");

@@ -8,12 +8,13 @@
 //! - **Traffic** of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
 //!   overwrites before (no streaming stores are assumed); a device does not
 
-use super::change::{Caller, Cause, Change, Flights, Limits, Need};
+use super::change::{self, Caller, Cause, Change, Flights, Limits, Need, Use};
 use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
 use super::timeline::{Call, Step, Thread, Trace, What, part};
 use crate::event::{Calendar, Time};
 use memlift_spec::trace::Kind;
+use std::collections::{HashSet, VecDeque};
 
 /// Time and traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,9 +95,13 @@ struct Run<'a> {
     /// submitting is counted at once.
     waiting: Vec<Option<(usize, Time)>>,
     /// Threads that found the device's queue full, since when.
-    full: std::collections::VecDeque<(usize, Entry, Time)>,
+    full: VecDeque<(usize, Entry, Time)>,
     change: Option<&'a Change>,
     flights: Flights,
+    /// For each thread the calls that it submits ahead, with the steps before which it does so.
+    ahead: Vec<VecDeque<(usize, usize)>>,
+    /// Threads and calls that were submitted ahead and are not reached.
+    early: HashSet<(usize, usize)>,
     /// For each thread what is left of the computing that it is in: time, CPU time.
     left: Vec<Option<(Time, Time)>>,
     /// For each thread the time without a core that is still to come in the call that it has submitted.
@@ -154,9 +159,11 @@ impl<'a> Run<'a> {
             awaiting: vec![None; trace.events],
             busy: trace.threads.iter().map(busy).collect(),
             waiting: Vec::new(),
-            full: std::collections::VecDeque::new(),
+            full: VecDeque::new(),
             change,
             flights: Flights::default(),
+            ahead: vec![VecDeque::new(); threads],
+            early: HashSet::new(),
             left: vec![None; threads],
             away: vec![Time::ZERO; threads],
             held: vec![Time::ZERO; threads],
@@ -168,6 +175,10 @@ impl<'a> Run<'a> {
     fn run(mut self) -> Outcome {
         let trace = self.trace;
         for (index, thread) in trace.threads.iter().enumerate() {
+            if let Some(change) = self.change {
+                let can = |call: usize| self.submits(change, &thread.calls[call], thread.fresh[call]);
+                self.ahead[index] = change::ahead(thread, change, can);
+            }
             // One that was started begins with awaiting that.
             let begin_ns = if thread.parent.is_none() { thread.begin_ns } else { 0 };
             self.calendar.at(Time::from_ns(begin_ns), Event::Thread(index));
@@ -278,7 +289,13 @@ impl<'a> Run<'a> {
             self.end = self.end.max(self.calendar.now());
         }
         loop {
-            let step = steps.get(self.next[thread]);
+            let next = self.next[thread];
+            if let Some((_, call)) = self.ahead[thread].pop_front_if(|(place, _)| *place <= next) {
+                self.early.insert((thread, call));
+                self.outcome.limits.early += 1;
+                return self.gather(thread, call, Use::Early(call));
+            }
+            let step = steps.get(next);
             if self.held_up(thread, step) {
                 return;
             }
@@ -342,12 +359,11 @@ impl<'a> Run<'a> {
             Placed::Queue => match self.change.filter(|_| call.kind != Kind::Compare) {
                 Some(change) => {
                     self.away[thread] = away;
-                    let of = (thread, self.trace.threads[thread].process);
-                    let patience = self.engine.batch_time(call, change.batch);
-                    if self.flights.add(of, call, change.first_use, patience) >= change.batch {
-                        self.submit(thread, Entry::Gathered);
-                    } else {
+                    if self.early.remove(&(thread, index)) {
+                        self.flights.reach(thread, index, change.first_use);
                         self.goes_on(thread);
+                    } else {
+                        self.gather(thread, index, Use::After(change.first_use));
                     }
                 }
                 None => self.submit(thread, Entry::Call(index)),
@@ -375,6 +391,25 @@ impl<'a> Run<'a> {
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }
+        }
+    }
+
+    /// Returns true if a changed program submits this call and goes on.
+    fn submits(&self, change: &Change, call: &Call, fresh: u32) -> bool {
+        change.takes(call)
+            && call.kind != Kind::Compare
+            && matches!(self.engine.place(call, fresh), Placed::Queue)
+    }
+
+    /// Adds a call to those that the thread has gathered, and submits them if there are enough.
+    fn gather(&mut self, thread: usize, index: usize, used: Use) {
+        let Some(change) = self.change else { return };
+        let Thread { process, calls, .. } = &self.trace.threads[thread];
+        let patience = self.engine.batch_time(&calls[index], change.batch);
+        if self.flights.add((thread, *process), &calls[index], used, patience) >= change.batch {
+            self.submit(thread, Entry::Gathered);
+        } else {
+            self.goes_on(thread);
         }
     }
 
