@@ -5,7 +5,7 @@
 //!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
 //! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps, [`site`] the places that call · [`cpu`] what calls cost on the
 //!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed ·
-//!   [`change`] a program that submits calls and goes on, [`callers`] which of its places call how often
+//!   [`change`] a program that submits calls and goes on, [`mod@callers`] which of its places call how often
 //! - **Order** a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!   another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
 //! - **Rule** a program that was not changed waits for each call, so a device shortens calls and never overlaps them with the
