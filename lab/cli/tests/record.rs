@@ -16,7 +16,7 @@ fn path(place: &Place, name: &str) -> String {
 fn compiled(place: &Place, text: &str) -> String {
     let (source, program) = (path(place, "program.c"), path(place, "program"));
     std::fs::write(&source, text).expect("written");
-    let built = Command::new("cc").args(["-O1", "-pthread", "-o", &program, &source]).status();
+    let built = Command::new("cc").args(["-O1", "-pthread", "-o", &program, &source, "-ldl"]).status();
     assert!(built.expect("a C compiler").success());
     program
 }
@@ -351,6 +351,47 @@ fn a_call_site_is_one_in_all_processes() {
     let site = copies[0].1.expect("a site");
     assert!(copies.iter().all(|(_, other)| *other == Some(site)), "{copies:?} {:?}", trace.sites);
     assert!(trace.sites[site as usize].module.ends_with("/program"), "{:?}", trace.sites);
+}
+
+/// 400 places that copy, each twice, in a program and in a library that it loads.
+const PLACES: &str = r#"
+#include <dlfcn.h>
+#include <string.h>
+static char source[1 << 16], target[1 << 16];
+static volatile size_t bytes = sizeof source;
+#define ONE memcpy(target, source, bytes);
+#define TEN ONE ONE ONE ONE ONE ONE ONE ONE ONE ONE
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+void copies(void) { HUNDRED HUNDRED }
+int main(int count, char **arguments) {
+    void *library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+    if (!library) return 3;
+    void (*loaded)(void) = (void (*)(void))dlsym(library, "copies");
+    for (int i = 0; i < 2; i++) copies(), loaded();
+    return count != 2;
+}
+"#;
+
+#[test]
+fn each_call_site_has_a_number_of_its_own_in_programs_and_in_libraries() {
+    use memlift_model::whatif::Trace;
+    let place = Place::new();
+    let program = compiled(&place, PLACES);
+    let (library, file) = (path(&place, "places.so"), path(&place, "places.trace"));
+    let source = path(&place, "program.c");
+    let built = Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o", &library, &source]).status();
+    assert!(built.expect("a C compiler").success());
+    let output = place.run(&["record", "-q", "-o", &file, "--", &program, &library]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let trace = Trace::read(&std::fs::read(&file).expect("the trace")).expect("a trace");
+    let mut calls = std::collections::BTreeMap::new();
+    for call in trace.calls().filter(|call| call.read == 1 << 16) {
+        let site = &trace.sites[call.site.expect("a site") as usize];
+        *calls.entry((site.module.clone(), site.offset)).or_insert(0) += 1;
+    }
+    assert_eq!(calls.len(), 400, "{calls:?}");
+    assert!(calls.values().all(|calls| *calls == 2), "{calls:?}");
+    assert_eq!(calls.keys().filter(|(module, _)| module.ends_with("/places.so")).count(), 200);
 }
 
 /// The bytes of a file that gzip has packed.
