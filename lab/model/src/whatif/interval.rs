@@ -3,7 +3,8 @@
 //!
 //! - **Method** waits are where their records say. What then is left of the time between two marks, less their CPU time, was spent without a
 //!   core: a thread that waited in ways that have no record did so in the longest gaps between calls; one that was displaced lost the same
-//!   part of everything. Page faults are the calls' that wrote, as many as they have pages
+//!   part of everything. Page faults are the calls' that wrote, as many as they have pages,
+//!   less those of the trace's own pages, one each
 //! - **Rule** marks do not go back. Calls of signal handlers may lie inside others: time never goes back for it
 //! - **Not here** other threads (timeline.rs)
 
@@ -64,13 +65,15 @@ fn waits(thread: &mut Thread, records: &[Record]) -> Vec<Piece> {
     found.into_iter().map(piece).collect()
 }
 
-/// A thread, its steps and calls. `site` gives the place in [`super::Trace::sites`] of a site's number in the thread's process.
+/// A thread, its steps and calls. `begins_page` says of each record whether it is the first in its page of the trace,
+/// `site` gives the place in [`super::Trace::sites`] of a site's number in the thread's process.
 ///
 /// # Errors
 /// A mark that goes back.
 pub(super) fn thread(
     head: &Chunk,
     records: &[Record],
+    begins_page: &[bool],
     site: impl Fn(u16) -> Option<u32>,
 ) -> Result<Thread, Fault> {
     let mut thread = Thread { process: head.process, pid: head.pid, ..Thread::default() };
@@ -79,7 +82,9 @@ pub(super) fn thread(
     let mut since: Vec<(u64, usize)> = Vec::new();
     let waits = waits(&mut thread, records);
     let mut waits = waits.as_slice();
-    for record in records {
+    // Page faults since the last mark that writing the trace has cost: the first record of each page.
+    let mut own = 0;
+    for (record, begins) in records.iter().zip(begins_page) {
         let [at, second, third, fourth, fifth, sixth, seventh] = record.words;
         match record.kind {
             Kind::Mark | Kind::End => {
@@ -101,8 +106,11 @@ pub(super) fn thread(
                 if from.is_none() {
                     thread.begin_ns = before.at_ns;
                 }
-                interval(&mut thread, (&before, &mark), &since, over_by(&mut waits, mark.at_ns));
+                let waits = over_by(&mut waits, mark.at_ns);
+                let faults = mark.faults.0.saturating_sub(before.faults.0).saturating_sub(own);
+                interval(&mut thread, (&before, &mark), (&since, faults), waits);
                 since.clear();
+                own = 0;
                 from = Some(mark);
                 thread.ended |= record.kind == Kind::End;
             }
@@ -126,6 +134,8 @@ pub(super) fn thread(
             }
             _ => {}
         }
+        // A mark counts its faults before it is written.
+        own += u64::from(*begins);
     }
     // Killed: what came after the last mark has times and no CPU time, and counts as work.
     if let Some((first, _)) = since.first() {
@@ -137,7 +147,7 @@ pub(super) fn thread(
             since.iter().map(|(at, call)| at.saturating_add(thread.calls[*call].wall_ns)).max().unwrap_or(0);
         let at_ns = over.max(before.at_ns);
         let cpu_ns = before.cpu_ns.saturating_add(at_ns - before.at_ns);
-        interval(&mut thread, (&before, &Mark { at_ns, cpu_ns, ..before }), &since, waits);
+        interval(&mut thread, (&before, &Mark { at_ns, cpu_ns, ..before }), (&since, 0), waits);
     }
     Ok(thread)
 }
@@ -150,8 +160,13 @@ fn over_by<'a>(waits: &mut &'a [Piece], at_ns: u64) -> &'a [Piece] {
     over
 }
 
-/// Returns the steps between two marks.
-fn interval(thread: &mut Thread, (from, to): (&Mark, &Mark), calls: &[(u64, usize)], waits: &[Piece]) {
+/// Adds the steps between two marks, with so many page faults of the program.
+fn interval(
+    thread: &mut Thread,
+    (from, to): (&Mark, &Mark),
+    (calls, faults): (&[(u64, usize)], u64),
+    waits: &[Piece],
+) {
     let call = |(at_ns, call): &(u64, usize)| Piece {
         at_ns: *at_ns,
         wall_ns: thread.calls[*call].wall_ns,
@@ -200,7 +215,7 @@ fn interval(thread: &mut Thread, (from, to): (&Mark, &Mark), calls: &[(u64, usiz
             thread.calls[call].cpu_ns = step.cpu_ns;
         }
     }
-    fresh(thread, to.faults.0.saturating_sub(from.faults.0), calls);
+    fresh(thread, faults, calls);
     thread.steps.extend(steps);
     thread.cpu_ns = to.cpu_ns;
     thread.faults = to.faults;

@@ -327,7 +327,8 @@ fn what_exec_has_made_new_goes_on_where_the_old_one_was() {
 
 #[test]
 fn page_faults_keep_a_call_with_the_cpu_and_are_in_its_model() {
-    let records = [mark(Kind::Mark, 0, 0, 0), call(Kind::Copy, 0, MS, 1 << 18), mark(Kind::End, MS, MS, 64)];
+    // One is the page of the trace that the first mark is written to.
+    let records = [mark(Kind::Mark, 0, 0, 0), call(Kind::Copy, 0, MS, 1 << 18), mark(Kind::End, MS, MS, 65)];
     let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], MS)).unwrap();
     assert_eq!(trace.threads[0].fresh, [64]);
     let line = Line { from_bytes: 0, ns_per_byte: 0.1, base_ns: 0.0 };
@@ -408,6 +409,18 @@ fn copies_between_the_same_buffers_take_the_hot_line_and_others_that_of_their_se
     assert_eq!(many.calls, Time::from_ns(2 * 12 * BYTES), "never more than the cold line");
     // Reads from memory depend on the cache, and it was empty.
     assert_eq!(same.read_bytes, 12 * 2 * BYTES);
+}
+
+#[test]
+fn page_faults_of_the_trace_itself_are_no_calls() {
+    // The head of the chunk, a mark and 130 copies: three pages, the first of them touched by the mark, after it has counted.
+    for (faults, fresh) in [(0, 0), (3, 0), (5, 2)] {
+        let mut records = vec![mark(Kind::Mark, 0, 0, 7)];
+        records.extend((0..130).map(|index| call(Kind::Copy, index * 1000, 500, 4096)));
+        records.push(mark(Kind::End, MS, MS, 7 + faults));
+        let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], MS)).unwrap();
+        assert_eq!(trace.threads[0].fresh.iter().sum::<u32>(), fresh, "{faults}");
+    }
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 
 use super::interval;
 use super::site::{Code, Site};
-use memlift_spec::trace::{COMMAND_AT, CPU_AT, Chunk, Fault, File, Kind, RECORD_BYTES, Record, word};
+use memlift_spec::trace::{
+    COMMAND_AT, CPU_AT, Chunk, Fault, File, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
+};
 
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;
@@ -217,6 +219,8 @@ struct Raw {
     chunks: u32,
     head: Chunk,
     records: Vec<Record>,
+    /// For each record, true if it is the first in its page of the file.
+    begins_page: Vec<bool>,
 }
 
 impl Trace {
@@ -258,7 +262,9 @@ impl Trace {
             thread.chunks += 1;
             let (records, _) = records.as_chunks::<RECORD_BYTES>();
             for (index, record) in records.iter().enumerate() {
-                thread.records.push(Record::decode(record, at + (index * RECORD_BYTES) as u64)?);
+                let at = at + (index * RECORD_BYTES) as u64;
+                thread.records.push(Record::decode(record, at)?);
+                thread.begins_page.push(index == 0 || at.is_multiple_of(HEADER_BYTES as u64));
             }
         }
         let text = |place| {
@@ -311,7 +317,7 @@ impl Trace {
             heads.push(thread.head);
             let process = thread.head.process;
             let site = |number: u16| numbered.get(&(process, number)).copied();
-            self.threads.push(interval::thread(&thread.head, &thread.records, site)?);
+            self.threads.push(interval::thread(&thread.head, &thread.records, &thread.begins_page, site)?);
         }
         let numbers: std::collections::BTreeSet<u32> = heads.iter().map(|head| head.process).collect();
         self.processes = numbers.len() as u32;
