@@ -107,6 +107,14 @@ fn time_without_a_core_in_a_submitted_call_stays() {
         let wanted = (Time::from_ns(3 * MS) + timing().submit, Time::from_ns(MS) + timing().submit);
         assert_eq!((run.wall, run.cpu), wanted, "batches of {batch}");
     }
+    // A comparison is waited for, and loses as much.
+    let compare = Record { site: 1, ..call(Kind::Compare, 0, 2 * MS, MIB) };
+    let records = [displaced(0, 0), told(1, 100), compare, displaced(4 * MS, 2 * MS)];
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], 4 * MS)).unwrap();
+    let callers = BTreeMap::from([(Caller { site: Some(0), kind: Kind::Compare }, 0)]);
+    let change = Change { callers, batch: 1, first_use: None, ahead: 0 };
+    let run = replay_changed(&trace, &Cpu::default(), &Device::Dsa(timing()), &change);
+    assert_eq!(run.wall, Time::from_ns(3 * MS) + timing().submit + device_time(MIB) + timing().wake);
 }
 
 #[test]

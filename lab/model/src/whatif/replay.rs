@@ -227,7 +227,8 @@ impl<'a> Run<'a> {
                 self.outcome.limits.waited(cause, now - since + wake);
             }
             self.works(thread, wake);
-            self.calendar.after(wake, Event::Thread(thread));
+            let away = std::mem::take(&mut self.away[thread]);
+            self.calendar.after(wake + away, Event::Thread(thread));
         }
     }
 
@@ -341,7 +342,7 @@ impl<'a> Run<'a> {
             None if call.bytes() >= self.from_bytes => self.engine.place(call, fresh),
             None => Placed::Cpu,
         };
-        // Time that the thread was without a core in it stays so, unless it waits for the device anyway.
+        // Time that the thread was without a core in it stays so, unless a program that was not changed waits for the device anyway.
         let away = Time::from_ns(step.ns - step.cpu_ns);
         match placed {
             Placed::Cpu => {
@@ -356,17 +357,19 @@ impl<'a> Run<'a> {
                 self.outcome.calls = self.outcome.calls + time;
                 self.calendar.after(time + away, Event::Thread(thread));
             }
-            Placed::Queue => match self.change.filter(|_| call.kind != Kind::Compare) {
+            Placed::Queue => match self.change {
+                None => self.submit(thread, Entry::Call(index)),
                 Some(change) => {
                     self.away[thread] = away;
-                    if self.early.remove(&(thread, index)) {
+                    if call.kind == Kind::Compare {
+                        self.submit(thread, Entry::Call(index));
+                    } else if self.early.remove(&(thread, index)) {
                         self.flights.reach(thread, index, change.first_use);
                         self.goes_on(thread);
                     } else {
                         self.gather(thread, index, Use::After(change.first_use));
                     }
                 }
-                None => self.submit(thread, Entry::Call(index)),
             },
             Placed::Work => {
                 let now = self.calendar.now();
