@@ -222,11 +222,12 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotGone`] when its writer has closed the pool or ended, and as [`Pool::open`]. The pool stays as it was.
+    /// [`Error::SnapshotGone`] when nobody writes the pool any more, and as [`Pool::open`]. The pool stays as it was.
     pub fn refresh(&mut self) -> Result<()> {
         if let Some(store) = Arc::get_mut(&mut self.store).filter(|store| store.medium.is_seen()) {
             match store.renew() {
-                Err(Error::Full { .. }) => {} // it has grown beyond the addresses that are kept for it here
+                // It has grown beyond the addresses that are kept for it here; or perhaps there is a new writer.
+                Err(Error::Full { .. } | Error::SnapshotGone { .. }) => {}
                 renewed => return renewed,
             }
         }

@@ -132,7 +132,7 @@ struct Connected {
     shown: bool,
     /// It waits for a snapshot.
     asks: bool,
-    /// Which of its two snapshots is the later one. The earlier one stays until it asks again: it compares the two.
+    /// The later one of its two snapshots, 0 or 1. The earlier one stays until it asks again: it compares the two.
     turn: usize,
 }
 

@@ -81,7 +81,7 @@ fn work(pool: &Pool, mut goes_on: impl FnMut(u64) -> bool) {
                 turn.set(&to, &before.wrapping_add(sum).to_le_bytes(), 0)?;
             }
             turn.set(b"count", &u64::to_le_bytes(count), 0)?;
-            if count % 5 == 0 {
+            if count.is_multiple_of(5) {
                 return turn.remove(other.as_bytes()).map(drop);
             }
             turn.set(other.as_bytes(), &vec![count as u8; bytes as usize], 0)
@@ -426,6 +426,12 @@ fn who_may_not_read_is_told_why() {
     let gone = reader.refresh().expect_err("nobody writes");
     assert!(matches!(gone, Error::SnapshotGone { .. }), "{gone}");
     look(&reader).expect("it stays as it was");
+    // The next writer is found.
+    let pool = Pool::open(&path, &options(Mechanism::Redo, Domain::Pages, 1)).expect("opened");
+    work(&pool, |count| count < 20);
+    reader.refresh().expect("there is a writer again");
+    assert_eq!(look(&reader).expect("read"), 20);
+    pool.close().expect("closed");
 }
 
 fn socket_of(path: &Path) -> SocketAddr {

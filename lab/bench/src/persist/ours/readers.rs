@@ -28,7 +28,7 @@ use crate::persist::serve::{self, Work};
 const PROCESSES: u64 = 4;
 /// Inserts of the transaction that readers have to see.
 const COMMITTED: u64 = 16;
-/// What a reader does beside a writer: gets, and how often.
+/// Gets of a reader beside a writer, and how often it has them.
 const PACED_GETS: u64 = 100;
 const PACE: Duration = Duration::from_millis(10);
 
