@@ -68,9 +68,10 @@ pub fn serve(
     let readers_bytes = how.readers.unwrap_or(READERS_BYTES);
     let options = Options { sections: 16, mirror_bytes: how.memory, readers_bytes, ..Options::default() };
     let pool = match Pool::open_or_create(path, &options) {
-        // An undo or shadow pool has no such readers. Whatever else it is comes again.
-        Err(Error::Argument { .. }) if how.readers.is_none() => {
-            Pool::open(path, &Options { readers_bytes: 0, ..options })
+        Err(error @ Error::InUse { .. }) => Err(error),
+        // An undo or shadow pool has no such readers, or somebody has the name at which they would ask. Whatever else it is comes again.
+        Err(_) if how.readers.is_none() => {
+            Pool::open_or_create(path, &Options { readers_bytes: 0, ..options })
         }
         opened => opened,
     };

@@ -300,6 +300,20 @@ fn child_reads() {
     }
 }
 
+/// A reader beside a writer that is about to open the pool; `waits` hears of each try in vain.
+fn beside(path: &Path, mut waits: impl FnMut()) -> Pool {
+    loop {
+        match Pool::open(path, &reading()) {
+            Ok(found) if found.is_beside() => return found,
+            // The child has not opened it yet, or is about to let others read.
+            Ok(_) | Err(Error::InUse { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        waits();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// A writer dies, and the next one recovers and goes on: no reader of the first mixes the two.
 #[test]
 fn a_snapshot_ends_with_its_writer() {
@@ -312,19 +326,10 @@ fn a_snapshot_ends_with_its_writer() {
     for round in 0..12 {
         let mut first = child("child_writes", &path);
         let deadline = Instant::now() + Duration::from_secs(60);
-        let reader = loop {
-            match Pool::open(&path, &reading()) {
-                // The child has not opened it yet, or is about to let others read.
-                Ok(found) if found.is_beside() => break found,
-                Ok(_) | Err(Error::InUse { .. }) => {}
-                Err(other) => panic!("{other}"),
-            }
-            assert!(
-                Instant::now() < deadline && first.0.try_wait().expect("asked").is_none(),
-                "the writer does not write"
-            );
-            std::thread::sleep(Duration::from_millis(2));
-        };
+        let reader = beside(&path, || {
+            let ended = first.0.try_wait().expect("asked").is_some();
+            assert!(Instant::now() < deadline && !ended, "the writer does not write");
+        });
         if round % 2 == 0 {
             look(&reader).expect("the writer lives");
         }
@@ -347,6 +352,30 @@ fn a_snapshot_ends_with_its_writer() {
         drop(second);
     }
     assert!(ended > 0);
+}
+
+#[test]
+fn a_writer_that_is_stopped_is_not_waited_for() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let path = folder.path().join("pool");
+    let pool = Pool::create(&path, &options(Mechanism::Redo, Domain::Lines, 2)).expect("created");
+    fill(&pool);
+    pool.close().expect("closed");
+    let writer = child("child_writes", &path);
+    let mut reader = beside(&path, || {});
+    let before = look(&reader).expect("the writer lives");
+    let process = Pid::from_child(&writer.0);
+    kill_process(process, Signal::STOP).expect("stopped");
+    let late = reader.refresh().expect_err("nobody answers");
+    assert!(late.to_string().contains("did not answer"), "{late}");
+    assert_eq!(look(&reader).expect("it has what it had"), before);
+    kill_process(process, Signal::CONT).expect("it goes on");
+    // The answer that came too late is not taken for one to this request.
+    reader.refresh().expect("it answers");
+    let first = look(&reader).expect("a new one");
+    reader.refresh().expect("it answers");
+    assert!(first >= before && look(&reader).expect("a new one") >= first);
 }
 
 #[test]

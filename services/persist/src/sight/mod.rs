@@ -137,6 +137,8 @@ pub(crate) struct Sight {
     now: Shot,
     /// Open for as long as the snapshot is wanted.
     socket: UnixStream,
+    /// An answer may still come, of an earlier request: nothing is asked here any more.
+    unsure: bool,
 }
 
 /// The request of one snapshot.
@@ -231,7 +233,7 @@ impl Sight {
         match table.map(|table| Old::of(table, sizes)) {
             Some(Ok(Some(old))) => {
                 let now = Shot { index: given.index as usize, number: given.snapshot };
-                Ok(Sight { old, now, socket })
+                Ok(Sight { old, now, socket, unsure: false })
             }
             Some(Err(errno)) => Err(file_error("map the old pages of", path)(errno.into())),
             _ => Err(request.odd()),
@@ -244,8 +246,12 @@ impl Sight {
     ///
     /// [`Error::SnapshotGone`] when the writer has ended; as [`Sight::of`].
     pub fn renew(&mut self, file: &File, path: &Path) -> Result<Shot> {
+        if self.unsure {
+            return Err(Error::SnapshotGone { why: "its writer did not answer before" });
+        }
         let request = Request { file, path, deadline: Instant::now() + ANSWER_TIME };
         let given = request.send(&self.socket);
+        self.unsure = given.is_err();
         if let Some(why) = self.old.why_ended() {
             return Err(Error::SnapshotGone { why });
         }
