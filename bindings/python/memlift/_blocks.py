@@ -73,6 +73,8 @@ def _end_files():
 class Writer(io.BufferedIOBase):
     """A file that is written in blocks, which a pool packs."""
 
+    _pool = None  # one that was refused has none, and is closed as well
+
     def __init__(self, filename, mode, level, threads, index):
         if not -1 <= level <= 9:
             raise ValueError(f"compresslevel={level}: give -1 to 9")
