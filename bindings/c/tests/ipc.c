@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Every function of memlift_ipc.h against a server whose address is the argument: echo, fail, hold (until "go" is called). */
+/* Every function of memlift_ipc.h against a server whose address is the first argument: echo, fail, hold (until "go" is called, of another server). */
 #include <memlift_ipc.h>
 #include <poll.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ static int synchronous(const memlift_client *client) {
     return 0;
 }
 
-static int jobs(const memlift_client *client, const memlift_client *other) {
+static int jobs(const memlift_client *client, const memlift_client *other, const memlift_client *gate) {
     memlift_job *job[3] = {NULL};
     memlift_answer *answer = NULL;
     memlift_job_state_t state;
@@ -68,7 +68,7 @@ static int jobs(const memlift_client *client, const memlift_client *other) {
     CHECK(memlift_job_done(job[0]) == 0);
     CHECK(memlift_job_wait(job[0], 0.001, &answer) == MEMLIFT_LATE);
     for (int i = 0; i < 3; i++) {
-        CHECK(memlift_call(other, "go", NULL, 0, NULL, &answer) == MEMLIFT_OK);
+        CHECK(memlift_call(gate, "go", NULL, 0, NULL, &answer) == MEMLIFT_OK);
         memlift_answer_free(answer);
         CHECK(memlift_job_wait(job[i], 0, &answer) == MEMLIFT_OK && same(answer, "x", 1));
         CHECK(memlift_job_state(job[i], 0, &state) == MEMLIFT_OK && state.state == MEMLIFT_JOB_ANSWERED);
@@ -128,15 +128,17 @@ static int watched(const memlift_client *client) {
 }
 
 int main(int count, char **arguments) {
-    memlift_client *client = NULL, *other = NULL;
-    CHECK(count == 2);
+    memlift_client *client = NULL, *other = NULL, *gate = NULL;
+    CHECK(count == 3);
     for (size_t i = 0; i < LARGE; i++) large[i] = (unsigned char)(i * 31 >> 5);
     CHECK(memlift_client_connect("nobody-listens-here", &client) == MEMLIFT_NO_SERVER);
     CHECK(memlift_client_connect("no good name", &client) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_client_connect(arguments[1], &client) == MEMLIFT_OK);
     CHECK(memlift_client_connect(arguments[1], &other) == MEMLIFT_OK);
-    if (synchronous(client) || jobs(client, other) || pipelined(client) || watched(other)) return 1;
+    CHECK(memlift_client_connect(arguments[2], &gate) == MEMLIFT_OK);
+    if (synchronous(client) || jobs(client, other, gate) || pipelined(client) || watched(other)) return 1;
     memlift_client_free(other);
+    memlift_client_free(gate);
     memlift_answer *answer = NULL;
     CHECK(memlift_call(client, "echo", large, LARGE, NULL, &answer) == MEMLIFT_OK);
     memlift_client_free(client);
