@@ -367,6 +367,15 @@ fn a_writer_that_is_stopped_is_not_waited_for() {
     let before = look(&reader).expect("the writer lives");
     let process = Pid::from_child(&writer.0);
     kill_process(process, Signal::STOP).expect("stopped");
+    // Each of its threads stops when it sees the signal.
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(task.expect("a thread").path().join("status"));
+        status.is_ok_and(|status| status.contains("State:\tT"))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{}/task", writer.0.id())).expect("the writer is there");
+    while !tasks().all(is_stopped) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let late = reader.refresh().expect_err("nobody answers");
     assert!(late.to_string().contains("did not answer"), "{late}");
     assert_eq!(look(&reader).expect("it has what it had"), before);
