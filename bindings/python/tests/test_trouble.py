@@ -12,6 +12,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
 
@@ -149,7 +150,14 @@ def test_killed_clients_leave_nothing_in_the_server(start):
         for what in ("pass", 'client.call_async("sleep", np.array([0.05]))', 'client.call("keep", loan)') * 2:
             kill_client(server.address, what)
         client.call("forget")
-        eventually(lambda: (descriptors(server.pid), mapped(server.pid)) == before)
+
+        def is_as_before():
+            # Without a GIL, memory of what a handler received may come back only when its thread works again.
+            if sysconfig.get_config_var("Py_GIL_DISABLED"):
+                client.call("echo", b"x")
+            return (descriptors(server.pid), mapped(server.pid)) == before
+
+        eventually(is_as_before)
         assert client.call("echo", b"x") == b"x"
         assert client.stats()["server_sessions"] == 1
 
