@@ -294,9 +294,6 @@ impl Drop for Pool {
         if !lock(&self.store.header).clean {
             let _ = self.finish(); // what was acknowledged is in the log
         }
-        if let Some(readers) = self.store.readers.get() {
-            readers.stop();
-        }
     }
 }
 

@@ -258,19 +258,16 @@ impl Server {
             })
             .collect();
         places.iter().for_each(|place| self.old.end(*place));
-        let given = store.snapshots(&places, &self.old);
-        for (at, index) in asking.iter().enumerate() {
+        let given = store.snapshot(&places, &self.old);
+        for (index, place) in asking.iter().zip(places) {
             let Some(reader) = &mut self.readers[*index] else { continue };
             (reader.asks, reader.turn) = (false, reader.turn ^ 1);
             let Sizes { pages, room } = self.old.sizes();
             let sent = match &given {
-                Ok(snapshots) => {
-                    let (index, snapshot) = (places[at] as u32, snapshots[at]);
-                    answer(
-                        &reader.socket,
-                        &Answer { status: status::GIVEN, index, snapshot, pages, room },
-                        Some(self.old.file()),
-                    )
+                Ok(snapshot) => {
+                    let (status, index, snapshot) = (status::GIVEN, place as u32, *snapshot);
+                    let given = Answer { status, index, snapshot, pages, room };
+                    answer(&reader.socket, &given, Some(self.old.file()))
                 }
                 Err(_) => {
                     answer(&reader.socket, &Answer { status: status::STOPPED, ..Answer::default() }, None)
@@ -301,8 +298,8 @@ struct Ready {
 }
 
 impl Store {
-    /// Takes a snapshot for each index, of everything that is committed by now.
-    fn snapshots(&self, indices: &[usize], old: &Old) -> Result<Vec<u64>> {
+    /// Takes a snapshot for these indices, of everything that is committed by now.
+    fn snapshot(&self, indices: &[usize], old: &Old) -> Result<u64> {
         self.sync()?;
         self.apply_all()?;
         // Nobody changes what a reader sees while all of these are held.
@@ -310,7 +307,7 @@ impl Store {
         self.land(&mut applier)?;
         let _held = (lock(&self.bodies), lock(&self.header), lock(&self.catalog));
         self.running()?;
-        Ok(indices.iter().map(|index| old.begin(*index)).collect())
+        Ok(old.begin(indices))
     }
 }
 
@@ -380,11 +377,10 @@ impl Store {
         let catalog = Catalog::read(&self.medium)?;
         let had = self.image.len() / SLAB_BYTES;
         let mut directory = directory(&self.medium, &header, |slab| slab >= had || changed(slab))?;
-        let same = |bits: &Bits| bits.all().filter(|slab| changed(*slab)).collect::<Vec<u64>>();
-        let stale = (same(&fetched.there), same(&fetched.good));
+        let stale: Vec<u64> = fetched.there.all().filter(|slab| changed(*slab)).collect();
         // Looked at afterwards: if it was there all the time, so was every page that it needs.
-        let all = sight.is_gone(before);
-        if all {
+        let is_gone = sight.is_gone(before);
+        if is_gone {
             directory = self::directory(&self.medium, &header, |_| true)?;
         }
         for (slab, content) in &directory {
@@ -398,12 +394,14 @@ impl Store {
         if header.heap_bytes > self.image.len() {
             self.image.grow(&self.medium, self.heap_start, header.heap_bytes)?;
         }
-        if all {
+        if is_gone {
             fetched.there.clear();
             fetched.good.clear();
         } else {
-            stale.0.iter().for_each(|slab| fetched.there.forget(*slab));
-            stale.1.iter().for_each(|slab| fetched.good.forget(*slab));
+            for slab in stale {
+                fetched.there.forget(slab);
+                fetched.good.forget(slab);
+            }
         }
         self.verified.iter().for_each(Bits::clear);
         for (slab, content) in &directory {

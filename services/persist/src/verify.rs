@@ -148,23 +148,24 @@ impl Store {
         verified.has(slab) || self.verify(slab * SLAB_BYTES, SLAB_BYTES).is_ok()
     }
 
-    /// Brings a slab of a snapshot into the image, once; gives what it has. The caller holds the applier.
-    fn fetch(&self, slab: u64, fetched: &Fetched) -> Result<Vec<u8>> {
-        let mut content = vec![0; SLAB_BYTES as usize];
-        self.medium.read(self.heap_start + slab * SLAB_BYTES, &mut content)?;
+    /// Brings a slab of a snapshot into the image, once. The caller holds the applier.
+    fn fetch(&self, slab: u64, fetched: &Fetched) -> Result<()> {
         if !fetched.there.has(slab) {
+            let mut content = vec![0; SLAB_BYTES as usize];
+            self.medium.read(self.heap_start + slab * SLAB_BYTES, &mut content)?;
             self.image.write_bytes(slab * SLAB_BYTES, &content);
             fetched.there.set(slab);
         }
-        Ok(content)
+        Ok(())
     }
 
-    /// Returns true if a page is what it should be: in the file, or in what was read of its slab.
-    fn holds(&self, page: u64, content: Option<&[u8]>) -> Result<bool> {
+    /// Returns true if a page is what it should be: in the file, or in the image of a snapshot, which has what is read.
+    fn holds(&self, page: u64) -> Result<bool> {
         let Some(checksums) = &self.checksums else { return Ok(true) };
-        let Some(content) = content else { return checksums.holds(&self.medium, page) };
-        let at = (page % SLAB_PAGES * PAGE) as usize;
-        let sum = page_sum(&content[at..at + PAGE as usize]);
+        if self.fetched.is_none() {
+            return checksums.holds(&self.medium, page);
+        }
+        let sum = page_sum(self.image.bytes(page * PAGE, PAGE));
         Ok(checksums.expected(&self.medium, page)? == Expected::Sum(sum))
     }
 
@@ -185,16 +186,14 @@ impl Store {
             // The applier stores pages and entries one after the other.
             let _applier = lock(&self.applier);
             let mut good = true;
-            let content = match &self.fetched {
-                Some(fetched) if fetched.good.has(slab) => {
-                    verified.set(slab);
-                    continue;
-                }
-                Some(fetched) => Some(self.fetch(slab, fetched)?),
-                None => None,
-            };
-            for page in slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES {
-                if !self.holds(page, content.as_deref())? {
+            if let Some(fetched) = &self.fetched {
+                self.fetch(slab, fetched)?;
+            }
+            // What a snapshot before had is compared once.
+            let known = self.fetched.as_ref().is_some_and(|fetched| fetched.good.has(slab));
+            let pages = if known { 0..0 } else { slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES };
+            for page in pages {
+                if !self.holds(page)? {
                     good = false;
                     let inside = page * PAGE < offset + bytes && offset < (page + 1) * PAGE;
                     odd = if inside { Some(page) } else { odd };

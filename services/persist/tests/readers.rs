@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use memlift_persist::kv::Kv;
 use memlift_persist::{
-    BackupOptions, Domain, Durability, Error, Mechanism, Options, Pool, View, check, dump,
+    BackupOptions, Domain, Durability, Error, Mechanism, Options, PSlice, Pool, View, check, dump,
 };
 
 const ACCOUNTS: u64 = 512;
@@ -470,6 +470,35 @@ fn who_may_not_read_is_told_why() {
     reader.refresh().expect("there is a writer again");
     assert_eq!(look(&reader).expect("read"), 20);
     pool.close().expect("closed");
+}
+
+/// A page in the middle of a large object is damaged on the disk: it is an error each time, in this snapshot and the next.
+#[test]
+fn damage_in_a_snapshot_is_never_a_value() {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let pool = Pool::create(&path, &options(Mechanism::Redo, Domain::Pages, 1)).expect("created");
+    let content = vec![0x5a5a_1234_9876_0000_u64; 100_000];
+    let words = pool.tx(|t| t.alloc_slice(&content)).expect("800 KB");
+    pool.apply().expect("applied");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("a file");
+    let whole = std::fs::read(&path).expect("read");
+    let place = pool.header().heap_start + words.offset() + 400_000;
+    file.write_all_at(&[whole[place as usize] ^ 1], place).expect("damaged");
+    let mut reader = Pool::open(&path, &reading()).expect("beside the writer");
+    let part = |pool: &Pool, from: u64| {
+        // A pointer to its first words leads to the object, and so do all of its words.
+        pool.read(|r| r.slice(PSlice::<u64>::from_raw(words.offset(), from)).map(<[u64]>::len))
+    };
+    for _ in 0..2 {
+        for _ in 0..3 {
+            assert_eq!(part(&reader, 8).expect("a page that is whole"), 8);
+            let damaged = part(&reader, 100_000).expect_err("damage");
+            assert!(matches!(damaged, Error::Corrupt { .. }), "{damaged}");
+        }
+        reader.refresh().expect("a new one");
+    }
 }
 
 fn socket_of(path: &Path) -> SocketAddr {

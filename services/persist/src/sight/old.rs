@@ -222,10 +222,10 @@ impl Old {
     }
 
     /// Says that the process lives, for as long as this thread keeps what is returned, or until [`Old::close`].
-    pub fn live(&self) -> impl Sized {
+    pub fn live(&self) -> Alive<'_> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         self.alive().store(thread, Ordering::Release);
-        robust::own(self.alive())
+        Alive { old: self, _listed: robust::own(self.alive()) }
     }
 
     /// Ends all snapshots: the file is about to be somebody else's.
@@ -233,11 +233,11 @@ impl Old {
         self.alive().store(0, Ordering::SeqCst);
     }
 
-    /// Takes a snapshot with that index, which has none. The caller holds everything still that readers see.
-    pub fn begin(&self, index: usize) -> u64 {
+    /// Takes a snapshot for these indices, which have none. The caller holds everything still that readers see.
+    pub fn begin(&self, indices: &[usize]) -> u64 {
         let mut state = self.lock();
         state.clock += 1;
-        self.snapshot(index).store(state.clock, Ordering::Release);
+        indices.iter().for_each(|index| self.snapshot(*index).store(state.clock, Ordering::Release));
         self.count(&mut state);
         state.clock
     }
@@ -404,6 +404,18 @@ impl Old {
             alive if alive & OWNER_DIED != 0 => Some("its writer has ended"),
             _ => None,
         }
+    }
+}
+
+/// The thread that stands for the process: without it nobody would be told of the process's death, so its end ends all snapshots.
+pub(crate) struct Alive<'a> {
+    old: &'a Old,
+    _listed: robust::Listed,
+}
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        self.old.close();
     }
 }
 
