@@ -189,7 +189,7 @@ impl Store {
             if let Some(fetched) = &self.fetched {
                 self.fetch(slab, fetched)?;
             }
-            // What a snapshot before had is compared once.
+            // A slab that an earlier snapshot had is compared already.
             let known = self.fetched.as_ref().is_some_and(|fetched| fetched.good.has(slab));
             let pages = if known { 0..0 } else { slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES };
             for page in pages {
