@@ -8,6 +8,8 @@
 //! - **Rule** a lane's room is given back only after the head that says so is durable: recovery starts at that head. Every
 //!   head carries the sequence up to which everything is applied, so that one lane's old record never comes after
 //!   another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
+//! - **Rule** whoever only wants the file to have everything, as a snapshot for readers does, stores records and leaves the rest
+//!   to the next one who applies: nothing has to harden for that, and the log still has these records
 //! - **Owner** one applier at a time: the caller that needs room, or that was asked to apply
 //! - **Not here** the same by an engine thread: `apply_behind`
 
@@ -31,6 +33,8 @@ use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWo
 pub(crate) struct Applier {
     /// By lane, the shared one first.
     pub positions: Vec<u64>,
+    /// The same as the lanes' heads say it, durably: records from here on are stored again after a crash.
+    pub settled: Vec<u64>,
     /// The last sequence applied.
     pub applied: u64,
     /// By lane: the head that is written next is number `turn % 2`.
@@ -72,15 +76,25 @@ impl Store {
             return Ok(()); // everything is at its place
         }
         let mut applier = lock(&self.applier);
-        let applier = &mut *applier;
+        self.place_to(last, &mut applier)?;
+        if applier.positions == applier.settled {
+            std::thread::yield_now(); // somebody is between his sequence and his fence
+            return Ok(());
+        }
+        self.settle(&mut applier).map_err(|error| self.stop(error))?;
+        self.show_sizes();
+        Ok(())
+    }
+
+    /// Stores what is published up to a sequence to its place.
+    fn place_to(&self, last: u64, applier: &mut Applier) -> Result<()> {
         self.running()?;
         self.land(applier)?;
-        let before = applier.positions.clone();
         loop {
             let wanted = applier.applied + 1;
             let mut found = false;
             if wanted > last {
-                break;
+                return Ok(());
             }
             for at in 0..applier.positions.len() {
                 found |= if at == 0 {
@@ -93,16 +107,27 @@ impl Store {
                 }
             }
             if !found {
-                break;
+                return Ok(());
             }
         }
-        if applier.positions == before {
-            std::thread::yield_now(); // somebody is between his sequence and his fence
-            return Ok(());
+    }
+
+    /// Stores everything that has a sequence by now to its place, as [`Store::apply_all`], but does not wait until that is
+    /// durable: the log keeps its records. For mechanisms with readers in other processes.
+    pub fn place_all(&self) -> Result<()> {
+        debug_assert!(matches!(self.mechanism, Mechanism::Redo | Mechanism::Checkpoint));
+        let wanted = self.sequence.load(Ordering::Acquire);
+        loop {
+            self.flush(u64::MAX)?;
+            let mut applier = lock(&self.applier);
+            self.place_to(wanted, &mut applier)?;
+            self.renew_taken(&mut applier).map_err(|error| self.stop(error))?;
+            if applier.applied >= wanted {
+                return Ok(());
+            }
+            drop(applier);
+            std::thread::yield_now();
         }
-        self.settle(applier, &before).map_err(|error| self.stop(error))?;
-        self.show_sizes();
-        Ok(())
     }
 
     /// Applies everything that has a sequence by now; waits for commits between taking their sequence and their fence.
@@ -195,16 +220,20 @@ impl Store {
         Ok(())
     }
 
+    /// Sums the pages of slabs that were taken.
+    fn renew_taken(&self, applier: &mut Applier) -> Result<()> {
+        let Some(checksums) = &self.checksums else { return Ok(()) };
+        checksums.renew_taken(&self.medium, &mut applier.taken, &mut applier.counters)
+    }
+
     /// Makes applied stores durable, then the lane heads that say so, and then gives the lanes' room back.
-    pub fn settle(&self, applier: &mut Applier, before: &[u64]) -> Result<()> {
+    pub fn settle(&self, applier: &mut Applier) -> Result<()> {
         if let Some(shadow) = &self.shadow {
             shadow.write().store(&self.medium, &mut applier.counters)?;
         }
-        if let Some(checksums) = &self.checksums {
-            checksums.renew_taken(&self.medium, &mut applier.taken, &mut applier.counters)?;
-        }
+        self.renew_taken(applier)?;
         self.medium.harden(&mut applier.counters)?;
-        for at in (0..before.len()).filter(|at| applier.positions[*at] != before[*at]) {
+        for at in (0..applier.positions.len()).filter(|at| applier.positions[*at] != applier.settled[*at]) {
             let head = LaneHead { position: applier.positions[at], applied: applier.applied };
             let offset = LaneHead::offset(at as u32, applier.turns[at]);
             applier.turns[at] += 1;
@@ -212,6 +241,7 @@ impl Store {
             self.medium.write_back(offset, crate::layout::HEAD_BYTES, &mut applier.counters);
         }
         self.medium.harden(&mut applier.counters)?;
+        applier.settled.clone_from(&applier.positions);
         self.shared.lane.release(applier.positions[0]);
         for (lane, position) in self.lanes.iter().zip(&applier.positions[1..]) {
             lane.release(*position);

@@ -104,9 +104,9 @@ impl Store {
                 }
             }
         }
-        let before = std::mem::replace(&mut applier.positions, positions);
+        applier.positions = positions;
         applier.applied = applied;
-        self.settle(applier, &before).map_err(|error| self.stop(error))
+        self.settle(applier).map_err(|error| self.stop(error))
     }
 
     fn record(&self, at: usize, position: u64, bytes: u64) -> &[u8] {

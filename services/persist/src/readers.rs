@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Readers in other processes, beside this one, which writes.
 //!
-//! - **Flow** a reader connects and shows the file's descriptor ─▶ a thread makes durable and applies what is committed ─▶ a snapshot's number
+//! - **Flow** a reader connects and shows the file's descriptor ─▶ a thread makes what is committed durable and stores it to its place ─▶ a snapshot's number
 //!   and the table of old pages ─▶ from then on, what is stored to is copied first (`sight::old`)
-//! - **Rule** a snapshot has everything that was committed before it was asked for, and nothing later. It is applied whole, so it has no log
+//! - **Rule** a snapshot has everything that was committed before it was asked for, and nothing later. It is stored to its place whole, so it has no log
 //! - **Rule** a reader holds nobody up: it is asked for nothing, and a snapshot that is too old is taken back. Its number is free when its
 //!   process closes the socket, by itself or by dying
 //! - **Order** the thread ends before the pool gives up the file; it holds the store while it takes snapshots only
@@ -301,7 +301,7 @@ impl Store {
     /// Takes a snapshot for these indices, of everything that is committed by now.
     fn snapshot(&self, indices: &[usize], old: &Old) -> Result<u64> {
         self.sync()?;
-        self.apply_all()?;
+        self.place_all()?;
         // Nobody changes what a reader sees while all of these are held.
         let mut applier = lock(&self.applier);
         self.land(&mut applier)?;

@@ -278,7 +278,9 @@ fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
 fn applied(medium: &Medium) -> Result<State> {
     let header = read_header(medium)?;
     let lanes = header.lanes as usize;
-    let applier = Applier { positions: vec![0; lanes], turns: vec![0; lanes], ..Applier::default() };
+    let none = vec![0; lanes];
+    let applier =
+        Applier { positions: none.clone(), settled: none.clone(), turns: none, ..Applier::default() };
     let recovered = Recovered { clean: true, ..Recovered::default() };
     Ok(State { header, positions: vec![0; lanes], applier, recovered, lost: None, shadow: None })
 }
@@ -380,6 +382,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
     let last = if undo { 0 } else { found.last().map_or(applied, |one| one.header.sequence) };
     let mut applier = Applier {
         positions: positions.clone(),
+        settled: positions.clone(),
         applied: last,
         turns,
         counters: Counters::default(),

@@ -2,7 +2,9 @@
 //! Slabs that are given back to the pool serve other types, whatever crashes meanwhile.
 
 use memlift_persist::sim::{Config, Device, Mode, World, explore, pool};
-use memlift_persist::{Durability, Error, Mechanism, Options, PPtr, Persist, Pool, TxOptions, View, check};
+use memlift_persist::{
+    Durability, Error, Mechanism, Options, PPtr, PSlice, Persist, Pool, TxOptions, View, check,
+};
 
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
@@ -153,5 +155,66 @@ fn crashes_in_the_middle() {
         println!("{mode:?} {mechanism:?} {on_request}: {report}");
         report.assert_consistent();
         assert!(report.crash_points > 4 && report.images > 4, "{report}");
+    }
+}
+
+/// Root of a pool with one large array.
+#[derive(Clone, Copy, Debug, Persist)]
+#[repr(C)]
+struct Root {
+    large: PSlice<u64>,
+}
+
+const LARGE_WORDS: usize = 2 * (16 << 10) / 8;
+
+/// A snapshot for readers has stored what the log still says. What goes to its place without the log must not be under that after a
+/// crash.
+#[test]
+fn crashes_after_a_large_object_took_what_a_snapshot_stored() {
+    for (mechanism, mode) in [(Mechanism::Redo, Mode::Lines), (Mechanism::Redo, Mode::File)] {
+        let options = Options { lane_bytes: 256 << 10, ..options(mechanism, mode == Mode::File) };
+        let config = Config::new(Device::new("pool", mode, 0)).exhaustive(4).samples(2);
+        let report = explore(
+            &config,
+            |world, acks| {
+                let pool = pool::create(&world.memory(0), &options).expect("created");
+                pool.tx(|t| t.root_or(|_| Ok(Root { large: PSlice::EMPTY }))).expect("a root");
+                pool.apply().expect("at its place");
+                let mut all = Vec::new();
+                while let Ok(one) = pool.tx(|t| t.alloc(Small { value: [7; 64] })) {
+                    all.push(one);
+                }
+                pool::place(&pool).expect("stored");
+                pool.tx(|t| all.iter().try_for_each(|one| t.free(*one))).expect("freed");
+                pool.reclaim().expect("reclaimed");
+                pool::place(&pool).expect("stored");
+                world.settle();
+                acks.begin(1);
+                pool.tx(|t| {
+                    let large = t.alloc_slice(&[9u64; LARGE_WORDS])?;
+                    let root = t.root::<Root>()?.expect("made above");
+                    t.get_mut(root)?.large = large;
+                    Ok::<_, Error>(())
+                })
+                .expect("room");
+                acks.done(1);
+            },
+            |world, acked, in_flight| {
+                let pool = pool::open(&world.memory(0), &options).map_err(|error| error.to_string())?;
+                let large = pool.read(|r| {
+                    let root = r.get(r.root::<Root>()?.expect("made before"))?;
+                    Ok(r.slice(root.large)?.to_vec())
+                });
+                match large {
+                    Err(error) => Err::<(), String>(Error::to_string(&error)),
+                    Ok(large) if large.is_empty() && acked.is_empty() => Ok(()),
+                    Ok(large) if large == [9; LARGE_WORDS] && acked.len() + in_flight.len() > 0 => Ok(()),
+                    Ok(large) => Err(format!("{:?} of {} words", large.first(), large.len())),
+                }
+            },
+        );
+        println!("{mode:?} {mechanism:?}: {report}");
+        report.assert_consistent();
+        assert!(report.crash_points > 2 && report.images > 4, "{report}");
     }
 }

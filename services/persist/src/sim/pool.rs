@@ -139,3 +139,13 @@ pub fn interleave(pool: &Pool, nth: u64, work: impl FnOnce() + Send + 'static) {
         simulated.interleave(nth, Box::new(work));
     }
 }
+
+/// Stores what is committed to its place as a snapshot for readers does: the stores need not be durable, and the log stays.
+///
+/// # Errors
+/// As [`Pool::sync`].
+pub fn place(pool: &Pool) -> Result<()> {
+    let store = pool.store();
+    store.sync()?;
+    store.place_all()
+}

@@ -8,7 +8,7 @@ use memlift_persist::sim::{Acks, Config, Mode, Report, World, explore};
 
 use super::script::{GROUP, LATER, SYNC, Script, Step};
 use super::threads;
-use Step::{Abort, Add, Apply, Batch, Close, Declared, Large, Pop, Push, Reopen, Small, Sync};
+use Step::{Abort, Add, Apply, Batch, Close, Declared, Large, Place, Pop, Push, Reopen, Small, Sync};
 
 type Workload = Box<dyn Fn(&World, &Acks)>;
 type Check = Box<dyn Fn(&World, &[u64], &[u64]) -> Result<(), String>>;
@@ -141,6 +141,59 @@ pub fn cases(mechanism: Mechanism, mode: Mode, effort: u64) -> Vec<Case> {
     let waiting = [Push(SYNC), Push(SYNC), Pop(SYNC), Batch(2, SYNC)];
     let settled = Script { settled: true, ..roomy("recovery", &waiting) };
     all.push(Case::of(settled, 1024 * effort, 1));
+    if matches!(mechanism, Mechanism::Redo | Mechanism::Checkpoint) {
+        all.extend([
+            Case::of(
+                Script {
+                    fill: true,
+                    slabs: 12,
+                    most: 12,
+                    ..roomy(
+                        "placed",
+                        &[
+                            Push(SYNC),
+                            Place,
+                            Add(LATER),
+                            Place,
+                            Large,
+                            Push(SYNC),
+                            Place,
+                            Small,
+                            Pop(SYNC),
+                            Place,
+                            Large,
+                        ],
+                    )
+                },
+                8 * effort,
+                1,
+            ),
+            Case::of(
+                script(
+                    "placed small",
+                    &[
+                        Push(SYNC),
+                        Place,
+                        Add(SYNC),
+                        Place,
+                        Push(SYNC),
+                        Pop(SYNC),
+                        Place,
+                        Pop(SYNC),
+                        Push(LATER),
+                        Place,
+                        Push(SYNC),
+                        Push(SYNC),
+                        Push(SYNC),
+                        Place,
+                        Push(SYNC),
+                    ],
+                ),
+                8 * effort,
+                1,
+            ),
+        ]);
+    }
     all.extend(threads::cases(mechanism, mode, effort));
     all
 }

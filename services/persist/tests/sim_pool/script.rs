@@ -53,6 +53,8 @@ pub enum Step {
     Abort,
     Sync,
     Apply,
+    /// What a snapshot for readers needs.
+    Place,
     Reopen,
     Close,
 }
@@ -196,6 +198,7 @@ impl Script {
         match step {
             Step::Sync => open.sync(),
             Step::Apply => open.apply(),
+            Step::Place => pool::place(open),
             Step::Close => pool.take().map_or(Ok(()), Pool::close),
             Step::Reopen => {
                 pool.take().map_or(Ok(()), Pool::close)?;
@@ -369,7 +372,7 @@ impl Step {
                 pop(t)?;
                 push(t, number + 1)
             }
-            Step::Sync | Step::Apply | Step::Reopen | Step::Close => Ok(()),
+            Step::Sync | Step::Apply | Step::Place | Step::Reopen | Step::Close => Ok(()),
         }
     }
 
@@ -381,7 +384,7 @@ impl Step {
             Step::Add(_) | Step::Declared => model.list.iter_mut().for_each(|value| *value += 1000),
             Step::Large => model.large = Some(number),
             Step::Small => model.large = None,
-            Step::Abort | Step::Sync | Step::Apply | Step::Reopen | Step::Close => {}
+            Step::Abort | Step::Sync | Step::Apply | Step::Place | Step::Reopen | Step::Close => {}
         }
     }
 }
