@@ -65,12 +65,15 @@ impl Isa {
     }
 }
 
-/// True if the CPU says that Intel made it.
+/// True if the CPU says that Intel made it. Asked once: in a virtual machine each CPUID is a trap of tens of microseconds.
 pub(crate) fn is_intel() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        let leaf = core::arch::x86_64::__cpuid(0);
-        [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes) == [*b"Genu", *b"ineI", *b"ntel"]
+        static INTEL: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *INTEL.get_or_init(|| {
+            let leaf = core::arch::x86_64::__cpuid(0);
+            [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes) == [*b"Genu", *b"ineI", *b"ntel"]
+        })
     }
     #[cfg(not(target_arch = "x86_64"))]
     false

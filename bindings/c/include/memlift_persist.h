@@ -56,6 +56,8 @@ typedef struct memlift_pool_options {
     /* Other processes may open the pool with read_only meanwhile, each as of that moment: so much memory keeps pages for them as they were
      * (MEMLIFT_SNAPSHOT_GONE for whom it is too little). 0: none may. */
     uint64_t readers_bytes;
+    /* Opening waits so long for another process that has the pool open, until it closes it or ends. 0: MEMLIFT_POOL_IN_USE at once. */
+    double wait_s;
 } memlift_pool_options;
 
 /* options may be NULL. A crash meanwhile leaves a whole pool or none. MEMLIFT_FILE_EXISTS, MEMLIFT_FILE_FAILED. */

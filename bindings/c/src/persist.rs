@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Object behind a `memlift_pool` pointer.
 pub struct CPool {
@@ -37,6 +38,7 @@ pub struct COptions {
     prefault: u32,
     mirror_bytes: u64,
     readers_bytes: u64,
+    wait_s: f64,
 }
 
 /// `memlift_pool_guarantee_t`.
@@ -64,7 +66,7 @@ pub struct CType {
     pub bytes: u64,
 }
 
-const _: () = assert!(size_of::<COptions>() == 56 && size_of::<CGuarantee>() == 8);
+const _: () = assert!(size_of::<COptions>() == 64 && size_of::<CGuarantee>() == 8);
 const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
 
 pub(crate) fn closed() -> Fault {
@@ -99,6 +101,8 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         .into_iter()
         .find(|one| *one as u32 == given.mechanism)
         .ok_or_else(|| Fault::argument(&format!("{} is no mechanism", given.mechanism)))?;
+    let wait = Duration::try_from_secs_f64(given.wait_s)
+        .map_err(|_| Fault::argument("wait_s is a number of seconds from 0 on"))?;
     Ok(Options {
         heap_bytes,
         max_bytes: or(given.max_bytes, default.max_bytes).max(heap_bytes),
@@ -111,6 +115,7 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         read_only: given.read_only != 0,
         mirror_bytes: (given.mirror_bytes != 0).then_some(given.mirror_bytes),
         readers_bytes: given.readers_bytes,
+        wait,
         ..default
     })
 }

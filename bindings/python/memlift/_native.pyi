@@ -373,6 +373,7 @@ class PersistPool:
         prefault: bool,
         memory: int | None,
         readers: int,
+        wait: float,
     ) -> Self: ...
     @property
     def path(self) -> os.PathLike[str]: ...

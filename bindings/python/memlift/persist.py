@@ -66,6 +66,7 @@ def open(
     prefault: bool = False,
     memory: int | str | None = None,
     readers: bool | int | str = False,
+    wait: float = 0,
 ) -> "Pool":
     """Opens a pool, recovers it if it was not closed, and creates it if there is none.
 
@@ -84,6 +85,8 @@ def open(
     readers     other processes may read meanwhile, each as of when it opened the pool. For that, pages that change are kept as they were
                 while somebody reads: in 64 MiB (True), or so many bytes, or text like "1G". A reader for whom that is too little gets
                 SnapshotGone. Redo and checkpoint pools
+    wait        seconds to wait for another process that has the pool open, until it closes it or ends: so several processes write in turn,
+                each with `with persist.open(path, wait=10) as pool`. 0: PoolInUse at once
 
     Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, and OSError (FileNotFoundError, FileExistsError, …).
     """
@@ -100,6 +103,7 @@ def open(
             prefault=prefault,
             memory=None if memory is None else in_bytes(memory),
             readers=64 << 20 if readers is True else in_bytes(readers or 0),
+            wait=wait,
         )
     )
 
@@ -113,6 +117,7 @@ def shelf(
     size_limit: int | str | None = None,
     durability: str = "sync",
     memory: int | str | None = None,
+    wait: float = 0,
 ) -> Shelf:
     """A dict in a file of its own, where shelve, sqlitedict or diskcache would be.
 
@@ -123,10 +128,11 @@ def shelf(
     durability  "sync": each change is durable when it is done. "buffered": after the next `sync` or `close`, and within about
                 50 ms by itself; a crash loses the last changes, never one in between
     memory      that changed pages may take; None: a quarter of what this process may have
+    wait        seconds to wait for another process that has the file open, as `open`
 
     Values are pickled: only for files that nobody else can write. Raises as `open`.
     """
-    pool = open(path, mode=modes(flag), durability=durability, memory=memory)
+    pool = open(path, mode=modes(flag), durability=durability, memory=memory, wait=wait)
     try:
         made = Shelf(pool, expire, None if size_limit is None else in_bytes(size_limit), writeback)
         if flag == "n":

@@ -275,7 +275,8 @@ impl Pool {
         match paths[..] {
             [] => wrong("a pool has one file at least: name it".to_owned()),
             [only] => Pool::open(only, options),
-            _ => open::open_medium(medium(&paths, options)?, options).map(Pool::of_files),
+            _ => open::in_turn(options, || open::open_medium(medium(&paths, options)?, options))
+                .map(Pool::of_files),
         }
     }
 

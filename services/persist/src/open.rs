@@ -12,7 +12,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -182,8 +184,30 @@ pub(crate) fn allocate(file: &File, path: &Path, bytes: u64, zeros: u64, from: u
     }
 }
 
+/// Least and most time between two attempts to lock a file that another process has.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+
+/// Tries `attempt` again while another process has the pool, for as long as the options say.
+pub(crate) fn in_turn<T>(options: &Options, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let started = Instant::now();
+    let [mut pause, most] = RETRY_PAUSES;
+    loop {
+        let result = attempt();
+        let left = options.wait.saturating_sub(started.elapsed());
+        if !matches!(result, Err(Error::InUse { .. })) || left.is_zero() {
+            return result;
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(most);
+    }
+}
+
 /// Opens the file of a pool and recovers it.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
+    in_turn(options, || open_now(path, options))
+}
+
+fn open_now(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
     let file = match lock_file(path, options) {
         Err(Error::InUse { .. }) if options.read_only => return open_beside(path, options),
         locked => locked?,
@@ -215,7 +239,8 @@ pub(crate) fn seen(path: &Path) -> Result<Medium> {
     Ok(Medium::Mapped(Mapped::seen(file, path, sight)?))
 }
 
-/// Opens a file and locks it: nobody else owns it for as long as the descriptor lives.
+/// Opens a file and locks it: nobody else owns it for as long as the descriptor lives. A file that was replaced meanwhile (by
+/// `memlift pool convert`) counts as in use.
 pub(crate) fn lock_file(path: &Path, options: &Options) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -231,8 +256,13 @@ pub(crate) fn lock_file(path: &Path, options: &Options) -> Result<File> {
         Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
         other => file_error("lock", path)(other.into()),
     })?;
-    if !file.metadata().map_err(file_error("stat", path))?.is_file() {
+    let about = file.metadata().map_err(file_error("stat", path))?;
+    if !about.is_file() {
         return Err(Error::Argument { what: format!("{} is not a file", path.display()) });
+    }
+    let named = std::fs::metadata(path).map_err(file_error("stat", path))?;
+    if (named.dev(), named.ino()) != (about.dev(), about.ino()) {
+        return Err(Error::InUse { path: path.to_owned() });
     }
     Ok(file)
 }

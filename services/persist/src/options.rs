@@ -104,6 +104,9 @@ pub struct Options {
     /// did. Pages that change are kept for them as they were, in so much memory at most, in bytes; a snapshot that would need more ends
     /// with [`crate::Error::SnapshotGone`]. A thread answers them; without a reader it sleeps and nothing is kept. 0: no process may.
     pub readers_bytes: u64,
+    /// How long opening waits for another process that has the pool open, until it closes it or ends. Processes that open it for
+    /// writing, write and close it take turns so. Zero: not at all, which is [`crate::Error::InUse`].
+    pub wait: Duration,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is
     /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it
     /// runs. None: a quarter of the memory that this process may have, by its cgroups and the machine; with
@@ -158,6 +161,7 @@ impl Default for Options {
             prefault: false,
             read_only: false,
             readers_bytes: 0,
+            wait: Duration::ZERO,
             mirror_bytes: None,
             apply_behind: false,
             checksums: true,

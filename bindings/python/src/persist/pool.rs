@@ -13,6 +13,7 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use memlift::persist::layout::SLAB_BYTES;
 use memlift::persist::raw::{Handle, Looking, OpenTx, PoolRef, Table, root, root_or};
@@ -332,6 +333,23 @@ fn durability(name: &str) -> PyResult<Durability> {
     })
 }
 
+/// Waits for another process's pool in pieces: between two of them, Ctrl-C is seen.
+fn open_in_turn(
+    py: Python<'_>,
+    wait: Duration,
+    open: impl Fn(Duration) -> Result<Pool, Error> + Sync,
+) -> PyResult<Pool> {
+    const PIECE: Duration = Duration::from_millis(50);
+    let started = Instant::now();
+    loop {
+        let left = wait.saturating_sub(started.elapsed());
+        match py.detach(|| open(left.min(PIECE))) {
+            Err(Error::InUse { .. }) if left > PIECE => py.check_signals()?,
+            opened => return opened.map_err(|error| persist_error(py, error)),
+        }
+    }
+}
+
 /// See the module's header.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct PersistPool {
@@ -341,7 +359,7 @@ pub struct PersistPool {
 #[pymethods]
 impl PersistPool {
     #[new]
-    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory, readers))]
+    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory, readers, wait))]
     #[allow(clippy::too_many_arguments)] // keyword arguments of Python
     fn new(
         py: Python<'_>,
@@ -356,6 +374,7 @@ impl PersistPool {
         prefault: bool,
         memory: Option<u64>,
         readers: u64,
+        wait: f64,
     ) -> PyResult<PersistPool> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let Some(mechanism) = Mechanism::ALL.into_iter().find(|one| one.name() == mechanism) else {
@@ -387,18 +406,24 @@ impl PersistPool {
             read_only: mode == "r",
             ..defaults
         };
-        let opened = match mode {
-            "r" | "w" => py.detach(|| Pool::open(&path, &options)),
-            "c" => py.detach(|| Pool::open_or_create(&path, &options)),
-            "x" => py.detach(|| Pool::create(&path, &options)),
-            _ => {
-                let text = format!(
-                    "no mode {mode:?}: \"r\" (read), \"w\" (read and write), \"c\" (create if missing) or \"x\" (create)"
-                );
-                return Err(PyValueError::new_err(text));
+        if !["r", "w", "c", "x"].contains(&mode) {
+            let text = format!(
+                "no mode {mode:?}: \"r\" (read), \"w\" (read and write), \"c\" (create if missing) or \"x\" (create)"
+            );
+            return Err(PyValueError::new_err(text));
+        }
+        let open = |wait: Duration| {
+            let options = Options { wait, ..options.clone() };
+            match mode {
+                "c" => Pool::open_or_create(&path, &options),
+                "x" => Pool::create(&path, &options),
+                _ => Pool::open(&path, &options),
             }
         };
-        let pool = opened.map_err(|error| persist_error(py, error))?;
+        let wait = Duration::try_from_secs_f64(wait).map_err(|_| {
+            PyValueError::new_err(format!("wait is a number of seconds from 0 on, not {wait}"))
+        })?;
+        let pool = open_in_turn(py, wait, open)?;
         // A pool that is not ours is refused now, and not at the first use.
         py.detach(|| {
             pool.read(|r| root(r))?;
