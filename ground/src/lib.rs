@@ -13,6 +13,8 @@ pub mod facility;
 pub mod config;
 #[expect(unsafe_code, reason = "maps memory that other processes write")]
 pub mod region;
+#[expect(unsafe_code, reason = "gives the kernel a list of words to mark when a thread dies")]
+pub mod robust;
 pub mod input_file;
 pub mod own_file;
 pub mod socket_file;

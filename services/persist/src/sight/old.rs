@@ -8,8 +8,8 @@
 //! - **Rule** nobody waits for a reader. When the room is used up, the oldest snapshots are taken back; their readers look for that
 //!   after everything that they read
 //! - **Rule** a copy's place is used again only with a later number, so one number read twice says that what was read in between is whole
-//! - **Owner** one memory file, sealed: the pool's process stores, readers map it for reading. The first word is the kernel's list of
-//!   robust futexes: it marks the word when the thread that owns it dies, which is before the process gives up any file
+//! - **Owner** one memory file, sealed: the pool's process stores, readers map it for reading. The first word is a robust
+//!   futex (`memlift_ground::robust`): the kernel marks it when the thread that owns it dies, which is before the process gives up any file
 //! - **Layout** of the memory file: words of the process and the snapshots (a page), then numbers, pages, older copies, newest copies by
 //!   page, and the copies themselves
 
@@ -18,6 +18,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use memlift_ground::robust;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -33,8 +34,6 @@ const _: () = assert!(SNAPSHOTS + SNAPSHOTS_MAX as u64 * 8 <= PAGE);
 const TAKEN_BACK: u64 = 1 << 63;
 const SEALS: SealFlags =
     SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
-/// The kernel sets it in a robust futex whose owner died (`FUTEX_OWNER_DIED` of linux/futex.h).
-const OWNER_DIED: u32 = 0x4000_0000;
 /// Copies are given back to the system when there is no snapshot, if they were so many: 1 MiB.
 const KEPT_COPIES: u64 = 256;
 
@@ -223,9 +222,7 @@ impl Old {
 
     /// Says that the process lives, for as long as this thread keeps what is returned, or until [`Old::close`].
     pub fn live(&self) -> Alive<'_> {
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        self.alive().store(thread, Ordering::Release);
-        Alive { old: self, _listed: robust::own(self.alive()) }
+        Alive { old: self, _owned: robust::own(self.alive()) }
     }
 
     /// Ends all snapshots: the file is about to be somebody else's.
@@ -401,7 +398,7 @@ impl Old {
     pub fn why_ended(&self) -> Option<&'static str> {
         match self.alive().load(Ordering::Acquire) {
             0 => Some("its writer has closed the pool"),
-            alive if alive & OWNER_DIED != 0 => Some("its writer has ended"),
+            alive if alive & robust::OWNER_DIED != 0 => Some("its writer has ended"),
             _ => None,
         }
     }
@@ -410,7 +407,7 @@ impl Old {
 /// The thread that stands for the process: without it nobody would be told of the process's death, so its end ends all snapshots.
 pub(crate) struct Alive<'a> {
     old: &'a Old,
-    _listed: robust::Listed,
+    _owned: robust::Owned<'a>,
 }
 
 impl Drop for Alive<'_> {
@@ -423,58 +420,5 @@ impl Drop for Old {
     fn drop(&mut self) {
         // SAFETY: the mapping is this table's, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.sizes.bytes() as usize) };
-    }
-}
-
-/// A word that the kernel marks when a thread dies.
-mod robust {
-    use std::marker::PhantomData;
-    use std::ptr;
-    use std::sync::atomic::AtomicU32;
-
-    /// `struct robust_list` of linux/futex.h.
-    #[repr(C)]
-    struct Entry {
-        next: *const Entry,
-    }
-
-    /// `struct robust_list_head` of linux/futex.h.
-    #[repr(C)]
-    struct Head {
-        list: Entry,
-        futex_offset: libc::c_long,
-        pending: *const Entry,
-    }
-
-    /// Keeps this thread's list; it is the thread's own, so it stays with it.
-    pub struct Listed {
-        _head: Box<Head>,
-        _entry: Box<Entry>,
-        _thread: PhantomData<*const ()>,
-    }
-
-    fn set(head: *const Head) {
-        // SAFETY: the kernel reads the list when the thread dies, which is before it is freed (`Listed`), or there is none.
-        unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
-    }
-
-    /// Makes `word`, which holds this thread's number and outlives what is returned, one that the kernel marks when the thread dies. The
-    /// thread is the crate's own and holds no robust mutex of the C library, whose list this replaces. Where the kernel refuses, a
-    /// death is seen when the socket closes.
-    pub fn own(word: *const AtomicU32) -> Listed {
-        let mut head =
-            Box::new(Head { list: Entry { next: ptr::null() }, futex_offset: 0, pending: ptr::null() });
-        let entry = Box::new(Entry { next: &raw const head.list });
-        head.list.next = &raw const *entry;
-        head.futex_offset =
-            (word.addr() as libc::c_long).wrapping_sub((&raw const *entry).addr() as libc::c_long);
-        set(&raw const *head);
-        Listed { _head: head, _entry: entry, _thread: PhantomData }
-    }
-
-    impl Drop for Listed {
-        fn drop(&mut self) {
-            set(ptr::null());
-        }
     }
 }
