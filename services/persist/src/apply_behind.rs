@@ -70,7 +70,7 @@ impl Store {
         }
         self.running()?;
         self.land(&mut applier)?;
-        if self.medium.old().is_some() {
+        if self.medium.old_pages().is_some() {
             drop(applier);
             return self.apply(); // an engine thread keeps no old pages
         }

@@ -249,7 +249,7 @@ fn examine(files: &impl Files, pointers: bool) -> Result<Report> {
     headers(&snapshot, &mut findings);
     if let Some(header) = snapshot.header().filter(|_| snapshot.whole()) {
         // A snapshot of another process's pool is without a log.
-        let lanes = if snapshot.medium.is_seen() { 0 } else { header.lanes };
+        let lanes = if snapshot.medium.is_beside() { 0 } else { header.lanes };
         for lane in 0..lanes {
             report.lanes.push(lanes::look(&snapshot.medium, &header, lane)?);
         }

@@ -158,7 +158,7 @@ impl Store {
             let (offset, bytes) = (first * SLAB_BYTES, count * SLAB_BYTES);
             // Snapshots are taken under it. A later one has these slabs free, an earlier one may not.
             let _applier = lock(&self.applier);
-            if self.medium.old().is_some_and(|old| old.any()) {
+            if self.medium.old_pages().is_some_and(|old| old.any()) {
                 return Ok(false);
             }
             self.holes.add(*first, *count);

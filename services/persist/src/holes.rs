@@ -153,7 +153,7 @@ impl Holes {
 /// The one file of a pool whose slabs lie in it side by side.
 pub(crate) fn punchable(medium: &Medium, mechanism: u8) -> Option<&Mapped> {
     match medium {
-        Medium::Mapped(mapped) if !mapped.is_snapshot() && mechanism != Mechanism::Shadow as u8 => {
+        Medium::Mapped(mapped) if !mapped.is_private() && mechanism != Mechanism::Shadow as u8 => {
             Some(mapped)
         }
         _ => None,

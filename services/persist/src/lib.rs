@@ -96,7 +96,7 @@ mod section;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod shadow;
-mod sight;
+mod beside;
 mod span;
 mod store;
 pub mod structures;

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::beside::WriterSnapshot;
 use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
@@ -38,7 +39,6 @@ use crate::readers;
 use crate::recover::{self, Loss, Recovered, State};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
-use crate::sight::Sight;
 use crate::span::Covered;
 use crate::store::{Parts, Store};
 use crate::verify;
@@ -213,7 +213,7 @@ fn open_now(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
         locked => locked?,
     };
     if options.read_only {
-        return open_medium(Medium::Mapped(Mapped::snapshot(file, path)?.owned()), options);
+        return open_medium(Medium::Mapped(Mapped::private_view(file, path)?.owned()), options);
     }
     let length = file.metadata().map_err(file_error("stat", path))?.len();
     // A header that is not good is refused once the file is mapped.
@@ -224,19 +224,19 @@ fn open_now(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
     let wanted = wanted.max(length);
     let mapped = Mapped::new(file, path, wanted, options.domain, true)?.owned();
     let old = readers::table(options, wanted, path)?;
-    open_medium(Medium::Mapped(mapped.kept_for_readers(old)), options)
+    open_medium(Medium::Mapped(mapped.keeping_old_pages(old)), options)
 }
 
 /// Opens the file of a pool that another process has open for writing.
 pub(crate) fn open_beside(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
-    open_medium(seen(path)?, options)
+    open_medium(medium_beside(path)?, options)
 }
 
 /// Such a pool's file, as it is now.
-pub(crate) fn seen(path: &Path) -> Result<Medium> {
+pub(crate) fn medium_beside(path: &Path) -> Result<Medium> {
     let file = File::open(path).map_err(|source| refused(path, true, source))?;
-    let sight = Sight::of(&file, path)?;
-    Ok(Medium::Mapped(Mapped::seen(file, path, sight)?))
+    let snapshot = WriterSnapshot::of(&file, path)?;
+    Ok(Medium::Mapped(Mapped::beside(file, path, snapshot)?))
 }
 
 /// Opens a file and locks it: nobody else owns it for as long as the descriptor lives. A file that was replaced meanwhile (by
@@ -289,9 +289,9 @@ fn image(
     let kind = match mechanism {
         Mechanism::Shadow => Kind::Filled,
         // Slabs are read when they are wanted: `verify`.
-        _ if medium.is_seen() => Kind::Filled,
+        _ if medium.is_beside() => Kind::Filled,
         // A snapshot has what its recovery stored, the file has not.
-        _ if medium.is_snapshot() => Kind::InPlace,
+        _ if medium.is_private() => Kind::InPlace,
         Mechanism::Undo => Kind::InPlace,
         Mechanism::Redo | Mechanism::Checkpoint => Kind::Mirror,
     };
@@ -305,7 +305,7 @@ fn image(
     if image.in_place() || !image.is_filled() {
         return Ok(image);
     }
-    if medium.is_seen() {
+    if medium.is_beside() {
         readers::fill_directory(&image, medium, header)?;
         return Ok(image);
     }
@@ -389,12 +389,12 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         holes = Holes::find(&medium, &header)?;
     }
     let State { header, positions, applier, recovered, shadow, lost: _ } =
-        recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse, &holes)?;
+        recover::recover(&medium, !options.read_only || medium.is_private(), Loss::Refuse, &holes)?;
     let mechanism = Mechanism::from_byte(header.mechanism)
         .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
     readers::possible(options, mechanism)?;
     let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;
-    if options.prefault && !medium.is_snapshot() && !medium.is_seen() {
+    if options.prefault && !medium.is_private() && !medium.is_beside() {
         if image.is_mirror() {
             prefault_fits(&header, options)?;
         }

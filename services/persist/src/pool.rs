@@ -204,7 +204,7 @@ impl Pool {
     /// Lets readers in other processes come, if that is wanted.
     fn let_read(&self, path: &Path) -> Result<()> {
         if let Medium::Mapped(mapped) = &self.store.medium
-            && let Some(old) = mapped.old()
+            && let Some(old) = mapped.old_pages()
         {
             let readers = Readers::start(&self.store, Arc::clone(old), mapped.file(), path)?;
             let _ = self.store.readers.set(readers); // once
@@ -214,7 +214,7 @@ impl Pool {
 
     /// Returns true if it is a snapshot of a pool that is open for writing elsewhere.
     pub fn is_beside(&self) -> bool {
-        self.store.medium.is_seen()
+        self.store.medium.is_beside()
     }
 
     /// Sees what other processes have committed since: a pool that was opened for reading, beside the process that writes it, gets a new
@@ -224,7 +224,7 @@ impl Pool {
     ///
     /// [`Error::SnapshotGone`] when nobody writes the pool any more, and as [`Pool::open`]. The pool stays as it was.
     pub fn refresh(&mut self) -> Result<()> {
-        if let Some(store) = Arc::get_mut(&mut self.store).filter(|store| store.medium.is_seen()) {
+        if let Some(store) = Arc::get_mut(&mut self.store).filter(|store| store.medium.is_beside()) {
             match store.renew() {
                 // It has grown beyond the addresses that are kept for it here; or perhaps there is a new writer.
                 Err(Error::Full { .. } | Error::SnapshotGone { .. }) => {}
@@ -240,7 +240,7 @@ impl Pool {
     /// A newer snapshot; None: this pool is none.
     pub(crate) fn newer(&self) -> Result<Option<Pool>> {
         let Medium::Mapped(mapped) = &self.store.medium else { return Ok(None) };
-        if !mapped.is_seen() {
+        if !mapped.is_beside() {
             return Ok(None);
         }
         match open::open_beside(mapped.path(), &self.store.options) {

@@ -2,12 +2,12 @@
 //! Readers in other processes, beside this one, which writes.
 //!
 //! - **Flow** a reader connects and shows the file's descriptor ─▶ a thread makes what is committed durable and stores it to its place ─▶ a snapshot's number
-//!   and the table of old pages ─▶ from then on, what is stored to is copied first (`sight::old`)
+//!   and the table of old pages ─▶ from then on, what is stored to is copied first (`beside::old_pages`)
 //! - **Rule** a snapshot has everything that was committed before it was asked for, and nothing later. It is stored to its place whole, so it has no log
 //! - **Rule** a reader holds nobody up: it is asked for nothing, and a snapshot that is too old is taken back. Its number is free when its
 //!   process closes the socket, by itself or by dying
 //! - **Order** the thread ends before the pool gives up the file; it holds the store while it takes snapshots only
-//! - **Not here** undo and shadow pools, and pools of several files. What a reader does: `sight`
+//! - **Not here** undo and shadow pools, and pools of several files. What a reader does: `beside`
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +21,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::beside::{
+    ANSWER_BYTES, ASK_BYTES, Answer, OldPages, PAGE, SNAPSHOTS_MAX, Sizes, SnapshotId, ask, name, receive,
+    send, status,
+};
 use crate::catalog::Catalog;
 use crate::checksums::{Checksums, Expected, SLAB_PAGES, page_sum};
 use crate::error::{Error, Result};
@@ -30,15 +34,12 @@ use crate::layout::{Header, SLAB_BYTES, ZONE_SLABS, is_system};
 use crate::medium::Medium;
 use crate::options::{Mechanism, Options};
 use crate::recover::read_header;
-use crate::sight::{
-    ANSWER_BYTES, ASK_BYTES, Answer, Old, PAGE, SNAPSHOTS_MAX, Shot, Sizes, ask, name, receive, send, status,
-};
 use crate::span::marked;
 use crate::store::{Store, lock};
 use crate::verify::{Bits, damaged};
 
 /// The table for a pool that readers may read beside this process; None: none may.
-pub(crate) fn table(options: &Options, file_bytes: u64, path: &Path) -> Result<Option<Arc<Old>>> {
+pub(crate) fn table(options: &Options, file_bytes: u64, path: &Path) -> Result<Option<Arc<OldPages>>> {
     if options.readers_bytes == 0 || options.read_only {
         return Ok(None);
     }
@@ -48,8 +49,8 @@ pub(crate) fn table(options: &Options, file_bytes: u64, path: &Path) -> Result<O
             what: format!("readers_bytes: {} (4096 to 15 TiB are possible)", options.readers_bytes),
         });
     }
-    let made =
-        Old::new(sizes).map_err(|errno| file_error("make the table of readers of", path)(errno.into()))?;
+    let made = OldPages::new(sizes)
+        .map_err(|errno| file_error("make the table of readers of", path)(errno.into()))?;
     Ok(Some(Arc::new(made)))
 }
 
@@ -71,7 +72,7 @@ const READERS_MAX: usize = SNAPSHOTS_MAX / 2;
 /// The writer's thread.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    old: Arc<Old>,
+    old: Arc<OldPages>,
     /// Closed to end the thread.
     stop: Mutex<Option<UnixStream>>,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -80,7 +81,7 @@ pub(crate) struct Readers {
 
 impl Readers {
     /// Lets readers come.
-    pub fn start(store: &Arc<Store>, old: Arc<Old>, file: &File, path: &Path) -> Result<Readers> {
+    pub fn start(store: &Arc<Store>, old: Arc<OldPages>, file: &File, path: &Path) -> Result<Readers> {
         let failed = file_error("let others read", path);
         let make = || {
             let listener = UnixListener::bind_addr(&name(file)?)?;
@@ -139,7 +140,7 @@ struct Connected {
 #[derive(Debug)]
 struct Server {
     store: Weak<Store>,
-    old: Arc<Old>,
+    old: Arc<OldPages>,
     listener: UnixListener,
     stopped: UnixStream,
     file: (u64, u64),
@@ -299,7 +300,7 @@ struct Ready {
 
 impl Store {
     /// Takes a snapshot for these indices, of everything that is committed by now.
-    fn snapshot(&self, indices: &[usize], old: &Old) -> Result<u64> {
+    fn snapshot(&self, indices: &[usize], old: &OldPages) -> Result<u64> {
         self.sync()?;
         self.place_all()?;
         // Nobody changes what a reader sees while all of these are held.
@@ -358,20 +359,22 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// As [`Sight::renew`](crate::sight::Sight::renew). The store is as it was then.
+    /// As [`WriterSnapshot::renew`](crate::beside::WriterSnapshot::renew). The store is as it was then.
     pub(crate) fn renew(&mut self) -> Result<()> {
-        let Some(before) = self.medium.renew_sight()? else { return Ok(()) };
+        let Some(before) = self.medium.renew_snapshot()? else { return Ok(()) };
         let renewed = self.renew_since(before);
         if renewed.is_err() {
-            self.medium.put_sight_back(before);
+            self.medium.put_snapshot_back(before);
         }
         renewed
     }
 
-    fn renew_since(&mut self, before: Shot) -> Result<()> {
-        let (Some(sight), Some(fetched)) = (self.medium.sight(), &self.fetched) else { return Ok(()) };
+    fn renew_since(&mut self, before: SnapshotId) -> Result<()> {
+        let (Some(snapshot), Some(fetched)) = (self.medium.writer_snapshot(), &self.fetched) else {
+            return Ok(());
+        };
         let page = |slab: u64| (self.heap_start + slab * SLAB_BYTES) / PAGE;
-        let changed = |slab: u64| (0..SLAB_PAGES).any(|at| sight.changed(before, page(slab) + at));
+        let changed = |slab: u64| (0..SLAB_PAGES).any(|at| snapshot.changed(before, page(slab) + at));
         let header = read_header(&self.medium)?;
         let checksums = Checksums::read(&self.medium, &header)?;
         let catalog = Catalog::read(&self.medium)?;
@@ -379,7 +382,7 @@ impl Store {
         let mut directory = directory(&self.medium, &header, |slab| slab >= had || changed(slab))?;
         let stale: Vec<u64> = fetched.there.all().filter(|slab| changed(*slab)).collect();
         // Looked at afterwards: if it was there all the time, so was every page that it needs.
-        let is_gone = sight.is_gone(before);
+        let is_gone = snapshot.is_gone(before);
         if is_gone {
             directory = self::directory(&self.medium, &header, |_| true)?;
         }

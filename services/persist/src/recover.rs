@@ -176,8 +176,8 @@ struct Ring<'a> {
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Ring<'_> {
-    /// The bytes at a position, as many or more, up to what was read; None beyond the ring's end.
-    fn available(&mut self, position: u64, bytes: u64) -> Result<Option<&[u8]>> {
+    /// Reads the ring so far that it has `bytes` at `position`; gives all that was read from there on. None: the ring ends before.
+    fn read_through(&mut self, position: u64, bytes: u64) -> Result<Option<&[u8]>> {
         if bytes > self.capacity - position % self.capacity {
             return Ok(None);
         }
@@ -194,9 +194,9 @@ impl Ring<'_> {
 
     /// The header of a good record at a position; None when there is none.
     fn good(&mut self, position: u64, salt: u32) -> Result<Option<RecordHeader>> {
-        let Some(start) = self.available(position, RECORD_ALIGN as u64)? else { return Ok(None) };
+        let Some(start) = self.read_through(position, RECORD_ALIGN as u64)? else { return Ok(None) };
         let bytes = record::header(start).bytes;
-        let Some(record) = self.available(position, u64::from(bytes))? else { return Ok(None) };
+        let Some(record) = self.read_through(position, u64::from(bytes))? else { return Ok(None) };
         let available = record.len().min(bytes.max(RECORD_ALIGN as u32) as usize);
         // SAFETY: the slice is readable for its length.
         Ok(unsafe { persist::check(record.as_ptr(), available, salt, position) }.ok())
@@ -287,7 +287,7 @@ fn applied(medium: &Medium) -> Result<State> {
 
 /// Recovers. With `write` false nothing is stored, and a pool that has something to recover is refused.
 pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -> Result<State> {
-    if medium.is_seen() {
+    if medium.is_beside() {
         return applied(medium);
     }
     let mut header = read_header(medium)?;
@@ -338,7 +338,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
         }
         Some(_) if undo => {
             for one in &behind {
-                rings[one.lane].available(one.header.position, u64::from(one.header.bytes))?;
+                rings[one.lane].read_through(one.header.position, u64::from(one.header.bytes))?;
             }
             found.append(&mut behind);
             found.sort_by_key(|one| std::cmp::Reverse((one.header.sequence, one.header.position)));

@@ -141,8 +141,8 @@ impl Store {
         let limit = if image.is_mirror() { options.mirror_limit() } else { None };
         Ok(Store {
             private: PrivatePages::new(image.max(), limit),
-            verified: (checksums.is_some() || medium.is_seen()).then(|| Bits::new(image.max())),
-            fetched: medium.is_seen().then(|| Fetched::new(image.max())),
+            verified: (checksums.is_some() || medium.is_beside()).then(|| Bits::new(image.max())),
+            fetched: medium.is_beside().then(|| Fetched::new(image.max())),
             reclaim_due: AtomicBool::new(false),
             freed_bytes: AtomicU64::new(0),
             scrubbed: AtomicU64::new(0),

@@ -57,7 +57,7 @@ impl Snapshot {
         let paths = family(files)?;
         let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>();
         match (locked, paths.as_slice()) {
-            (Err(Error::InUse { .. }), [path]) => Snapshot::of(open::seen(path)?),
+            (Err(Error::InUse { .. }), [path]) => Snapshot::of(open::medium_beside(path)?),
             (locked, paths) => Snapshot::look_all(locked?, paths),
         }
     }
@@ -67,7 +67,7 @@ impl Snapshot {
         if let [path] = paths {
             return Snapshot::look(files.remove(0), path);
         }
-        let medium = interleave::of_files(files, paths, |file, path, _| Mapped::snapshot(file, path))?;
+        let medium = interleave::of_files(files, paths, |file, path, _| Mapped::private_view(file, path))?;
         let file_bytes = medium.len();
         let header = |turn: u64| {
             let mut page = vec![0; HEADER_BYTES as usize];
@@ -83,7 +83,7 @@ impl Snapshot {
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(Error::NotAPool);
         }
-        Snapshot::of(Medium::Mapped(Mapped::snapshot(file, path)?))
+        Snapshot::of(Medium::Mapped(Mapped::private_view(file, path)?))
     }
 
     fn of(medium: Medium) -> Result<Snapshot> {

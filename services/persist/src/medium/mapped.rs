@@ -23,10 +23,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::LOST;
 use super::detect::{self, Guarantee};
+use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::Watch;
 use crate::options::Domain;
-use crate::sight::{Old, Shot, Sight};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -48,9 +48,9 @@ pub struct Mapped {
     /// Stores stay in this process: the file is only read.
     private: bool,
     /// Old pages for readers in other processes, if they may come.
-    old: Option<Arc<Old>>,
+    old_pages: Option<Arc<OldPages>>,
     /// A reader beside another process's writer: what it sees instead of the file as it is now.
-    sight: Option<Sight>,
+    snapshot: Option<WriterSnapshot>,
     /// The process that unlocks the file when this is dropped.
     owner: Option<u32>,
     /// Ends before the mapping does.
@@ -114,8 +114,8 @@ impl Mapped {
             flush: true,
             writable,
             private: false,
-            old: None,
-            sight: None,
+            old_pages: None,
+            snapshot: None,
             owner: None,
             watch: Some(Watch::over(base, reserved)),
         };
@@ -137,21 +137,21 @@ impl Mapped {
     }
 
     /// Lets readers in other processes have pages as they were before a store.
-    pub fn kept_for_readers(mut self, old: Option<Arc<Old>>) -> Mapped {
-        self.old = old;
+    pub fn keeping_old_pages(mut self, old: Option<Arc<OldPages>>) -> Mapped {
+        self.old_pages = old;
         self
     }
 
     /// The file as another process's snapshot has it: it is only read, and never through the mapping.
-    pub fn seen(file: File, path: &Path, sight: Sight) -> Result<Mapped> {
+    pub fn beside(file: File, path: &Path, snapshot: WriterSnapshot) -> Result<Mapped> {
         let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
-        mapped.sight = Some(sight);
+        mapped.snapshot = Some(snapshot);
         Ok(mapped)
     }
 
     /// Maps `file` privately, for recovery without a change to it: what is stored is seen through this medium only, and the
     /// file, which may be open for reading only, stays as it is.
-    pub fn snapshot(file: File, path: &Path) -> Result<Mapped> {
+    pub fn private_view(file: File, path: &Path) -> Result<Mapped> {
         let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
         (mapped.private, mapped.sync_maps, mapped.pages, mapped.flush) = (true, false, false, false);
         let length = mapped.len();
@@ -249,29 +249,29 @@ impl Mapped {
     }
 
     /// Returns true if stores stay in this process.
-    pub fn is_snapshot(&self) -> bool {
+    pub fn is_private(&self) -> bool {
         self.private
     }
 
     /// Old pages for readers in other processes, if they may come.
-    pub fn old(&self) -> Option<&Arc<Old>> {
-        self.old.as_ref()
+    pub fn old_pages(&self) -> Option<&Arc<OldPages>> {
+        self.old_pages.as_ref()
     }
 
     /// Another process's snapshot, if it is one.
-    pub fn sight(&self) -> Option<&Sight> {
-        self.sight.as_ref()
+    pub fn snapshot(&self) -> Option<&WriterSnapshot> {
+        self.snapshot.as_ref()
     }
 
     /// Returns true if it is another process's snapshot.
-    pub fn is_seen(&self) -> bool {
-        self.sight.is_some()
+    pub fn is_beside(&self) -> bool {
+        self.snapshot.is_some()
     }
 
     /// Takes a new snapshot; gives the one before. None: it is no snapshot.
-    pub(super) fn renew_sight(&mut self) -> Result<Option<Shot>> {
-        let Some(sight) = &mut self.sight else { return Ok(None) };
-        let before = sight.renew(&self.file, &self.path)?;
+    pub(super) fn renew_snapshot(&mut self) -> Result<Option<SnapshotId>> {
+        let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
+        let before = snapshot.renew(&self.file, &self.path)?;
         // The file may have grown. It is not read through the mapping, which stays as it is.
         let length = self.file.metadata().map_err(self.failed("stat"))?.len();
         self.length.fetch_max(length, Ordering::AcqRel);
@@ -279,16 +279,16 @@ impl Mapped {
     }
 
     /// Goes back to the snapshot before.
-    pub(super) fn put_sight_back(&mut self, before: Shot) {
-        if let Some(sight) = &mut self.sight {
-            sight.put_back(before);
+    pub(super) fn put_snapshot_back(&mut self, before: SnapshotId) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.put_back(before);
         }
     }
 
     /// Copies the pages that readers need of what is about to be stored to.
     #[inline]
     pub(super) fn before_store(&self, offset: u64, bytes: u64) {
-        if let Some(old) = &self.old {
+        if let Some(old) = &self.old_pages {
             old.before_store(offset, bytes, |at, target| self.load(at, target));
         }
     }
@@ -312,8 +312,8 @@ impl Mapped {
     }
 
     pub(super) fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
-        if let Some(sight) = &self.sight {
-            return sight.read(&self.file, &self.path, offset, target);
+        if let Some(snapshot) = &self.snapshot {
+            return snapshot.read(&self.file, &self.path, offset, target);
         }
         if self.private {
             let source = self.at(offset, target.len() as u64);

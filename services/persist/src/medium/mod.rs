@@ -20,10 +20,10 @@ use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::options::Mechanism;
-use crate::sight::{Old, Shot, Sight};
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::Mapped;
 #[cfg(feature = "sim")]
@@ -100,7 +100,7 @@ impl Medium {
     #[inline]
     pub fn load(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         match self {
-            Medium::Mapped(mapped) if mapped.is_seen() => mapped.read(offset, target),
+            Medium::Mapped(mapped) if mapped.is_beside() => mapped.read(offset, target),
             Medium::Mapped(mapped) => {
                 mapped.load(offset, target);
                 Ok(())
@@ -273,20 +273,20 @@ impl Medium {
         }
     }
 
-    /// Returns true if stores stay in this process: see [`Mapped::snapshot`].
-    pub fn is_snapshot(&self) -> bool {
-        matches!(self, Medium::Mapped(mapped) if mapped.is_snapshot())
+    /// Returns true if stores stay in this process: see [`Mapped::private_view`].
+    pub fn is_private(&self) -> bool {
+        matches!(self, Medium::Mapped(mapped) if mapped.is_private())
     }
 
     /// Returns true if it is a snapshot of a pool that another process writes.
-    pub fn is_seen(&self) -> bool {
-        matches!(self, Medium::Mapped(mapped) if mapped.is_seen())
+    pub fn is_beside(&self) -> bool {
+        matches!(self, Medium::Mapped(mapped) if mapped.is_beside())
     }
 
     /// That snapshot, if it is one.
-    pub fn sight(&self) -> Option<&Sight> {
+    pub fn writer_snapshot(&self) -> Option<&WriterSnapshot> {
         match self {
-            Medium::Mapped(mapped) => mapped.sight(),
+            Medium::Mapped(mapped) => mapped.snapshot(),
             _ => None,
         }
     }
@@ -295,25 +295,25 @@ impl Medium {
     ///
     /// # Errors
     ///
-    /// As [`Sight::renew`].
-    pub fn renew_sight(&mut self) -> Result<Option<Shot>> {
+    /// As [`WriterSnapshot::renew`].
+    pub fn renew_snapshot(&mut self) -> Result<Option<SnapshotId>> {
         match self {
-            Medium::Mapped(mapped) => mapped.renew_sight(),
+            Medium::Mapped(mapped) => mapped.renew_snapshot(),
             _ => Ok(None),
         }
     }
 
     /// Goes back to the snapshot before.
-    pub fn put_sight_back(&mut self, before: Shot) {
+    pub fn put_snapshot_back(&mut self, before: SnapshotId) {
         if let Medium::Mapped(mapped) = self {
-            mapped.put_sight_back(before);
+            mapped.put_snapshot_back(before);
         }
     }
 
     /// Old pages for readers in other processes, if they may come.
-    pub fn old(&self) -> Option<&Arc<Old>> {
+    pub fn old_pages(&self) -> Option<&Arc<OldPages>> {
         match self {
-            Medium::Mapped(mapped) => mapped.old(),
+            Medium::Mapped(mapped) => mapped.old_pages(),
             _ => None,
         }
     }

@@ -82,7 +82,7 @@ impl Sizes {
 
 /// See the module's header.
 #[derive(Debug)]
-pub(crate) struct Old {
+pub(crate) struct OldPages {
     base: NonNull<u8>,
     file: OwnedFd,
     sizes: Sizes,
@@ -106,9 +106,9 @@ struct State {
 }
 
 // SAFETY: everything behind `base` is atomics or copies of pages that are read and written as the module's header says, by any thread.
-unsafe impl Send for Old {}
+unsafe impl Send for OldPages {}
 // SAFETY: as above; the writer's part is behind a mutex.
-unsafe impl Sync for Old {}
+unsafe impl Sync for OldPages {}
 
 /// How much a writer or reader may do with the mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,28 +117,28 @@ enum Access {
     Read,
 }
 
-impl Old {
+impl OldPages {
     /// An empty table of a pool that was opened for writing.
-    pub fn new(sizes: Sizes) -> Result<Old, Errno> {
+    pub fn new(sizes: Sizes) -> Result<OldPages, Errno> {
         let file =
             rustix::fs::memfd_create("memlift-readers", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, sizes.bytes())?;
-        let old = Old::map(file, sizes, Access::Write)?;
+        let old = OldPages::map(file, sizes, Access::Write)?;
         // From here on nobody else can map it for writing.
         rustix::fs::fcntl_add_seals(&old.file, SEALS)?;
         Ok(old)
     }
 
     /// The table of another process. None: the file is something else, or may change its size.
-    pub fn of(file: OwnedFd, sizes: Sizes) -> Result<Option<Old>, Errno> {
+    pub fn of(file: OwnedFd, sizes: Sizes) -> Result<Option<OldPages>, Errno> {
         let sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
         if !sizes.are_possible() || !sealed || rustix::fs::fstat(&file)?.st_size as u64 != sizes.bytes() {
             return Ok(None);
         }
-        Old::map(file, sizes, Access::Read).map(Some)
+        OldPages::map(file, sizes, Access::Read).map(Some)
     }
 
-    fn map(file: OwnedFd, sizes: Sizes, access: Access) -> Result<Old, Errno> {
+    fn map(file: OwnedFd, sizes: Sizes, access: Access) -> Result<OldPages, Errno> {
         let protection = match access {
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
             Access::Read => ProtFlags::READ,
@@ -156,7 +156,7 @@ impl Old {
             )
         }?;
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at 0");
-        Ok(Old { base, file, sizes, newest: AtomicU64::new(0), state: Mutex::default() })
+        Ok(OldPages { base, file, sizes, newest: AtomicU64::new(0), state: Mutex::default() })
     }
 
     pub fn sizes(&self) -> Sizes {
@@ -220,9 +220,9 @@ impl Old {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the process lives, for as long as this thread keeps what is returned, or until [`Old::close`].
+    /// Says that the process lives, for as long as this thread keeps what is returned, or until [`OldPages::close`].
     pub fn live(&self) -> Alive<'_> {
-        Alive { old: self, _owned: robust::own(self.alive()) }
+        Alive { pages: self, _owned: robust::own(self.alive()) }
     }
 
     /// Ends all snapshots: the file is about to be somebody else's.
@@ -406,17 +406,17 @@ impl Old {
 
 /// The thread that stands for the process: without it nobody would be told of the process's death, so its end ends all snapshots.
 pub(crate) struct Alive<'a> {
-    old: &'a Old,
+    pages: &'a OldPages,
     _owned: robust::Owned<'a>,
 }
 
 impl Drop for Alive<'_> {
     fn drop(&mut self) {
-        self.old.close();
+        self.pages.close();
     }
 }
 
-impl Drop for Old {
+impl Drop for OldPages {
     fn drop(&mut self) {
         // SAFETY: the mapping is this table's, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.sizes.bytes() as usize) };

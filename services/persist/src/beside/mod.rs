@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A snapshot of a pool that another process writes, as its reader has it; and how the two speak.
 //!
-//! - **Flow** reader: opens the file ─▶ connects to the writer, shows its descriptor ─▶ a snapshot's number and the table of old pages (`old`) ─▶
+//! - **Flow** reader: opens the file ─▶ connects to the writer, shows its descriptor ─▶ a snapshot's number and the table of old pages (`old_pages`) ─▶
 //!   reads the file, with old pages where it was stored to since
 //! - **Rule** a reader believes what it read only if the writer lives and has not taken the snapshot back, looked at afterwards
 //! - **Trust** the reader shows a descriptor of the pool's file, so it may read what it gets. The writer is the file's owner, root, or the
@@ -11,7 +11,7 @@
 //! - **Not here** the writer's side: `readers`
 
 #[expect(unsafe_code, reason = "maps memory that another process reads, and names a word to the kernel")]
-mod old;
+mod old_pages;
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -32,7 +32,7 @@ use rustix::net::{
 
 use crate::error::{Error, Result};
 use crate::fresh::file_error;
-pub(crate) use old::{Old, PAGE, SNAPSHOTS_MAX, Sizes};
+pub(crate) use old_pages::{OldPages, PAGE, SNAPSHOTS_MAX, Sizes};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MLREAD01");
 /// A reader's request: magic, and eight bytes that are 0.
@@ -125,16 +125,16 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize
 
 /// A snapshot: its place in the table, and its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shot {
+pub(crate) struct SnapshotId {
     index: usize,
     number: u64,
 }
 
 /// A snapshot of a pool that another process writes: what a reader has of it.
 #[derive(Debug)]
-pub(crate) struct Sight {
-    old: Old,
-    now: Shot,
+pub(crate) struct WriterSnapshot {
+    old_pages: OldPages,
+    now: SnapshotId,
     /// Open for as long as the snapshot is wanted.
     socket: UnixStream,
     /// An answer may still come, of an earlier request: nothing is asked here any more.
@@ -211,14 +211,14 @@ impl Request<'_> {
     }
 }
 
-impl Sight {
+impl WriterSnapshot {
     /// Asks the process that has the pool open for a snapshot.
     ///
     /// # Errors
     ///
     /// [`Error::InUse`]: it lets nobody read; [`Error::Argument`]: it does not answer, has too many readers, or is another user's;
     /// [`Error::Stopped`].
-    pub fn of(file: &File, path: &Path) -> Result<Sight> {
+    pub fn of(file: &File, path: &Path) -> Result<WriterSnapshot> {
         let request = Request { file, path, deadline: Instant::now() + ANSWER_TIME };
         let socket =
             connect(file, request.deadline).map_err(file_error("read beside the writer of", path))?;
@@ -230,10 +230,10 @@ impl Sight {
         }
         let (given, table) = request.send(&socket)?;
         let sizes = Sizes { pages: given.pages, room: given.room };
-        match table.map(|table| Old::of(table, sizes)) {
+        match table.map(|table| OldPages::of(table, sizes)) {
             Some(Ok(Some(old))) => {
-                let now = Shot { index: given.index as usize, number: given.snapshot };
-                Ok(Sight { old, now, socket, unsure: false })
+                let now = SnapshotId { index: given.index as usize, number: given.snapshot };
+                Ok(WriterSnapshot { old_pages: old, now, socket, unsure: false })
             }
             Some(Err(errno)) => Err(file_error("map the old pages of", path)(errno.into())),
             _ => Err(request.odd()),
@@ -244,35 +244,35 @@ impl Sight {
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotGone`] when the writer has ended; as [`Sight::of`].
-    pub fn renew(&mut self, file: &File, path: &Path) -> Result<Shot> {
+    /// [`Error::SnapshotGone`] when the writer has ended; as [`WriterSnapshot::of`].
+    pub fn renew(&mut self, file: &File, path: &Path) -> Result<SnapshotId> {
         if self.unsure {
             return Err(Error::SnapshotGone { why: "its writer did not answer before" });
         }
         let request = Request { file, path, deadline: Instant::now() + ANSWER_TIME };
         let given = request.send(&self.socket);
         self.unsure = given.is_err();
-        if let Some(why) = self.old.why_ended() {
+        if let Some(why) = self.old_pages.why_ended() {
             return Err(Error::SnapshotGone { why });
         }
         let given = given?.0;
-        let now = Shot { index: given.index as usize, number: given.snapshot };
+        let now = SnapshotId { index: given.index as usize, number: given.snapshot };
         Ok(std::mem::replace(&mut self.now, now))
     }
 
     /// Goes back to the snapshot before.
-    pub fn put_back(&mut self, before: Shot) {
+    pub fn put_back(&mut self, before: SnapshotId) {
         self.now = before;
     }
 
     /// Returns true if a page of the file was stored to since a snapshot that is not gone.
-    pub fn changed(&self, before: Shot, page: u64) -> bool {
-        self.old.changed(page, before.number)
+    pub fn changed(&self, before: SnapshotId, page: u64) -> bool {
+        self.old_pages.changed(page, before.number)
     }
 
     /// Returns true if a snapshot is not to be had any more.
-    pub fn is_gone(&self, shot: Shot) -> bool {
-        self.old.why_gone(shot.index, shot.number).is_some()
+    pub fn is_gone(&self, snapshot: SnapshotId) -> bool {
+        self.old_pages.why_gone(snapshot.index, snapshot.number).is_some()
     }
 
     /// Fills `target` with the bytes that the file had from `offset` on when the snapshot was taken.
@@ -286,11 +286,11 @@ impl Sight {
         while at < target.len() {
             let (page, inside) = ((offset + at as u64) / PAGE, ((offset + at as u64) % PAGE) as usize);
             let part = (target.len() - at).min(PAGE as usize - inside);
-            self.old.put(page, self.now.number, inside, &mut target[at..at + part]);
+            self.old_pages.put(page, self.now.number, inside, &mut target[at..at + part]);
             at += part;
         }
         // Whatever went wrong, it did because the file is another one by now, if it is.
-        if let Some(why) = self.old.why_gone(self.now.index, self.now.number) {
+        if let Some(why) = self.old_pages.why_gone(self.now.index, self.now.number) {
             return Err(Error::SnapshotGone { why });
         }
         read.map_err(file_error("read", path))
