@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An allocator on a job's arena: for `Vec`, `Box` and hash tables of a program that names them.
+//! An allocator on a job's arena, for the `Vec`, `Box` and hash tables of a program that asks for it explicitly.
 //!
-//! - **Flow** [`Allocator::new`] (of the pager of [`crate::arena::enter`]) ──▶ [`Vec::new_in`], [`Box::new_in`], or any other
-//!   container that takes the `Allocator` of `allocator_api2` (hashbrown's tables do) ──▶ cold pages are compressed
-//! - **Layout** to [`LARGEST_SMALL`]: slots of one size class (multiples of 16, four classes to a doubling), cut from runs of
-//!   [`RUN_BYTES`]; above: a mapping of its own. The addresses of free slots lie in stacks beside the arena, so that freeing an
-//!   object does not bring its page back
-//! - **Order** one lock per class, under which no arena memory is touched
-//! - **Owner** runs stay with the process: its next objects of that size come from there. A mapping is given back when its block
-//!   is freed
-//! - **Not here** the whole program's memory: as `#[global_allocator]` every buffer would lie in the arena, and `read(2)` into an
-//!   absent page fails; the preloaded library is for that. [`Allocator::pinned`] is for single calls
+//! - **Flow** [`Allocator::new`] (takes the pager of [`crate::arena::enter`]) ──▶ [`Vec::new_in`], [`Box::new_in`], or any
+//!   other container that takes the `Allocator` of `allocator_api2` (hashbrown's tables do) ──▶ cold pages are compressed
+//! - **Layout** blocks of up to [`LARGEST_SMALL`] bytes are slots of a size class (multiples of 16, four classes per
+//!   doubling), cut from runs of [`RUN_BYTES`]; each larger block is a mapping of its own. The addresses of free slots lie in
+//!   stacks outside the arena, so that freeing an object does not bring its page back
+//! - **Order** one lock per class; no arena memory is touched while it is held
+//! - **Owner** runs stay with the process, which takes its next objects of that size from there. The mapping of a large block
+//!   is given back when the block is freed
+//! - **Not here** all memory of a program: as `#[global_allocator]` every buffer would lie in the arena, and `read(2)` into
+//!   an absent page fails. The preloaded library covers whole programs; [`Allocator::pinned`] is for single system calls
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -23,20 +23,20 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::pager::{Pager, Pins};
 use crate::{Error, Result};
 
-/// The largest block that shares its run with others.
+/// Size of the largest block that shares its run with other blocks, bytes.
 pub const LARGEST_SMALL: usize = 32 << 10;
-/// Bytes that are mapped at once for small blocks.
+/// Size of one run, the mapping that small blocks are cut from, bytes.
 pub const RUN_BYTES: usize = 256 << 10;
 
 const STEP: usize = 16;
-/// Up to here each multiple of [`STEP`] is a class.
+/// Up to this size, each multiple of [`STEP`] is a class of its own.
 const EACH: usize = 8 * STEP;
 const CLASSES: usize = class_of(LARGEST_SMALL).0 + 1;
-/// Free slots that a class can remember; further ones are not used again.
+/// Number of free slots that a class can remember; slots freed beyond that are never used again.
 const REMEMBERED: usize = 1 << 27;
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// The class of a size, and how large its slots are.
+/// Returns the class of a size, and the size of its slots in bytes.
 const fn class_of(bytes: usize) -> (usize, usize) {
     if bytes <= EACH {
         let steps = if bytes == 0 { 1 } else { bytes.div_ceil(STEP) };
@@ -48,12 +48,12 @@ const fn class_of(bytes: usize) -> (usize, usize) {
     (EACH / STEP - 1 + 4 * (power - EACH.ilog2()) as usize + quarters, (1 << power) + quarters * quarter)
 }
 
-/// The blocks of one size.
+/// The free and unused slots of one size class.
 struct Class {
-    /// Addresses of slots that were freed.
+    /// Stack of the addresses of freed slots.
     free: Option<Mapping>,
     free_count: usize,
-    /// Slots of the newest run that were never used: from here to `end`.
+    /// Address of the first slot of the newest run that was never used; `end` is the end of that run.
     next: usize,
     end: usize,
 }
@@ -66,7 +66,8 @@ impl Class {
     fn take(&mut self, pager: &Pager, slot: usize) -> Option<usize> {
         if let (Some(free), 1..) = (&self.free, self.free_count) {
             self.free_count -= 1;
-            // SAFETY: the mapping has room for REMEMBERED addresses, of which those below the old count were written.
+            // SAFETY: the mapping has room for REMEMBERED addresses, and every address below the old count was written by
+            // `give`.
             return Some(unsafe { free.pointer().as_ptr().cast::<usize>().add(self.free_count).read() });
         }
         if self.end - self.next < slot {
@@ -82,28 +83,28 @@ impl Class {
             self.free = Mapping::reserve("addresses of free memory", REMEMBERED * size_of::<usize>()).ok();
         }
         if let (Some(free), ..REMEMBERED) = (&self.free, self.free_count) {
-            // SAFETY: the mapping has room for REMEMBERED addresses.
+            // SAFETY: the mapping has room for REMEMBERED addresses, and the count is below that.
             unsafe { free.pointer().as_ptr().cast::<usize>().add(self.free_count).write(address) };
             self.free_count += 1;
         }
     }
 }
 
-/// One per class for the whole process, which has one pager.
+/// One [`Class`] per size class for the whole process, which has only one pager.
 static SLOTS: [Lock<Class>; CLASSES] = [const { Lock::new(Class::new()) }; CLASSES];
 
-/// Where a block of a layout lies.
+/// Location of a block, derived from its layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Nowhere,
-    /// Class, bytes of a slot.
+    /// The class, and the bytes of a slot.
     Slot(usize, usize),
-    /// Bytes of a mapping.
+    /// The bytes of the mapping.
     Mapping(usize),
 }
 
 fn place_of(layout: Layout) -> Option<Place> {
-    // Slots of a power of two are aligned to it, since runs begin at a page.
+    // A slot whose size is a power of two is aligned to that size, since runs begin at a page boundary.
     let bytes = if layout.align() <= STEP {
         layout.size()
     } else {
@@ -119,7 +120,7 @@ fn place_of(layout: Layout) -> Option<Place> {
     }
 }
 
-/// Hands out memory of the process's arena.
+/// An allocator of memory in the process's arena.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator {
     pager: &'static Pager,
@@ -131,11 +132,12 @@ impl Allocator {
         Allocator { pager }
     }
 
-    /// Pins the values' memory until the result is dropped: for a system call on it, whose faults would not be answered.
+    /// Pins the memory of `values` until the result is dropped. A system call needs that, because it fails on a page that is
+    /// absent.
     ///
     /// # Errors
     ///
-    /// The job has no room for it.
+    /// The job has no room for the pinned pages.
     pub fn pinned<T>(&self, values: &[T], write: bool) -> Result<Pins<'static>> {
         let bytes = size_of_val(values);
         self.pager.pin(values.as_ptr() as usize, bytes, write).map_err(|errno| Error::Map {
@@ -145,7 +147,7 @@ impl Allocator {
         })
     }
 
-    /// Makes a mapping at a multiple of `alignment`; the surplus at its ends is given back.
+    /// Makes a mapping that starts at a multiple of `alignment`; what was mapped beyond its ends is given back.
     fn map(&self, bytes: usize, alignment: usize) -> Option<usize> {
         if alignment <= PAGE_BYTES {
             return self.pager.map(bytes, ACCESS, None).ok();
@@ -154,7 +156,7 @@ impl Allocator {
         let start = self.pager.map(whole, ACCESS, None).ok()?;
         let address = start.next_multiple_of(alignment);
         for (part, end) in [(start, address), (address + bytes, start + whole)] {
-            // A part that cannot be unmapped stays mapped, untouched.
+            // If a part cannot be unmapped, it stays mapped, and nobody touches it.
             let _ = if part < end { self.pager.unmap(part, end - part) } else { Ok(()) };
         }
         Some(address)
@@ -169,11 +171,11 @@ impl Allocator {
         NonNull::new(address as *mut u8)
     }
 
-    /// Resizes in place, or moves the mapping without copying; `None` where neither is possible.
+    /// Resizes the block in place, or moves its mapping without copying. Returns `None` if neither is possible.
     ///
     /// # Safety
     ///
-    /// `block` is of this allocator and `old`.
+    /// `block` was allocated by this allocator with layout `old`.
     unsafe fn resize(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
         match (place_of(old)?, place_of(new)?) {
             (Place::Slot(before, _), Place::Slot(after, _)) if before == after => Some(block),
@@ -196,8 +198,9 @@ fn slice(block: NonNull<u8>, layout: Layout) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(block, layout.size())
 }
 
-// SAFETY: a block is a slot or a mapping of its own, writable, as large and aligned as its layout says, and stays where it is
-// until it is freed or resized; copies of an allocator are of the same pager, so each may free the others' blocks.
+// SAFETY: each block is a slot or a mapping that no other block overlaps. It is writable, as large and aligned as its layout
+// says, and stays where it is until it is freed or resized. All copies of an allocator share one pager, so each may free the
+// others' blocks.
 unsafe impl Allocate for Allocator {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         self.take(layout).map(|block| slice(block, layout)).ok_or(AllocError)
@@ -206,7 +209,8 @@ unsafe impl Allocate for Allocator {
     fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let block = self.take(layout).ok_or(AllocError)?;
         if !matches!(place_of(layout), Some(Place::Mapping(_))) {
-            // SAFETY: the block is that large; a new mapping is zero.
+            // SAFETY: the block was just taken and has at least `layout.size()` bytes. A new mapping is skipped since it is
+            // zero.
             unsafe { block.as_ptr().write_bytes(0, layout.size()) };
         }
         Ok(slice(block, layout))
@@ -223,7 +227,7 @@ unsafe impl Allocate for Allocator {
     }
 
     unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `block` was allocated by this allocator with layout `old`.
         unsafe { self.change(block, old, new) }
     }
 
@@ -233,12 +237,13 @@ unsafe impl Allocate for Allocator {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // New pages of a mapping are zero; the rest of the old bytes' last page may not be.
+        // New pages of a mapping are zero, but the rest of the last old page may not be.
         let end = match place_of(new) {
             Some(Place::Mapping(_)) => new.size().min(old.size().next_multiple_of(PAGE_BYTES)),
             _ => new.size(),
         };
-        // SAFETY: the caller's; the grown block is `new.size()` bytes, of which the old ones stay.
+        // SAFETY: the caller promises that `block` belongs to layout `old`; the grown block has `new.size()` bytes, and `end`
+        // is not beyond.
         unsafe {
             let grown = self.change(block, old, new)?;
             grown.cast::<u8>().as_ptr().add(old.size()).write_bytes(0, end - old.size());
@@ -252,24 +257,25 @@ unsafe impl Allocate for Allocator {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `block` was allocated by this allocator with layout `old`.
         unsafe { self.change(block, old, new) }
     }
 }
 
 impl Allocator {
-    /// Resizes the block, or copies it to a new one.
+    /// Resizes the block, or copies its contents to a new block and frees the old one.
     ///
     /// # Safety
     ///
-    /// `block` is of this allocator and `old`.
+    /// `block` was allocated by this allocator with layout `old`.
     unsafe fn change(
         &self,
         block: NonNull<u8>,
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's; the two blocks differ, and the shorter size fits into both.
+        // SAFETY: the caller promises that `block` belongs to layout `old`; the two blocks do not overlap, and the shorter
+        // size fits both.
         unsafe {
             if let Some(block) = self.resize(block, old, new) {
                 return Ok(slice(block, new));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explicit use: memory of a job, asked for by the program itself.
+//! Explicit use of zmem: memory of a job that the program itself asks for.
 //!
-//! - **Flow** [`enter`] (once per process: a job of its own with an exact total) ──▶ [`Arena::new`] ──▶ a slice of bytes whose
-//!   cold pages are compressed ──▶ dropped: given back
+//! - **Flow** [`enter`] (once per process: makes it a job of its own with an exact total) ──▶ [`Arena::new`] ──▶ a slice of
+//!   bytes whose cold pages are compressed ──▶ dropping the arena gives its memory back
 //! - **Owner** an arena's bytes are its own until it is dropped
-//! - **Order** a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel's own accesses may fail on absent
-//!   pages
-//! - **Not here** programs that were not changed (the preloaded library); small objects (an allocator of its own)
+//! - **Order** a system call on an arena's bytes goes through [`Arena::pinned`], because accesses by the kernel may fail on
+//!   absent pages
+//! - **Not here** unchanged programs (see the preloaded library); small objects (see [`crate::allocator`])
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -15,8 +15,8 @@ use crate::block::{Job, Objectives, Registry};
 use crate::pager::{Mechanism, Options, Pager, Pins, Quiet, own_thread, signal};
 use crate::{Error, Result};
 
-/// Makes this process a job of its own and starts its pager, with a thread that evicts ahead of need and one that watches
-/// what the process holds outside of its arenas. Once per process.
+/// Makes this process a job of its own and starts its pager, with one thread that evicts ahead of need and one that measures
+/// the memory that the process holds outside of its arena. May be called once per process.
 ///
 /// # Errors
 ///
@@ -35,7 +35,7 @@ pub fn enter(name: &str, objectives: &Objectives) -> Result<&'static Pager> {
     Ok(pager)
 }
 
-/// Starts the pager of a process that belongs to a job already, with its evictor.
+/// Starts the pager, and the thread that evicts, of a process that belongs to a job already.
 ///
 /// # Errors
 ///
@@ -51,8 +51,8 @@ pub fn attach(job: &'static Job) -> Result<&'static Pager> {
 }
 
 fn thread(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    // From its first moment on it takes no signal: a handler of the program's that ran in the thread which answers faults, and
-    // touched a page that is away, would wait for itself.
+    // The new thread blocks all signals from its start. If a handler of the program ran in the thread that answers faults and
+    // touched an absent page, that thread would wait for itself.
     let _quiet = Quiet::new();
     let spawned = std::thread::Builder::new().name(name.into()).spawn(|| {
         own_thread();
@@ -61,7 +61,7 @@ fn thread(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()
     spawned.map(drop).map_err(|source| Error::Map { what: name, bytes: 0, source })
 }
 
-/// Bytes of a job, zero at first.
+/// A slice of bytes in the job's memory, zero at first.
 #[derive(Debug)]
 pub struct Arena {
     pager: &'static Pager,
@@ -69,9 +69,9 @@ pub struct Arena {
     bytes: usize,
 }
 
-// SAFETY: an arena owns its bytes; faults on them are handled in whichever thread they happen.
+// SAFETY: an arena is the only owner of its bytes, and faults on them are handled on any thread.
 unsafe impl Send for Arena {}
-// SAFETY: an arena owns its bytes, and shared access only reads them.
+// SAFETY: an arena is the only owner of its bytes, and shared access only reads them.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -79,7 +79,7 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// The arena of the process has no such room.
+    /// The arena of the process has no room for `bytes`.
     pub fn new(pager: &'static Pager, bytes: usize) -> Result<Arena> {
         let error =
             |errno| Error::Map { what: "an arena", bytes, source: std::io::Error::from_raw_os_error(errno) };
@@ -88,15 +88,15 @@ impl Arena {
         Ok(Arena { pager, address, bytes })
     }
 
-    /// Pins a part of the arena until the result is dropped: for a system call.
+    /// Pins a part of the arena until the result is dropped, as a system call on that part needs.
     ///
     /// # Errors
     ///
-    /// The job has no room for it.
+    /// The job has no room for the pinned pages.
     ///
     /// # Panics
     ///
-    /// When the range is not inside the arena.
+    /// Panics if the range is not inside the arena.
     pub fn pinned(&self, range: Range<usize>, write: bool) -> Result<Pins<'static>> {
         assert!(range.start <= range.end && range.end <= self.bytes, "the range lies in the arena");
         let bytes = range.end - range.start;

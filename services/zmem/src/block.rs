@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Control blocks: how much real memory each job has, used and left, shared by all processes of a user.
+//! Control blocks: the real memory that each job may use and has left, shared by all processes of a user.
 //!
 //! ```text
 //! Registry (sealed memfd, one per user)
@@ -11,12 +11,12 @@
 //!
 //! - **Flow** [`Registry::open`] finds or makes the registry ──[`Registry::admit`]──▶ [`Admission`] (a block with a total)
 //!   ──the memfd is inherited──▶ [`Job::attach`] in each process ──▶ charge, visit, overflow
-//! - **Order** a charge leaves `unused` before it is noted in the process's slot, and comes back the other way round: a
-//!   process that is killed in between leaves the sum too high, never too low
-//! - **Owner** whoever admitted a block frees it; a block whose owner died and that has no live process is swept by the
-//!   next that opens the registry. Everything in it is an atomic that any process of the same user may write:
-//!   indices are masked or compared before use, loops are bounded
-//! - **Not here** what is charged (the pager), what lies outside the arenas (the watcher)
+//! - **Order** a charge is taken from `unused` before it is noted in the process's slot; giving it back goes the other way
+//!   round. A process that is killed in between therefore leaves the sum of charges too high, never too low
+//! - **Owner** the process that admitted a block frees it. If it died and the block has no live process, the next process
+//!   that opens the registry frees the block. Every word of the registry is an atomic that any process of the same user may
+//!   write, so indices are masked or compared before use, and loops are bounded
+//! - **Not here** the charges themselves (the pager), memory outside the arenas (the watcher)
 
 mod atomic;
 mod control;

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Large blocks of arena memory by address, for callers that keep nothing but the address: C, numpy.
+//! Large blocks of arena memory for callers that keep only a block's address: C, numpy.
 //!
 //! - **Flow** [`allocate`] ──▶ address ──[`resize`], which moves no bytes──▶ address ──[`release`]──▶ gone
-//! - **Layout** a block is a mapping of its own: 64 bytes of header (length, a mark), then the bytes, which are zero at first
-//! - **Owner** the caller that has the address; a system call on it needs the pages pinned ([`Pager::pin`])
-//! - **Not here** small blocks: a page each is the least
+//! - **Layout** a block is a mapping of its own: 64 bytes of header (length, a mark), then the block's bytes, which are zero
+//!   at first
+//! - **Owner** the caller that has the address owns the block; it must pin the pages ([`Pager::pin`]) for a system call on
+//!   them
+//! - **Not here** small blocks: every block takes at least one page
 
 use std::ptr::NonNull;
 
 use crate::mapping::PAGE_BYTES;
 use crate::pager::Pager;
 
-/// Bytes before a block's first one; also how blocks are aligned.
+/// Size of the header before the first byte of a block; also the alignment of blocks.
 pub const HEADER_BYTES: usize = 64;
 
-/// In the header of a block that is allocated.
+/// Second word of the header while the block is allocated.
 const MARK: u64 = 0x6d65_6d6c_6966_7421;
 
-/// The mapping of a block: address, bytes.
+/// Returns the address and the size in bytes of a block's mapping.
 ///
 /// # Safety
 ///
@@ -36,10 +38,10 @@ fn whole(bytes: usize) -> Option<usize> {
 
 /// # Safety
 ///
-/// A mapping of `bytes` at `address` belongs to the caller.
+/// `address` is the start of a mapping of `bytes` bytes that belongs to the caller.
 unsafe fn mark(address: usize, bytes: usize) -> Option<NonNull<u8>> {
     let start = address as *mut u64;
-    // SAFETY: the caller's; a mapping has a page at least.
+    // SAFETY: the caller owns the mapping, which has at least one page, so the two words of the header lie in it.
     unsafe {
         start.write(bytes as u64);
         start.add(1).write(MARK);
@@ -47,25 +49,25 @@ unsafe fn mark(address: usize, bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.cast::<u8>().wrapping_add(HEADER_BYTES))
 }
 
-/// `bytes` bytes, zero; none if the arena has no such room.
+/// Allocates `bytes` bytes, zeroed. Returns `None` if the arena has no room for them.
 pub fn allocate(pager: &Pager, bytes: usize) -> Option<NonNull<u8>> {
     let whole = whole(bytes)?;
     let address = pager.map(whole, libc::PROT_READ | libc::PROT_WRITE, None).ok()?;
-    // SAFETY: it was just mapped.
+    // SAFETY: the mapping was just made, with `whole` bytes.
     unsafe { mark(address, whole) }
 }
 
-/// The block with `bytes` bytes, perhaps elsewhere; none if there is no room, and the block stays as it is.
+/// Resizes a block to `bytes` bytes; it may move. Returns `None` if there is no room; then the block stays as it is.
 ///
 /// # Safety
 ///
 /// `block` came from this pager's [`allocate`] or [`resize`], was not released, and nobody uses its bytes meanwhile.
 pub unsafe fn resize(pager: &Pager, block: NonNull<u8>, bytes: usize) -> Option<NonNull<u8>> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `block` came from this module and was not released.
     let (address, old) = unsafe { mapping(block) };
     let whole = whole(bytes)?;
     let address = pager.remap(address, old, whole, libc::MREMAP_MAYMOVE, 0).ok()?;
-    // SAFETY: the mapping is the block's.
+    // SAFETY: the mapping is the block's and has `whole` bytes now.
     unsafe { mark(address, whole) }
 }
 
@@ -73,20 +75,20 @@ pub unsafe fn resize(pager: &Pager, block: NonNull<u8>, bytes: usize) -> Option<
 ///
 /// # Safety
 ///
-/// As for [`resize`]; nobody uses the block after this.
+/// As for [`resize`]; nobody uses the block afterwards.
 pub unsafe fn release(pager: &Pager, block: NonNull<u8>) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `block` came from this module and was not released.
     let (address, bytes) = unsafe { mapping(block) };
     // If the mapping cannot be unmapped, its memory is not given back; nothing else goes wrong.
     let _ = pager.unmap(address, bytes);
 }
 
-/// How many bytes the block has room for.
+/// Returns the number of bytes that the block has room for.
 ///
 /// # Safety
 ///
 /// `block` came from [`allocate`] or [`resize`] and was not released.
 pub unsafe fn room(block: NonNull<u8>) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `block` came from this module and was not released.
     unsafe { mapping(block) }.1 - HEADER_BYTES
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors before anything ran, each with what to do about it.
+//! Errors that are found before the program starts to run; each message says what to do about it.
 
 /// Reasons for which a job, an arena or a spill file is refused.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum Error {
     /// The process has a pager already.
     #[error("this process has a pager already; a process belongs to one job")]
     Started,
-    /// There is no way to learn of faults.
+    /// The kernel offers no way to be told of page faults.
     #[error(
         "neither userfaultfd nor signals of faults may be used; allow userfaultfd in seccomp, or unset MEMLIFT_DISABLE"
     )]
@@ -41,7 +41,7 @@ pub enum Error {
         /// The kernel's error.
         source: std::io::Error,
     },
-    /// The registry could not be made.
+    /// The registry of jobs could not be made.
     #[error(
         "no registry of jobs: {source}; memlift needs memfd_create with seals (Linux 3.17) and about 256 KiB"
     )]
@@ -60,13 +60,13 @@ pub enum Error {
         /// The kernel's error.
         source: std::io::Error,
     },
-    /// The folder of the registry's file is not this user's alone.
+    /// The folder of the registry's file belongs to another user, or others may write to it.
     #[error("{} belongs to somebody else or others may write it; set XDG_RUNTIME_DIR to a folder of your own", folder.display())]
     FolderOfOthers {
         /// Path of the folder.
         folder: std::path::PathBuf,
     },
-    /// More was asked for than the machine has left.
+    /// The total that was asked for is more than the machine has left.
     #[error(
         "{total} bytes were asked for, {left} are not given to other jobs; ask for less, or see `memlift job list`"
     )]
@@ -76,13 +76,13 @@ pub enum Error {
         /// Bytes that are not given to other jobs.
         left: usize,
     },
-    /// No block is free.
+    /// All blocks of the registry are taken.
     #[error("all jobs' blocks are taken; end a job first (`memlift job list`)")]
     Blocks,
-    /// No slot is free.
+    /// All slots for processes of the registry are taken.
     #[error("all processes' slots are taken; a registry holds 512")]
     Processes,
-    /// A block that is not a job's.
+    /// The block belongs to no job.
     #[error("there is no job {block}; `memlift job list` names those that run")]
     NoBlock {
         /// Index of the block.

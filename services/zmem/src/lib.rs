@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! zmem: more memory than the budget, and never more than the budget.
+//! zmem gives a job more memory than its budget by compressing pages, and never lets the job exceed the budget.
 //!
-//! A job has a control block with an exact total of real memory, compressed pages included (the paper's DMU, in user
-//! space). Each process of the job keeps its pages in an arena, compresses the coldest when its block's turn on the ring
-//! comes, spills when they do not fit compressed, and is stopped when even that is not enough.
+//! A job has a control block with an exact total of real memory, compressed pages included (the DMU of the paper, in user
+//! space). Each process of the job has its pages in an arena. It compresses the coldest pages when its block has the turn on
+//! the ring, and spills pages that do not fit compressed. If that is not enough either, the job is paused or ended.
 //!
 //! ```text
 //! program ──▶ arena (pager) ──fault──▶ store / spill ──▶ page back in its place
@@ -13,10 +13,10 @@
 //! watcher: what the memory cgroup says ──▶ block
 //! ```
 //!
-//! `docs/design/zmem.md` has the states, the order and the sum.
+//! `docs/design/zmem.md` describes the states, the order of the steps and the sum of the charges.
 //!
-//! - **Owner** everything here lives in mappings of its own ([`mapping`]), never in the program's heap: it also runs inside
-//!   signal handlers of foreign programs.
+//! - **Owner** everything here lives in mappings of its own ([`mapping`]), never in the program's heap, because the code also
+//!   runs inside signal handlers of foreign programs.
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "maps memory and hands out parts of it")]

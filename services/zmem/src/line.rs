@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A line of text put together on the stack, for standard error.
+//! A line of text that is put together on the stack and written to standard error.
 //!
-//! - **Owner** runs in fault handlers of foreign programs: no byte from the heap. What is too long is cut
-//! - **Not here** the texts: each is written where it is decided
+//! - **Owner** the code runs in fault handlers of foreign programs, so it takes no byte from the heap. Text beyond 384 bytes
+//!   is cut off
+//! - **Not here** the texts themselves: each is written where its cause is found
 
 use std::fmt;
 
-/// Text of at most so many bytes.
+/// Text of at most 384 bytes.
 pub(crate) struct Line {
     bytes: [u8; 384],
     length: usize,

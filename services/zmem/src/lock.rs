@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A lock of one word that works in signal handlers and across fork, the futex calls, also for words that processes share, and
-//! a clock for waits.
+//! A lock of one word that works in signal handlers and across fork; the futex calls, also for words that processes share;
+//! and a clock for waits.
 //!
-//! - **Flow** [`Lock::lock`]: 0 → 1 by one exchange; else 2 and a futex wait ──▶ [`Guard`] ──drop──▶ 0, wake one if it was 2
-//! - **Order** Acquire at lock, Release at unlock. Not reentrant; holders run no foreign code and touch no arena memory
+//! - **Flow** [`Lock::lock`] changes the word from 0 to 1 by one exchange; if it is taken, it sets 2 and waits on the futex
+//!   ──▶ [`Guard`] ──drop──▶ 0, and one waiter is woken if the word was 2
+//! - **Order** Acquire at lock, Release at unlock. Not reentrant; a holder runs no foreign code and touches no arena memory
 //! - **Owner** [`Lock::reset`] is for the child of a fork, where no other thread exists
-//! - **Not here** locks in memory that processes share: a holder that died would hold them for ever
+//! - **Not here** locks in memory that processes share: a holder that died would never release them
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -52,7 +53,7 @@ impl<T> Lock<T> {
         Lock { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for its turn.
+    /// Waits until the lock is free and takes it.
     pub fn lock(&self) -> Guard<'_, T> {
         if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait();
@@ -62,7 +63,7 @@ impl<T> Lock<T> {
 
     /// Takes the lock only if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // A guard is made only if the lock was taken: dropping one unlocks.
+        // The guard must be made only if the lock was taken, because dropping a guard unlocks.
         self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Guard(self))
     }
 
@@ -81,26 +82,27 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Unlocks it for a holder that forgot its guard, as fork does between before and after.
+    /// Unlocks a lock whose holder forgot its guard, as the handlers before and after a fork do.
     ///
     /// # Safety
     ///
-    /// The caller locked it, has forgotten the guard, and uses the value no more.
+    /// The caller locked this lock, forgot the guard, and no longer uses the value.
     pub unsafe fn unlock(&self) {
         drop(Guard(self));
     }
 
-    /// Unlocks it, whichever thread holds it.
+    /// Unlocks the lock, no matter which thread holds it.
     ///
     /// # Safety
     ///
-    /// The caller is the only thread of the process, as after fork, and whoever held the lock had left the value whole.
+    /// The caller is the only thread of the process, as after a fork, and the holder had left the value in a consistent
+    /// state.
     pub unsafe fn reset(&self) {
         self.word.store(0, Ordering::Release);
     }
 }
 
-/// The right to use the value, until dropped.
+/// The right to use the value; dropping it unlocks.
 #[must_use]
 pub struct Guard<'a, T>(&'a Lock<T>);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory of zmem's own: anonymous, page-aligned, outside the arena, from the kernel and not from `malloc`.
 //!
-//! - **Flow** [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ gone again
-//! - **Owner** a mapping is unmapped when dropped; what lies in it is plain bytes or atomics
-//! - **Not here** charges: the caller counts what it touches
+//! - **Flow** [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ pages are
+//!   gone again
+//! - **Owner** a mapping is unmapped when dropped; it holds plain bytes or atomics, nothing that would have to be dropped
+//! - **Not here** charges: the caller counts the pages that it touches
 
 use std::ptr::NonNull;
 
@@ -19,22 +20,22 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: a mapping is an address range that this value owns alone; what lies there is reached through `pointer`, whose
-// users say how they share it.
+// SAFETY: a mapping is an address range that this value alone owns. Its bytes are reached only through `pointer`, whose users
+// say how they share them.
 unsafe impl Send for Mapping {}
-// SAFETY: `&Mapping` gives nothing but the address; users of the address say how they share what lies there.
+// SAFETY: `&Mapping` gives only the address; users of the address say how they share the bytes behind it.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `bytes` (rounded up to pages) of address space, readable and writable, zero at first touch, not counted
-    /// against overcommit. `what` is named in the error.
+    /// Reserves `bytes` (rounded up to pages) of address space that is readable, writable, zero at first touch, and not
+    /// counted against overcommit. The error names `what`.
     ///
     /// # Errors
     ///
     /// [`Error::Map`].
     pub fn reserve(what: &'static str, bytes: usize) -> Result<Mapping> {
         let bytes = bytes.next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
-        // The raw call: `mmap` may be a function of ours in a preloaded library.
+        // This makes the system call directly, because `mmap` may be a function of the preloaded library.
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory that exists.
         let address = unsafe {
             libc::syscall(
@@ -63,12 +64,12 @@ impl Mapping {
         self.bytes
     }
 
-    /// Gives the pages of `[offset, offset + bytes)` back to the kernel: they read as zeros again. Both are multiples of
-    /// the page size.
+    /// Gives the pages of `[offset, offset + bytes)` back to the kernel; they read as zeros again. Both arguments are
+    /// multiples of the page size.
     ///
     /// # Panics
     ///
-    /// When the range is not inside the mapping or not of whole pages.
+    /// Panics if the range is not inside the mapping, or does not consist of whole pages.
     pub fn release(&self, offset: usize, bytes: usize) {
         assert!(
             offset.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES),
@@ -84,7 +85,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is this mapping's, and nobody can hold it longer than its owner.
+        // SAFETY: the range is this mapping's, and no reference to it lives longer than this value.
         unsafe { libc::syscall(libc::SYS_munmap, self.address.as_ptr(), self.bytes) };
     }
 }

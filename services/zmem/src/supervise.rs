@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A program run as a child without a visible difference: signals are passed on to it, and its end is the caller's end.
+//! Runs a program as a child so that no difference is visible: signals are passed on to it, and its end is the caller's end.
 //!
-//! - **Flow** [`Supervised::spawn`]: block the signals, start the child with the mask that was there ─▶ [`Supervised::wait`]: its
-//!   pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on. One that ends
-//!   programs and that a stopped job cannot take ─▶ the caller's answer ─▶ the job is ended by force
-//! - **Order** the signals are blocked before the child is started and before the caller starts a thread: none is lost and no
-//!   thread takes one
-//! - **Owner** signals of the terminal (Ctrl-C, Ctrl-Z) reach the child from the kernel, since it is of the same process group:
-//!   those are not sent a second time
-//! - **Not here** what is watched meanwhile ([`crate::watch`])
+//! - **Flow** [`Supervised::spawn`] blocks the signals and starts the child with the mask from before ─▶ [`Supervised::wait`]
+//!   polls the child's pidfd and a signalfd: if the child ended, its status is returned; a signal that a process sent is sent
+//!   on to the child. If a signal that ends programs came and a stopped job cannot take it, the closure of the caller decides
+//!   ─▶ the job is ended by force
+//! - **Order** the signals are blocked before the child is started and before the caller starts a thread, so that none is
+//!   lost and no other thread receives one
+//! - **Owner** the kernel sends signals of the terminal (Ctrl-C, Ctrl-Z) to the child itself, since it is in the same process
+//!   group; those are not sent a second time
+//! - **Not here** the measurements of the job meanwhile ([`crate::watch`])
 
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -31,27 +32,27 @@ const FORWARDED: [libc::c_int; 9] = [
     libc::SIGCONT,
 ];
 
-/// Of these, signals that end a program that does not handle them.
+/// The signals among [`FORWARDED`] that end a program which does not handle them.
 const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
-/// Time between two checks that a program which was asked to end can take the signal, milliseconds.
+/// Time between two checks for a program that was asked to end but cannot take the signal, milliseconds.
 const ASK_MS: i64 = 100;
 
-/// How a program ended.
+/// The way a program ended.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// As the kernel says.
+    /// Exit status as the kernel reports it.
     pub status: ExitStatus,
     /// Peak resident size of the program, or of one of the children it waited for, bytes.
     pub peak_resident: u64,
-    /// The signal that another process sent, if the program could not take it and was ended by force.
+    /// The signal that another process sent, if the program could not take it and was therefore ended by force.
     pub asked: Option<libc::c_int>,
-    /// A signal that ends programs and came meanwhile, whatever this program did about it.
+    /// The last signal of [`ENDING`] that came while the program ran, whether the program reacted to it or not.
     pub told: Option<libc::c_int>,
 }
 
 impl End {
-    /// The exit code that a shell would show: the program's, or 128 and the signal that ended it; where it was ended by
-    /// force, the signal that asked for it.
+    /// Returns the exit code that a shell would show: the program's own, or 128 plus the number of the signal that ended it.
+    /// If the program was ended by force, that is the signal that asked it to end.
     pub fn code(self) -> u8 {
         match (self.asked, self.status.code(), self.status.signal()) {
             (Some(signal), None, _) | (_, None, Some(signal)) => 128u8.wrapping_add(signal as u8),
@@ -66,14 +67,14 @@ impl End {
 pub struct Supervised {
     child: Child,
     signals: libc::sigset_t,
-    /// Mask of the thread before [`Supervised::spawn`] blocked signals.
+    /// Signal mask of the thread before [`Supervised::spawn`] blocked signals.
     before: libc::sigset_t,
 }
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        // The next program that this thread starts has the mask that was there, not this one's.
-        // SAFETY: the set is initialised.
+        // The next program that this thread starts gets the mask from before, not the one with blocked signals.
+        // SAFETY: `before` was filled in by `spawn` and lives over the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }
@@ -92,8 +93,8 @@ fn set(signals: &[libc::c_int]) -> libc::sigset_t {
 }
 
 impl Supervised {
-    /// Starts it. The calling thread's signals stay blocked until this value is gone, and those of threads that it starts:
-    /// call this before starting any other, and drop it on this thread.
+    /// Starts the program. The signals stay blocked on the calling thread, and on threads that it starts, until this value is
+    /// dropped: call this before starting any thread, and drop the value on the same thread.
     ///
     /// # Errors
     ///
@@ -104,11 +105,11 @@ impl Supervised {
         // SAFETY: both sets are initialised and live over the call.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &mut before) };
         let restore = move || {
-            // SAFETY: the set is initialised; the call is async-signal-safe, as the child of a fork needs it.
+            // SAFETY: the set is initialised, and the call is async-signal-safe, as code between fork and exec must be.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
             Ok(())
         };
-        // SAFETY: the closure makes one async-signal-safe call and touches nothing of other threads.
+        // SAFETY: the closure makes one async-signal-safe call and touches nothing that belongs to other threads.
         unsafe { command.pre_exec(restore) };
         let started = command.spawn();
         if started.is_err() {
@@ -123,17 +124,18 @@ impl Supervised {
         self.child.id()
     }
 
-    /// Its status and the most it had resident, bytes, if it has ended. Not to be called again then.
+    /// Returns the status and the peak resident size in bytes, if the program has ended. Must not be called again after that.
     fn reap(&self) -> std::io::Result<Option<(ExitStatus, u64)>> {
         let (mut status, mut used) = (0, MaybeUninit::<libc::rusage>::zeroed());
-        // SAFETY: both are writable over the call; the child was not waited for yet, so the pid is its own.
+        // SAFETY: both pointers are writable over the call; the child was not waited for yet, so the pid is still the
+        // child's.
         let pid = unsafe {
             libc::wait4(self.child.id() as libc::pid_t, &mut status, libc::WNOHANG, used.as_mut_ptr())
         };
         match pid {
             0 => Ok(None),
             pid if pid < 0 => Err(std::io::Error::last_os_error()),
-            // SAFETY: all zero bytes are one, and the kernel has filled it in.
+            // SAFETY: all-zero bytes are a valid `rusage`, and the kernel has filled it in.
             _ => Ok(Some((
                 ExitStatus::from_raw(status),
                 unsafe { used.assume_init() }.ru_maxrss as u64 * 1024,
@@ -141,12 +143,13 @@ impl Supervised {
         }
     }
 
-    /// Waits for the program's end. After a signal that ends programs, `stuck` is called with it again and again until the end:
-    /// it returns true if the job is paused, could not take the signal and was ended by force instead.
+    /// Waits for the program's end. After a signal that ends programs, `stuck` is called with that signal again and again
+    /// until the program ends. It returns true if the job is paused and could not take the signal, and was ended by force
+    /// instead.
     ///
     /// # Errors
     ///
-    /// The kernel does not say how it ended: somebody else waited for it.
+    /// The kernel does not report how the program ended, because other code waited for it.
     pub fn wait(self, mut stuck: impl FnMut(libc::c_int) -> bool) -> std::io::Result<End> {
         let mut asked: Option<(libc::c_int, bool)> = None;
         let ended = rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
@@ -169,7 +172,7 @@ impl Supervised {
                 if ENDING.contains(&signal) && asked.is_none_or(|(_, forced)| !forced) {
                     asked = Some((signal, false));
                 }
-                // Positive: from the kernel (the terminal); the child has it too.
+                // A positive code means that the kernel sent the signal (from the terminal); the child has received it too.
                 if over.is_none() {
                     over = self.reap()?;
                 }
@@ -193,11 +196,11 @@ impl Supervised {
     }
 }
 
-/// A signal that came, and its code.
+/// Reads the next signal that was received, and its code.
 fn next(sent: &OwnedFd) -> Option<(libc::c_int, i32)> {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
     (rustix::io::read(sent, &mut info) == Ok(info.len())).then(|| {
-        // Signal, errno and code are the first three words.
+        // The signal, errno and code are the first three words of the record.
         let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
         (
             word(std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo)),
@@ -206,7 +209,7 @@ fn next(sent: &OwnedFd) -> Option<(libc::c_int, i32)> {
     })
 }
 
-/// A signal's name; its number in words where it is none of those that are sent on.
+/// Returns the name of a signal that ends programs, or `signal N` for any other.
 pub fn signal_name(signal: libc::c_int) -> String {
     let name = match signal {
         libc::SIGTERM => "SIGTERM",
@@ -218,7 +221,7 @@ pub fn signal_name(signal: libc::c_int) -> String {
     name.to_owned()
 }
 
-/// Returns true if a signal was sent to the process and not taken yet, as /proc says.
+/// Returns true if `/proc` says that the signal was sent to the process and is still pending.
 pub fn is_pending(pid: u32, signal: libc::c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let set = |name| {
@@ -229,11 +232,11 @@ pub fn is_pending(pid: u32, signal: libc::c_int) -> bool {
     (set("SigPnd:") | set("ShdPnd:")) & bit != 0
 }
 
-/// Asks every process of a job to end, or ends it.
+/// Asks every process of a job to end (SIGTERM), or kills it if `at_once` is true.
 pub fn end(pids: impl IntoIterator<Item = u32>, at_once: bool) {
     for pid in pids {
         let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 1) else { continue };
-        // SAFETY: sends a signal; the caller names processes of its own job.
+        // SAFETY: the call sends a signal and passes no pointer; the caller names processes of its own job.
         unsafe { libc::kill(pid, if at_once { libc::SIGKILL } else { libc::SIGTERM }) };
     }
 }
@@ -251,14 +254,14 @@ mod tests {
         };
         assert_eq!(code("exit 7"), 7);
         assert_eq!(code("kill -9 $$"), 137);
-        // The mask of the child is the caller's: its own TERM ends it.
+        // The child has the caller's signal mask, so its own TERM ends it.
         assert_eq!(code("kill -TERM $$; exit 9"), 143);
         assert!(Supervised::spawn(Command::new("/nonexistent")).is_err());
     }
 
     #[test]
     fn a_program_that_cannot_take_its_signal_is_ended_by_force_and_that_signal_is_the_reason() {
-        // Stopped, it takes none but those that continue or kill it.
+        // A stopped process takes no signal but those that continue or kill it.
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exit 3"]);
         let child = Supervised::spawn(command).expect("sh starts");
@@ -268,8 +271,8 @@ mod tests {
         while !stopped() {
             std::thread::yield_now();
         }
-        // To this thread, which has the signal blocked: other tests' threads have not.
-        // SAFETY: sends a signal to the calling thread, which holds it back for `wait`.
+        // The signal goes to this thread, which has it blocked; threads of other tests have not.
+        // SAFETY: sends a signal to the calling thread, which holds it pending until `wait` reads it.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
         let end = child.wait(|signal| {
             assert!(signal == libc::SIGTERM && is_pending(pid, signal));

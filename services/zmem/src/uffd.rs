@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! userfaultfd by its ioctls: a thin layer with what zmem needs and no more.
+//! A thin layer over the ioctls of userfaultfd, with only the calls that zmem needs.
 //!
 //! - **Flow** [`Uffd::open`] (API handshake with the features asked for) ──▶ [`Uffd::register`] a range ──fault──▶
 //!   [`Uffd::copy`] · [`Uffd::relocate`] · [`Uffd::protect`] ──▶ [`Uffd::unregister`]
 //! - **Layout** structures and numbers as in `include/uapi/linux/userfaultfd.h` of Linux 6.8 and later, which every kernel that
 //!   offers the feature shares
-//! - **Owner** the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
-//!   parent's memory, before it does anything else
-//! - **Order** every call is one system call; nothing is allocated, so that a fault handler may call them
+//! - **Owner** only [`Uffd::close`] closes the descriptor. After a fork the child closes its copy before it does anything
+//!   else, because the copy acts on the memory of the parent
+//! - **Order** every call is one system call, except that [`Uffd::protect`] repeats EAGAIN; nothing is allocated, so that a
+//!   fault handler may call them
 //! - **Not here** the meaning of the pages: `pager`
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,18 +16,18 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// An error number of the C library.
 pub type Errno = i32;
 
-/// Only faults from user mode are reported: an unprivileged process gets no others.
+/// Only faults from user mode are reported; an unprivileged process gets no others.
 pub const USER_MODE_ONLY: i32 = 1;
 /// The kernel reports writes to protected pages as faults.
 pub const FEATURE_WP: u64 = 1 << 0;
 /// A fault sends SIGBUS to the thread that made it.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// Pages can be moved: [`Uffd::relocate`].
+/// The kernel can move pages, as [`Uffd::relocate`] does.
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
-/// Faults on pages that are not there.
+/// Reports faults on pages that are missing.
 pub const REGISTER_MISSING: u64 = 1 << 0;
-/// Faults of writes to protected pages.
+/// Reports writes to protected pages as faults.
 pub const REGISTER_WP: u64 = 1 << 1;
 
 const API: u64 = 0xAA;
@@ -94,12 +95,12 @@ const _: () = {
     assert!(IOCTL_WRITEPROTECT == 0xc018_aa06);
 };
 
-/// Progress of a call over several pages: the bytes done, and the error that ended it.
+/// The progress of a call over several pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes done from the start of the range, whole pages.
     pub bytes: usize,
-    /// 0, or the error that ended it.
+    /// 0, or the error number that ended the call.
     pub error: Errno,
 }
 
@@ -115,13 +116,14 @@ impl Uffd {
         Uffd { descriptor: AtomicI32::new(-1) }
     }
 
-    /// Opens a userfaultfd with `flags` ([`USER_MODE_ONLY`] or 0) and negotiates `features`; closes the one held before.
+    /// Opens a userfaultfd with `flags` ([`USER_MODE_ONLY`] or 0) and negotiates `features`; closes the one that was open
+    /// before.
     ///
     /// # Errors
     ///
-    /// The kernel's error number: EPERM (seccomp, sysctl), ENOSYS, EINVAL (a feature that it lacks).
+    /// The kernel's error number: EPERM (seccomp, sysctl), ENOSYS, or EINVAL (the kernel lacks a feature).
     pub fn open(&self, flags: i32, features: u64) -> Result<(), Errno> {
-        // SAFETY: no pointer is passed.
+        // SAFETY: the call takes no pointer.
         let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) } as i32;
         if descriptor < 0 {
             return Err(errno());
@@ -137,7 +139,7 @@ impl Uffd {
         outcome
     }
 
-    /// Closes the descriptor: all ranges are unregistered, unless it is a copy that a fork made.
+    /// Closes the descriptor. That unregisters all its ranges, unless the descriptor is a copy that a fork made.
     pub fn close(&self) {
         let descriptor = self.descriptor.swap(-1, Ordering::AcqRel);
         if descriptor >= 0 {
@@ -146,7 +148,7 @@ impl Uffd {
         }
     }
 
-    /// The descriptor, or −1.
+    /// Returns the descriptor, or −1 if none is open.
     pub fn descriptor(&self) -> i32 {
         self.descriptor.load(Ordering::Acquire)
     }
@@ -162,7 +164,7 @@ impl Uffd {
         unsafe { self.ioctl(IOCTL_REGISTER, &raw mut argument) }
     }
 
-    /// Takes a range back: pages that are missing appear as zeros again, protected ones become writable.
+    /// Unregisters a range: pages that are missing read as zeros again, and protected ones become writable.
     ///
     /// # Errors
     ///
@@ -173,32 +175,33 @@ impl Uffd {
         unsafe { self.ioctl(IOCTL_UNREGISTER, &raw mut range) }
     }
 
-    /// Wakes the threads that wait for faults in the range (handler-thread engine).
+    /// Wakes the threads that wait for faults in the range (used with the handler thread).
     pub fn wake(&self, start: usize, bytes: usize) {
         let mut range = Range::new(start, bytes);
         // SAFETY: the argument is the structure that the request is encoded for.
         let _ = unsafe { self.ioctl(IOCTL_WAKE, &raw mut range) };
     }
 
-    /// Fills missing pages with a copy of `source`, write-protected if asked for.
+    /// Fills missing pages with a copy of `source`, write-protected if `protected` is true.
     ///
     /// # Safety
     ///
-    /// `source` is readable for `bytes` bytes; the target lies in an arena whose states say that the pages are absent.
+    /// `source` is readable for `bytes` bytes; the target lies in an arena whose page states say that the pages are absent.
     pub unsafe fn copy(&self, target: usize, source: *const u8, bytes: usize, protected: bool) -> Progress {
         let mode = if protected { COPY_MODE_WP } else { 0 };
         let mut argument =
             CopyArgument { target: target as u64, source: source as u64, bytes: bytes as u64, mode, done: 0 };
-        // SAFETY: the argument is the structure that the request is encoded for; the caller vouches for both ranges.
+        // SAFETY: the argument is the structure that the request is encoded for; the caller promises both ranges.
         let outcome = unsafe { self.ioctl(IOCTL_COPY, &raw mut argument) };
         Progress::of(outcome, argument.done, bytes)
     }
 
-    /// Moves pages: they are gone from `source` and present, writable, at `target`, where pages were missing.
+    /// Moves pages: afterwards they are missing at `source`, and present and writable at `target`, where pages were missing
+    /// before.
     ///
     /// # Safety
     ///
-    /// Nothing in the program relies on the contents of `source` afterwards, and the states of both sides say so.
+    /// Nothing in the program relies on the contents of `source` afterwards, and the page states of both ranges say so.
     pub unsafe fn relocate(&self, target: usize, source: usize, bytes: usize) -> Progress {
         let mut argument = CopyArgument {
             target: target as u64,
@@ -207,7 +210,7 @@ impl Uffd {
             mode: 0,
             done: 0,
         };
-        // SAFETY: the argument is the structure that the request is encoded for; the caller vouches for both ranges.
+        // SAFETY: the argument is the structure that the request is encoded for; the caller promises both ranges.
         let outcome = unsafe { self.ioctl(IOCTL_MOVE, &raw mut argument) };
         Progress::of(outcome, argument.done, bytes)
     }
@@ -216,7 +219,7 @@ impl Uffd {
     ///
     /// # Errors
     ///
-    /// The kernel's error number; EAGAIN is tried again here.
+    /// The kernel's error number. EAGAIN is not returned: the call is repeated.
     pub fn protect(&self, start: usize, bytes: usize, on: bool) -> Result<(), Errno> {
         loop {
             let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
@@ -234,7 +237,7 @@ impl Uffd {
     /// `argument` is the structure that `request` is encoded for, and lives as long as the call.
     unsafe fn ioctl<T>(&self, request: u64, argument: *mut T) -> Result<(), Errno> {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
-        // SAFETY: the caller vouches for the argument.
+        // SAFETY: the caller promises that the argument fits the request and lives over the call.
         match unsafe { libc::syscall(libc::SYS_ioctl, descriptor, request, argument) } {
             0 => Ok(()),
             _ => Err(errno()),
@@ -249,7 +252,7 @@ impl Range {
 }
 
 impl Progress {
-    /// The kernel sets `done` to the bytes done, or to the negative error where none was.
+    /// Reads the outcome: the kernel sets `done` to the number of bytes done, or to the negative error if none was.
     fn of(outcome: Result<(), Errno>, done: i64, bytes: usize) -> Progress {
         match outcome {
             Ok(()) => Progress { bytes, error: 0 },
@@ -258,7 +261,7 @@ impl Progress {
     }
 }
 
-/// The error number of the last system call.
+/// Returns the error number of the last system call that failed.
 pub(crate) fn errno() -> Errno {
     // SAFETY: the C library's own accessor; the word is this thread's.
     unsafe { *libc::__errno_location() }

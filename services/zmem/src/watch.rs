@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The watcher: tells a block what its processes hold outside their arenas, as the killer counts it.
+//! The watcher: measures what the processes of a job hold outside their arenas, as the out-of-memory killer counts it, and
+//! tells the job's block. One such measurement is called a look.
 //!
 //! ```text
 //! outside = usage − present          usage    the cgroup's, where it is the job's own; else the processes' resident sizes
@@ -8,13 +9,13 @@
 //!                                             what of it has no room now is kept by the processes and made by eviction
 //! ```
 //!
-//! - **Flow** look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶
-//!   active when little is left ─▶ sleep
-//! - **Order** `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
-//!   outside, never as nothing. If a process joined or left meanwhile, the look is repeated at once. `unused` below zero is no
-//!   event yet: eviction has some looks to make up for it
-//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. The size
-//!   of a process's memory and its children are read from the kernel; what a process publishes is believed up to its charge
+//! - **Flow** one look: sweep dead processes ─▶ measure usage and present ─▶ [`Registry::set_outside_with`] ─▶ drop page
+//!   cache above the total ─▶ activate the processes if little is left ─▶ sleep
+//! - **Order** `present` is read before and after `usage`, and the smaller value counts: a page that came in between is
+//!   counted as outside, never not at all. If a process joined or left meanwhile, the measurement is repeated immediately.
+//!   `unused` below zero is not an event yet: eviction has [`PATIENCE`] looks to make up for it
+//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. The size of a process's memory
+//!   and its children are read from the kernel; the sizes that a process publishes are believed only up to its charge
 //! - **Not here** eviction (the pager), the end of the job (`memlift run`)
 
 mod cache;
@@ -30,39 +31,41 @@ use crate::block::{Admission, NEAR, Registry, looks};
 pub use usage::Source;
 use usage::Usage;
 
-/// Times between two looks at a job: while it is short, and while it is active.
+/// Time between two looks at a job while memory is short, and while the job is active.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
-/// Bounds of that time while the job is not active: half of the time in which what is left can be filled.
+/// Bounds of the time between two looks while the job is not active. Within them it is half the time in which the bytes left
+/// can be filled.
 const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// Bytes that can be filled in a millisecond: two cores that touch new memory, a page in two microseconds each.
+/// Bytes that can be filled in a millisecond, by two cores that each touch a page of new memory every two microseconds.
 const FILLED_IN_MS: u64 = 4 << 20;
-/// A dormant job that has more than this left is looked at again before half of that is filled, bytes.
+/// Bytes left above which a dormant job is looked at again before half of them can be filled.
 pub(crate) const FILLED_BETWEEN_LOOKS: i64 = 2 * DORMANT_LOOKS[0].as_millis() as i64 * FILLED_IN_MS as i64;
-/// The reserve is at least this, and at most 1/16 of the total.
+/// Lower bound of the reserve, bytes. Its upper bound is 1/16 of the total.
 const LEAST_RESERVE: i64 = 1 << 20;
-/// Looks in a row with `unused` below zero, and not rising, that make an event.
+/// Number of looks in a row with `unused` below zero and not rising after which an event is raised.
 const PATIENCE: u32 = 20;
-/// Most repetitions of a look because processes joined or left meanwhile.
+/// Upper bound of the repetitions of a measurement because processes joined or left meanwhile.
 const AGAIN: u32 = 3;
-/// Looks over which the worst growth is remembered.
+/// Number of looks for which the largest growth is remembered.
 const MEMORY: u32 = 200;
 
 /// Measurements of one look at a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Bytes that the killer counts. Page cache that it drops first is left out, but for the part that stays.
+    /// Bytes that the killer counts. Page cache that the kernel drops before it kills is left out, except for the part that
+    /// stays.
     pub usage: i64,
     /// Bytes in arenas, stores and tables.
     pub present: i64,
-    /// Bytes of these in arenas.
+    /// The part of `present` that lies in arenas, bytes.
     pub arenas: i64,
-    /// Bytes outside: usage less present.
+    /// Bytes outside: `usage` minus `present`.
     pub outside: i64,
-    /// Bytes that the block was told on top of `outside`.
+    /// Bytes that the block was told in addition to `outside`, for growth until the next look.
     pub reserve: i64,
 }
 
-/// Looks at one job.
+/// Measures one job again and again.
 #[derive(Debug)]
 pub struct Watcher {
     registry: Registry,
@@ -72,17 +75,17 @@ pub struct Watcher {
     growth: Growth,
     /// Value of the ledger's `membership` that `growth` belongs to.
     membership: u64,
-    /// Little was left at the last look, and less than eviction keeps.
+    /// True if at the last look little was left, and less than eviction shall keep unused.
     near: bool,
-    /// Bytes of the budget that nothing filled at the last look, cache that only this watcher drops included.
+    /// Bytes of the budget that nothing filled at the last look. Page cache that only this watcher drops counts as filled.
     left: i64,
     pressed: bool,
-    /// Looks in a row that found `unused` below zero, and the bytes that the last one found.
+    /// Number of looks in a row that found `unused` below zero and not rising, and the value that the last one found.
     negative: (u32, i64),
 }
 
 impl Watcher {
-    /// For the job of `admission`, whose first process is or will be a child of this process.
+    /// Makes a watcher for the job of `admission`, whose first process is this process or a child that it will start.
     pub fn new(admission: &Admission) -> Watcher {
         looks::begins(admission.ledger());
         Watcher {
@@ -99,12 +102,12 @@ impl Watcher {
         }
     }
 
-    /// The source that usage is read from.
+    /// Returns the source that usage is read from.
     pub fn source(&self) -> &Source {
         self.usage.source()
     }
 
-    /// Looks at the job once: measures it, tells the block, drops cache above the total, activates the processes when
+    /// Looks at the job once: measures it, tells the block, drops page cache above the total, and activates the processes if
     /// little is left.
     pub fn look(&mut self) -> Seen {
         let registry = self.registry.clone();
@@ -120,7 +123,8 @@ impl Watcher {
             membership = now;
             (counted, whole, present) = self.measure();
         }
-        // Cache that only this watcher drops, and the part of it that does not go.
+        // `droppable`: page cache that the kernel does not count against the job. `stays`: the part of it that would not go
+        // when it was dropped.
         let used = i64::try_from(whole).unwrap_or(i64::MAX);
         let droppable = used - counted;
         let held = if self.usage.holds_cache() { droppable } else { 0 };
@@ -128,15 +132,15 @@ impl Watcher {
         let (counted, cached) = (counted + stays, held - stays);
         let outside = counted - present.total;
         if membership != self.membership {
-            // A process that joined or left is no growth.
+            // The memory of a process that joined or left is not growth.
             self.growth.last = None;
             self.membership = membership;
         }
-        // Cache grows like anything else between two looks.
+        // Page cache may grow between two looks like any other memory.
         let reserve = self.growth.reserve(outside + cached, control.total());
         registry.set_outside_with(self.block, outside, reserve);
         registry.note_usage(self.block, whole);
-        // The measurement is told first: dropping cache may take long.
+        // The block is told the measurement first, because dropping page cache may take long.
         if let Source::Group(group) = self.usage.source() {
             let pids: Vec<u32> = registry
                 .processes(self.block)
@@ -149,7 +153,8 @@ impl Watcher {
             }
         }
         let unused = control.unused();
-        // Pages that processes share since a fork are copied when they are written: that room is not free.
+        // Pages that processes share since a fork are copied when they are written, so their second charge (`outside` below
+        // zero) is not free room.
         let left = unused - ledger.keep() + outside.min(0);
         self.left = unused - cached + outside.min(0);
         self.near = left < control.unused_objective().max(control.total() / NEAR);
@@ -169,7 +174,7 @@ impl Watcher {
         Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve }
     }
 
-    /// Measures the bytes that count, the whole with cache, and the part in arenas, stores and tables.
+    /// Returns the bytes that count, all bytes including page cache, and the bytes in arenas, stores and tables.
     fn measure(&mut self) -> (i64, u64, Present) {
         let (registry, block) = (&self.registry, self.block);
         let control = registry.control(block);
@@ -177,7 +182,8 @@ impl Watcher {
         let (counted, whole) = self.usage.now(registry, block);
         let after = self.usage.present(registry, block, false);
         let mut present = before.min(after);
-        // An old count of a dormant process's pages makes the rest look larger than it is: count anew before it hurts.
+        // An old count of a dormant process's pages makes the bytes outside look larger than they are; count again before
+        // that raises an event.
         let told = registry.ledger(block).outside();
         if control.unused() + told - (counted - present.total) < control.total() / NEAR {
             present = self.usage.present(registry, block, true).min(present.with_arenas(i64::MAX));
@@ -187,7 +193,7 @@ impl Watcher {
 
     /// Time until the next look.
     pub fn pause(&self) -> Duration {
-        // If nothing is left even for cache, what is read must be dropped soon after it came.
+        // If nothing is left even for page cache, files that are read must be dropped from it soon.
         if self.pressed || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
             return LOOKS[usize::from(!self.pressed)];
         }
@@ -195,12 +201,12 @@ impl Watcher {
         Duration::from_millis(self.left.unsigned_abs() / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
-    /// Looks once, gives the result to `each`, then sleeps until it is time again or a process asks for a look.
+    /// Looks once, gives the result to `each`, then sleeps until the next look is due or a process asks for one.
     pub fn round(&mut self, each: impl FnOnce(Seen)) {
         let ledger = self.registry.ledger(self.block);
         let (asked, began) = (looks::asked(ledger), Instant::now());
         each(self.look());
-        // At most a tenth of a core, however long a look takes; where memory is short, half of one.
+        // The watcher takes at most a tenth of a core however long a look takes, or half a core while little memory is left.
         let rest = began.elapsed() * if self.near { 1 } else { 9 };
         let pause = self.pause().max(rest);
         let ledger = self.registry.ledger(self.block);
@@ -208,7 +214,7 @@ impl Watcher {
         looks::sleep(ledger, asked, pause);
     }
 
-    /// Looks at the job on a thread of its own; `each` gets every result.
+    /// Starts a thread that looks at the job again and again; `each` gets every result.
     ///
     /// # Errors
     ///
@@ -238,7 +244,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Ends it. Returns false if it had ended early, by a panic.
+    /// Ends the watcher. Returns false if its thread had ended early by a panic.
     pub fn end(self) -> bool {
         self.ended.store(true, Ordering::Release);
         looks::ask(self.registry.ledger(self.block));
@@ -246,7 +252,7 @@ impl Watching {
     }
 }
 
-/// Recent growth of the bytes outside between two looks.
+/// The largest growth of the bytes outside between two looks, among the recent ones.
 #[derive(Debug, Default)]
 struct Growth {
     last: Option<i64>,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Page cache of a job whose cgroup has no limit: dropped when the budget leaves no room for it.
 //!
-//! - **Flow** the cgroup holds more than the total less the reserve ─▶ at nearly every look, drop what was read of open files
-//!   since the last one; in rounds, drop all files that the job's processes have open, or had at an earlier look (the kernel is
-//!   told that they will not be needed); on cgroup v2, ask it to reclaim what is still too much, where this user may and nothing
-//!   can be swapped ─▶ after a round the watcher measures what is left and calls [`Cache::left`]: it will not go, and counts like
-//!   other memory ([`Cache::stays`])
-//! - **Owner** below a limit of the cgroup the kernel drops cache by itself, before it kills. Dropping takes at most a fifth of a
-//!   core for files being read and a twentieth for rounds, more where one takes longer than a millisecond.
-//!   Pages that a program maps, or has not written back yet, stay; with them the whole of a large folio of which a page is
-//!   mapped. Where the group's own cache is too small to matter nothing is dropped: the files' pages are others' then, and would
-//!   come back at the group's cost, up to a read-ahead for each page
-//! - **Not here** cache of files that were closed between two looks and of cgroups that hold more than the job
+//! - **Flow** if the cgroup holds more than the total minus the reserve: at nearly every look, the pages that processes have
+//!   read from their open files since the last drop are dropped. In rounds, all files are dropped that the job's processes
+//!   have open or had open at an earlier look (the kernel is told that they will not be needed). On cgroup v2, the kernel is
+//!   then asked to reclaim what is still too much, if this user may do that and there is no swap ─▶ after a round the watcher
+//!   measures what is left and calls [`Cache::left`]: that cache will not go, and counts like other memory ([`Cache::stays`])
+//! - **Owner** in a cgroup with a limit the kernel drops cache itself before it kills. Dropping takes at most a fifth of a
+//!   core for files that are being read and a twentieth of a core for rounds, more if one round takes longer than a
+//!   millisecond. Pages that a program maps or that are not written back yet stay, and with them the whole large folio in
+//!   which any page is mapped. If the group's own cache is too small to matter, nothing is dropped: the pages of the files
+//!   then belong to other groups, and would come back at the cost of this group, up to a read-ahead per page
+//! - **Not here** cache of files that were closed between two looks; cgroups that hold more than the job
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,39 +24,41 @@ use std::time::{Duration, Instant};
 use memlift_ground::region::MemoryGroup;
 use rustix::fs::{Advice, fadvise};
 
-/// Files that are remembered.
+/// Upper bound of the files that are remembered.
 const FILES: usize = 1024;
-/// Descriptors of a process that are looked at.
+/// Upper bound of a process's descriptors that are examined.
 const DESCRIPTORS: usize = 1024;
-/// Least time between two rounds: hardly a look.
+/// Shortest time between two rounds; about the time between two looks.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Most time between two: a job that reads fills a good part of a small budget in twice as long.
+/// Longest time between two rounds: in twice this time, a job that reads files can fill a good part of a small budget.
 const MOST_PAUSE: Duration = Duration::from_millis(20);
-/// A round takes at most this part of the time: 1/20.
+/// A round is followed by a pause of this many times its length, so that rounds take about 1/20 of the time.
 const SHARE: u32 = 20;
-/// The same for files that are being read: 1/5.
+/// Dropping files that are being read is followed by a pause of this many times its length: about 1/5 of the time.
 const READ_SHARE: u32 = 5;
 
-/// Bytes of a file that are dropped at once in the first round: others may have read all of it long before.
+/// Bytes of a file that one round drops while the file is dropped for the first time. All of a large file may be in the cache
+/// by then, and dropping it in one call would take long.
 const PIECE_BYTES: u64 = 32 << 20;
-/// Bytes dropped behind the place where a process reads, more if it was further back at the last drop; and the bytes dropped
-/// ahead of that place.
+/// Bytes dropped behind a process's position in a file, and more if its position was further back at the last drop; and bytes
+/// dropped ahead of the position.
 const BEHIND_BYTES: u64 = 16 << 20;
 const AHEAD_BYTES: u64 = 8 << 20;
 
-/// Bytes of a group's cache that are not worth a round.
+/// Bytes of cache below which a group is not worth a round.
 const LITTLE: i64 = 1 << 20;
-/// Cache that stays is counted up to this part of the total: 1/4. Files that are closed before a look sees them could fill all of
-/// it, and no process is killed for them.
+/// Cache that stays counts against the job up to this part of the total: 1/4. Files that are closed before a look sees them
+/// could fill all of the total, and no process is killed for their cache.
 const MOST_STAYS: i64 = 4;
 
 /// A file whose pages may lie in the cache.
 #[derive(Debug)]
 struct Known {
     path: PathBuf,
-    /// Bytes that were dropped piece by piece; later rounds drop the whole file, of which little came since.
+    /// Bytes that were dropped piece by piece. When this reaches the file's length, later rounds drop the whole file, little
+    /// of which can have come since.
     dropped: u64,
-    /// Bytes up to which it was dropped behind its reader.
+    /// Position of the reader up to which the file was dropped, bytes.
     read: u64,
 }
 
@@ -67,7 +69,7 @@ pub(super) struct Cache {
     files: HashMap<(u64, u64), Known>,
     next: Instant,
     next_read: Instant,
-    /// Bytes of cache that the last two rounds left.
+    /// Bytes of cache that were left after each of the last two rounds, newest first.
     left: [i64; 2],
 }
 
@@ -77,19 +79,19 @@ impl Cache {
         Cache { files: HashMap::new(), next: now, next_read: now, left: [0; 2] }
     }
 
-    /// Notes the bytes of cache that a round left.
+    /// Notes the bytes of cache that were left after a round.
     pub fn left(&mut self, bytes: i64) {
         self.left = [bytes, self.left[0]];
     }
 
-    /// Returns the part of `cached` bytes that two rounds in a row left, up to a part of `total`.
+    /// Returns the part of `cached` bytes that was left after both of the last two rounds, at most a fixed part of `total`.
     pub fn stays(&self, cached: i64, total: i64) -> i64 {
         self.left[0].min(self.left[1]).min(cached).min(total / MOST_STAYS).max(0)
     }
 
-    /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `most`, and `cached` of them are
-    /// cache. From three quarters of `most` on it learns the files' names. Returns true if this was a round that dropped whole
-    /// files.
+    /// Drops cache of the files of `pids` if their `group` holds `used` bytes, more than `most`, of which `cached` are cache.
+    /// From three quarters of `most` on, the names of the files are noted. Returns true if this was a round that dropped
+    /// whole files.
     pub fn bound(&mut self, group: &MemoryGroup, pids: &[u32], used: i64, cached: i64, most: i64) -> bool {
         let began = Instant::now();
         if used < most / 4 * 3 || cached < LITTLE {
@@ -116,17 +118,18 @@ impl Cache {
             let still =
                 group.usage().is_some_and(|usage| i64::try_from(usage).is_ok_and(|usage| usage > most));
             if group.version == 2 && still && !swaps() {
-                // Without the right to it this is refused, and finding less is an error: both leave things as they are.
+                // Writing is refused without the right to it, and fails if less can be reclaimed. Neither changes anything.
                 let _ = fs::write(group.directory.join("memory.reclaim"), excess.to_string());
             }
         }
-        // Each piece is dropped once: its time does not count as a round's.
+        // Each piece is dropped only once, so the time for pieces does not count as the round's.
         self.next =
             Instant::now() + (began.elapsed().saturating_sub(pieces) * SHARE).clamp(PAUSE, MOST_PAUSE);
         used > most && pieces.is_zero()
     }
 
-    /// Notes the regular files that a process has open, and its program; with `drop`, drops what it has read of them.
+    /// Notes the regular files that a process has open, and its program. With `drop`, drops the pages that it has read from
+    /// them.
     fn learn(&mut self, pid: u32, drop: bool) {
         let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         for entry in entries.take(DESCRIPTORS) {
@@ -147,7 +150,7 @@ impl Cache {
         }
     }
 
-    /// Notes the files that a process maps: around the pages in use more was read than is used.
+    /// Notes the files that a process maps: read-ahead brought in more pages than those that are mapped and in use.
     fn learn_mapped(&mut self, pid: u32) {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         let mut last = "";
@@ -159,7 +162,7 @@ impl Cache {
         }
     }
 
-    /// Notes what is there under a path, if it is a regular file, as `name`.
+    /// Notes the file at `path`, if it is a regular file, under the name `name`.
     fn note(&mut self, path: &Path, name: PathBuf) -> Option<&mut Known> {
         let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let (key, full) = ((status.dev(), status.ino()), self.files.len() >= FILES);
@@ -172,8 +175,8 @@ impl Cache {
 }
 
 impl Known {
-    /// Drops its next piece, or after the last one all of it. `None` if the file is gone or cannot be read. The time for pieces
-    /// is added to `pieces`.
+    /// Drops the file's next piece, or all of the file after the last piece. Returns `None` if the file is gone or cannot be
+    /// read. The time that a piece takes is added to `pieces`.
     fn drop_more(&mut self, pieces: &mut Duration) -> Option<()> {
         let length = fs::metadata(&self.path).ok()?.len();
         if self.dropped >= length {
@@ -187,14 +190,14 @@ impl Known {
     }
 }
 
-/// Where a process reads a descriptor's file, bytes from its start.
+/// Returns the position of a process's descriptor in its file, bytes from the start.
 fn position(pid: u32, descriptor: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("pos:"))?.trim().parse().ok()
 }
 
-/// Tells the kernel that pages of a file will not be needed: `length` bytes from `start` on, or all. `None` if the file is gone
-/// or cannot be read.
+/// Tells the kernel that pages of a file will not be needed: `length` bytes from `start` on, or all that follow. Returns
+/// `None` if the file is gone or cannot be read.
 fn drop_pages(path: &Path, start: u64, length: Option<NonZero<u64>>) -> Option<()> {
     let quiet = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY).bits() as i32;
     let file: File = OpenOptions::new().read(true).custom_flags(quiet).open(path).ok()?;
@@ -202,7 +205,7 @@ fn drop_pages(path: &Path, start: u64, length: Option<NonZero<u64>>) -> Option<(
     fadvise(&file, start, length, Advice::DontNeed).ok()
 }
 
-/// Returns true if there is a swap device: reclaim would fill it with memory that is no cache.
+/// Returns true if there is a swap device; the kernel's reclaim would fill it with memory that is not cache.
 fn swaps() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }

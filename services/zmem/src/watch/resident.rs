@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of a process, as `/proc` reports it.
+//! Resident memory of a process, as `/proc` reports it.
 //!
 //! - **Flow** [`size`] from `status` (counters, cheap); [`proportional`] from `smaps_rollup` and [`in_arena`] from `smaps` (the
 //!   kernel walks the page tables: milliseconds per gigabyte)
-//! - **Owner** a process that ended or cannot be read has no size
+//! - **Owner** a process that has ended or cannot be read has no size (`None`)
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use crate::pager::{ARENA_BASE, ARENA_BYTES};
 pub struct Size {
     /// Bytes of anonymous memory.
     pub anonymous: i64,
-    /// Bytes of pages of files.
+    /// Bytes of file pages.
     pub files: i64,
     /// Bytes of shared memory.
     pub shared: i64,
@@ -22,7 +22,7 @@ pub struct Size {
     pub tables: i64,
 }
 
-/// Resident bytes of a process, by the kernel's counters.
+/// Returns the resident bytes of a process according to the kernel's counters.
 pub fn size(pid: u32) -> Option<Size> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name| field(&status, name).unwrap_or(0);
@@ -34,12 +34,12 @@ pub fn size(pid: u32) -> Option<Size> {
     })
 }
 
-/// Resident bytes of a process, each page divided by the number of its users.
+/// Returns the resident bytes of a process, where each page is divided by the number of processes that map it.
 pub fn proportional(pid: u32) -> Option<i64> {
     field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:")
 }
 
-/// Resident bytes in the arena.
+/// Returns the resident bytes of a process's arena.
 pub fn in_arena(pid: u32) -> Option<i64> {
     Some(arena_of(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?))
 }
@@ -59,13 +59,13 @@ fn arena_of(smaps: &str) -> i64 {
     sum
 }
 
-/// Bytes of a line like `VmPTE:  12 kB`.
+/// Reads a line such as `VmPTE:  12 kB`; returns bytes.
 fn field(text: &str, name: &str) -> Option<i64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse::<i64>().ok()?.checked_mul(1024)
 }
 
-/// A process and its descendants.
+/// Returns a process and all its descendants.
 pub fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut next = 0;
@@ -84,7 +84,7 @@ pub fn family(root: u32) -> Vec<u32> {
     family
 }
 
-/// Parents of a process, nearest first.
+/// Returns the ancestors of a process, the parent first.
 pub fn ancestors(pid: u32) -> Vec<u32> {
     let mut ancestors = Vec::new();
     let mut now = pid;

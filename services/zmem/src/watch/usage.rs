@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Usage of a job: the bytes that the killer counts, and the part that the pagers already account for.
 //!
-//! - **Flow** [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
-//!   resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
-//! - **Order** the members of the cgroup are read again once a second: a stranger moves the job to resident sizes, until it is gone. A
-//!   cgroup that had a stranger at the start stays out: nobody knows what in it was the stranger's
-//! - **Owner** memory that the cgroup held before the job is not the job's: the shell around it, caches of the kernel. The
-//!   process that watches is the job's, and where it was alone in the cgroup everything is. Page cache that the kernel drops
-//!   before it kills (clean pages of files) does not count against the job; the whole is reported beside it
-//! - **Not here** reading a process's sizes ([`super::resident`])
+//! - **Flow** [`Usage::choose`] takes the cgroup as the source if only this process, its ancestors and its descendants are in
+//!   it, else the resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
+//! - **Order** the members of the cgroup are read again once a second. A stranger among them moves the job to resident sizes
+//!   until it has gone. A cgroup that had a stranger at the start is never used, because the stranger's part of its memory is
+//!   unknown
+//! - **Owner** memory that the cgroup held before the job is not the job's: that of the shell around it, caches of the
+//!   kernel. The memory of the watching process is the job's; if that process was alone in the cgroup, everything in it is
+//!   the job's. Page cache that the kernel drops before it kills (clean pages of files) does not count against the job; the
+//!   size including it is reported beside
+//! - **Not here** reading the sizes of one process ([`super::resident`])
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -21,44 +23,45 @@ use crate::block::{Process, Registry};
 /// Source of the usage of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The cgroup: it is the job's own.
+    /// The cgroup, which is the job's own.
     Group(MemoryGroup),
     /// The processes' resident sizes.
     Resident,
 }
 
-/// Time between two readings of the cgroup's members and the descendants.
+/// Time between two readings of the cgroup's members and of the descendants.
 const MEMBERS: Duration = Duration::from_millis(1000);
-/// Bytes that may have been there before the job and make no difference.
+/// Bytes that the cgroup held before the job and that are too few to matter.
 const NOTHING: i64 = 1 << 20;
-/// Part of the time that counting shared pages may take: 1/20.
+/// Counting shared pages is followed by a pause of this many times its length, so that it takes about 1/20 of the time.
 const SHARE: u32 = 20;
-/// Part of the time that counting a dormant process's pages may take: 1/1000. An old count is safe, and taken anew where it would
-/// matter.
+/// The same for counting the pages of dormant processes: about 1/1000 of the time. An old count makes the bytes outside look
+/// larger, which is safe, and the pages are counted again where it would matter.
 const DORMANT_SHARE: u32 = 1000;
 
 #[derive(Debug)]
 pub(super) struct Usage {
     root: u32,
     source: Source,
-    /// The cgroup has no limit: the kernel drops none of its cache.
+    /// True if the cgroup has no limit: the kernel then drops none of its cache.
     limitless: bool,
-    /// The cgroup was the job's own at the start.
+    /// True if the cgroup was the job's own at the start.
     own_group: bool,
-    /// Bytes that the cgroup held before the job, without and with cache.
+    /// Bytes that the cgroup held before the job: without cache that the kernel can drop, and with it.
     before: (i64, u64),
     asked: Instant,
-    /// Descendants of the root, as last seen.
+    /// Descendants of the root when they were last read.
     family: Vec<u32>,
-    /// Pages counted in the arenas of dormant processes, by pid.
+    /// Resident bytes of the arenas of dormant processes, by pid.
     counted: HashMap<u32, i64>,
     count_again: Instant,
-    /// Resident size per process of a job of several, by pid: proportional sizes take long to read.
+    /// For a job of several processes: when the proportional sizes, which take long to read, are next due, and the bytes that
+    /// the last reading found to be counted more than once.
     proportional: (Instant, i64),
 }
 
 impl Usage {
-    /// Chooses the source for the descendants of `root`.
+    /// Chooses the source for the job that consists of the descendants of `root`.
     pub fn choose(root: u32) -> Usage {
         let now = Instant::now();
         let mut usage = Usage {
@@ -75,12 +78,12 @@ impl Usage {
         };
         usage.ask();
         usage.own_group = usage.source != Source::Resident;
-        // If this process is alone in the group, nothing was there before: the cache is what the kernel read ahead of this
-        // program.
+        // If this process is alone in the group, nothing was there before the job: the cache is what the kernel read ahead of
+        // this program.
         if let Source::Group(group) = &usage.source
             && group.members() != [root]
         {
-            // This process is there for the job: its memory is the job's.
+            // This process exists for the job, so its memory is the job's.
             let own = resident::size(root).map_or(0, |size| size.anonymous + size.tables);
             let (counted, whole) = held(group).unwrap_or_default();
             usage.before = ((counted - own).max(0), whole.saturating_sub(own.max(0) as u64));
@@ -92,7 +95,7 @@ impl Usage {
         &self.source
     }
 
-    /// Returns true if cache stays in it until somebody drops it.
+    /// Returns true if page cache stays in the cgroup until the watcher drops it.
     pub fn holds_cache(&self) -> bool {
         self.limitless
     }
@@ -104,7 +107,7 @@ impl Usage {
             let members = group.members();
             let mut ours: HashSet<u32> = self.family.iter().copied().collect();
             ours.extend(resident::ancestors(self.root));
-            // The root group counts the whole machine.
+            // The root group counts the whole machine, so it is no job's own.
             group.limit().is_some()
                 | group.directory.parent().is_some_and(|up| up.join("cgroup.procs").exists())
                 && !members.is_empty()
@@ -116,19 +119,20 @@ impl Usage {
         self.source = group.map_or(Source::Resident, Source::Group);
     }
 
-    /// Returns the bytes that count against the job, and the whole that the killer sees. Both are without what the cgroup held
-    /// before the job.
+    /// Returns the bytes that count against the job, and all bytes that the killer sees. Neither includes what the cgroup
+    /// held before the job.
     pub fn now(&mut self, registry: &Registry, block: usize) -> (i64, u64) {
         if self.asked.elapsed() > MEMBERS {
             self.ask();
         }
-        // Sizes of several processes take long to read: only where something was there before that may have gone.
+        // Reading the sizes of several processes takes long. It is done only if the cgroup held something before the job that
+        // may have gone since, or if there is no cgroup.
         let asked = self.before.0 > NOTHING || self.source == Source::Resident;
         let resident = if asked { self.resident(registry, block) } else { 0 };
         if let Source::Group(group) = &self.source
             && let Some((counted, whole)) = held(group)
         {
-            // Memory from before the job may have gone since: usage is at least the processes' own sizes.
+            // Memory from before the job may have gone since, so usage is at least the sizes of the job's own processes.
             let counted = (counted - self.before.0).max(resident);
             return (counted, whole.saturating_sub(self.before.1).max(counted.max(0) as u64));
         }
@@ -145,7 +149,8 @@ impl Usage {
         if sizes.len() < 2 {
             return own + files;
         }
-        // Pages that forks share are in several sizes: count them once, as often as time allows.
+        // Pages that forked processes share are in several sizes. The proportional sizes, read as often as time allows, tell
+        // how much to subtract.
         if Instant::now() >= self.proportional.0 {
             let began = Instant::now();
             let proportional: i64 = pids.iter().filter_map(|pid| resident::proportional(*pid)).sum();
@@ -156,7 +161,8 @@ impl Usage {
         (own + files - self.proportional.1).max(0)
     }
 
-    /// Returns the bytes in arenas, stores and tables of the job's processes; `fresh` counts dormant ones again.
+    /// Returns the bytes in arenas, stores and tables of the job's processes. With `fresh`, the pages of dormant processes
+    /// are counted again.
     pub fn present(&mut self, registry: &Registry, block: usize, fresh: bool) -> Present {
         let mut sum = Present::default();
         let count = Instant::now() >= self.count_again || fresh;
@@ -175,8 +181,8 @@ impl Usage {
                 }
                 self.counted.get(&pid).copied().unwrap_or(0)
             };
-            // Nobody holds more than it charged: what it says beyond that is not believed. An active process charges page by
-            // page, so its charge is what it holds at this moment but for what it charged in advance.
+            // No process holds more than it charged, so a larger published size is not believed. An active process charges
+            // page by page, so its charge, without what it charged in advance, is what it holds now.
             let charged = if slot.active() { slot.present() } else { charged };
             let rest = store.saturating_add(tables).min(i64::MAX as u64) as i64;
             let rest = rest.min(charged);
@@ -192,8 +198,8 @@ impl Usage {
     }
 }
 
-/// Returns the bytes of a cgroup without the cache that the kernel drops first, and with it. Mapped files, text above all,
-/// count in both: they would be read again at once.
+/// Returns the bytes of a cgroup without the cache that the kernel drops before it kills, and with it. Mapped files, above
+/// all program text, are in both, because they would be read again immediately.
 fn held(group: &MemoryGroup) -> Option<(i64, u64)> {
     let (usage, stat) = (group.usage()?, group.stat());
     let mapped = stat.field(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);
