@@ -46,7 +46,7 @@ pub struct End {
     pub peak_resident: u64,
     /// The signal that another process sent, if the program could not take it and was therefore ended by force.
     pub asked: Option<libc::c_int>,
-    /// The last signal of [`ENDING`] that came while the program ran, whether the program reacted to it or not.
+    /// The last signal that ends programs (`ENDING`) and came while the program ran, whether the program reacted to it or not.
     pub told: Option<libc::c_int>,
 }
 

@@ -13,7 +13,7 @@
 //!   cache above the total ─▶ activate the processes if little is left ─▶ sleep
 //! - **Order** `present` is read before and after `usage`, and the smaller value counts: a page that came in between is
 //!   counted as outside, never not at all. If a process joined or left meanwhile, the measurement is repeated immediately.
-//!   `unused` below zero is not an event yet: eviction has [`PATIENCE`] looks to make up for it
+//!   `unused` below zero is not an event yet: eviction has `PATIENCE` looks to make up for it
 //! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. The size of a process's memory
 //!   and its children are read from the kernel; the sizes that a process publishes are believed only up to its charge
 //! - **Not here** eviction (the pager), the end of the job (`memlift run`)

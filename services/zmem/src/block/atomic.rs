@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words that processes share: the standard library's atomics and futexes; in this crate's own tests each access asks
-//! a scheduler first, so that every interleaving of the real code can be tried.
+//! The atomic words that processes share. Normally these are the standard library's atomics and futexes. In this crate's own
+//! tests, each access first gives a scheduler the chance to switch threads, so that every interleaving of the real code can
+//! be tried.
 //!
-//! - **Layout** the test's types are transparent: the same words at the same places
+//! - **Layout** the test's types are transparent, so each word has the same size and place
 //! - **Not here** the scheduler ([`super::interleave`])
 
 #[cfg(not(test))]

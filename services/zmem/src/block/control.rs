@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The control block: the paper's 64 bytes, and the arithmetic on them.
+//! The control block: the 64 bytes that the paper defines, and the arithmetic on them.
 //!
 //! - **Layout**
 //!   - 64 bytes, one cache line:
 //!   - 0 total · 8 unused · 16 unused objective · 24 min uncompressed · 32 accesses to compressed pages ·
 //!   - 40 pages per visit · 44 LRU · 48 MRU · 52 ring link · 56 state · 60 generation
-//! - **Flow** charge: `unused -= bytes`, [`Charge::Over`] when that is below zero; [`ControlBlock::try_charge`] only while
-//!   at least `keep` stays
-//! - **Order** `unused` alone decides; every change is one atomic operation, so sums are exact whatever the interleaving.
-//!   `AcqRel`: a thread that sees room also sees that it was freed
-//! - **Owner** LRU and MRU are the processes' slots that evict next and evicted last: each process ranks its own pages.
-//!   The ring link caches the next member; the bits in the registry's header decide
+//! - **Flow** a charge is `unused -= bytes`, and [`Charge::Over`] if that is below zero; [`ControlBlock::try_charge`]
+//!   succeeds only while at least `keep` bytes stay unused
+//! - **Order** `unused` alone decides if there is room. Every change is one atomic operation, so the sums are exact in every
+//!   interleaving. With `AcqRel`, a thread that sees room also sees that the memory was freed
+//! - **Owner** each process ranks its own pages, so LRU and MRU name processes instead of pages: the slot that evicts next
+//!   and the slot that evicted last. The ring link only records the last successor; the bits in the registry's header decide
+//!   who is in the ring
 //! - **Not here** grace and events ([`super::overflow`])
 
 use std::sync::atomic::Ordering;
@@ -23,38 +24,38 @@ use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 pub enum Charge {
     /// There was room.
     Ok,
-    /// Charged all the same, although there was no room.
+    /// The bytes were charged although there was no room.
     Over {
         /// Bytes by which `unused` is below zero now.
         by: usize,
     },
 }
 
-/// One job's objectives, and the memory that it has left.
+/// The objectives of one job, and the memory that it has left.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ControlBlock {
     /// Total Allocation Objective, bytes of real memory.
     pub(super) total: AtomicI64,
-    /// Unused Allocation, bytes; negative while the job borrows.
+    /// Unused Allocation, bytes; negative while the job uses more than its total.
     pub(super) unused: AtomicI64,
-    /// Unused Allocation Objective, bytes: eviction runs ahead until this much is unused.
+    /// Unused Allocation Objective, bytes: the evictor works ahead of need until this much is unused.
     pub(super) unused_objective: AtomicI64,
     /// Min Uncompressed Objective, bytes.
     pub(super) min_uncompressed: AtomicU64,
-    /// #Accesses to Compressed Pages.
+    /// #Accesses to Compressed Pages (the paper's name).
     pub(super) compressed_accesses: AtomicU64,
-    /// Pages to Compress During a Visit.
+    /// Pages to Compress During a Visit (the paper's name).
     pub(super) pages_per_visit: AtomicU32,
     /// Slot whose process evicts at the next visit, plus one.
     pub(super) lru: AtomicU32,
     /// Slot whose process evicted last, plus one.
     pub(super) mru: AtomicU32,
-    /// The block that follows in the ring, plus one, when the turn last left this one.
+    /// The block that got the turn when it last left this block, plus one.
     pub(super) ring_next: AtomicU32,
-    /// Free, claimed or live; see the registry.
+    /// State of the block: free, claimed or live, see [`super::registry`].
     pub(super) state: AtomicU32,
-    /// Counts the jobs that had this block: a change meant for an earlier job is recognised.
+    /// Number of jobs that have had this block. A change that was meant for an earlier job is recognised by it.
     pub(super) generation: AtomicU32,
 }
 
@@ -80,7 +81,8 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Returns true if this change took `unused` from zero or more to below: the one event of a compressed-memory fault.
+    /// Returns true if this change took `unused` from zero or more to below zero. That is the one event of a
+    /// compressed-memory fault.
     pub fn flips_negative(self) -> bool {
         self.before >= 0 && self.after < 0
     }
@@ -104,7 +106,7 @@ impl ControlBlock {
         Step { before, after: before.wrapping_add(bytes) }
     }
 
-    /// Takes `bytes` if at least `keep` stays.
+    /// Takes `bytes` if at least `keep` bytes stay unused; else changes nothing.
     pub(super) fn try_charge(&self, bytes: i64, keep: i64) -> Option<Step> {
         let take = |unused: i64| unused.checked_sub(bytes).filter(|left| *left >= keep);
         let before = self.unused.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
@@ -137,23 +139,23 @@ impl ControlBlock {
         self.min_uncompressed.load(Ordering::Acquire)
     }
 
-    /// #Accesses to Compressed Pages.
+    /// #Accesses to Compressed Pages (the paper's name).
     pub fn compressed_accesses(&self) -> u64 {
         self.compressed_accesses.load(Ordering::Relaxed)
     }
 
-    /// Pages to Compress During a Visit.
+    /// Pages to Compress During a Visit (the paper's name).
     pub fn pages_per_visit(&self) -> u32 {
         self.pages_per_visit.load(Ordering::Relaxed)
     }
 
-    /// How often this block was given to a job.
+    /// Returns the number of jobs that have had this block.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 }
 
-/// Converts a size to a signed change. A size that does not fit becomes `i64::MAX / 2`: no job has as much.
+/// Converts a size to a signed change. A size that does not fit becomes `i64::MAX / 2`, which is more than any job has.
 pub(super) fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX / 2)
 }

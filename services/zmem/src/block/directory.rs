@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file by which the processes of a user find their registry: it names those that have it open.
+//! The file through which the processes of a user find their registry: it lists processes that have the registry open.
 //!
-//! - **Layout** `zmem.registry` in the user's folder, a line per holder: `PID START DESCRIPTOR`
-//! - **Flow** lock the file ─▶ of each line whose process lives open `/proc/PID/fd/DESCRIPTOR` and check it; else make a
-//!   new one ─▶ write the living lines and this process's ─▶ unlock
-//! - **Owner** the folder must be this user's and closed to others, and so must the file. A line is a claim, checked like
-//!   any descriptor from outside ([`Shared::open`]); a file of more than 64 KiB is begun anew
+//! - **Layout** `zmem.registry` in the user's folder, one line per holder: `PID START DESCRIPTOR`
+//! - **Flow** lock the file ─▶ for each line whose process lives, open `/proc/PID/fd/DESCRIPTOR` and check that it is a
+//!   registry; make a new one if none is ─▶ write the lines of living processes and this process's own ─▶ unlock
+//! - **Owner** the folder and the file must belong to this user, and others may not write to them. A line is only a claim:
+//!   the descriptor is checked like any that comes from outside ([`Shared::open`]). Only the first 64 KiB of the file are
+//!   read
 //! - **Not here** descriptors that are inherited: those need no file
 
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -26,7 +27,8 @@ pub(super) fn folder() -> PathBuf {
     runtime.unwrap_or_else(|| format!("/tmp/memlift-{}", rustix::process::geteuid().as_raw()).into())
 }
 
-/// The registry that the folder's file names, or the one that `make` makes; this process is named in it afterwards.
+/// Returns the registry that the folder's file names, or else the one that `make` makes. The file lists this process
+/// afterwards.
 pub(super) fn open(folder: &Path, make: impl FnOnce() -> Result<Shared>) -> Result<Shared> {
     let mut file = file(folder)?;
     let refused = |source| Error::Folder { folder: folder.to_owned(), source };
@@ -51,7 +53,7 @@ pub(super) fn open(folder: &Path, make: impl FnOnce() -> Result<Shared>) -> Resu
     Ok(shared)
 }
 
-/// Also names `process`, which inherited the registry as `number`.
+/// Adds a line for `process`, which inherited the registry as descriptor `number`.
 pub(super) fn add(folder: &Path, process: Process, number: RawFd) -> Result<()> {
     let mut file = file(folder)?;
     let refused = |source| Error::Folder { folder: folder.to_owned(), source };
@@ -60,12 +62,12 @@ pub(super) fn add(folder: &Path, process: Process, number: RawFd) -> Result<()> 
     file.write_all(line(process, number).as_bytes()).map_err(refused)
 }
 
-/// The registry that `process` has open as `number`.
+/// Returns the registry that `process` has open as descriptor `number`.
 pub(super) fn reopen(process: Process, number: RawFd) -> Option<Shared> {
     let path = format!("/proc/{}/fd/{number}", process.pid);
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     let shared = Shared::open(file.into()).ok()?;
-    // Only now is it certain that the pid did not pass to another process before the file was opened.
+    // Only this check after the opening proves that the pid had not passed to another process before the file was opened.
     process.lives().then_some(shared)
 }
 
@@ -114,7 +116,7 @@ mod tests {
         let second = open(&folder, || panic!("there is one")).expect("found");
         first.block(7).total.store(42, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(second.block(7).total(), 42);
-        // Descriptors that are no registry, processes that are none.
+        // Lines with descriptors that are no registry, and with processes that do not exist.
         let own = Process::current();
         let lies = format!(
             "{} {} 0\n1 1 1\nx\n{} {} -1\n4294967295 0 3\n",

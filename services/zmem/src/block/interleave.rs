@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every interleaving of a few threads, for tests: each access to a shared word is a point at which another thread may go on.
+//! Runs every interleaving of a few threads, for tests: at each access to a shared word, another thread may continue instead.
 //!
-//! - **Flow** [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on
-//!   ──all ended──▶ the check ──▶ the next schedule, depth first, until there is none
-//! - **Order** sequentially consistent: what weaker orders allow on other machines is not tried. Preemptions are bounded,
-//!   switches at waits and ends are not. Time passes only when nobody can run: then every wait with a limit ends
-//! - **Owner** a thread that dies stays where it was, as if killed: nothing of it runs before the check
-//! - **Not here** a model: the code under test is the real one, its atomics are ([`super::atomic`])
+//! - **Flow** [`explore`]: the threads are started and one runs at a time ──at [`step`], [`wait`] or its end──▶ the schedule
+//!   chooses the thread that continues ──all ended──▶ the check runs ──▶ the next schedule, depth first, until there is none
+//!   left
+//! - **Order** sequentially consistent: effects of weaker memory orders on other machines are not tried. The number of
+//!   preemptions is bounded; the number of switches at waits and at ends is not. Time passes only when no thread can run:
+//!   then every wait that has a time limit ends
+//! - **Owner** a thread that dies stays where it was, as if it were killed: none of its code runs before the check
+//! - **Not here** a model of the code: the code under test is the real one, with its atomics replaced ([`super::atomic`])
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// Steps after which a schedule counts as endless.
+/// Number of steps after which a schedule counts as endless.
 const LONGEST: usize = 20_000;
 
 thread_local! {
@@ -23,7 +25,7 @@ thread_local! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Thread {
     Ready,
-    /// Waits for a word; the flag says if a limit of time ends the wait.
+    /// Waits for the word at this address; the flag is true if the wait has a time limit.
     Waits(usize, bool),
     Ended,
     Dead,
@@ -38,15 +40,15 @@ enum Choice {
 struct State {
     current: usize,
     threads: Vec<Thread>,
-    /// The choice taken and the number of options, at each point where there was a choice.
+    /// The index of the choice taken and the number of options, at each point where there was a choice.
     taken: Vec<(usize, usize)>,
     replay: Vec<usize>,
     preemptions: usize,
-    /// The thread that may die; `None` once it did, or where none may.
+    /// The thread that may die. `None` after it died, or if none may die.
     victim: Option<usize>,
     timeouts: usize,
     steps: usize,
-    /// The check is done or something failed: threads leave.
+    /// True when the check is done or a thread failed: the other threads then leave.
     over: bool,
 }
 
@@ -64,16 +66,16 @@ struct Leave;
 pub struct Explored {
     /// Schedules that were tried.
     pub schedules: usize,
-    /// Of these, schedules in which time had to pass.
+    /// Number of schedules in which time had to pass.
     pub with_timeouts: usize,
-    /// Of these, schedules in which the victim died.
+    /// Number of schedules in which the victim died.
     pub with_death: usize,
 }
 
 /// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Times at most that a thread which could go on is made to wait.
+    /// Upper bound of the number of times that a thread which could continue is made to wait.
     pub preemptions: usize,
     /// The thread that may die, at any of its steps.
     pub victim: Option<usize>,
@@ -82,19 +84,19 @@ pub struct Bounds {
 /// How one schedule ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Times that no thread could run until time passed.
+    /// Number of times that no thread could run until time passed.
     pub timeouts: usize,
-    /// The victim died.
+    /// True if the victim died.
     pub died: bool,
 }
 
-/// Code that one schedule runs: new threads, the callback at the victim's death, and the check at the end.
+/// The code that one schedule runs: new threads, a callback at the victim's death, and the check at the end.
 pub struct Case {
     /// Bodies of the threads, one each.
     pub threads: Vec<Box<dyn FnOnce() + Send>>,
-    /// Runs at the moment of death, as the kernel would make it known.
+    /// Runs at the moment of the victim's death; makes the death visible as the kernel would.
     pub on_death: Box<dyn Fn() + Send + Sync>,
-    /// Runs when all have ended, waited in vain or died.
+    /// Runs when every thread has ended or died.
     pub check: Box<dyn FnOnce(Outcome)>,
 }
 
@@ -201,7 +203,7 @@ impl Run {
         }
     }
 
-    /// Chooses the thread that runs next; `from` is the thread that could go on itself.
+    /// Chooses the thread that runs next; `from` is the calling thread if it could continue itself.
     fn go_on(&self, state: &mut State, from: Option<usize>) {
         state.steps += 1;
         assert!(state.steps < LONGEST, "this schedule does not end: {:?}", state.threads);
@@ -248,7 +250,7 @@ impl Run {
             (Choice::Dies, from) => {
                 let index = from.expect("the victim itself");
                 (state.victim, state.threads[index]) = (None, Thread::Dead);
-                // Accesses of `on_death` are no steps of the thread that died.
+                // Accesses that `on_death` makes must not count as steps of the thread that died.
                 let here = HERE.with(|here| here.borrow_mut().take());
                 (self.on_death)();
                 HERE.with(|own| *own.borrow_mut() = here);
@@ -261,23 +263,23 @@ impl Run {
 }
 
 fn leave() {
-    // A thread that unwinds already runs on to its end.
+    // A thread that is unwinding already continues to its end.
     if !std::thread::panicking() {
         resume_unwind(Box::new(Leave));
     }
 }
 
 fn here() -> Option<(Arc<Run>, usize)> {
-    // Not while the thread's own places are taken down.
+    // Returns nothing while the thread's local variables are being destroyed.
     HERE.try_with(|here| here.borrow().clone()).ok().flatten()
 }
 
-/// Returns true if this thread is one of an exploration's.
+/// Returns true if the calling thread belongs to an exploration.
 pub fn rules() -> bool {
     here().is_some()
 }
 
-/// A point at which another thread may go on.
+/// A point of the code at which another thread may continue.
 pub fn step() {
     let Some((run, index)) = here() else { return };
     let mut state = run.lock();
@@ -286,7 +288,7 @@ pub fn step() {
         return leave();
     }
     if state.current != index {
-        // The final check or `on_death` runs.
+        // The final check or `on_death` is running; neither is scheduled.
         return;
     }
     run.go_on(&mut state, Some(index));
@@ -295,7 +297,7 @@ pub fn step() {
     }
 }
 
-/// As a futex's wait; false where no schedule rules.
+/// Behaves as a futex wait. Returns false if the calling thread belongs to no exploration.
 pub fn wait(word: &AtomicU32, expected: u32, limited: bool) -> bool {
     let Some((run, index)) = here() else { return false };
     step();
@@ -311,7 +313,7 @@ pub fn wait(word: &AtomicU32, expected: u32, limited: bool) -> bool {
     true
 }
 
-/// As a futex's wake of all; false where no schedule rules.
+/// Behaves as a futex wake of all waiters. Returns false if the calling thread belongs to no exploration.
 pub fn wake(word: &AtomicU32) -> bool {
     let Some((run, _)) = here() else { return false };
     step();

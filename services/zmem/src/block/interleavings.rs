@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The turn and the overflow under every interleaving of a few threads, with a death at every step of one of them.
+//! Tests the turn and the overflow in every interleaving of a few threads, with a death at every step of one of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::slot::LIVE;
 use super::turn::{self, Turn};
 
-/// For words of the test itself, whose accesses are no points of the schedule.
+/// An atomic of the test itself; its accesses are not points of the schedule.
 type Plain = std::sync::atomic::AtomicU32;
 
 /// A pid that no process has.
@@ -29,7 +29,7 @@ fn ring(members: &[(usize, usize)]) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-/// A member of the ring that takes its turn some times. It counts itself among the holders while it has the turn.
+/// Returns the body of a ring member that takes its turn `visits` times. It counts itself in `holders` while it has the turn.
 fn member(
     shared: &Arc<Shared>,
     block: usize,
@@ -110,7 +110,7 @@ fn whoever_dies_wherever_it_is_the_others_get_their_turn() {
     assert!(explored.with_death > 100 && explored.with_timeouts > 0, "{explored:?}");
 }
 
-/// A block, its ledger, and the implicit block that lends.
+/// A block, its ledger, and the implicit block that lends the grace.
 #[derive(Default)]
 struct Job {
     block: ControlBlock,
@@ -134,19 +134,19 @@ impl Job {
         overflow::raised(&self.block, &self.ledger, &self.implicit, self.block.add(bytes));
     }
 
-    /// Charges, as a process does that found nothing to put away; waits while the job is paused.
+    /// Charges like a process that found nothing to evict, and waits while the job is paused.
     fn charge_and_wait(&self, bytes: i64) {
         self.charge(bytes);
         while overflow::verdict(&self.block, &self.ledger, 1) != Verdict::Spill {}
     }
 
-    /// Asserts the invariants that hold while no process works: `used` bytes are charged.
+    /// Asserts the invariants that hold while no process works and `used` bytes are charged.
     fn is_whole(&self, used: i64) {
         let (unused, borrowed) = (self.block.unused(), self.ledger.borrowed());
         assert_eq!(unused, self.block.total() - used + borrowed, "the sum");
         assert_eq!(self.implicit.unused(), -borrowed, "lent by all");
         assert!(borrowed == 0 || borrowed == GRACE_BYTES, "{borrowed}");
-        // The next request is served too: with room left, one byte more is no reason to stop, whatever went before.
+        // The next request must succeed as well: with room left, no earlier event may make the job stop for one byte more.
         if unused > 0 {
             self.uncharge(0);
             assert_eq!(overflow::verdict(&self.block, &self.ledger, 1), Verdict::Spill);

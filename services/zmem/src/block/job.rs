@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process's membership of a block: charge, visit, overflow.
+//! A process's membership of a block: charges, visits, overflow.
 //!
 //! - **Flow** [`Job::attach`] (start-up) or [`Job::from_environment`] ─▶ charge / try_charge / uncharge on every page ─▶
 //!   [`Job::visit`] in the evictor ─▶ [`Job::overflow`] when nothing helps ─▶ [`Job::leave`], or death
-//! - **Order** charge: `unused` first, then the slot; uncharge: the slot first. fork: [`Job::before_fork`] in the parent,
-//!   [`Job::fork_child`] in the child before any of the program's code
-//! - **Owner** the slot is the process's; the first process that finds it dead gives its charge back, once. Nothing here
-//!   allocates after attach: all of it may run in a fault handler
+//! - **Order** a charge changes `unused` first and the slot second; giving it back changes the slot first. At a fork, the
+//!   parent calls [`Job::before_fork`], and the child calls [`Job::fork_child`] before any of the program's code runs
+//! - **Owner** the slot is the process's own. The first process that finds its owner dead gives the slot's charge back, once.
+//!   Nothing here allocates after attach, because all of it may run in a fault handler
 //! - **Not here** making the block ([`super::Admission`])
 
 use std::os::fd::RawFd;
@@ -25,24 +25,25 @@ use super::turn::{self, Visit};
 use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
 use crate::{Error, Result};
 
-/// Length and number of the waits for other processes to make room before this one overflows: the number while none of them
-/// is at it, the same where they share pages with it, and while one is at it.
+/// A process that must overflow first waits for other processes to make room, in waits of this length. Below: the number of
+/// waits while no other process wants to evict, the same while others share pages with it, and the limit for all waits
+/// together.
 const OTHERS_WAIT: Duration = Duration::from_millis(1);
 const OTHERS_IDLE: u32 = 20;
 const OTHERS_SHARE: u32 = 200;
 const OTHERS_BUSY: u32 = 2000;
 
-/// Part of the total that is little when it is all that is left: 1/8.
+/// The part of the total that counts as little if no more is left: 1/8.
 pub(crate) const NEAR: i64 = 8;
 
-/// Most pages of a visit while memory is missing.
+/// Upper bound of the pages of a visit while memory is missing.
 const URGENT_PAGES: u32 = 1024;
 
-/// Outcome of a fork for the charge.
+/// Outcome of a fork for the charge of the child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fork {
-    /// The child has a slot of its own. The parent's charge is charged to the child too, and taken from `outside` at once,
-    /// since the pages are still shared: the watcher adds the pages that are copied later.
+    /// The child has a slot of its own. The parent's charge is charged to the child too, and subtracted from `outside` in the
+    /// same step because the pages are still shared. The watcher adds the pages that are copied later.
     Joined,
     /// All slots are taken: the child's charges are given back only when the job ends.
     NoSlot,
@@ -53,19 +54,19 @@ pub enum Fork {
 pub struct Job {
     registry: Registry,
     block: usize,
-    /// Slot plus one; 0 without.
+    /// Index of this process's slot plus one; 0 if it has none.
     slot: AtomicU32,
-    /// The process that attached or was forked last.
+    /// Pid of the process that attached, or of the last child that called [`Job::fork_child`].
     pid: AtomicU32,
-    /// Bytes that were charged when the current fork began.
+    /// Bytes that were charged when the current fork began, for its child.
     at_fork: AtomicI64,
-    /// Slot plus one of the child that last shared less; 0 without.
+    /// Slot plus one of the child from whose inherited bytes [`Job::unshare`] last subtracted; 0 if none.
     child: AtomicU32,
 }
 
 impl Job {
-    /// Makes this process a member of block `block`. One that was a member before (an exec) gives back what its earlier
-    /// image had charged.
+    /// Makes this process a member of block `block`. If it was a member before (it called exec), the charge of its earlier
+    /// program is given back.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl Job {
         })
     }
 
-    /// The job that the environment names; none when it names none.
+    /// Returns the job that the environment names, or `None` if it names none.
     ///
     /// # Errors
     ///
@@ -131,7 +132,7 @@ impl Job {
         self.slot.load(Ordering::Relaxed).checked_sub(1).map(|slot| slot as usize)
     }
 
-    /// Takes `bytes`, whether there is room or not.
+    /// Charges `bytes` even if there is no room.
     pub fn charge(&self, bytes: usize) -> Charge {
         let bytes = signed(bytes);
         let step = self.control().add(-bytes);
@@ -142,8 +143,8 @@ impl Job {
         step.charge()
     }
 
-    /// Takes `bytes` for something that gives them back soon, whether there is room or not. That is no event: the reserve is
-    /// there for it.
+    /// Charges `bytes`, even without room, for something that gives them back soon. That raises no event, because the reserve
+    /// is meant for it.
     pub fn charge_ahead(&self, bytes: usize) {
         let bytes = signed(bytes);
         let step = self.control().add(-bytes);
@@ -153,7 +154,7 @@ impl Job {
         overflow::pushed(self.control(), self.ledger(), step);
     }
 
-    /// Takes `bytes` only if at least `keep` bytes stay unused.
+    /// Charges `bytes` only if at least `keep` bytes stay unused.
     pub fn try_charge(&self, bytes: usize, keep: usize) -> bool {
         let bytes = signed(bytes);
         let Some(step) = self.control().try_charge(bytes, signed(keep)) else { return false };
@@ -164,7 +165,7 @@ impl Job {
         true
     }
 
-    /// Gives `bytes` back, after the memory was freed.
+    /// Gives back the charge of `bytes`, after the memory was freed.
     pub fn uncharge(&self, bytes: usize) {
         let bytes = signed(bytes);
         if let Some(slot) = self.own() {
@@ -174,21 +175,21 @@ impl Job {
         overflow::raised(self.control(), self.ledger(), self.registry.implicit(), step);
     }
 
-    /// Moves `bytes` of this process's charge to what lies outside: pages that a fork shares left this process and are others'
-    /// still, or are about to be copied and were charged for that. `unused` stays as it is.
+    /// Moves `bytes` of this process's charge to `outside`. They belong to pages shared by a fork that this process gave up
+    /// and others still have, or that are about to be copied and were charged for the copy. `unused` stays as it is.
     pub fn unshare(&self, bytes: usize) {
         let Some(slot) = self.own().filter(|_| bytes > 0) else { return };
         let bytes = signed(bytes);
         slot.charged.fetch_sub(bytes, Ordering::AcqRel);
         self.ledger().outside.fetch_add(bytes, Ordering::AcqRel);
-        // A child's end gives back to `outside` only the bytes that it still shares.
+        // When a child ends, only the bytes that it still shares are given back to `outside`.
         if !slot.share_less(bytes) {
             self.child_shares_less(bytes);
         }
     }
 
-    /// As [`Slot::share_less`], of a process that has something from a fork. Which one, if there are several, is not known: the
-    /// watcher's next look makes up for it.
+    /// Calls [`Slot::share_less`] for one process of the block that has inherited bytes. If there are several, the right one
+    /// is not known; the watcher's next look corrects the sum.
     fn child_shares_less(&self, bytes: i64) {
         let last = self.child.load(Ordering::Relaxed).checked_sub(1);
         if last.is_some_and(|slot| {
@@ -203,16 +204,16 @@ impl Job {
         }
     }
 
-    /// Returns true if little of the budget is left, when all that forks share is copied; `more` bytes that are about to be
-    /// shared included.
+    /// Returns true if little of the budget would be left after all pages that forks share were copied, including `more`
+    /// bytes that are about to be shared.
     pub fn is_near(&self, more: i64) -> bool {
         let copies = self.ledger().outside().saturating_sub(more).min(0);
         let left = self.unused().saturating_sub(self.ledger().keep()).saturating_add(copies);
         left < self.unused_objective().max(self.total() / NEAR)
     }
 
-    /// Near the end of the budget: waits for the watcher's look if that is overdue, so that what came outside meanwhile is known
-    /// before `bytes` more are taken. The watcher's own process does not wait.
+    /// If little of the budget would be left after `bytes` more, waits for the watcher's look if that is overdue, so that
+    /// memory that came outside meanwhile is known before the bytes are taken. The watcher's own process does not wait.
     pub fn await_look(&self, bytes: usize) {
         let left = self.unused().saturating_sub(self.ledger().keep()).saturating_sub(signed(bytes));
         if left < self.total() / NEAR
@@ -222,29 +223,29 @@ impl Job {
         }
     }
 
-    /// Returns true if the job has no other process, as of the last sweep.
+    /// Returns true if the job had no other process at the last sweep.
     pub fn is_alone(&self) -> bool {
         self.registry.processes(self.block).nth(1).is_none()
     }
 
-    /// Bytes left; negative while the job borrows.
+    /// Returns the bytes left; negative while the job uses more than its total.
     pub fn unused(&self) -> i64 {
         self.control().unused()
     }
 
-    /// Bytes that a charge that can wait leaves unused.
+    /// Returns the bytes that a charge must leave unused if it can wait instead.
     pub fn keep(&self) -> usize {
         usize::try_from(self.ledger().keep()).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if less is left than eviction shall keep unused.
+    /// Returns true if fewer bytes are unused than eviction shall keep unused.
     pub fn is_short(&self) -> bool {
         self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
     }
 
-    /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room or
-    /// ended. Returns false if there are no others, or none makes room in time.
-    /// `shared`: what they have in common with this one makes room once they let go of it too, which is waited for longer.
+    /// Charges `bytes` as soon as the job's other processes have made room or ended, for a process that has nothing left to
+    /// evict. Returns false if there are no others, or if they do not make room in time. `shared` is true if the others have
+    /// pages in common with this process: those become free only when the others evict them too, so this waits longer.
     pub fn charge_by_others(&self, bytes: usize, shared: bool) -> bool {
         let Some(own) = self.slot_index() else { return false };
         let (mut idle, patience) = (0, if shared { OTHERS_SHARE } else { OTHERS_IDLE });
@@ -269,12 +270,12 @@ impl Job {
         self.control().total()
     }
 
-    /// Bytes that eviction shall keep unused, ahead of need.
+    /// Returns the bytes that eviction shall keep unused ahead of need.
     pub fn unused_objective(&self) -> i64 {
         self.control().unused_objective()
     }
 
-    /// Bytes that shall stay uncompressed at the very least.
+    /// Returns the bytes that shall always stay uncompressed.
     pub fn min_uncompressed(&self) -> u64 {
         self.control().min_uncompressed()
     }
@@ -289,7 +290,7 @@ impl Job {
         self.ledger().count(counter, by);
     }
 
-    /// Joins the ring or leaves it.
+    /// Joins the ring of processes that want to evict, or leaves it.
     pub fn want_eviction(&self, wanted: bool) {
         let Some(slot) = self.slot_index() else { return };
         if wanted {
@@ -299,17 +300,17 @@ impl Job {
         }
     }
 
-    /// Waits for this process's turn; `None` when it is not in the ring. Dropping the visit passes the turn.
+    /// Waits for this process's turn. Returns `None` if it is not in the ring. Dropping the visit passes the turn on.
     pub fn visit(&self) -> Option<Visit<'_>> {
         let mut visit = turn::wait(&self.registry.shared, self.block, self.slot_index()?)?;
-        // Where memory is missing already, a visit is as long as that takes, within reason.
+        // If memory is missing, the visit is long enough to evict that many pages, up to a limit.
         let missing = i64::try_from(self.keep()).unwrap_or(0).saturating_sub(self.unused()) / 4096;
         visit.pages = visit.pages.max(u32::try_from(missing).unwrap_or(0).min(URGENT_PAGES));
         self.count(Counter::Visits, 1);
         Some(visit)
     }
 
-    /// Waits until `unused` is or falls below its objective, at most `limit`; may return early.
+    /// Waits until `unused` is below its objective, at most `limit`; may return early.
     pub fn wait_for_demand(&self, limit: Duration) {
         let demand = self.ledger().demand.load(Ordering::Acquire);
         if !self.is_short() {
@@ -334,20 +335,20 @@ impl Job {
         }
     }
 
-    /// Gives back the charges of the job's processes that have ended: their memory is gone by then.
+    /// Gives back the charges of the job's processes that have ended; the kernel has freed their memory by then.
     pub fn sweep(&self) {
         self.registry.sweep_block(self.block);
     }
 
-    /// Decides what the process does when `by` bytes are missing and nothing more can be compressed. Charges of processes
-    /// that have ended are given back first: there may be no supervisor, or it has not swept yet.
+    /// Decides the next step of a process that lacks `by` bytes and can compress nothing more. Gives back the charges of
+    /// ended processes first, because there may be no supervisor, or it has not done so yet.
     pub fn overflow(&self, by: usize) -> Verdict {
         self.registry.sweep_block(self.block);
         overflow::verdict(self.control(), self.ledger(), by)
     }
 
-    /// Publishes the bytes that this process really has present: pages of its arena, its store, its tables. They are subtracted
-    /// from what the killer sees, so too little is safe and too much is not.
+    /// Publishes the bytes that this process really has present: pages of its arena, its store, its tables. They are
+    /// subtracted from what the killer sees, so publishing too little is safe, and too much is not.
     pub fn publish(&self, arena: u64, store: u64, tables: u64) {
         let Some(slot) = self.own() else { return };
         slot.arena.store(arena, Ordering::Relaxed);
@@ -357,14 +358,15 @@ impl Job {
         slot.slack.store(slot.charged().saturating_sub(signed(present as usize)).max(0), Ordering::Release);
     }
 
-    /// Notes that `bytes` which are about to be charged will not be present yet; the next [`Job::publish`] counts anew.
+    /// Notes that `bytes` which are about to be charged will not be present yet. The next [`Job::publish`] computes the sum
+    /// again.
     pub fn slacken(&self, bytes: usize) {
         if let Some(slot) = self.own() {
             slot.slack.fetch_add(signed(bytes), Ordering::AcqRel);
         }
     }
 
-    /// Notes that this process is active from now on: what it publishes is exact.
+    /// Notes that this process is active: the sizes that it publishes are exact from now on.
     pub fn set_active(&self) {
         if let Some(slot) = self.own() {
             slot.flags.fetch_or(1, Ordering::Release);
@@ -376,12 +378,12 @@ impl Job {
         self.own().map_or(0, Slot::charged)
     }
 
-    /// Notes the charge for [`Job::fork_child`]: in the parent, when nobody charges any more and before the fork.
+    /// Notes the charge for [`Job::fork_child`]. The parent calls this before the fork, when no thread charges any more.
     pub fn before_fork(&self) {
         self.at_fork.store(self.charged(), Ordering::Relaxed);
     }
 
-    /// Gives the child of a fork a slot of its own with the parent's charge: before any other call.
+    /// Gives the child of a fork a slot of its own with the parent's charge. The child calls this before any other method.
     pub fn fork_child(&self) -> Fork {
         let process = Process::current();
         let parent = self.slot.swap(0, Ordering::Relaxed).checked_sub(1);
@@ -390,7 +392,7 @@ impl Job {
         let own = self.registry.shared.slot(slot);
         if let Some(parent) = parent {
             let parent = self.registry.shared.slot(parent as usize);
-            // The charge when the fork began: the parent's may have changed since.
+            // This is the charge at the start of the fork; the parent's own may have changed since.
             let inherited = self.at_fork.load(Ordering::Relaxed);
             own.inherited.store(inherited, Ordering::Release);
             self.ledger().membership.fetch_add(1, Ordering::AcqRel);
@@ -408,7 +410,7 @@ impl Job {
         Fork::Joined
     }
 
-    /// Leaves the job: everything that this process charged goes back.
+    /// Leaves the job and gives back everything that this process charged.
     pub fn leave(&self) {
         if let Some(slot) = self.slot.swap(0, Ordering::Relaxed).checked_sub(1) {
             self.registry.release_slot(slot as usize);
@@ -416,7 +418,7 @@ impl Job {
     }
 }
 
-/// The registry of `PID:START:DESCRIPTOR`.
+/// Returns the registry named by `PID:START:DESCRIPTOR`.
 fn owned(text: &str) -> Option<Registry> {
     let mut fields = text.split(':');
     let mut next = || fields.next();
@@ -426,7 +428,7 @@ fn owned(text: &str) -> Option<Registry> {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // The copy in a fork's child that never called `fork_child` is not the owner.
+        // A copy in the child of a fork that never called `fork_child` does not own the slot.
         if self.pid.load(Ordering::Relaxed) == rustix::process::getpid().as_raw_nonzero().get() as u32 {
             self.leave();
         }

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! State of a block beside the paper's 64 bytes: overflow, activation, memory outside the arenas, counters.
 //!
-//! - **Layout** 512 bytes per block: words that processes wait on (0), sums (64), counters of the exit report (128…)
-//! - **Order** `outside` and `borrowed` are part of the block's `unused`: a change of one is followed by a change of `unused` by
-//!   the same amount. A fork moves the inherited charge from `outside` to the child's slot, and the child's end moves it back:
-//!   that leaves `unused` as it is
-//! - **Owner** the watcher writes `outside`, `keep`, its peaks, the time of its next look, and the owner; processes write the rest,
-//!   and `outside` when one joins by fork or leaves
+//! - **Layout** 512 bytes per block: words that processes wait on (from 0), sums (from 64), counters of the exit report (from
+//!   128)
+//! - **Order** `unused` of the block includes `outside` and `borrowed`: a change of either is followed by a change of
+//!   `unused` by the same amount. A fork moves the inherited charge from `outside` to the child's slot, and the child's end
+//!   moves it back, so neither changes `unused`
+//! - **Owner** the watcher writes `outside`, `keep`, its peaks, the time of its next look, and the owner. Processes write the
+//!   rest, and also `outside` when one joins by fork or leaves
 
 use std::sync::atomic::Ordering;
 
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-/// No look is awaited.
+/// Value of `overdue_ms` while no process waits for a look.
 pub(super) const NEVER: u64 = u64::MAX;
-/// How far a job may go below zero while it spills (the paper's example).
+/// Bytes by which a job may go below zero while it spills (the paper's example).
 pub const GRACE_BYTES: i64 = 10 << 20;
 
-/// Behaviour of a job that does not fit even compressed and spilled.
+/// Behaviour of a job that does not fit even when compressed and spilled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnOverflow {
-    /// It waits until there is room, at most this many seconds.
+    /// The job waits until there is room, at most this many seconds.
     Pause {
         /// Longest wait, seconds.
         limit_s: u32,
     },
-    /// It ends with exit code 75.
+    /// The job ends with exit code 75.
     Fail,
 }
 
 impl OnOverflow {
-    /// From `pause`, `pause:SECONDS` or `fail`.
+    /// Parses `pause`, `pause:SECONDS` or `fail`.
     pub fn parse(text: &str) -> Option<OnOverflow> {
         match text.split_once(':') {
             None if text == "fail" => Some(OnOverflow::Fail),
@@ -61,7 +62,7 @@ impl std::fmt::Display for OnOverflow {
     }
 }
 
-/// Counters of the exit report, over all processes of a job.
+/// Counters of the exit report, summed over all processes of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "each name is its sentence; units are in it")]
@@ -88,53 +89,55 @@ pub enum Counter {
 /// Number of [`Counter`]s that a ledger has room for.
 const COUNTERS: usize = 32;
 
-/// The second half of a block, beside its control block.
+/// The second part of a block's state, beside its control block.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Bit 0: processes must be active. Futex.
+    /// Bit 0: the processes must be active. Processes wait on this word (futex).
     pub(super) active: AtomicU32,
-    /// Bumped when `unused` falls below its objective. Futex.
+    /// Incremented when `unused` falls below its objective. Evictors wait on this word (futex).
     pub(super) demand: AtomicU32,
     /// State of the block's overflow, see [`super::overflow`].
     pub(super) overflow: AtomicU32,
     /// [`OnOverflow`] as one word.
     pub(super) on_overflow: AtomicU32,
-    /// Bumped when memory came back to a block that was short. Futex.
+    /// Incremented when memory came back to a block that was short. Paused processes wait on this word (futex).
     pub(super) relief: AtomicU32,
-    /// Processes that wait on `relief`.
+    /// Number of processes that wait on `relief`.
     pub(super) waiting: AtomicU32,
-    /// Pid of the block's owner, which watches it.
+    /// Pid of the block's owner, which runs the watcher.
     pub(super) owner_pid: AtomicU32,
-    /// How many processes the block ever had.
+    /// Number of processes that the block has ever had.
     pub(super) processes: AtomicU32,
-    /// When the owner started, clock ticks since boot.
+    /// Start time of the owner, clock ticks since boot.
     pub(super) owner_started: AtomicU64,
-    /// When the current pause began, milliseconds of the monotonic clock.
+    /// Start of the current pause, milliseconds of the monotonic clock; 0 if the job is not paused.
     pub(super) paused_since_ms: AtomicU64,
-    /// The part of the watcher's reserve that did not fit into `unused`, bytes: charges leave it, eviction makes it.
+    /// The part of the watcher's reserve that did not fit into `unused`, bytes. Charges leave it unused, and eviction makes
+    /// room for it.
     pub(super) keep: AtomicI64,
-    /// Bumped when a process joins by fork or leaves: a measurement across that is taken again.
+    /// Incremented when a process joins by fork or leaves. A measurement during which it changed is taken again.
     pub(super) membership: AtomicU64,
-    /// Grace that is in `unused`, bytes.
+    /// Grace that `unused` includes, bytes.
     pub(super) borrowed: AtomicI64,
-    /// Bytes outside the arenas; negative while pages are shared by a fork and charged twice.
+    /// Bytes outside the arenas; may be negative while pages shared by a fork are charged twice.
     pub(super) outside: AtomicI64,
-    /// Compressed-memory faults: flips of `unused` from zero or more to below.
+    /// Number of compressed-memory faults: changes of `unused` from zero or more to below zero.
     pub(super) events: AtomicU64,
-    /// The least that `unused` ever was, less the grace in it.
+    /// Smallest value that `unused` has had, without the grace in it.
     pub(super) least_unused: AtomicI64,
-    /// Most memory that the killer saw, bytes.
+    /// Most memory of the job that the killer has seen, bytes.
     pub(super) peak: AtomicU64,
     sums: [AtomicU64; 3],
     counters: [AtomicU64; COUNTERS],
-    /// The job's name for people: the program, cut to what fits, UTF-8.
+    /// The job's name for people: the program's name, UTF-8, cut to what fits.
     pub(super) name: [AtomicU64; 8],
-    /// When the watcher's next look is overdue, milliseconds of the monotonic clock; [`NEVER`] while nobody looks.
+    /// Time at which the watcher's next look is overdue, milliseconds of the monotonic clock; [`NEVER`] while no watcher
+    /// looks.
     pub(super) overdue_ms: AtomicU64,
-    /// Bumped to ask for a look now. Futex.
+    /// Incremented to ask for a look now. The watcher waits on this word (futex).
     pub(super) ask: AtomicU32,
-    /// Number of looks so far. Futex.
+    /// Number of looks so far. Processes wait on this word (futex).
     pub(super) looks: AtomicU32,
     rest: [AtomicU64; 6],
 }
@@ -156,49 +159,49 @@ impl Ledger {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// Bytes outside the arenas; negative while pages are shared by a fork and charged twice.
+    /// Returns the bytes outside the arenas; may be negative while pages shared by a fork are charged twice.
     pub fn outside(&self) -> i64 {
         self.outside.load(Ordering::Acquire)
     }
 
-    /// Bytes that a charge that can wait leaves unused: the missing part of the reserve, and the grace. The grace is for pages
-    /// that can neither be compressed nor spilled.
+    /// Returns the bytes that a charge must leave unused if it can wait instead: the missing part of the reserve, and the
+    /// grace. The grace is for pages that can neither be compressed nor spilled.
     pub fn keep(&self) -> i64 {
         let keep = self.keep.load(Ordering::Acquire).max(0);
         keep.saturating_add(self.borrowed().max(0))
     }
 
-    /// Returns true if its processes wait for room now, in their fault handlers: they take no signal then.
+    /// Returns true if the job's processes now wait for room in their fault handlers, where they take no signal.
     pub fn paused(&self) -> bool {
         self.paused_since_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// How often a process joined by fork or left.
+    /// Returns the number of times that a process joined by fork or left.
     pub fn membership(&self) -> u64 {
         self.membership.load(Ordering::Acquire)
     }
 
-    /// Compressed-memory faults so far.
+    /// Returns the number of compressed-memory faults so far.
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Grace that the job has now, bytes.
+    /// Returns the grace that the job has now, bytes.
     pub fn borrowed(&self) -> i64 {
         self.borrowed.load(Ordering::Acquire)
     }
 
-    /// Most memory that the killer saw, bytes; 0 before the first look.
+    /// Returns the most memory that the killer has seen, bytes; 0 before the first look.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// How many processes the block ever had.
+    /// Returns the number of processes that the block has ever had.
     pub fn processes(&self) -> u32 {
         self.processes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the processes must be active.
+    /// Returns true if the job's processes must be active.
     pub fn active(&self) -> bool {
         self.active.load(Ordering::Acquire) != 0
     }

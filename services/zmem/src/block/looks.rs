@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The watcher's looks, as processes wait for them: who fills memory faster than a late watcher looks does not run ahead of it.
+//! The words through which processes wait for the watcher's looks (its measurements of the job), so that a process cannot
+//! fill memory faster than a delayed watcher measures it.
 //!
-//! - **Flow** a process near the end of the budget ─▶ [`wait_for_one`]: is the look overdue? ask for it, wait ─▶ the watcher, which
-//!   sleeps in [`sleep`], looks ─▶ [`came`]
-//! - **Order** the measurement is told before the look counts, so that a process that waited charges against it
-//! - **Owner** a watcher that does not look for [`PATIENCE`] is given up until it looks again, and until then nobody waits
-//! - **Not here** what a look finds ([`crate::watch`])
+//! - **Flow** a process near the end of the budget ─▶ [`wait_for_one`]: if the look is overdue, asks for it and waits ─▶ the
+//!   watcher, which sleeps in [`sleep`], looks ─▶ [`came`]
+//! - **Order** the block is told the measurement before the look counts as done, so that a process that waited charges
+//!   against it
+//! - **Owner** a watcher that does not look for [`PATIENCE`] is given up: until its next look, no process waits for it
+//! - **Not here** the measurement itself ([`crate::watch`])
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,15 +18,15 @@ use crate::lock::now_ms;
 
 /// Longest wait for a look.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time that a look may take, and the scheduler may be late, before it is overdue.
+/// Allowance for the length of a look and a late scheduler, before the look is overdue.
 const SLACK: Duration = Duration::from_millis(5);
 
-/// Says that somebody is about to look: the first look is waited for.
+/// Announces that a watcher is about to look; processes wait for this first look.
 pub fn begins(ledger: &Ledger) {
     ledger.overdue_ms.store(0, Ordering::Release);
 }
 
-/// Says that a look ended, and that the next one comes within `next`.
+/// Announces that a look ended, and that the next one comes within `next`.
 pub fn came(ledger: &Ledger, next: Duration) {
     let within = u64::try_from((next + SLACK).as_millis()).unwrap_or(NEVER / 2);
     ledger.overdue_ms.store(now_ms().saturating_add(within), Ordering::Release);
@@ -38,17 +40,17 @@ pub fn ask(ledger: &Ledger) {
     futex_wake(&ledger.ask, i32::MAX, true);
 }
 
-/// Number of times that a look was asked for.
+/// Returns the number of times that a look was asked for.
 pub fn asked(ledger: &Ledger) -> u32 {
     ledger.ask.load(Ordering::Acquire)
 }
 
-/// The watcher's sleep: ends early if somebody asked since `asked` was read.
+/// Sleeps until `time` is over, or until a look is asked for after `asked` was read; called by the watcher.
 pub fn sleep(ledger: &Ledger, asked: u32, time: Duration) {
     futex_wait(&ledger.ask, asked, true, Some(time));
 }
 
-/// Makes the next look overdue, if anybody looks: something happened that the last one could not foresee.
+/// Makes the next look overdue, if there is a watcher, because something happened that the last look could not foresee.
 pub(super) fn hasten(ledger: &Ledger) {
     let soon = |overdue: u64| (overdue != NEVER).then_some(0);
     if ledger.overdue_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, soon).is_ok() {
@@ -92,7 +94,7 @@ mod tests {
         begins(&ledger);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The watcher, late.
+                // This is the watcher, which is late.
                 std::thread::sleep(Duration::from_millis(50));
                 ledger.outside.store(7, Ordering::Release);
                 came(&ledger, Duration::from_secs(1000));
@@ -100,7 +102,7 @@ mod tests {
             wait_for_one(&ledger);
             assert_eq!(ledger.outside(), 7, "it went on before the look");
         });
-        // Nothing is overdue now: nobody would end this wait.
+        // Nothing is overdue now, so this must return; nothing would end a wait.
         wait_for_one(&ledger);
         assert_eq!(ledger.looks.load(Ordering::Relaxed), 1);
     }
@@ -127,7 +129,7 @@ mod tests {
         let ledger = watched();
         let before = asked(&ledger);
         ask(&ledger);
-        // Nobody would end this sleep.
+        // Nothing would end this sleep, so it must return immediately.
         sleep(&ledger, before, Duration::from_secs(1000));
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The compressed-memory fault: one event when `unused` flips below zero, grace, then pause or end.
+//! The compressed-memory fault: `unused` falling below zero raises one event; the job gets a grace first, and is paused or
+//! ended after the next event.
 //!
 //! ```text
 //! calm ──flip──▶ grace: 10 MiB is lent, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
@@ -7,13 +8,15 @@
 //!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
 //! ```
 //!
-//! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; who found no room asks
-//!   [`verdict`]
-//! - **Order** an event is counted once, by the change that flipped; a change larger than the grace goes to `over` at once. What
-//!   the watcher or a smaller budget takes is an event only if compression does not make up for it: [`pushed`]
-//! - **Owner** the grace is lent by the implicit block. The process that begins the pause or ends writes the line on standard
-//!   error
-//! - **Not here** spilling (the pager); what the supervisor says when the uncovered part alone exceeds the budget
+//! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; a process that
+//!   found no room asks [`verdict`]
+//! - **Order** an event is counted once, by the change that made `unused` negative. A change larger than the grace leads to
+//!   `over` directly. Memory that the watcher or a smaller budget takes is an event only if compression does not make up for
+//!   it: [`pushed`]
+//! - **Owner** the grace is lent by the implicit block. The process that begins the pause, or that ends, writes the line on
+//!   standard error
+//! - **Not here** spilling (the pager); the message of the supervisor when the memory outside the arenas alone exceeds the
+//!   budget
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,22 +38,24 @@ const OVER: u32 = 2;
 /// Longest wait of a paused process between two checks for room.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Next step of a process that found no room.
+/// The next step of a process that found no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Verdict {
     /// Spill the coldest pages and go on.
     Spill,
-    /// The job is paused and the process has waited a little. Spill pages, go on only when there is room, else ask again.
+    /// The job is paused, and the process has waited a little. It spills pages, goes on only if there is room, and asks again
+    /// otherwise.
     Wait,
-    /// End the process with this exit code. The reason is on standard error already.
+    /// End the process with this exit code. The reason was already written to standard error.
     Fail(i32),
 }
 
-/// After a charge by a process that found nothing more to put away, or for which there was room.
+/// Called after a charge by a process that found nothing more to evict, or for which there was room.
 pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
     demand(block, ledger, step);
-    // `unused` was below zero before, by the watcher or a smaller budget, and the grace is not lent yet: this is the event.
+    // If `unused` was below zero before (because of the watcher or a smaller budget) and the grace is not lent yet, this
+    // charge is the event.
     if step.flips_negative() {
         flipped(block, ledger, implicit, step.after);
     } else if step.after < 0 && ledger.overflow.load(Ordering::Acquire) == CALM {
@@ -58,8 +63,8 @@ pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
     }
 }
 
-/// After a change downwards that no process asked for: compression is asked to make up for it first. It is an event if that
-/// does not help ([`pressed`]), or when a process must charge all the same.
+/// Called after a decrease that no process asked for. Compression is asked to make up for it first. It becomes an event if
+/// that does not help ([`pressed`]), or if a process must charge nevertheless.
 pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
     demand(block, ledger, step);
     if step.after < 0 {
@@ -68,7 +73,7 @@ pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
     }
 }
 
-/// `unused` has been below zero for a while and does not rise: an event.
+/// Called when `unused` has been below zero for a while and does not rise: that is an event.
 pub(super) fn pressed(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock) {
     let unused = block.unused();
     if unused < 0 && ledger.overflow.load(Ordering::Acquire) != OVER {
@@ -88,7 +93,7 @@ pub(super) fn wake_demand(ledger: &Ledger) {
     futex_wake(&ledger.demand, i32::MAX, true);
 }
 
-/// The second event stops the job, until there is room.
+/// Handles an event: the first lends the grace; the second stops the job until there is room.
 #[cold]
 fn flipped(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i64) {
     if !lend(block, ledger, implicit, after) {
@@ -98,7 +103,7 @@ fn flipped(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after
     }
 }
 
-/// The first event: lends the grace. Returns false if it is lent already.
+/// Handles the first event: lends the grace. Returns false if the grace is lent already.
 #[cold]
 fn lend(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i64) -> bool {
     if ledger.overflow.compare_exchange(CALM, GRACE, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -109,20 +114,20 @@ fn lend(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i
     activate(ledger);
     ledger.borrowed.fetch_add(GRACE_BYTES, Ordering::AcqRel);
     let _ = implicit.add(-GRACE_BYTES);
-    // Still below zero with the grace: no second flip can come, so the job is over now.
+    // If `unused` is below zero even with the grace, no second change can cross zero, so the job goes to `over` now.
     if block.add(GRACE_BYTES).after < 0 {
         ledger.overflow.store(OVER, Ordering::Release);
     }
     true
 }
 
-/// Notes the least that was left, grace not counted.
+/// Notes the smallest value of `unused`, without the grace.
 pub(super) fn note_least(ledger: &Ledger, unused: i64) {
     let own = unused.wrapping_sub(ledger.borrowed());
     ledger.least_unused.fetch_min(own, Ordering::Relaxed);
 }
 
-/// Tells every process to be active.
+/// Tells every process of the job to be active.
 pub(super) fn activate(ledger: &Ledger) {
     if ledger.active.swap(1, Ordering::AcqRel) == 0 {
         futex_wake(&ledger.active, i32::MAX, true);
@@ -130,7 +135,7 @@ pub(super) fn activate(ledger: &Ledger) {
     }
 }
 
-/// After a change upwards.
+/// Called after an increase of `unused`.
 pub(super) fn raised(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
     if ledger.overflow.load(Ordering::Acquire) != CALM {
         recovered(block, ledger, implicit, step);
@@ -142,7 +147,7 @@ fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, ste
     if step.after >= 0
         && ledger.overflow.compare_exchange(OVER, GRACE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     {
-        // The grace was taken back while the job went over.
+        // The grace was taken back while the job went to `over`.
         if ledger.borrowed() == 0 {
             let _ = ledger.overflow.compare_exchange(GRACE, CALM, Ordering::AcqRel, Ordering::Acquire);
         }
@@ -155,7 +160,7 @@ fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, ste
         if borrowed > 0 {
             let _ = block.add(-borrowed);
             let _ = implicit.add(borrowed);
-            // Fails only when it went over meanwhile; then the next rise brings it back.
+            // This fails only if the job went to `over` meanwhile; the next increase then brings it back.
             let _ = ledger.overflow.compare_exchange(GRACE, CALM, Ordering::AcqRel, Ordering::Acquire);
         }
     }
@@ -191,7 +196,7 @@ pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdi
     Verdict::Wait
 }
 
-/// One line on standard error, without a byte from the heap: this runs in fault handlers.
+/// Writes one line to standard error without taking memory from the heap, because this runs in fault handlers.
 fn say(block: &ControlBlock, by: usize, what: &str, number: Option<u64>) {
     #[cfg(test)]
     if super::interleave::rules() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Identity of a process, and whether it lives: its pid alone may have been given to another process since.
+//! Identity of a process, and a test that it still lives. A pid alone is not enough, because another process may have it by
+//! now.
 //!
 //! - **Flow** [`Process::current`], [`Process::of`] ─▶ pid and start time from `/proc/PID/stat`; [`Process::lives`]: a pidfd
-//!   can be opened, it is not readable (a zombie's is), and the start time is still the same
-//! - **Owner** nothing is kept and nothing is allocated, since the child of a fork asks too
+//!   can be opened, it is not readable (a zombie's is), and the start time is unchanged
+//! - **Owner** nothing is stored between calls and nothing is allocated, since the child of a fork calls this too
 //! - **Not here** processes of another PID namespace: they have another registry, or none
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,14 +15,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// One process, identified beyond the reuse of its pid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Its pid in this namespace.
+    /// Pid in this process's PID namespace.
     pub pid: u32,
-    /// When it started, clock ticks since boot.
+    /// Start time, clock ticks since boot.
     pub started: u64,
 }
 
 impl Process {
-    /// Returns this process. Asks the kernel each time, since a fork changes the answer.
+    /// Returns this process. The kernel is asked on every call, since a fork changes the answer.
     pub fn current() -> Process {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
         Process { pid, started: started(pid).unwrap_or(0) }
@@ -50,7 +51,8 @@ impl Process {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`. The name in field 2 may hold anything, so fields are counted from its last bracket.
+/// Returns field 22 of `/proc/PID/stat`. The name in field 2 may contain anything, so fields are counted from its last
+/// bracket.
 fn started(pid: u32) -> Option<u64> {
     let mut path = [0u8; 32];
     let path = stat_path(pid, &mut path);
@@ -59,7 +61,7 @@ fn started(pid: u32) -> Option<u64> {
     let length = read(&file, &mut text).ok()?;
     let text = &text[..length];
     let bracket = text.iter().rposition(|byte| *byte == b')')?;
-    // Field 3 follows the bracket and a blank.
+    // Field 3 comes after the bracket and a blank.
     let field = text.get(bracket + 2..)?.split(|byte| *byte == b' ').nth(19)?;
     std::str::from_utf8(field).ok()?.parse().ok()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The registry: blocks are admitted, objectives changed, slots claimed, the dead swept.
+//! The registry: admits blocks, changes objectives, hands out slots to processes and takes them back from dead ones.
 //!
 //! - **Flow** [`Registry::open`] (folder) / [`Registry::create`] / [`Registry::from_fd`] ─▶ [`Registry::admit`]: the total is
 //!   taken from block 0, the implicit one, or refused ─▶ [`Admission`], which frees the block when dropped
@@ -21,17 +21,17 @@ use crate::{Error, Result};
 
 pub use super::shared::{BLOCKS, SLOTS};
 
-/// The implicit block: memory that no job was given.
+/// Index of the implicit block: memory that no job was given.
 pub const IMPLICIT: usize = 0;
 
 const BLOCK_FREE: u32 = 0;
 const BLOCK_CLAIMED: u32 = 1;
 const BLOCK_LIVE: u32 = 2;
 
-/// Pages to Compress During a Visit, unless said otherwise.
+/// Pages to Compress During a Visit (the paper's name) of a new job.
 const PAGES_PER_VISIT: u32 = 64;
 
-/// All jobs of a user.
+/// The registry of all jobs of a user.
 #[derive(Clone, Debug)]
 pub struct Registry {
     pub(super) shared: Arc<Shared>,
@@ -51,7 +51,7 @@ pub struct Objectives {
 }
 
 impl Registry {
-    /// The user's registry as the folder's file names it, or a new one that it names from now on.
+    /// Returns the registry that the file in `folder` names, or makes a new one and names it there.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// The user's registry in its usual folder, [`Registry::folder`].
+    /// Returns the user's registry in its usual folder, [`Registry::folder`].
     ///
     /// # Errors
     ///
@@ -71,12 +71,12 @@ impl Registry {
         Registry::open(&Registry::folder())
     }
 
-    /// `$XDG_RUNTIME_DIR`, else `/tmp/memlift-UID`.
+    /// Returns the usual folder: `$XDG_RUNTIME_DIR`, else `/tmp/memlift-UID`.
     pub fn folder() -> std::path::PathBuf {
         directory::folder()
     }
 
-    /// Makes a registry for `machine_bytes` of memory that only processes which inherit it can find.
+    /// Makes a registry for `machine_bytes` of memory. It can be found only by processes that inherit its descriptor.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Registry {
         Ok(Registry { shared: Arc::new(new(machine_bytes)?) })
     }
 
-    /// The registry behind a descriptor.
+    /// Returns the registry behind a descriptor.
     ///
     /// # Errors
     ///
@@ -94,7 +94,8 @@ impl Registry {
         Ok(Registry { shared: Arc::new(Shared::open(file)?) })
     }
 
-    /// The registry behind a number that the environment gave; the number stays open for programs started later.
+    /// Returns the registry behind a descriptor number that the environment gave. The number stays open for programs that are
+    /// started later.
     ///
     /// # Errors
     ///
@@ -103,7 +104,8 @@ impl Registry {
         Ok(Registry { shared: Arc::new(Shared::inherited(number)?) })
     }
 
-    /// The registry that process `owner` has open as `number`, for programs whose descriptors were closed on the way.
+    /// Returns the registry that process `owner` has open as `number`, for a program whose own descriptors were closed before
+    /// it started.
     ///
     /// # Errors
     ///
@@ -117,11 +119,11 @@ impl Registry {
         self.shared.file()
     }
 
-    /// Makes a job: takes its total from the implicit block.
+    /// Makes a job, whose total is taken from the implicit block.
     ///
     /// # Errors
     ///
-    /// [`Error::Admission`] when the machine has not that much left, [`Error::Blocks`] when all blocks are taken.
+    /// [`Error::Admission`] if the machine has less than the total left, [`Error::Blocks`] if all blocks are taken.
     pub fn admit(&self, name: &str, objectives: &Objectives) -> Result<Admission> {
         self.sweep();
         let total = signed(objectives.total);
@@ -162,35 +164,35 @@ impl Registry {
         Ok(Admission { registry: self.clone(), block: index, owner })
     }
 
-    /// Returns true if `block` is a job's.
+    /// Returns true if `block` belongs to a job.
     pub fn is_live(&self, block: usize) -> bool {
         block < BLOCKS
             && block != IMPLICIT
             && self.shared.block(block).state.load(Ordering::Acquire) == BLOCK_LIVE
     }
 
-    /// Every job: its index, block and ledger.
+    /// Returns every job: its index, block and ledger.
     pub fn jobs(&self) -> impl Iterator<Item = (usize, &ControlBlock, &Ledger)> {
         let live = (1..BLOCKS).filter(|index| self.is_live(*index));
         live.map(|index| (index, self.shared.block(index), self.shared.ledger(index)))
     }
 
-    /// The implicit block: the machine's memory, and the part that no job was given.
+    /// Returns the implicit block: its total is the machine's memory, its unused part is what no job was given.
     pub fn implicit(&self) -> &ControlBlock {
         self.shared.block(IMPLICIT)
     }
 
-    /// A job's block.
+    /// Returns a job's block.
     pub fn control(&self, block: usize) -> &ControlBlock {
         self.shared.block(block)
     }
 
-    /// The ledger of a block: its sums and counters beside the control block.
+    /// Returns the ledger of a block: its sums and counters beside the control block.
     pub fn ledger(&self, block: usize) -> &Ledger {
         self.shared.ledger(block)
     }
 
-    /// The live processes of a block.
+    /// Returns the slots of a block's live processes.
     pub fn processes(&self, block: usize) -> impl Iterator<Item = &Slot> {
         let of_block = move |slot: &&Slot| {
             slot.state.load(Ordering::Acquire) == LIVE && slot.block.load(Ordering::Relaxed) as usize == block
@@ -198,11 +200,11 @@ impl Registry {
         (0..SLOTS).map(|slot| self.shared.slot(slot)).filter(of_block)
     }
 
-    /// Changes a job's total while it runs; growth is taken from the implicit block.
+    /// Changes a job's total while the job runs. Growth is taken from the implicit block.
     ///
     /// # Errors
     ///
-    /// [`Error::Admission`] when that has not enough, [`Error::NoBlock`] when there is no such job.
+    /// [`Error::Admission`] if the implicit block has too little, [`Error::NoBlock`] if there is no such job.
     pub fn set_total(&self, block: usize, total: usize) -> Result<()> {
         if !self.is_live(block) {
             return Err(Error::NoBlock { block });
@@ -229,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// Takes `bytes` that a job does not use away from its total. Returns false if it has less unused.
+    /// Takes `bytes` that a job does not use from its total. Returns false if the job has fewer bytes unused.
     pub fn steal(&self, block: usize, bytes: usize) -> bool {
         let bytes = signed(bytes);
         let control = self.shared.block(block);
@@ -243,13 +245,13 @@ impl Registry {
         true
     }
 
-    /// Sets how much eviction keeps unused, ahead of need.
+    /// Sets the bytes that eviction shall keep unused ahead of need.
     pub fn set_unused_objective(&self, block: usize, bytes: usize) {
         self.control(block).unused_objective.store(signed(bytes), Ordering::Release);
         overflow::wake_demand(self.ledger(block));
     }
 
-    /// Sets how much stays uncompressed at the very least.
+    /// Sets the bytes that shall always stay uncompressed.
     pub fn set_min_uncompressed(&self, block: usize, bytes: usize) {
         self.control(block).min_uncompressed.store(bytes as u64, Ordering::Release);
     }
@@ -260,8 +262,9 @@ impl Registry {
         self.changed(block, before.wrapping_sub(bytes));
     }
 
-    /// As [`Registry::set_outside`], with `reserve` bytes on top for growth before the next look. The part that does not fit into
-    /// `unused` now is kept unused by the processes and made by eviction: a reserve is no reason for an event.
+    /// Sets the bytes outside the arenas of a job as [`Registry::set_outside`] does, plus `reserve` bytes for growth before
+    /// the next look. If part of the reserve does not fit into `unused` now, processes leave that part unused and eviction
+    /// makes room for it, so that a reserve never causes an event.
     pub fn set_outside_with(&self, block: usize, outside: i64, reserve: i64) {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let room = control.unused().saturating_add(ledger.outside()).saturating_sub(outside);
@@ -273,12 +276,13 @@ impl Registry {
         }
     }
 
-    /// Reports that `unused` has been below zero for a while, whatever was compressed: one event, if it is still so.
+    /// Reports that `unused` has been below zero for a while in spite of compression. This raises one event if `unused` is
+    /// still below zero.
     pub fn press(&self, block: usize) {
         overflow::pressed(self.control(block), self.ledger(block), self.implicit());
     }
 
-    /// Notes the bytes that the killer counts, for the peak.
+    /// Notes the bytes that the killer counts, for the job's peak.
     pub fn note_usage(&self, block: usize, bytes: u64) {
         self.ledger(block).peak.fetch_max(bytes, Ordering::Relaxed);
         overflow::note_least(self.ledger(block), self.control(block).unused());
@@ -289,7 +293,7 @@ impl Registry {
         overflow::activate(self.ledger(block));
     }
 
-    /// Empties the slots of this job's processes that ended.
+    /// Empties the slots of those processes of the job that have ended.
     pub fn sweep_block(&self, block: usize) {
         for index in 0..SLOTS {
             let slot = self.shared.slot(index);
@@ -313,7 +317,7 @@ impl Registry {
         }
     }
 
-    /// A slot for `process` in `block`. The slot that it has already (it called exec) is emptied first.
+    /// Takes a slot for `process` in `block`. If the process has one already (it called exec), that slot is emptied first.
     pub(super) fn claim_slot(&self, block: usize, process: Process) -> Option<usize> {
         let mut free = None;
         for index in 0..SLOTS {
@@ -352,7 +356,7 @@ impl Registry {
         Some(index)
     }
 
-    /// Empties a live slot: its charge goes back to its block. If several try, one succeeds.
+    /// Empties a live slot: its charge goes back to its block. If several processes try, only one succeeds.
     pub(super) fn release_slot(&self, index: usize) {
         let slot = self.shared.slot(index);
         let mine = CLAIMED | (std::process::id() << 2);
@@ -364,7 +368,8 @@ impl Registry {
         let charged = slot.charged.swap(0, Ordering::AcqRel);
         let inherited = slot.inherited.swap(0, Ordering::AcqRel);
         if self.control(block).generation() == slot.generation.load(Ordering::Relaxed) {
-            // The part that came by fork was taken from `outside`, and goes back there: the parent has it still.
+            // The part of the charge that was inherited by fork was subtracted from `outside` and is added again: the parent
+            // still has those pages.
             let ledger = self.ledger(block);
             ledger.membership.fetch_add(1, Ordering::AcqRel);
             ledger.outside.fetch_add(inherited, Ordering::AcqRel);
@@ -385,7 +390,7 @@ impl Registry {
             if state == LIVE && !process.lives() {
                 self.release_slot(index);
             } else if state & 3 == CLAIMED && !(Process { pid: state >> 2, started: 0 }).lives() {
-                // The process was killed between claiming and living, or in the middle of emptying.
+                // The process was killed between claiming the slot and making it live, or while it emptied the slot.
                 let _ = slot.state.compare_exchange(state, FREE, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -442,7 +447,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Its block's index.
+    /// Returns the index of the job's block.
     pub fn block(&self) -> usize {
         self.block
     }
@@ -452,18 +457,18 @@ impl Admission {
         &self.registry
     }
 
-    /// The block itself.
+    /// Returns the job's block.
     pub fn control(&self) -> &ControlBlock {
         self.registry.control(self.block)
     }
 
-    /// The block's ledger: its sums and counters beside the control block.
+    /// Returns the block's ledger: its sums and counters beside the control block.
     pub fn ledger(&self) -> &Ledger {
         self.registry.ledger(self.block)
     }
 
-    /// The registry under a number that programs inherit, high enough to be in nobody's way; and the job's first process
-    /// may be named by it ([`Admission::name_holder`]).
+    /// Returns the registry under a descriptor number that programs inherit, high enough not to collide with numbers that
+    /// programs choose. The job's first process can be listed with it as a holder ([`Admission::name_holder`]).
     ///
     /// # Errors
     ///
@@ -473,7 +478,7 @@ impl Admission {
         shared::inheritable(file).map_err(|source| Error::Registry { source: source.into() })
     }
 
-    /// Names a process that inherited the registry as `number`, so that others find it while that one lives.
+    /// Lists a process that inherited the registry as `number`, so that others find the registry while that process lives.
     ///
     /// # Errors
     ///
@@ -482,8 +487,8 @@ impl Admission {
         Process::of(pid).map_or(Ok(()), |process| directory::add(folder, process, number))
     }
 
-    /// Environment of the job's processes, besides the library to preload. The registry's descriptor must stay open over
-    /// exec under the number that is given here.
+    /// Returns the environment variables for the job's processes, except for the library to preload. The registry's
+    /// descriptor must stay open over exec under `number`.
     pub fn environment(&self, number: RawFd) -> [(&'static str, String); 3] {
         [
             (super::ENV_FD, number.to_string()),
@@ -500,7 +505,7 @@ fn raw(registry: &Registry) -> RawFd {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        // The copy in a fork's child is not the owner.
+        // A copy in the child of a fork does not own the job.
         if self.owner.pid != std::process::id() {
             return;
         }
@@ -518,7 +523,7 @@ impl Drop for Admission {
         if self.registry.processes(self.block).next().is_none() {
             self.registry.free_block(self.block, BLOCK_LIVE);
         } else {
-            // Processes that outlive their owner keep the block; the first sweep after their end frees it.
+            // If processes outlive their owner, they keep the block; the first sweep after their end frees it.
             self.ledger().owner_pid.store(0, Ordering::Relaxed);
         }
     }

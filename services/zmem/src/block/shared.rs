@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The registry's memory: one sealed memfd, mapped, seen as atomics.
+//! The registry's memory: one sealed memfd, mapped and accessed as atomics.
 //!
 //! - **Layout** Header 0 (4096) · ControlBlock × 256 (64) · Blade × 256 (64) · Ledger × 256 (512) · Slot × 512 (128)
-//! - **Flow** [`Shared::create`] makes and seals it; [`Shared::open`] takes a descriptor that somebody named: it must be a
-//!   memfd of this user, sealed against shrinking, of this size, with this header
-//! - **Order** the header's magic is written last, Release
-//! - **Owner** the mapping is unmapped when dropped; the memfd lives as long as anybody holds it
+//! - **Flow** [`Shared::create`] makes and seals the memfd; [`Shared::open`] takes a descriptor that another process named:
+//!   it must be a memfd of this user, sealed against shrinking, of this size, with this header
+//! - **Order** the header's magic is written last, with Release
+//! - **Owner** the mapping is unmapped when dropped; the memfd lives as long as any process has it open
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -18,9 +18,9 @@ use super::atomic::{AtomicU32, AtomicU64};
 use super::{ControlBlock, Ledger, Slot};
 use crate::{Error, Result};
 
-/// Blocks of a registry; block 0 is the implicit one.
+/// Number of blocks of a registry; block 0 is the implicit one.
 pub const BLOCKS: usize = 256;
-/// Processes of a registry.
+/// Number of process slots of a registry.
 pub const SLOTS: usize = 512;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MLZMEM\0\x01");
@@ -34,16 +34,17 @@ pub(super) struct Header {
     words: [AtomicU64; 7],
     /// The current turn as one word, see [`super::turn`].
     pub turn: AtomicU64,
-    /// Bumped when the turn changes. Futex.
+    /// Incremented when the turn changes. Processes wait on this word (futex).
     pub turned: AtomicU32,
-    /// Number of processes that wait for `turned`; too high by those that were killed while they waited.
+    /// Number of processes that wait for `turned`. It is too high by those that were killed while they waited.
     pub turn_waiters: AtomicU32,
     more: [AtomicU64; 6],
-    /// A bit per block that wants visits.
+    /// One bit per block, set while the block wants visits.
     pub ring: [AtomicU64; BLOCKS / 64],
 }
 
-/// A bit per slot of one block whose process wants visits: the paper's blade, one process a page list.
+/// One bit per slot, for one block: set while the slot's process wants visits. This is the paper's blade, with one process
+/// per page list.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Blade(pub [AtomicU64; SLOTS / 64]);
@@ -66,13 +67,13 @@ pub(super) struct Shared {
     file: OwnedFd,
 }
 
-// SAFETY: everything behind `base` is atomics, for any thread of any process.
+// SAFETY: all memory behind `base` is atomics, which any thread of any process may access.
 unsafe impl Send for Shared {}
-// SAFETY: everything behind `base` is atomics, so threads may share it.
+// SAFETY: all memory behind `base` is atomics, so threads may share it.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Makes a registry, all zero but its magic.
+    /// Makes a registry, all zero except for its magic.
     pub fn create() -> Result<Shared> {
         let refused = |source: rustix::io::Errno| Error::Registry { source: source.into() };
         let file =
@@ -84,7 +85,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps the registry behind `file`, which is this user's.
+    /// Maps the registry behind `file`, which must belong to this user.
     pub fn open(file: OwnedFd) -> Result<Shared> {
         let status = fstat(&file).map_err(|source| Error::Registry { source: source.into() })?;
         let user = rustix::process::geteuid();
@@ -94,7 +95,7 @@ impl Shared {
         Shared::open_of_any(file)
     }
 
-    /// Maps the registry behind `file`, whoever made it.
+    /// Maps the registry behind `file`, no matter which user made it.
     fn open_of_any(file: OwnedFd) -> Result<Shared> {
         let status = fstat(&file).map_err(|source| Error::Registry { source: source.into() })?;
         let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
@@ -108,19 +109,21 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps the registry behind a number that this process inherited; the number stays open. It may be another user's: a job started by
-    /// root drops its rights on the way, and whoever chose this process's descriptors chose its libraries, too.
+    /// Maps the registry behind a descriptor number that this process inherited; the number stays open. The registry may
+    /// belong to another user: a job that root started may drop its rights later. No check is needed, because the program
+    /// that chose this process's descriptors chose its libraries too.
     pub fn inherited(number: RawFd) -> Result<Shared> {
         if number < 0 {
             return Err(Error::NotARegistry);
         }
-        // SAFETY: the descriptor is borrowed for this one call; a number that is not open is refused by the kernel.
+        // SAFETY: the descriptor is borrowed for this one call; the kernel refuses a number that is not open.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
         Shared::open_of_any(high(file).map_err(|_| Error::NotARegistry)?)
     }
 
     fn map(file: OwnedFd) -> Result<Shared> {
-        // SAFETY: a new mapping at an address of the kernel's choice; the file is sealed, so no page of it goes away.
+        // SAFETY: the mapping is new, at an address that the kernel chooses; the file is sealed, so none of its pages can go
+        // away.
         let base = unsafe {
             mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         };
@@ -133,7 +136,7 @@ impl Shared {
     }
 
     pub fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with a header, page-aligned, of atomics, for which every bit pattern is valid.
+        // SAFETY: the mapping is page-aligned and begins with a header of atomics, for which every bit pattern is valid.
         unsafe { self.base.cast::<Header>().as_ref() }
     }
 
@@ -156,19 +159,19 @@ impl Shared {
 
     fn part<T>(&self, at: usize, index: usize) -> &T {
         debug_assert!(at + (index + 1) * size_of::<T>() <= BYTES);
-        // SAFETY: callers pass a table's start with an index below its length, so the value lies in the mapping; tables
-        // start at multiples of their values' alignment; all are atomics, for which every bit pattern is valid.
+        // SAFETY: callers pass the start of a table and an index below its length, so the value lies in the mapping. Tables
+        // start at multiples of their values' alignment, and all values are atomics, for which every bit pattern is valid.
         unsafe { self.base.byte_add(at + index * size_of::<T>()).cast::<T>().as_ref() }
     }
 }
 
-/// Duplicates `file` to a number above those that programs and scripts choose, if the limit allows.
+/// Duplicates `file` to a number above those that programs and scripts choose, if the limit of descriptors allows it.
 fn high(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     const LEAST: RawFd = 200;
     rustix::io::fcntl_dupfd_cloexec(file, LEAST).or_else(|_| rustix::io::fcntl_dupfd_cloexec(file, 3))
 }
 
-/// As `high`, and the descriptor stays open over exec.
+/// Does the same as [`high`], but the new descriptor stays open over exec.
 pub(super) fn inheritable(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let copy = high(file)?;
     rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
@@ -177,7 +180,7 @@ pub(super) fn inheritable(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's mapping, and references into it borrow from this value.
+        // SAFETY: the range is this value's mapping, and references into it borrow from this value, so none is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), BYTES) };
     }
 }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ring and the turn: one process at a time compresses ahead, blocks take turns, processes within a block too.
+//! The ring and the turn: one process at a time compresses ahead of need; blocks take turns, and so do processes within a
+//! block.
 //!
 //! ```text
 //! ring:  a bit per block ─▶ blade: a bit per slot of the block ─▶ turn = sequence · block · slot + 1
 //! ```
 //!
-//! - **Flow** [`join`] ─▶ [`wait`] until the turn names this slot ─▶ [`Visit`] ──drop──▶ [`pass`]: next block in the ring that
-//!   has a member, in it the next slot after the one visited last
-//! - **Order** one word holds the turn and changes by compare-and-exchange only, with a sequence that never repeats soon. A
-//!   visit is a permission to spend time, not a lock: a holder that lost its turn does no harm
-//! - **Owner** a holder that died (pidfd), or that did not pass for [`PATIENCE`] (stopped, frozen), loses its turn to
-//!   whoever waits. A block whose last member leaves the blade leaves the ring
-//! - **Not here** how much is compressed (the pager), whether it is worth it (the objectives)
+//! - **Flow** [`join`] ─▶ [`wait`] until the turn names this slot ─▶ [`Visit`] ──drop──▶ [`pass`]: the turn goes to the next
+//!   block in the ring that has a member, and there to the next slot after the one visited last
+//! - **Order** one word holds the turn. It changes only by compare-and-exchange, with a sequence number that does not repeat
+//!   soon. A visit is a permission to spend time, not a lock: a holder that lost its turn does no harm
+//! - **Owner** a holder that died (pidfd), or that did not pass the turn on for [`PATIENCE`] checks (stopped, frozen), loses
+//!   its turn to any process that waits. A block leaves the ring when the last slot leaves its blade (the block's bits, one
+//!   per slot)
+//! - **Not here** the amount to compress (the pager), the decision to compress (the objectives)
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,12 +23,12 @@ use super::pid::Process;
 use super::shared::{BLOCKS, SLOTS, Shared};
 use super::slot::LIVE;
 
-/// Time after which waiters check that the holder of a turn lives.
+/// Time after which a waiter checks that the holder of the turn lives.
 pub(super) const LOOK: Duration = Duration::from_millis(10);
-/// Number of such checks that a living holder gets.
+/// Number of such checks after which a living holder loses the turn.
 pub(super) const PATIENCE: u32 = 5;
 
-/// One turn: its number, and the block and slot that hold it.
+/// One turn: its sequence number, and the block and slot that hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turn {
     pub sequence: u32,
@@ -84,13 +86,14 @@ pub(super) fn join(shared: &Shared, block: usize, slot: usize) {
     set(&shared.header().ring, block);
 }
 
-/// Takes the slot out of the blade; if it was the last, takes the block out of the ring. Passes the turn if the slot had it.
+/// Takes the slot out of its blade, and the block out of the ring if the slot was the blade's last. Passes the turn on if the
+/// slot had it.
 pub(super) fn leave(shared: &Shared, block: usize, slot: usize) {
     let blade = &shared.blade(block).0;
     clear(blade, slot);
     if next_bit(blade, slot).is_none() {
         clear(&shared.header().ring, block);
-        // A slot may have joined between the look and the clearing.
+        // A slot may have joined between the check and the clearing.
         if next_bit(blade, slot).is_some() {
             set(&shared.header().ring, block);
         }
@@ -106,12 +109,12 @@ pub(super) fn wants(shared: &Shared, block: usize, slot: usize) -> bool {
     is_set(&shared.blade(block).0, slot)
 }
 
-/// Returns true if the block's blade holds another slot than `own`.
+/// Returns true if the block's blade contains a slot other than `own`.
 pub(super) fn others_want(shared: &Shared, block: usize, own: usize) -> bool {
     next_bit(&shared.blade(block).0, own).is_some_and(|slot| slot != own)
 }
 
-/// Returns the turn after `turn`.
+/// Returns the turn that follows `turn`.
 fn successor(shared: &Shared, turn: Turn) -> Turn {
     let sequence = turn.sequence.wrapping_add(1);
     let mut block = usize::from(turn.block);
@@ -127,9 +130,10 @@ fn successor(shared: &Shared, turn: Turn) -> Turn {
     Turn { sequence, block: turn.block, slot: None }
 }
 
-/// Gives `turn` to its successor, unless it is over already.
+/// Passes `turn` on to its successor, unless the turn has changed already.
 pub(super) fn pass(shared: &Shared, turn: Turn) {
-    // Whoever had it was last, also one that died before it saw its turn: else it would come after the others for ever.
+    // The holder of this turn counts as the slot visited last, even if it died before it saw its turn; otherwise the same
+    // dead slot would be found as the next one again and again.
     if let Some(slot) = turn.slot {
         shared.block(usize::from(turn.block)).mru.store(u32::from(slot) + 1, Ordering::Relaxed);
     }
@@ -155,7 +159,7 @@ pub(super) fn pass(shared: &Shared, turn: Turn) {
 pub struct Visit<'a> {
     shared: &'a Shared,
     turn: Turn,
-    /// Pages to compress before it is dropped.
+    /// Number of pages to compress before the visit is dropped.
     pub pages: u32,
 }
 
@@ -165,7 +169,7 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// Waits for the slot's turn; none when it left the ring meanwhile.
+/// Waits for the slot's turn. Returns `None` if the slot left the ring meanwhile.
 pub(super) fn wait(shared: &Shared, block: usize, slot: usize) -> Option<Visit<'_>> {
     let header = shared.header();
     let mut looks = 0;
@@ -185,13 +189,13 @@ pub(super) fn wait(shared: &Shared, block: usize, slot: usize) -> Option<Visit<'
             Some(holder) if wants(shared, usize::from(turn.block), usize::from(holder)) => {
                 looks = if seen == Some(turn) { looks + 1 } else { 0 };
                 seen = Some(turn);
-                // Each look after the first came after a whole wait for the same turn.
+                // Every check after the first follows a full wait during which the turn did not change.
                 if looks > 0 && (looks > PATIENCE || !lives(shared, usize::from(holder))) {
                     pass(shared, turn);
                     continue;
                 }
             }
-            // No slot has the turn, or one that does not want it.
+            // Either no slot has the turn, or the one that has it no longer wants it.
             _ => {
                 pass(shared, turn);
                 continue;
