@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file of the spill: opened without a name, accessed past the page cache, and checked to be still ours.
+//! The file of the spill: opened without a name, accessed past the page cache, and checked on each call to be still the same
+//! file.
 //!
-//! - **Flow** directory ──not in memory──▶ `O_TMPFILE`, or a name that is removed at once ──▶ direct reads and writes; where
-//!   the file system knows none, written through and dropped from the cache
-//! - **Order** each call first asks for device and inode: a program that closes what it did not open may have put another
-//!   file under our number
-//! - **Owner** descriptors lie above 1,000 where the limit allows, and close at exec
+//! - **Flow** directory that is not in memory ──▶ `O_TMPFILE`, or a name that is removed right after opening ──▶ direct reads
+//!   and writes; if the file system has no direct access, data is written through and then dropped from the page cache
+//! - **Order** each call first compares device and inode, because a program that closes descriptors that it did not open may
+//!   have another file under this number now
+//! - **Owner** descriptors lie above 1,000 if the limit allows that, and are closed at exec
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +15,7 @@ use std::path::Path;
 use super::SpillError;
 use crate::mapping::PAGE_BYTES;
 
-/// Files of ancestors and our own.
+/// Upper bound of the files that a process has: those of its ancestors and its own.
 pub(super) const MAX_GENERATIONS: usize = 32;
 
 /// An open spill file.
@@ -26,7 +27,7 @@ pub(super) struct File {
     inode: u64,
 }
 
-/// File systems that keep files in memory: spilling there frees nothing.
+/// File systems that hold files in memory; spilling to them would free nothing.
 const IN_MEMORY: [(i64, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 
@@ -35,11 +36,11 @@ fn errno() -> i32 {
 }
 
 pub(super) fn close(fd: i32) {
-    // SAFETY: the descriptor is ours, and nobody uses it after this.
+    // SAFETY: the descriptor was opened by this module, and nobody uses it after this call.
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
-/// Moves a descriptor to a number that programs do not use.
+/// Moves a descriptor to a high number, which programs do not use themselves.
 fn high(fd: i32) -> i32 {
     // SAFETY: both calls take numbers only.
     let moved = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 1000) } as i32;
@@ -62,9 +63,9 @@ pub(super) fn words(errno: i32) -> &'static str {
     }
 }
 
-/// Longest file that this process may write: beyond it a write would end the program by SIGXFSZ.
+/// Returns the longest file that this process may write; a write beyond that would end the program by SIGXFSZ.
 fn longest() -> u64 {
-    // SAFETY: all zero is a value of this plain struct, which the call fills.
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
     let none = std::ptr::null::<libc::rlimit>();
     // SAFETY: the struct is borrowed for the call.
@@ -73,7 +74,7 @@ fn longest() -> u64 {
     if failed { u64::MAX } else { limit.rlim_cur }
 }
 
-/// Opens a directory that can hold a spill file; the error is the reason why it cannot.
+/// Opens a directory that can hold a spill file. The error is the reason why it cannot.
 pub(super) fn open_directory(path: &Path) -> Result<i32, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name has a zero byte".to_owned())?;
@@ -83,7 +84,7 @@ pub(super) fn open_directory(path: &Path) -> Result<i32, String> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error().to_string());
     }
-    // SAFETY: all zero is a value of this plain struct, which the call fills.
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the struct is borrowed for the call.
     if unsafe { libc::fstatfs(fd, &raw mut about) } != 0 {
@@ -100,7 +101,7 @@ pub(super) fn open_directory(path: &Path) -> Result<i32, String> {
     Ok(high(fd))
 }
 
-/// Both ends of a new pipe: for reading, for writing.
+/// Makes a pipe. Returns its reading end and its writing end.
 pub(super) fn pipe() -> Option<[i32; 2]> {
     let mut ends = [0i32; 2];
     // SAFETY: the array has room for both ends.
@@ -117,7 +118,7 @@ pub(super) fn is_hung_up(pipe: i32) -> bool {
 }
 
 impl File {
-    /// A file without a name in `directory`. Errors are error numbers.
+    /// Makes a file without a name in `directory`. The error is the kernel's error number.
     pub(super) fn create(directory: i32) -> Result<File, i32> {
         let open = |name: &std::ffi::CStr, flags: i32| {
             let flags = flags | libc::O_RDWR | libc::O_CLOEXEC;
@@ -130,7 +131,7 @@ impl File {
             let name = unique_name();
             let name = std::ffi::CStr::from_bytes_until_nul(&name).map_err(|_| libc::EINVAL)?;
             let fd = open(name, flags | libc::O_CREAT | libc::O_EXCL)?;
-            // SAFETY: the name is the file that was just made.
+            // SAFETY: the name is that of the file that was just made, and lives as long as the call.
             unsafe { libc::syscall(libc::SYS_unlinkat, directory, name.as_ptr(), 0) };
             Ok(fd)
         };
@@ -162,7 +163,7 @@ impl File {
     ///
     /// # Safety
     ///
-    /// The parts name memory that can be read for the call, each on a page boundary and of whole pages.
+    /// Each part is readable for the call, begins at a page boundary, and consists of whole pages.
     pub(super) unsafe fn write(self, parts: &mut [libc::iovec], offset: usize) -> Result<(), SpillError> {
         self.check()?;
         let (start, mut done, mut at) = (offset, 0, 0);
@@ -172,7 +173,7 @@ impl File {
         }
         while done < total {
             let left = &parts[at..];
-            // SAFETY: the caller's; the parts before `at` are written.
+            // SAFETY: the caller promises that the parts are readable; those before `at` are written already.
             let wrote = unsafe {
                 libc::syscall(libc::SYS_pwritev, self.fd, left.as_ptr(), left.len(), start + done, 0usize)
             };
@@ -207,12 +208,12 @@ impl File {
     ///
     /// # Safety
     ///
-    /// `target` is a page boundary with `bytes` bytes of memory that may be written.
+    /// `target` is a page boundary, and `bytes` bytes from there may be written.
     pub(super) unsafe fn read(self, target: *mut u8, bytes: usize, offset: usize) -> Result<(), SpillError> {
         self.check()?;
         let mut done = 0;
         while done < bytes {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises `bytes` writable bytes at `target`, of which `done` are read.
             let read = unsafe {
                 libc::syscall(libc::SYS_pread64, self.fd, target.add(done), bytes - done, offset + done)
             };
@@ -231,7 +232,7 @@ impl File {
         Ok(())
     }
 
-    /// Gives the disk's blocks of a range back, if the file system can.
+    /// Gives the disk blocks of a range back, if the file system can do that.
     pub(super) fn punch(self, offset: usize, bytes: usize) {
         if self.check().is_ok() {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -240,7 +241,8 @@ impl File {
         }
     }
 
-    /// Writes out pages that went through the page cache, and drops them there: the cache is the job's memory too.
+    /// Writes pages that went through the page cache to the disk and drops them from the cache, which counts as the job's
+    /// memory too.
     fn drop_cached(self, offset: usize, bytes: usize) -> Result<(), SpillError> {
         let whole = libc::SYNC_FILE_RANGE_WAIT_BEFORE
             | libc::SYNC_FILE_RANGE_WRITE
@@ -260,18 +262,18 @@ impl File {
 }
 
 fn identity(fd: i32) -> Option<(u64, u64)> {
-    // SAFETY: all zero is a value of this plain struct, which the call fills.
+    // SAFETY: all zero is a valid value of this plain struct, which the call fills.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the struct is borrowed for the call.
     let failed = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut about) };
     (failed == 0).then_some((about.st_dev, about.st_ino))
 }
 
-/// `memlift-spill-` and a number that differs by process and moment, in hexadecimal, with a zero byte at the end.
+/// Returns `memlift-spill-` and a hexadecimal number that depends on the process and the time, with a zero byte at the end.
 fn unique_name() -> [u8; 48] {
     let mut name = [0; 48];
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the struct is borrowed for the call; the other takes nothing.
+    // SAFETY: the struct is borrowed for the first call; the second takes no argument.
     let process = unsafe {
         libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut now);
         libc::syscall(libc::SYS_getpid)

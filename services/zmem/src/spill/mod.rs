@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The spill file: pages that do not fit compressed, on a local disk, past the page cache.
 //!
-//! - **Flow** pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
-//!   ──[`Spill::read_run`], checked──▶ pages; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
-//! - **Layout** slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
-//! - **Order** a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the
-//!   write. If the disk refuses, gaps are tried before the file is let grow again; if those fail too, nothing is written
-//!   for a moment
-//! - **Owner** the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
-//!   reads its ancestors' files, writes a file of its own, and keeps a pipe open that tells the parent not to use
-//!   freed slots again which the child may read
-//! - **Not here** choosing the pages; encryption: whoever can read the disk can read the pages
+//! - **Flow** pages ──[`Spill::write`]──▶ free slots, neighbouring ones if possible ──one direct write per run──▶ [`Slot`]s
+//!   ──[`Spill::read_run`], checked──▶ pages. [`Spill::free`] ──▶ the slot is free; a MiB of free slots is punched out of the
+//!   file
+//! - **Layout** slot i is the 4 KiB at offset i · 4096 of its generation's file. A CRC-32C per slot, over tag and page, is in
+//!   memory
+//! - **Order** a slot is taken before it is written, and freed after its page is no longer needed. The checksum is stored
+//!   after the write. If the disk refuses a write that lets the file grow, gaps in the file are used for a while before
+//!   growth is tried again. If those writes fail too, nothing is written for a moment
+//! - **Owner** the file has no name, so it ends with the last process that has it open. A fork starts a generation: the child
+//!   reads its ancestors' files, writes to a file of its own, and has a pipe open as long as it lives. By that pipe the
+//!   parent knows that freed slots which the child may read must not be used again yet
+//! - **Not here** choosing the pages; encryption: anyone who can read the disk can read the pages
 //!
-//! Runs in signal handlers: system calls, locks of zmem's own, no allocation.
+//! All of this may run in signal handlers: it makes system calls, takes only locks of zmem's own, and does not allocate.
 
 mod file;
 mod slots;
@@ -28,7 +30,7 @@ use crate::{Error, Result};
 use file::{File, MAX_GENERATIONS};
 use slots::Slots;
 
-/// Where a page lies in the spill file: 48 bits.
+/// Place of a page in the spill file, in 48 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Slot(pub u64);
@@ -44,7 +46,7 @@ impl Slot {
         (self.0 >> Slot::INDEX_BITS) as usize
     }
 
-    /// The slot after it.
+    /// Returns the next slot in the same file.
     pub fn next(self) -> Slot {
         Slot(self.0 + 1)
     }
@@ -58,13 +60,13 @@ impl Slot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpillError {
-    /// The file has as many pages as it may have.
+    /// The file has as many pages as it is allowed.
     #[error("the spill file holds its {max_bytes} bytes: allow more, or give the job more memory")]
     Full {
         /// Limit of the file, bytes.
         max_bytes: usize,
     },
-    /// The disk refused.
+    /// The disk refused a read or a write.
     #[error("the spill disk: {} (error {})", file::words(*.0), .0)]
     Device(
         /// The kernel's error number.
@@ -78,31 +80,31 @@ pub enum SpillError {
         "the program closed the spill file's descriptor: run it where it leaves descriptors alone that it did not open"
     )]
     Closed,
-    /// Too many generations of forks, each with spilled pages.
+    /// There were too many generations of forks, each with spilled pages.
     #[error(
         "more than {MAX_GENERATIONS} generations of processes forked while pages were spilled: spill less or fork less"
     )]
     Generations,
 }
 
-/// Pages in one direct write.
+/// Upper bound of the pages of one direct write.
 const RUN_PAGES: usize = 64;
-/// Time for which a disk that refused is not asked for the same again, milliseconds.
+/// Time for which a disk that refused a write is not asked again, milliseconds.
 const REFUSED_MS: u64 = 100;
 
-/// State under the lock.
+/// The state that the lock guards.
 struct State {
     slots: Slots,
     files: [Option<File>; MAX_GENERATIONS],
-    /// This process's file.
+    /// Generation of this process, the index of its own file.
     generation: usize,
-    /// Pipes whose other ends are held by children that may read freed slots.
+    /// Reading ends of the pipes whose writing ends are open in children that may read freed slots.
     children: [Option<i32>; 64],
-    /// A child could not be given a pipe: slots that it may read and that are freed later are never used again.
+    /// True if some child could not be given a pipe: slots that it may read are never used again after they are freed.
     forever: bool,
-    /// The pipe's two ends between [`Spill::before_fork`] and after.
+    /// The two ends of the new pipe, between [`Spill::before_fork`] and the call after the fork.
     pipe: Option<[i32; 2]>,
-    /// The reason why the disk did not let the file grow, and the time until which that is not asked again.
+    /// The reason why the disk did not let the file grow, and the time until which growth is not tried again.
     refused: Option<(SpillError, u64)>,
 }
 
@@ -112,21 +114,21 @@ pub struct Spill {
     max_bytes: usize,
     sums: Mapping,
     state: Lock<State>,
-    /// Page-aligned copy for pages that are not, as direct input and output needs.
+    /// Page-aligned buffer, needed for direct access to pages that are not aligned themselves.
     bounce: Lock<Mapping>,
     bounced: AtomicUsize,
     pages: AtomicUsize,
     reached: AtomicUsize,
-    /// Time until which nothing is written, milliseconds.
+    /// Time until which nothing is written, milliseconds of the monotonic clock.
     closed_ms: AtomicU64,
 }
 
 impl Spill {
-    /// A file in `directory` for up to `max_bytes`. It takes disk space as pages come.
+    /// Makes a spill file in `directory` for up to `max_bytes`. Disk space is taken only as pages are written.
     ///
     /// # Errors
     ///
-    /// [`Error::SpillDirectory`] when there is no such directory, it lies in memory (tmpfs), or the file cannot be made;
+    /// [`Error::SpillDirectory`] if there is no such directory, if it lies in memory (tmpfs), or if the file cannot be made;
     /// [`Error::Map`].
     pub fn create(directory: &Path, max_bytes: usize) -> Result<Spill> {
         let refused =
@@ -166,8 +168,8 @@ impl Spill {
         })
     }
 
-    /// Writes pages, each with a tag that reading must name again, and says where they lie: `slots` gets one for each
-    /// page. All of them are written, or none.
+    /// Writes pages, each with a tag that must be given again to read it, and stores a slot for each page in `slots`. Either
+    /// all pages are written or none.
     ///
     /// # Errors
     ///
@@ -175,7 +177,7 @@ impl Spill {
     ///
     /// # Panics
     ///
-    /// When `slots` is shorter than `pages`.
+    /// Panics if `slots` is shorter than `pages`.
     pub fn write(&self, pages: &[(u64, &[u8; PAGE_BYTES])], slots: &mut [Slot]) -> Result<(), SpillError> {
         assert!(pages.len() <= slots.len(), "a slot for each page");
         let mut written = 0;
@@ -193,13 +195,13 @@ impl Spill {
         Ok(())
     }
 
-    /// Returns true if a write may succeed: the disk did not refuse all of them a moment ago.
+    /// Returns true if a write may succeed, that is, if writing was not stopped a moment ago.
     pub fn is_open(&self) -> bool {
         let until = self.closed_ms.load(Ordering::Relaxed);
         until == 0 || now_ms() >= until
     }
 
-    /// Writes the first of `pages` for which there are neighbouring slots. Returns how many.
+    /// Writes as many of the first `pages` as there are neighbouring slots for. Returns their number.
     fn write_run(&self, pages: &[(u64, &[u8; PAGE_BYTES])], slots: &mut [Slot]) -> Result<usize, SpillError> {
         let (file, generation, first, count, reached) = {
             let state = &mut *self.state.lock();
@@ -224,7 +226,7 @@ impl Spill {
                 return Err(self.close(error));
             }
             state.refused = Some((error, now_ms() + REFUSED_MS));
-            // Nothing is lost yet: there may be gaps, which take no more of the disk.
+            // No page is lost. The file may have gaps, which can be written without more disk space.
             return if state.slots.taken() < state.slots.reached() { Ok(0) } else { Err(self.close(error)) };
         }
         self.closed_ms.store(0, Ordering::Relaxed);
@@ -235,7 +237,7 @@ impl Spill {
         Ok(count)
     }
 
-    /// Stops all writes for a moment. Returns the error unchanged.
+    /// Stops all writes for a moment. Returns `error` unchanged.
     fn close(&self, error: SpillError) -> SpillError {
         self.closed_ms.store(now_ms() + REFUSED_MS, Ordering::Relaxed);
         error
@@ -253,7 +255,7 @@ impl Spill {
             for (part, (_, page)) in parts.iter_mut().zip(pages) {
                 *part = libc::iovec { iov_base: page.as_ptr().cast_mut().cast(), iov_len: PAGE_BYTES };
             }
-            // SAFETY: each part is a page that is borrowed for the call, which only reads it.
+            // SAFETY: each part is a page that is borrowed for the call, and the call only reads it.
             return unsafe { file.write(&mut parts[..pages.len()], offset) };
         }
         let bounce = self.bounce.lock();
@@ -264,7 +266,7 @@ impl Spill {
             unsafe { start.add(index * PAGE_BYTES).copy_from_nonoverlapping(page.as_ptr(), PAGE_BYTES) };
         }
         let mut parts = [libc::iovec { iov_base: start.cast(), iov_len: pages.len() * PAGE_BYTES }];
-        // SAFETY: the part lies in the bounce buffer, whose lock is held.
+        // SAFETY: the part lies in the bounce buffer, whose lock this thread holds.
         unsafe { file.write(&mut parts, offset) }
     }
 
@@ -272,14 +274,14 @@ impl Spill {
     ///
     /// # Errors
     ///
-    /// [`SpillError::Corrupt`] where it is another page, [`SpillError::Device`], [`SpillError::Closed`]. What `page`
-    /// holds then is undefined.
+    /// [`SpillError::Corrupt`] if the slot has another page, [`SpillError::Device`], [`SpillError::Closed`]. The contents of
+    /// `page` are then undefined.
     pub fn read(&self, slot: Slot, tag: u64, page: &mut [u8; PAGE_BYTES]) -> Result<(), SpillError> {
         self.read_run(slot, tag, std::slice::from_mut(page))
     }
 
-    /// As [`Spill::read`], for pages in neighbouring slots whose tags follow each other: one read for
-    /// [`RUN_PAGES`] of them.
+    /// Does the same as [`Spill::read`] for pages in neighbouring slots with consecutive tags, with one read per
+    /// [`RUN_PAGES`] pages.
     ///
     /// # Errors
     ///
@@ -303,7 +305,7 @@ impl Spill {
             let bounce = self.bounce.lock();
             self.bounced.fetch_max(bytes, Ordering::Relaxed);
             let start = bounce.pointer().as_ptr();
-            // SAFETY: the bounce buffer has room for RUN_PAGES pages, belongs to the holder of its lock, and is not the
+            // SAFETY: the bounce buffer has room for RUN_PAGES pages, this thread holds its lock, and it does not overlap the
             // pages.
             unsafe {
                 file.read(start, bytes, offset)?;
@@ -316,7 +318,7 @@ impl Spill {
         if pages.iter().enumerate().all(right) { Ok(()) } else { Err(SpillError::Corrupt) }
     }
 
-    /// Frees the slot of a page that is no longer wanted.
+    /// Frees the slot of a page that is no longer needed.
     pub fn free(&self, slot: Slot) {
         let state = &mut *self.state.lock();
         let (index, own) = (slot.index(), slot.generation() == state.generation);
@@ -333,19 +335,19 @@ impl Spill {
         self.publish(state);
     }
 
-    /// Memory that the tables have touched; never less than that.
+    /// Returns an upper bound of the memory that the tables and the buffer have touched, bytes.
     pub fn bytes(&self) -> usize {
         let reached = self.reached.load(Ordering::Relaxed);
         let pages = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
         pages(reached * 4) + 3 * pages(reached.div_ceil(8)) + self.bounced.load(Ordering::Relaxed)
     }
 
-    /// Pages in the file, in bytes.
+    /// Returns the size of the pages in the file, bytes.
     pub fn disk_bytes(&self) -> usize {
         self.pages.load(Ordering::Relaxed) * PAGE_BYTES
     }
 
-    /// Before fork, in the forking thread: waits for the locks and keeps them.
+    /// Takes the locks before a fork and leaves them taken; called by the thread that forks.
     pub fn before_fork(&self) {
         std::mem::forget(self.bounce.lock());
         let mut guard = self.state.lock();
@@ -358,13 +360,13 @@ impl Spill {
         std::mem::forget(guard);
     }
 
-    /// After fork, in the parent, whether there is a child or not.
+    /// Releases the locks in the parent after a fork, also if the fork failed.
     ///
     /// # Safety
     ///
     /// This thread called [`Spill::before_fork`].
     pub unsafe fn after_fork_parent(&self) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that this thread took both locks in `before_fork`.
         unsafe {
             self.state.unlock();
             self.bounce.unlock();
@@ -379,20 +381,21 @@ impl Spill {
         }
     }
 
-    /// After fork, in the child: pages that it spills from now on go to a file of its own.
+    /// Releases the locks in the child after a fork; pages that the child spills from now on go to a file of its own.
     ///
     /// # Safety
     ///
     /// The forking thread called [`Spill::before_fork`], and no other thread exists.
     pub unsafe fn after_fork_child(&self) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that no other thread exists; the forking thread held both locks, so the state is
+        // consistent.
         unsafe {
             self.state.reset();
             self.bounce.reset();
         }
         let state = &mut *self.state.lock();
         if let Some([parents, _ours]) = state.pipe.take() {
-            // Our end stays open until this process ends or executes another program.
+            // This process's end stays open until it ends or executes another program.
             file::close(parents);
         }
         for child in state.children.iter_mut().filter_map(Option::take) {
@@ -401,10 +404,10 @@ impl Spill {
         state.slots.forget();
         state.forever = false;
         if state.slots.taken() > 0 {
-            // Beyond the last one, reading goes on and writing is refused.
+            // At the last generation, spilled pages can still be read, but writing is refused.
             state.generation += 1;
         } else {
-            // The child wants none of its ancestors' pages, and must not write their files.
+            // The child needs no page of its ancestors, and must not write to their files.
             for file in state.files.iter_mut().filter_map(Option::take) {
                 file::close(file.fd);
             }
@@ -438,7 +441,7 @@ impl Drop for Spill {
 }
 
 impl State {
-    /// Why the file may not grow at this moment.
+    /// Returns the reason why the file may not grow now, or `None` if it may.
     fn refusal(&mut self) -> Option<SpillError> {
         self.refused = self.refused.filter(|(_, until)| now_ms() < *until);
         self.refused.map(|(error, _)| error)
@@ -448,7 +451,7 @@ impl State {
         self.forever || self.children.iter().any(Option::is_some)
     }
 
-    /// Frees the slots that waited for children which have ended since.
+    /// Frees the slots that waited for children, if all those children have ended.
     fn reclaim(&mut self) {
         if self.slots.waiting() == 0 {
             return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bit maps of the spill file's slots.
+//! Bit maps of the slots of the spill file.
 //!
-//! - **Layout** three bit maps: taken; old (taken when a child was forked that may read it); waiting (freed since, still taken)
-//! - **Flow** [`Slots::take`] looks for a run from where the last one ended ──▶ [`Slots::give`], or [`Slots::give_later`]
+//! - **Layout** three bit maps: taken; old (taken when a child was forked, so the child may read it); waiting (freed since,
+//!   but still marked as taken)
+//! - **Flow** [`Slots::take`] searches for a run from the end of the last one ──▶ [`Slots::give`], or [`Slots::give_later`]
 //!   ──children ended──▶ [`Slots::give_waiting`]
 //! - **Owner** the holder of the spill's lock
 //! - **Not here** the file, the checksums
@@ -10,10 +11,10 @@
 use crate::Result;
 use crate::mapping::Mapping;
 
-/// Slots that are punched out of the file together: 1 MiB.
+/// Number of slots that are punched out of the file together: 1 MiB.
 pub(super) const HOLE_SLOTS: usize = 256;
 
-/// Shorter gaps are left alone while the file may grow.
+/// Gaps with fewer slots are not used while the file may grow.
 const LEAST_RUN: usize = 16;
 
 /// The bit maps.
@@ -29,7 +30,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// `count` free slots.
+    /// Makes maps of `count` free slots.
     pub(super) fn new(count: usize) -> Result<Slots> {
         let map = || Mapping::reserve("the slots of the spill file", count.next_multiple_of(HOLE_SLOTS) / 8);
         Ok(Slots {
@@ -48,23 +49,23 @@ impl Slots {
         self.count
     }
 
-    /// Number of taken slots, the waiting ones included.
+    /// Returns the number of taken slots, the waiting ones included.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Number of slots that are freed and must not be used again yet.
+    /// Returns the number of slots that were freed but must not be used again yet.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// One more than the highest slot that was ever taken.
+    /// Returns one more than the highest slot in use so far; less after a failed write ([`Slots::give_back`]).
     pub(super) fn reached(&self) -> usize {
         self.reached
     }
 
-    /// Takes up to `wanted` neighbouring slots: the first, and how many. Short gaps are left while the file may grow: a
-    /// write takes as long for one page as for some.
+    /// Takes up to `wanted` neighbouring slots. Returns the first, and their number. Short gaps are not used while the file
+    /// may grow, because a write takes about as long for one page as for several.
     pub(super) fn take(&mut self, wanted: usize, grows: bool) -> Option<(usize, usize)> {
         if wanted == 0 || self.taken >= self.count {
             return None;
@@ -86,10 +87,10 @@ impl Slots {
         Some((first, run))
     }
 
-    /// The first of `least` free neighbours that were taken once, from where the last search ended.
+    /// Returns the first of `least` free neighbours among the slots used so far, searching from the end of the last search.
     fn free_run(&mut self, least: usize) -> Option<usize> {
         if self.cursor >= self.reached && self.taken < self.reached / 2 {
-            // Half of the file is gaps: from the start again.
+            // Half of the file consists of gaps, so search from its start again.
             self.cursor = 0;
         }
         let mut first = self.next_free(self.cursor, self.reached)?;
@@ -120,7 +121,7 @@ impl Slots {
         None
     }
 
-    /// Frees a slot. Returns the first slot of its hole if all of the hole is free now.
+    /// Frees a slot. If all slots of its hole (its MiB of the file) are free now, returns the first of them.
     pub(super) fn give(&mut self, index: usize) -> Option<usize> {
         if !is_set(&self.taken_map, index) {
             return None;
@@ -130,13 +131,13 @@ impl Slots {
         let hole = index / HOLE_SLOTS * HOLE_SLOTS;
         let whole = (0..HOLE_SLOTS / 64).all(|at| word(&self.taken_map, hole / 64 + at) == 0);
         if whole {
-            // It is used next: the file stays short.
+            // The hole is used next, so that the file stays short.
             self.cursor = self.cursor.min(hole);
         }
         whole.then_some(hole)
     }
 
-    /// Frees slots that were taken and not written: they are taken next, and the file is as long as before.
+    /// Frees slots that were taken but not written. They are taken next, and the file is as long as before.
     pub(super) fn give_back(&mut self, first: usize, count: usize, reached: usize) {
         for index in first..first + count {
             self.give(index);
@@ -147,12 +148,12 @@ impl Slots {
         self.cursor = self.cursor.min(first);
     }
 
-    /// Returns true if a child may read it.
+    /// Returns true if a child may read the slot.
     pub(super) fn is_old(&self, index: usize) -> bool {
         is_set(&self.old_map, index)
     }
 
-    /// Frees a slot once the children have ended.
+    /// Marks a slot to be freed when the children have ended.
     pub(super) fn give_later(&mut self, index: usize) {
         if is_set(&self.taken_map, index) && !is_set(&self.waiting_map, index) {
             set(&self.waiting_map, index, true);
@@ -160,7 +161,7 @@ impl Slots {
         }
     }
 
-    /// Frees the waiting slots: no child can read them any more.
+    /// Frees the waiting slots, which no child can read any more.
     pub(super) fn give_waiting(&mut self) {
         for at in 0..self.reached.div_ceil(64) {
             let waiting = word(&self.waiting_map, at);
@@ -177,7 +178,7 @@ impl Slots {
         self.cursor = 0;
     }
 
-    /// Before a fork: the child may read all slots that are taken.
+    /// Marks all taken slots as old before a fork, since the child may read them.
     pub(super) fn remember(&mut self) {
         for at in 0..self.reached.div_ceil(64) {
             let taken = word(&self.taken_map, at);
@@ -187,7 +188,7 @@ impl Slots {
         }
     }
 
-    /// In the child: the parent's waiting slots are nobody's here, and there are no children.
+    /// Frees the waiting slots in the child, which never reads them and has no children yet.
     pub(super) fn forget(&mut self) {
         self.give_waiting();
     }
@@ -203,7 +204,7 @@ fn word(map: &Mapping, at: usize) -> u64 {
 
 fn set_word(map: &Mapping, at: usize, value: u64) {
     if at < map.bytes() / 8 {
-        // SAFETY: as in `word`.
+        // SAFETY: the word lies in the mapping, is aligned, and belongs to the holder of the spill's lock.
         unsafe { map.pointer().as_ptr().cast::<u64>().add(at).write(value) };
     }
 }

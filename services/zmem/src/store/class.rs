@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Size classes: how many objects a span is divided into.
+//! Size classes of the store: the slot size of each class, and the number of slots that a span is divided into.
 //!
-//! - **Flow** bytes of an object ──[`of`]──▶ class ──[`SLOT_BYTES`], [`SLOTS`]──▶ where its slots lie in a span
-//! - **Layout** a span is [`SPAN_BYTES`]; class c has slots of the largest multiple of 16 that fits n times, one class for
-//!   each n until two neighbours differ by less than 32 bytes, then one every 32 bytes down to 64
-//! - **Not here** which span has room
+//! - **Flow** bytes of an object ──[`of`]──▶ class ──[`slot_bytes`], [`slots`]──▶ places of its slots in a span
+//! - **Layout** a span has [`SPAN_BYTES`]. For each number n there is a class whose slots are the largest multiple of 16 that
+//!   fits n times, until two neighbouring classes differ by less than 32 bytes; below that there is one class every 32 bytes
+//!   down to 64
+//! - **Not here** the choice of a span that has room
 
-/// Bytes of a span: the unit that a class takes and gives back whole.
+/// Bytes of a span, the unit that a class takes and gives back as a whole.
 pub(super) const SPAN_BYTES: usize = 64 << 10;
 
 /// Bytes of the largest slot.
 pub(super) const MAX_SLOT_BYTES: usize = 4096;
 
-/// How many classes there are.
+/// Number of classes.
 pub(super) const CLASSES: usize = count();
 
-/// Bytes of a class's slots, smallest class first.
+/// Bytes of a slot of each class, smallest class first.
 pub(super) static SLOT_BYTES: [u16; CLASSES] = table();
 
-/// The class of each size, in steps of 16 bytes.
+/// The class for each object size, in steps of 16 bytes.
 static BY_SIZE: [u8; MAX_SLOT_BYTES / 16 + 1] = by_size();
 
-/// The next smaller slot size after `bytes`.
+/// Returns the next smaller slot size after `bytes`.
 const fn below(bytes: usize) -> usize {
     let mut slots = SPAN_BYTES / bytes + 1;
     loop {
@@ -68,17 +69,17 @@ const fn by_size() -> [u8; MAX_SLOT_BYTES / 16 + 1] {
     classes
 }
 
-/// The class for an object of `bytes` bytes, its header included; none above [`MAX_SLOT_BYTES`].
+/// Returns the class for an object of `bytes` bytes, its header included, or `None` above [`MAX_SLOT_BYTES`].
 pub(super) fn of(bytes: usize) -> Option<u8> {
     BY_SIZE.get(bytes.div_ceil(16)).copied()
 }
 
-/// Bytes of a slot of `class`.
+/// Returns the bytes of a slot of `class`.
 pub(super) fn slot_bytes(class: u8) -> usize {
     SLOT_BYTES.get(usize::from(class)).map_or(MAX_SLOT_BYTES, |bytes| usize::from(*bytes))
 }
 
-/// Slots of a span of `class`.
+/// Returns the number of slots of a span of `class`.
 pub(super) fn slots(class: u8) -> usize {
     SPAN_BYTES / slot_bytes(class)
 }

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compaction: the emptiest span of a class is emptied into the others, and pages without objects are given back.
+//! Compaction: the objects of a class's emptiest span are moved to its other spans, and pages without objects are given back.
 //!
-//! - **Flow** next class ──free slots for a span's worth?──▶ its emptiest span ──object by object──▶ slots that are touched
-//!   already ──▶ the span is empty and goes back; then the pages of partly filled spans in which no slot is taken
-//! - **Order** per object: lock, hold its entry, copy, settle, unlock; an object that somebody holds stays where it is
-//! - **Not here** when to compact: who needs room asks
+//! - **Flow** next class ──its free slots would fill a span──▶ its emptiest span ──object by object──▶ free slots on pages
+//!   that are touched already ──▶ the empty span is given back; then the pages of partly filled spans on which no slot is
+//!   taken
+//! - **Order** for each object: lock, hold its entry, copy, settle the entry, unlock. An object that another thread holds
+//!   stays where it is
+//! - **Not here** the time to compact: callers that need room decide that
 
 use super::span::{FULL, NONE};
 use super::{CLASSES, HEADER_BYTES, Place, SPAN_BYTES, State, Store, class};
 
-/// Spans of one list that are looked at for the emptiest.
+/// Upper bound of the spans of one list that are compared to find the emptiest or one with a free slot.
 const SPANS_LOOKED_AT: usize = 16;
 
 impl Store {
-    /// Moves up to `budget` objects and gives empty pages back; says how many bytes of memory that freed. Nothing is
-    /// touched anew.
+    /// Moves up to `budget` objects and gives empty pages back. Returns the bytes of memory that this freed. No page is
+    /// touched for the first time.
     pub fn compact(&self, budget: usize) -> usize {
         let (mut left, mut released) = (budget, 0);
         for _ in 0..CLASSES {
@@ -40,7 +42,7 @@ impl Store {
         released
     }
 
-    /// The class's emptiest span, if the others have room for what is in it.
+    /// Returns the class's emptiest span, if the other spans have room for its objects.
     fn emptiest(&self, class: u8) -> Option<u32> {
         let state = self.state.lock();
         let record = state.classes.get(usize::from(class))?;
@@ -60,7 +62,7 @@ impl Store {
         best.map(|(_, index)| index)
     }
 
-    /// Moves objects out of a span; says how many, and the bytes that this freed.
+    /// Moves up to `budget` objects out of a span. Returns their number, and the bytes that this freed.
     fn empty(&self, class: u8, source: u32, budget: usize) -> (usize, usize) {
         let (mut moved, mut released) = (0, 0);
         for slot in 0..class::slots(class) {
@@ -101,7 +103,8 @@ impl Store {
         }
         let to = target as usize * SPAN_BYTES + room * slot_bytes;
         self.take_slot(state, target, room);
-        // SAFETY: both slots lie in the data and are of one class; the source's entry is held, the target's was free.
+        // SAFETY: both slots lie in the data and have the size of this class; the source's entry is held, and the target was
+        // free.
         unsafe {
             let start = self.data.pointer().as_ptr();
             start.add(to).copy_from_nonoverlapping(start.add(from), HEADER_BYTES + place.bytes);
@@ -110,7 +113,8 @@ impl Store {
         Some(self.give_slot(state, source, slot))
     }
 
-    /// A free slot, all of whose pages are touched and this process's alone, in the fullest spans other than `source`.
+    /// Finds a free slot, in the fullest spans other than `source`, all of whose pages are touched and belong to this process
+    /// alone.
     fn touched_slot(&self, state: &State, class: u8, source: u32) -> Option<(u32, usize)> {
         let lists = state.classes.get(usize::from(class))?.lists;
         for first in lists.iter().take(usize::from(FULL)).rev() {
@@ -129,7 +133,8 @@ impl Store {
         None
     }
 
-    /// Gives back the idle pages of partly filled spans; looking at a span costs one of `budget`.
+    /// Gives back the pages of partly filled spans on which no slot is taken. Each span that is checked costs one of
+    /// `budget`.
     fn trim(&self, class: u8, budget: &mut usize) -> usize {
         let state = &mut *self.state.lock();
         let Some(lists) = state.classes.get(usize::from(class)).map(|class| class.lists) else { return 0 };

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The store: packed pages of one process, in memory of its own, counted to the page.
+//! The store: compressed pages of one process in memory of its own, whose size is counted exactly, page by page.
 //!
-//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶
-//!   bytes. [`Store::compact`] moves objects out of the emptiest spans; handles stay
-//! - **Layout** a slot is the object's handle (4 bytes) and its bytes; spans are 64 KiB; records of spans and handles lie beside
-//! - **Order** the lock covers records, lists and counts; an object is written, read and moved by the holder of its entry
-//! - **Owner** put, get, free and compact may run in signal handlers: with signals blocked, as all that takes locks
+//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`]
+//!   ──[`Store::get`]──▶ bytes. [`Store::compact`] moves objects out of the emptiest spans; their handles stay valid
+//! - **Layout** a slot holds the object's handle (4 bytes) and its bytes; a span has 64 KiB; the records of spans and the
+//!   handles lie in mappings of their own
+//! - **Order** the lock covers the records, lists and counts. Only the thread that holds an object's entry writes, reads or
+//!   moves the object
+//! - **Owner** put, get, free and compact may run in signal handlers, and are called with signals blocked, as is all code
+//!   that takes locks
 //! - **Not here** the meaning of the bytes (`kernels::page`); the choice of pages
 
 mod class;
@@ -23,44 +26,44 @@ use class::{CLASSES, SPAN_BYTES};
 use span::{FULL, LISTS, NONE, Span};
 use table::{Place, Table, Unused};
 
-/// The most bytes that an object may have.
+/// Largest size of an object, bytes.
 pub const MAX_OBJECT_BYTES: usize = class::MAX_SLOT_BYTES - HEADER_BYTES;
 
 const HEADER_BYTES: usize = 4;
 
-/// An object in the store. It stays valid when the object moves.
+/// An object in the store. The handle stays valid when the object moves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Handle(pub NonZeroU32);
 
-/// Objects of the store, and the bytes that they and the store take.
+/// Number of objects in the store, and the bytes that they and the store take.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct StoreNumbers {
     /// Number of objects.
     pub objects: usize,
     /// Bytes of the objects, without the slots' headers.
     pub object_bytes: usize,
-    /// Bytes of the slots that they lie in.
+    /// Bytes of the slots that the objects lie in.
     pub slot_bytes: usize,
-    /// Bytes of data pages that were touched.
+    /// Bytes of the data pages that were touched and not given back.
     pub data_bytes: usize,
-    /// Bytes of the pages of handles and records that were touched.
+    /// Bytes of the touched pages of handles and records.
     pub table_bytes: usize,
 }
 
-/// State under the lock.
+/// The state that the lock guards.
 struct State {
     classes: [Class; CLASSES],
     unused: Unused,
-    /// First of the spans without a class, linked by `next`.
+    /// First of the free spans, which belong to no class and are linked by `next`.
     free_spans: u32,
-    /// How many spans were ever used.
+    /// Number of spans that were ever used.
     reached: u32,
     objects: usize,
     object_bytes: usize,
     slot_bytes: usize,
     data_bytes: usize,
-    /// The class that compaction looks at next.
+    /// The class that compaction handles next.
     cursor: u8,
 }
 
@@ -71,26 +74,26 @@ struct Class {
     live: u32,
 }
 
-/// Packed pages of one process.
+/// The compressed pages of one process.
 pub struct Store {
     data: Mapping,
     records: Mapping,
     table: Table,
     state: Lock<State>,
     bytes: AtomicUsize,
-    /// Bytes of pages that are no longer shared, and that the caller has not asked for yet.
+    /// Bytes of pages that stopped being shared since [`Store::take_unshared`] was last called.
     unshared: AtomicUsize,
 }
 
-/// Keeps huge pages out of a mapping that is counted by small ones.
+/// Forbids huge pages in a mapping whose memory is counted in small pages.
 fn small_pages_only(mapping: &Mapping) {
-    // SAFETY: advice on the caller's own mapping; a kernel without huge pages refuses it, which is as good.
+    // SAFETY: this is advice for a mapping that the caller borrows. A kernel without huge pages refuses it, which is fine.
     unsafe {
         libc::syscall(libc::SYS_madvise, mapping.pointer().as_ptr(), mapping.bytes(), libc::MADV_NOHUGEPAGE)
     };
 }
 
-/// How many of a mapping's first `bytes` are in memory, in pages.
+/// Returns the number of pages among a mapping's first `bytes` that are in memory.
 fn resident_pages(mapping: &Mapping, bytes: usize) -> usize {
     let (mut there, mut pages) = ([0u8; 256], 0);
     for offset in (0..bytes.min(mapping.bytes())).step_by(there.len() * PAGE_BYTES) {
@@ -112,7 +115,8 @@ fn resident_pages(mapping: &Mapping, bytes: usize) -> usize {
 }
 
 impl Store {
-    /// A store that can hold up to about `max_bytes`. Reserves address space, a third more than that; touches nothing.
+    /// Makes a store that can hold up to about `max_bytes`. Reserves address space, a third more than that, and touches none
+    /// of it.
     ///
     /// # Errors
     ///
@@ -143,13 +147,14 @@ impl Store {
         })
     }
 
-    /// Keeps a copy of `object`. None if it is empty or longer than [`MAX_OBJECT_BYTES`], or the store is full.
+    /// Stores a copy of `object`. Returns `None` if the object is empty or longer than [`MAX_OBJECT_BYTES`], or if the store
+    /// is full.
     pub fn put(&self, object: &[u8]) -> Option<Handle> {
         self.put_charged(object, |_| true)
     }
 
-    /// As [`Store::put`], but asks `charge` first whether so many more bytes of memory may be touched (0 is not asked).
-    /// `charge` runs under the store's lock: it does no more than count.
+    /// Does the same as [`Store::put`], but first asks `charge` if the given number of additional bytes may be touched (0
+    /// bytes are not asked for). `charge` runs under the store's lock, so it must do no more than count.
     pub fn put_charged(&self, object: &[u8], charge: impl FnOnce(usize) -> bool) -> Option<Handle> {
         if object.is_empty() {
             return None;
@@ -193,12 +198,12 @@ impl Store {
             offset: index as usize * SPAN_BYTES + slot * class::slot_bytes(class),
             bytes: object.len(),
         };
-        // SAFETY: the slot was free, so its bytes belong to this call until the entry is settled; it has room for the
-        // header and the object, which lies elsewhere.
+        // SAFETY: the slot was free, so its bytes belong to this call until the entry is settled. It has room for the header
+        // and the object, and the object lies elsewhere.
         unsafe {
             let target = self.data.pointer().as_ptr().add(place.offset);
             if pages != 0 {
-                // The object may end before the page that its slot ends in: what is counted is touched.
+                // The object may end on an earlier page than its slot. Touch the last page too, since it was counted.
                 target.add(class::slot_bytes(class) - 1).write(0);
             }
             target.cast::<u32>().write(handle);
@@ -208,12 +213,13 @@ impl Store {
         NonZeroU32::new(handle).map(Handle)
     }
 
-    /// Passes the object to `f`, which must not use the store; an empty slice if there is none. Waits while the object moves.
+    /// Passes the object to `f`, which must not use the store; `f` gets an empty slice if there is no such object. Waits
+    /// while the object is being moved.
     pub fn get<R>(&self, handle: Handle, f: impl FnOnce(&[u8]) -> R) -> R {
         let Some(place) = self.table.hold(handle.0.get()) else { return f(&[]) };
         let held = Held { table: &self.table, handle: handle.0.get(), place };
-        // SAFETY: the entry is held, so nobody moves or frees the object; the place lies in the data as `put` and
-        // `compact` wrote it.
+        // SAFETY: the entry is held, so nobody moves or frees the object; its place lies in the data, because only `put` and
+        // `compact` write places.
         let object = unsafe {
             let start = self.data.pointer().as_ptr().add(place.offset + HEADER_BYTES);
             std::slice::from_raw_parts(start, place.bytes)
@@ -223,7 +229,7 @@ impl Store {
         result
     }
 
-    /// Forgets the object. Returns the bytes of memory that this gave back. The handle may be given out again.
+    /// Removes the object. Returns the bytes of memory that this gave back. The handle may be given to another object later.
     pub fn free(&self, handle: Handle) -> usize {
         let handle = handle.0.get();
         let Some(place) = self.table.hold(handle) else { return 0 };
@@ -241,13 +247,13 @@ impl Store {
         released
     }
 
-    /// Memory that the store has touched and not given back, its tables included.
+    /// Returns the memory that the store has touched and not given back, its tables included, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory that the kernel says the store has: what [`Store::bytes`] must equal while nobody uses it. For tests and
-    /// reports; it asks about every page.
+    /// Returns the bytes of the store's memory according to the kernel. While no thread uses the store, this equals
+    /// [`Store::bytes`]. For tests and reports only, because it queries every page.
     pub fn resident_bytes(&self) -> usize {
         let reached = self.state.lock().reached as usize;
         let handles = self.table.resident_pages(&self.state.lock().unused);
@@ -257,7 +263,7 @@ impl Store {
             * PAGE_BYTES
     }
 
-    /// Returns the store's sizes, as of now.
+    /// Returns the store's current sizes.
     pub fn numbers(&self) -> StoreNumbers {
         let state = self.state.lock();
         StoreNumbers {
@@ -269,12 +275,12 @@ impl Store {
         }
     }
 
-    /// Before fork: waits for the lock and keeps it. The caller sees to it that nobody is inside [`Store::get`].
+    /// Takes the lock before a fork and leaves it taken. The caller ensures that no thread is inside [`Store::get`].
     pub fn lock_all(&self) {
         std::mem::forget(self.state.lock());
     }
 
-    /// Marks every touched page as one that a fork shares from now on, or none.
+    /// Marks every touched page as shared by a fork, or marks every page as not shared.
     pub fn set_shared(&self, shared: bool) {
         let state = self.state.lock();
         for index in 0..state.reached {
@@ -284,8 +290,8 @@ impl Store {
         }
     }
 
-    /// Bytes of pages that others have too and that this store copied, after it asked for that, or gave up, since this was
-    /// last called: they are no part of [`Store::bytes`], and were not freed.
+    /// Returns the bytes of shared pages that this store has copied (after it asked to charge the copy) or given up since the
+    /// last call. They are no part of [`Store::bytes`], but were not freed, because another process still has those pages.
     pub fn take_unshared(&self) -> usize {
         match self.unshared.load(Ordering::Relaxed) {
             0 => 0,
@@ -293,23 +299,24 @@ impl Store {
         }
     }
 
-    /// After fork, in the parent.
+    /// Releases the lock in the parent after a fork.
     ///
     /// # Safety
     ///
     /// This thread called [`Store::lock_all`].
     pub unsafe fn unlock_all(&self) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that this thread took the lock in `lock_all` and forgot its guard.
         unsafe { self.state.unlock() };
     }
 
-    /// After fork, in the child.
+    /// Releases the lock in the child after a fork.
     ///
     /// # Safety
     ///
     /// The forking thread called [`Store::lock_all`], and no other thread exists.
     pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that no other thread exists, and the forking thread held the lock, so the state is
+        // consistent.
         unsafe { self.state.reset() };
     }
 
@@ -322,23 +329,23 @@ impl Store {
         self.bytes.store(state.data_bytes + tables, Ordering::Relaxed);
     }
 
-    /// A span's record. Only the holder of the lock calls this, and keeps one record at a time.
+    /// Returns a span's record. Only the holder of the lock calls this, and uses one record at a time.
     #[expect(clippy::mut_from_ref, reason = "records lie in a mapping that the lock guards")]
     fn span(&self, index: u32) -> Option<&mut Span> {
         if index as usize >= self.data.bytes() / SPAN_BYTES {
             return None;
         }
-        // SAFETY: the record lies in the mapping, all zero is a record, and the lock's holder is alone with it.
+        // SAFETY: the record lies in the mapping, all zero is a valid record, and only the holder of the lock reaches it.
         Some(unsafe { &mut *self.records.pointer().as_ptr().cast::<Span>().add(index as usize) })
     }
 
-    /// The fullest span of the class with a free slot.
+    /// Returns the fullest span of the class that has a free slot.
     fn span_with_room(&self, state: &State, class: u8) -> Option<u32> {
         let lists = state.classes.get(usize::from(class))?.lists;
         lists.into_iter().take(usize::from(FULL)).rev().find(|index| *index != NONE)
     }
 
-    /// Takes a free span for the class.
+    /// Takes a free span for the class and returns its index.
     fn new_span(&self, state: &mut State, class: u8) -> Option<u32> {
         let index = if state.free_spans == NONE { state.reached } else { state.free_spans };
         let span = self.span(index)?;
@@ -353,7 +360,7 @@ impl Store {
         Some(index)
     }
 
-    /// Puts a span into the list of its fullness.
+    /// Adds a span to the list for its fullness.
     fn link(&self, state: &mut State, index: u32) {
         let Some(span) = self.span(index) else { return };
         let (class, list) = (usize::from(span.class), span.fullness());
@@ -369,7 +376,7 @@ impl Store {
         }
     }
 
-    /// Takes a span out of its list.
+    /// Removes a span from its list.
     fn unlink(&self, state: &mut State, index: u32) {
         let Some(span) = self.span(index) else { return };
         let (class, list, previous, next) = (span.class, span.list, span.previous, span.next);
@@ -385,7 +392,7 @@ impl Store {
         }
     }
 
-    /// Moves a span to the list of its fullness.
+    /// Moves a span to the list for its fullness, if that has changed.
     fn relink(&self, state: &mut State, index: u32) {
         if self.span(index).is_some_and(|span| span.list != span.fullness()) {
             self.unlink(state, index);
@@ -400,7 +407,7 @@ impl Store {
         self.relink(state, index);
     }
 
-    /// Gives a slot back, and the span's memory with its last one; says how many bytes.
+    /// Gives a slot back, and with the span's last slot also the span's memory. Returns the bytes that this freed.
     fn give_slot(&self, state: &mut State, index: u32, slot: usize) -> usize {
         let Some(span) = self.span(index) else { return 0 };
         span.set(slot, false);
@@ -415,7 +422,7 @@ impl Store {
         released
     }
 
-    /// Gives an empty span to whichever class wants it.
+    /// Gives an empty span back, so that any class may take it.
     fn drop_span(&self, state: &mut State, index: u32) {
         self.unlink(state, index);
         let Some(span) = self.span(index) else { return };
@@ -424,7 +431,8 @@ impl Store {
         state.free_spans = index;
     }
 
-    /// Gives touched pages of a span, in which no slot is taken, back to the kernel; says how many bytes were freed by that.
+    /// Gives those pages of a span back to the kernel that were touched; no slot on them is taken. Returns the bytes that
+    /// this freed.
     fn release_pages(&self, state: &mut State, index: u32, pages: u16) -> usize {
         let Some(span) = self.span(index) else { return 0 };
         let pages = pages & span.touched;
@@ -448,7 +456,7 @@ impl Store {
     }
 }
 
-/// The right to read an object, until dropped.
+/// The right to read an object; dropping it releases the object's entry.
 struct Held<'a> {
     table: &'a Table,
     handle: u32,

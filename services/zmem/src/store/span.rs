@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A span's record: its taken slots and its touched pages.
 //!
-//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, two per
-//!   page
-//! - **Order** a page's bit is set before the page is written, and cleared after it was given back
+//! - **Layout** [`Span`] has 160 bytes, one per 64 KiB of data, in a mapping beside the data: class, counts, list links, one
+//!   bit per slot, two per page
+//! - **Order** a page's bit is set before the page is written, and cleared after the page was given back
 //! - **Not here** the lists, the data
 
 use super::class;
 use crate::mapping::PAGE_BYTES;
 
-/// Pages of a span.
+/// Number of pages of a span.
 pub(super) const PAGES: usize = class::SPAN_BYTES / PAGE_BYTES;
 
-/// No span, in links.
+/// Link that names no span.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The record of one span. All zero is a free span.
+/// The record of one span. An all-zero record is a free span.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Span {
     /// One bit per slot that is taken.
     pub(super) taken: [u64; 16],
-    /// Neighbours in the list of its class and fullness, or [`NONE`].
+    /// Neighbours in the list of the span's class and fullness, or [`NONE`].
     pub(super) previous: u32,
     pub(super) next: u32,
-    /// Slots that are taken.
+    /// Number of slots that are taken.
     pub(super) live: u16,
     /// One bit per page that is touched.
     pub(super) touched: u16,
@@ -33,32 +33,33 @@ pub(super) struct Span {
     pub(super) list: u8,
     pub(super) in_use: bool,
     pub(super) padding: u8,
-    /// One bit per touched page that a fork's other side has too: writing to it makes a copy.
+    /// One bit per touched page that another process shares since a fork: writing to such a page makes a copy.
     pub(super) shared: u16,
     pub(super) rest: [u8; 14],
 }
 
 const _: () = assert!(std::mem::size_of::<Span>() == 160 && PAGES == 16);
 
-/// Lists of a class, by fullness.
+/// Number of lists per class, one for each degree of fullness.
 pub(super) const LISTS: usize = 5;
 
 /// The list of spans without a free slot.
 pub(super) const FULL: u8 = 4;
 
 impl Span {
-    /// The list that it belongs in: 0 to 3 by quarters, [`FULL`].
+    /// Returns the list that the span belongs in: 0 to 3 by quarters of its slots that are taken, or [`FULL`].
     pub(super) fn fullness(&self) -> u8 {
         let slots = class::slots(self.class);
         if usize::from(self.live) >= slots { FULL } else { (usize::from(self.live) * 4 / slots) as u8 }
     }
 
-    /// The pages that are touched, and this process's alone.
+    /// Returns the pages that are touched and belong to this process alone.
     pub(super) fn own_pages(&self) -> u16 {
         self.touched & !self.shared
     }
 
-    /// A free slot: of the first few one whose pages are touched already and this process's alone, else the first.
+    /// Returns a free slot: among the first 32 free slots, one whose pages are touched and belong to this process alone; else
+    /// the first free slot.
     pub(super) fn free_slot(&self) -> Option<usize> {
         let slots = class::slots(self.class);
         let (mut first, mut looked_at) = (None, 0);
@@ -83,12 +84,12 @@ impl Span {
         first
     }
 
-    /// The pages in which a slot lies, one bit each.
+    /// Returns the pages on which a slot lies, one bit each.
     pub(super) fn pages_of(&self, slot: usize) -> u16 {
         pages_of(self.class, slot)
     }
 
-    /// Takes or gives back a slot's bit.
+    /// Marks a slot as taken or free.
     pub(super) fn set(&mut self, slot: usize, taken: bool) {
         let Some(word) = self.taken.get_mut(slot / 64) else { return };
         let bit = 1 << (slot % 64);
@@ -106,7 +107,7 @@ impl Span {
         self.taken.get(slot / 64).is_some_and(|word| word & 1 << (slot % 64) != 0)
     }
 
-    /// The touched pages in which no slot is taken.
+    /// Returns the touched pages on which no slot is taken.
     pub(super) fn idle_pages(&self) -> u16 {
         let mut used = 0;
         for (index, word) in self.taken.iter().enumerate() {
@@ -120,7 +121,7 @@ impl Span {
     }
 }
 
-/// The pages in which a slot of a span of `class` lies, one bit each.
+/// Returns the pages on which a slot of a span of `class` lies, one bit each.
 pub(super) fn pages_of(class: u8, slot: usize) -> u16 {
     let bytes = class::slot_bytes(class);
     let first = slot * bytes / PAGE_BYTES;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Handles: where each object lies now, so that it can move.
+//! The table of handles: it says where each object lies now, so that objects can be moved.
 //!
-//! - **Layout** an entry in use: bit 0 held, bits 1–12 length, bit 13 set, bits 14–63 offset / 16; a free one: bit 13 clear,
-//!   bits 32–63 the next free one. Entry 0 is never used
-//! - **Order** [`Table::hold`] sets the held bit by compare-exchange: the holder alone may read the object or move it, and
-//!   [`Table::settle`] stores the entry with Release. Holders have signals blocked, as holders of a lock have
+//! - **Layout** an entry in use: bit 0 held, bits 1–12 length, bit 13 set, bits 14–63 offset / 16. A free entry: bit 13
+//!   clear, bits 32–63 the next free entry. Entry 0 is never used
+//! - **Order** [`Table::hold`] sets the held bit by compare-exchange. Only the holder may read the object or move it, and
+//!   [`Table::settle`] stores the new entry with Release. Holders have signals blocked, as holders of a lock have
 //! - **Owner** the free list and the count belong to the holder of the store's lock
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +15,22 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 const HELD: u64 = 1;
 const USED: u64 = 1 << 13;
 
-/// Where an object lies and how long it is.
+/// The place of an object and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
-    /// From the start of the data to its slot; a multiple of 16.
+    /// Offset of the object's slot from the start of the data, bytes; a multiple of 16.
     pub(super) offset: usize,
-    /// Its bytes, the slot's header not included; at most 4092.
+    /// Bytes of the object without the slot's header; at most 4092.
     pub(super) bytes: usize,
 }
 
-/// Entries of all handles.
+/// The entries of all handles.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: Mapping,
 }
 
-/// The free list and how far the table reaches.
+/// First entry of the free list, and the highest entry that was ever used.
 #[derive(Debug, Default)]
 pub(super) struct Unused {
     first: u32,
@@ -38,7 +38,7 @@ pub(super) struct Unused {
 }
 
 impl Table {
-    /// A table of up to `handles` entries.
+    /// Makes a table of up to `handles` entries.
     pub(super) fn new(handles: usize) -> Result<Table> {
         let table =
             Table { entries: Mapping::reserve("the handles of packed pages", handles.min(1 << 31) * 8)? };
@@ -46,12 +46,12 @@ impl Table {
         Ok(table)
     }
 
-    /// Bytes of pages that `unused` says were touched.
+    /// Returns the bytes of the pages that entries up to `unused.reached` have touched.
     pub(super) fn bytes(unused: &Unused) -> usize {
         if unused.reached == 0 { 0 } else { (unused.reached as usize * 8 + 8).next_multiple_of(PAGE_BYTES) }
     }
 
-    /// Pages that the kernel says it has.
+    /// Returns the number of the table's pages that are in memory according to the kernel.
     pub(super) fn resident_pages(&self, unused: &Unused) -> usize {
         super::resident_pages(&self.entries, Self::bytes(unused))
     }
@@ -64,7 +64,7 @@ impl Table {
         Some(unsafe { &*self.entries.pointer().as_ptr().cast::<AtomicU64>().add(handle as usize) })
     }
 
-    /// Bytes that taking a handle will touch anew.
+    /// Returns the bytes of pages that taking the next handle will touch for the first time.
     pub(super) fn next_costs(unused: &Unused) -> usize {
         if unused.first != 0 {
             return 0;
@@ -72,7 +72,7 @@ impl Table {
         Self::bytes(&Unused { first: 0, reached: unused.reached + 1 }) - Self::bytes(unused)
     }
 
-    /// Takes an entry; it is held.
+    /// Takes a free entry, which the caller then holds.
     pub(super) fn take(&self, unused: &mut Unused) -> Option<u32> {
         if unused.first == 0 {
             let entry = self.entry(unused.reached.checked_add(1)?)?;
@@ -95,14 +95,14 @@ impl Table {
         }
     }
 
-    /// Waits until no thread holds the object, and holds it. `None` if there is no such object.
+    /// Waits until no thread holds the object, then holds it. Returns `None` if there is no such object.
     pub(super) fn hold(&self, handle: u32) -> Option<Place> {
         let entry = self.entry(handle)?;
         for round in 0u32.. {
             match Self::try_hold_entry(entry) {
                 Ok(place) => return place,
                 Err(()) if round < 100 => std::hint::spin_loop(),
-                // SAFETY: the call takes nothing and touches no memory.
+                // SAFETY: the call takes no argument and touches no memory.
                 Err(()) => unsafe {
                     libc::syscall(libc::SYS_sched_yield);
                 },
@@ -111,7 +111,7 @@ impl Table {
         None
     }
 
-    /// Holds the object unless another thread does.
+    /// Holds the object, unless another thread does. Returns `None` if it does or if there is no such object.
     pub(super) fn try_hold(&self, handle: u32) -> Option<Place> {
         Self::try_hold_entry(self.entry(handle)?).ok().flatten()
     }
@@ -129,7 +129,7 @@ impl Table {
         Ok(Some(Place { offset: (value >> 14) as usize * 16, bytes: (value >> 1 & 0xfff) as usize }))
     }
 
-    /// Says where the object lies, and holds it no longer.
+    /// Stores the object's place and releases the entry.
     pub(super) fn settle(&self, handle: u32, place: Place) {
         if let Some(entry) = self.entry(handle) {
             let value = (place.offset as u64 / 16) << 14 | USED | (place.bytes as u64) << 1;
