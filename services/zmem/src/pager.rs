@@ -7,12 +7,12 @@
 //! store / spill ◀──── packed where it lies, write-protected ◀── evict ◀┘   (or the block's turn: evictor)
 //! ```
 //!
-//! - **Order** locks, outer first: space (calls that change mappings) · a seat · busy chunks and pages · eviction · store.
-//!   The holder of a busy page never waits for another one, unless it holds the space lock. Signals are blocked wherever
-//!   one of these is held
-//! - **Owner** one per process, in a mapping that is never given back
+//! - **Order** locks, outer first: space (for calls that change mappings) · a seat · busy chunks and pages · eviction ·
+//!   store. The holder of a busy page never waits for another busy page, unless it holds the space lock. Signals are blocked
+//!   while any of these is held
+//! - **Owner** one pager per process, in a mapping that is never given back
 //!
-//! `docs/design/zmem.md` has the states and their order.
+//! `docs/design/zmem.md` describes the states and the order of their changes.
 
 mod advise;
 mod arm;
@@ -63,29 +63,30 @@ pub use engine::Mechanism;
 pub(crate) use kernel::{Quiet, own_thread};
 pub use pin::Pins;
 
-/// First address of the arena: the same in every process, so that a system-call filter can tell by the high bits.
+/// First address of the arena. It is the same in every process, so that a system-call filter can recognise arena addresses by
+/// their high bits.
 pub const ARENA_BASE: usize = 0x2000_0000_0000;
-/// The largest arena; less where the address space is limited.
+/// Size of the largest arena; arenas are smaller if the address space is limited.
 pub const ARENA_BYTES: usize = 1 << 42;
 
-/// The smallest arena that is worth having.
+/// Size of the smallest arena that is still useful.
 const MIN_ARENA_BYTES: usize = 1 << 26;
 
 /// Outcome of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The page is there: run the instruction again.
+    /// The page is present: run the instruction again.
     Done,
-    /// The state changed under it: run the instruction again.
+    /// The page's state changed meanwhile: run the instruction again, which may fault again.
     Retry,
-    /// The program's own mistake: its handler or the default action follows.
+    /// The fault is the program's own mistake: the program's handler or the default action follows.
     NotMine,
 }
 
-/// How a pager is set up.
+/// Settings of a pager.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The caller runs [`Pager::serve`] on a thread: needed where SIGBUS mode is not available.
+    /// True if the caller runs [`Pager::serve`] on a thread, which is needed if userfaultfd's SIGBUS mode is not available.
     pub handler_thread: bool,
 }
 
@@ -95,19 +96,19 @@ pub struct Options {
 pub struct Numbers {
     /// Faults that the pager was asked to answer.
     pub faults: u64,
-    /// Pages brought in, clusters included.
+    /// Pages brought in, including pages that were brought in together with the one that faulted.
     pub pages_in: u64,
-    /// Pages that were packed.
+    /// Pages that were compressed when they left.
     pub pages_packed: u64,
-    /// Pages packed once more, by Zstandard.
+    /// Pages that were compressed once more, by Zstandard.
     pub pages_packed_cold: u64,
-    /// Pages dropped whose copy was still right.
+    /// Pages that left without being compressed, because their copy was still valid.
     pub pages_dropped: u64,
-    /// Pages that packing did not make smaller.
+    /// Pages that compression did not make smaller.
     pub pages_raw: u64,
     /// Pages written to the spill file.
     pub pages_spilled: u64,
-    /// Evictions inside a fault.
+    /// Evictions that a fault had to wait for.
     pub evictions: u64,
     /// Bytes present in armed chunks.
     pub present_bytes: usize,
@@ -115,7 +116,7 @@ pub struct Numbers {
     pub native_bytes: usize,
     /// Bytes of the store.
     pub store_bytes: usize,
-    /// Bytes of tables and workplaces.
+    /// Bytes of tables and work buffers.
     pub table_bytes: usize,
     /// Bytes that the program has mapped.
     pub mapped_bytes: usize,
@@ -132,14 +133,14 @@ struct Counts {
     raw: AtomicU64,
     spilled: AtomicU64,
     evictions: AtomicU64,
-    /// Pages present in armed chunks, all charged.
+    /// Pages present in armed chunks; each is charged.
     present: AtomicUsize,
-    /// Native chunks, each charged in full.
+    /// Number of native chunks; each is charged in full.
     native: AtomicUsize,
-    /// Bytes of tables and workplaces, charged.
+    /// Bytes of tables and work buffers; they are charged.
     tables: AtomicUsize,
     mapped: AtomicUsize,
-    /// Chunks that are not vacant.
+    /// Number of chunks that are not vacant.
     admitted: AtomicUsize,
 }
 
@@ -157,32 +158,34 @@ pub struct Pager {
     probation: Probation,
     counts: Counts,
     active: AtomicBool,
-    /// Processes of a fork may share pages with this one.
+    /// True if processes that a fork made may share pages with this one.
     forked: AtomicBool,
-    /// How often processes had joined the job or left it, at the last fork or the last look since.
+    /// Value of the job's `membership` count at the last fork, or when it was last compared since.
     membership: AtomicU64,
-    /// The pages that they share are write-protected.
+    /// True if the pages shared by a fork are write-protected.
     protected: AtomicBool,
     vectored: AtomicBool,
     recycling: AtomicBool,
     hook: AtomicPtr<()>,
     spill: AtomicPtr<Spill>,
     spill_hand: AtomicUsize,
-    /// The error number that the last message named.
+    /// The error number that the last message about a refused spill named.
     spill_refused: AtomicI32,
-    /// Credit for spilling ahead, pages: faults that more room would have saved, less the cost of spilling and reading back.
+    /// Credit for spilling ahead of need, pages: faults that more room would have saved, minus the cost of spilling and
+    /// reading back.
     credit: AtomicI64,
-    /// Signal mask of the thread that forks.
+    /// Signal mask that the forking thread had before the fork.
     fork_mask: AtomicU64,
-    /// First of the chunks that were never used.
+    /// Index after the last chunk that was ever used.
     reached: AtomicUsize,
     /// Value of `pages_in` when an eviction last found no victim.
     barren: AtomicU64,
-    /// Rounds of the clock hand.
+    /// Number of rounds that the clock hand has made around the arena.
     round: AtomicU64,
-    /// How many pages had been packed, or found raw, when no cold one was left to try.
+    /// Sum of pages packed and pages found raw, at the moment when no cold page was left to pack again.
     cold_packed: AtomicU64,
-    /// By the low bits of a page's number: the page (high half) and how often in a row its fault was not answered.
+    /// For each value of the low bits of a page's number: a page (high half), and how often in a row its fault was not
+    /// answered.
     unanswered: [AtomicU64; fault::UNANSWERED],
 }
 
@@ -193,15 +196,15 @@ impl Pager {
     ///
     /// # Errors
     ///
-    /// The address space or the fault mechanism is not available; the error says which.
+    /// The address space or the fault mechanism is not available; the error says what is missing.
     pub fn start(job: &'static Job, options: Options) -> Result<&'static Pager> {
         if Pager::get().is_some() {
             return Err(Error::Started);
         }
         let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
-        // Choosing a kernel reads the environment, which may lie in the arena: choose now and not in a fault.
+        // Choosing an implementation reads the environment, which may lie in the arena; do that now and not in a fault.
         let _ = memlift_kernels::page::checksum(0, &[0; PAGE_BYTES]);
-        // Choose now too whether `memlift record` listens.
+        // Find out now, for the same reason, if `memlift record` listens.
         let _ = memlift_ground::observe::tapped();
         let (bytes, store_bytes) = reserve_arena()?;
         let memory = rustix::system::sysinfo();
@@ -242,7 +245,7 @@ impl Pager {
             .engine
             .attach()
             .map_err(|errno| Error::Faults { source: std::io::Error::from_raw_os_error(errno) })?;
-        // SAFETY: the mapping is as large as the value, aligned to a page, and nobody else's; it is never unmapped.
+        // SAFETY: the mapping is as large as the value, aligned to a page, belongs to this call alone, and is never unmapped.
         unsafe { pager.write(value) };
         if PAGER.compare_exchange(std::ptr::null_mut(), pager, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return Err(Error::Started);
@@ -251,33 +254,34 @@ impl Pager {
         Pager::get().ok_or(Error::Started)
     }
 
-    /// The process's pager, once started.
+    /// Returns the process's pager, if one was started.
     pub fn get() -> Option<&'static Pager> {
-        // SAFETY: what is stored there is a pager that lives as long as the process.
+        // SAFETY: a pointer that is stored there refers to a pager that lives as long as the process.
         unsafe { PAGER.load(Ordering::Acquire).as_ref() }
     }
 
-    /// End of the arena of this process. Addresses behind it, below the largest arena's end, are the program's own.
+    /// Returns the end of this process's arena. Addresses from there to the end of the largest arena are the program's own.
     pub fn arena_end(&self) -> usize {
         ARENA_BASE + self.bytes
     }
 
-    /// Returns true if the address lies in the largest arena.
+    /// Returns true if the address lies in the range of the largest arena.
     pub fn contains(address: usize) -> bool {
         address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
     }
 
-    /// The way in which faults reach the pager.
+    /// Returns the way in which faults reach the pager.
     pub fn mechanism(&self) -> Mechanism {
         self.engine.mechanism
     }
 
-    /// Returns true if a page that the kernel or a device has pinned stays by itself: where pages are moved out (`UFFDIO_MOVE`).
+    /// Returns true if pages are moved out (`UFFDIO_MOVE`), which the kernel refuses for a page that it or a device has
+    /// pinned. Such pages then stay without a pin of the pager's.
     pub fn sees_pins(&self) -> bool {
         self.engine.staging(0).is_some()
     }
 
-    /// The job that the memory is charged to.
+    /// Returns the job that the memory is charged to.
     pub fn job(&self) -> &'static Job {
         self.job
     }
@@ -287,14 +291,14 @@ impl Pager {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Bytes of the chunks in which something is accessible or was, present or not. What was only reserved (`PROT_NONE`) is not
-    /// among them.
+    /// Returns the bytes of the chunks in which memory is or was accessible, present or not. Memory that was only reserved
+    /// (`PROT_NONE`) is not included.
     pub fn admitted_bytes(&self) -> usize {
         self.counts.admitted.load(Ordering::Relaxed) * CHUNK_BYTES
     }
 
-    /// Sets the hook that runs once, before the first page can be absent: the place to install the system-call filter. It
-    /// may run in any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
+    /// Sets the hook that runs once, before the first page can become absent; the system-call filter is installed there. The
+    /// hook may run on any thread inside any call into the pager, with all signals blocked, and must not touch the arena.
     pub fn on_activate(&self, hook: fn()) {
         self.hook.store(hook as *mut (), Ordering::Release);
     }
@@ -319,7 +323,7 @@ impl Pager {
         }
     }
 
-    /// The page of an address of the arena.
+    /// Returns the number of the page at an arena address.
     fn page_of(&self, address: usize) -> Option<usize> {
         let offset = address.wrapping_sub(ARENA_BASE);
         (offset < self.bytes).then_some(offset / PAGE_BYTES)
@@ -330,7 +334,7 @@ impl Pager {
         offset < self.bytes && bytes <= self.bytes - offset
     }
 
-    /// Forgets a page's copy. Returns the bytes of memory that came back to the job.
+    /// Frees a page's copy. Returns the bytes of memory that came back to the job.
     fn free_copy(&self, entry: Entry) -> usize {
         let mut released = 0;
         match entry.tag() {
@@ -353,7 +357,7 @@ impl Pager {
         released
     }
 
-    /// Charges memory of tables and workplaces, where needed after making room; false where there is none yet.
+    /// Charges memory of tables and work buffers, after making room if needed. Returns false if there is no room yet.
     fn charge_tables(&self, seat: &mut seat::Seat, bytes: usize) -> bool {
         let made = self.make_room(seat, bytes, true) == room::Room::Made;
         if made {
@@ -367,7 +371,7 @@ impl Pager {
         self.job.uncharge(bytes);
     }
 
-    /// Bytes that must stay unused when a chunk becomes native.
+    /// Returns the bytes that must stay unused when a chunk becomes native.
     fn reserve_bytes(&self) -> usize {
         let total = usize::try_from(self.job.total()).unwrap_or(0);
         let objective = usize::try_from(self.job.unused_objective()).unwrap_or(0);
@@ -381,24 +385,26 @@ impl std::fmt::Debug for Pager {
     }
 }
 
-/// The store's handle in an entry that has one.
+/// Returns the store's handle in an entry that has one.
 fn store_handle(entry: Entry) -> Option<crate::store::Handle> {
     std::num::NonZeroU32::new(entry.handle_of_store()).map(crate::store::Handle)
 }
 
-/// First address of a page.
+/// Returns the first address of a page.
 fn address_of(page: usize) -> usize {
     ARENA_BASE + page * PAGE_BYTES
 }
 
-/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves. Returns its size, and the most for the store.
+/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves. Returns the arena's size, and the largest size
+/// for the store.
 fn reserve_arena() -> Result<(usize, usize)> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut bytes = ARENA_BYTES;
     let mut share = 1;
     if limit < 2 * ARENA_BYTES {
-        // Half is the arena, an eighth the store; the tables and what the program maps elsewhere have the rest.
+        // The arena gets half of the free address space and the store an eighth; the rest is for the tables and for what the
+        // program maps elsewhere.
         let free = limit.saturating_sub(kernel::virtual_bytes());
         bytes = ((free / 2) & !(CHUNK_BYTES - 1)).clamp(MIN_ARENA_BYTES, ARENA_BYTES);
         share = 4;
@@ -406,7 +412,7 @@ fn reserve_arena() -> Result<(usize, usize)> {
     loop {
         match kernel::reserve(ARENA_BASE, bytes) {
             Ok(()) => return Ok((bytes, bytes / share)),
-            // Or something of the program's is in the way: the arena ends before it.
+            // A mapping of the program may be in the way: try an arena that ends before it.
             Err(libc::ENOMEM | libc::EEXIST) if bytes > MIN_ARENA_BYTES => {
                 bytes = ((bytes / 2) & !(CHUNK_BYTES - 1)).max(MIN_ARENA_BYTES);
             }

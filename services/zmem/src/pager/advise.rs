@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `madvise` on the arena.
 //!
-//! - **Flow** advice that drops contents: hold, drop, copies freed · that asks for pages: faulted in · hints about huge pages:
-//!   the kernel's, for native chunks · other hints: taken and not acted on
+//! - **Flow** advice that drops contents: hold the pages, drop them, free their copies · advice that asks for pages: fault
+//!   them in · hints about huge pages: passed to the kernel for native chunks · other hints: accepted, without effect
 //! - **Not here** `mprotect` and mapping ([`super::space`])
 
 use super::kernel::{self, Quiet};
@@ -17,12 +17,12 @@ const DONTNEED_LOCKED: i32 = 24;
 const COLLAPSE: i32 = 25;
 
 impl Pager {
-    /// `madvise` of a range in the arena.
+    /// `madvise` for a range in the arena.
     ///
     /// # Errors
     ///
-    /// As `madvise`: `ENOMEM` where something is not mapped (what is mapped was advised all the same), `EINVAL` for advice
-    /// that the arena cannot follow.
+    /// The errors of `madvise`: `ENOMEM` if part of the range is not mapped (the mapped part was advised nevertheless),
+    /// `EINVAL` for advice that the arena cannot follow.
     pub fn advise(&self, address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
         if bytes == 0 && address.is_multiple_of(PAGE_BYTES) {
             return Ok(());

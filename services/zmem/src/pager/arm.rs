@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From dormant to active, and from native to armed.
+//! Changes of state: the process from dormant to active, and a chunk from native to armed.
 //!
-//! - **Flow** [`Pager::activate`]: hook ──▶ each native chunk: nothing present? guarded · else it stays native until the hand
-//!   comes round ([`Pager::arm`]): registered, huge pages split, what is present counted, the rest given back
-//! - **Order** a chunk is busy while its mode changes: who faults in it waits. It is registered before presence is read, so
-//!   that a page which comes meanwhile is either seen or faults
-//! - **Not here** which chunk when ([`super::evict`])
+//! - **Flow** [`Pager::activate`]: run the hook ──▶ each native chunk becomes guarded if nothing is present in it; otherwise
+//!   it stays native until the clock hand reaches it and [`Pager::arm`] registers it, splits its huge pages, counts its
+//!   present pages and gives back the charge of the others
+//! - **Order** a chunk is busy while its mode changes, and threads that fault in it wait. It is registered before its present
+//!   pages are read, so that a page that appears meanwhile is either counted or faults
+//! - **Not here** the choice of the chunk and the moment ([`super::evict`])
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +18,8 @@ use super::{Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
 impl Pager {
-    /// From dormant to active: runs the hook of [`Pager::on_activate`], then looks at each chunk. Idempotent.
+    /// Makes a dormant process active: runs the hook of [`Pager::on_activate`], then checks each chunk. Does nothing if it is
+    /// active.
     pub fn activate(&self) {
         if self.active() {
             return;
@@ -78,21 +80,22 @@ impl Pager {
         self.table.settle(chunk, mode);
     }
 
-    /// Undoes `cover` of this thread. If that fails, the job ends: faults on pages of a native chunk would not be answered.
+    /// Undoes a `cover` by this thread. If that fails, the job ends, because faults on pages of a native chunk would not be
+    /// answered.
     fn uncover_again(&self, chunk: usize) {
         if let Err(error) = self.uncover(chunk) {
             self.end_refused("give memory back to the program", error);
         }
     }
 
-    /// Keeps the kernel from making a huge page of an armed chunk's pages, whose memory would stay until all of it is
-    /// dropped. A kernel without huge pages refuses the advice, which is as good.
+    /// Keeps the kernel from joining an armed chunk's pages to a huge page, whose memory would stay until all of it is
+    /// dropped. A kernel without huge pages refuses the advice, which is fine.
     pub(super) fn refuse_huge_pages(&self, chunk: usize) {
         let _ = kernel::advise(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES, libc::MADV_NOHUGEPAGE);
     }
 
-    /// Arms a native chunk, for which the caller charged a page of table; gives the bytes that came back to the job, or
-    /// nothing where it stays native: then the caller gives that page back.
+    /// Arms a native chunk, for which the caller has charged a page of table. Returns the bytes that came back to the job, or
+    /// `None` if the chunk stays native; the caller then gives the charge of that page back.
     pub(super) fn arm(&self, chunk: usize) -> Option<usize> {
         let record = self.table.chunk(chunk);
         if !record.claim(Mode::Native, true) {
@@ -107,7 +110,7 @@ impl Pager {
             return None;
         }
         self.refuse_huge_pages(chunk);
-        // Cold advice for a part of a huge page splits it; otherwise its memory would stay until all of it is dropped.
+        // Cold advice for part of a huge page splits it; otherwise its memory would stay until all of it is dropped.
         let _ = kernel::advise(address, PAGE_BYTES, libc::MADV_COLD);
         let mut resident = [0u8; CHUNK_PAGES];
         if kernel::mincore(address, CHUNK_BYTES, &mut resident).is_err() {
@@ -118,7 +121,7 @@ impl Pager {
         if self.engine.hides() {
             self.whole_units(chunk, &mut resident);
         }
-        // The first write to a page that a fork shares copies it: that must be a fault.
+        // The first write to a page that a fork shares makes a copy, so it must fault.
         let shared = self.forked();
         let (tag, mut present) = (if shared { Tag::Shared } else { Tag::Dirty }, 0);
         for (index, resident) in resident.iter().enumerate() {
@@ -155,7 +158,8 @@ impl Pager {
         Some(bytes)
     }
 
-    /// Counts all mapped pages of a unit as present where one is: fewer mappings; those that are not there read as zeros.
+    /// If one page of a unit is present, counts all its mapped pages as present, which needs fewer mappings. The others read
+    /// as zeros.
     fn whole_units(&self, chunk: usize, resident: &mut [u8; CHUNK_PAGES]) {
         for (unit, pages) in resident.chunks_exact_mut(UNIT).enumerate() {
             if pages.iter().any(|page| *page & 1 != 0) {
@@ -166,7 +170,7 @@ impl Pager {
         }
     }
 
-    /// Bytes of native chunks that are really present, as the kernel says.
+    /// Returns the bytes of native chunks that are present according to the kernel.
     pub(super) fn native_present(&self) -> usize {
         let mut bytes = 0;
         if self.native_bytes() == 0 {

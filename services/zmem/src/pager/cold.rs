@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Cold packing: pages that are away for long, or did not pack, are packed again by Zstandard. The evictor does it ahead of need;
-//! a fault does it when nothing is left to evict or spill.
+//! Cold packing: pages that have been absent for long, or that did not compress, are compressed again by Zstandard. The
+//! evictor does that ahead of need; a fault does it when nothing is left to evict or spill.
 //!
-//! - **Flow** nothing left to evict or spill ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones
-//!   that packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old one
-//!   freed ──▶ publish ──▶ compaction gives the memory back
-//! - **Order** the new copy is whole and charged before the old one is freed; a present page is protected before it is read
-//!   and dropped after its copy is whole. A thread that touches the page meanwhile waits for `Busy` to end
-//! - **Layout** a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
-//! - **Owner** the eviction's lock: one thread at a time, with the eviction's float
-//! - **Not here** the ratio that is worth it ([`memlift_kernels::page`]); when nothing is left to evict ([`super::evict`])
+//! - **Flow** nothing left to evict or spill ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present
+//!   pages that did not compress ──claim──▶ unpack, or protect ──▶ [`Effort::Cold`] ──smaller by an eighth──▶ store the new
+//!   copy, free the old one ──▶ publish ──▶ compaction gives the memory back
+//! - **Order** the new copy is complete and charged before the old one is freed. A present page is protected before it is
+//!   read, and dropped after its copy is complete. A thread that touches the page meanwhile waits for `Busy` to end
+//! - **Layout** the entry of a page that was tried has a mark beside its handle. The mark stays as long as that copy, or as
+//!   long as the page counts as raw
+//! - **Owner** the eviction's lock: one thread at a time, and the eviction's float
+//! - **Not here** the ratio that is worth it ([`memlift_kernels::page`]); the moment when nothing is left to evict
+//!   ([`super::evict`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -25,30 +27,30 @@ use super::{Pager, store_handle};
 use crate::block::Counter;
 use crate::mapping::PAGE_BYTES;
 
-/// Pages tried at once: some hundred microseconds.
+/// Upper bound of the pages that one call tries, which takes some hundred microseconds.
 pub(super) const BATCH: usize = 32;
-/// Entries looked at for one batch when working ahead of need.
+/// Upper bound of the entries that one call checks when it works ahead of need.
 const LOOKED_AT: usize = 8192;
-/// Rounds that a page is away before it is packed ahead of need.
+/// Rounds of the clock hand for which a page must be absent before it is packed again ahead of need.
 pub(super) const COLD_ROUNDS: u64 = 8;
-/// Objects moved after a batch, for each page that became smaller.
+/// Upper bound of the objects that compaction moves after a batch, for each page that became smaller.
 const MOVES: usize = 8;
 
 /// Outcome of a batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Repacked {
-    /// Pages tried, whether they became smaller or not.
+    /// Pages that were tried, including those that did not become smaller.
     pub tried: usize,
     /// Pages that became smaller.
     pub smaller: usize,
 }
 
 impl Pager {
-    /// Packs up to [`BATCH`] cold pages once more, those that left at least `rounds` ago; with 0, all of the arena is
-    /// looked at for them.
+    /// Packs up to [`BATCH`] cold pages once more, of those that left at least `rounds` ago. With 0, entries of the whole
+    /// arena are checked to find them.
     pub(super) fn pack_cold(&self, seat: &mut Seat, rounds: u64) -> Repacked {
         let mut done = Repacked::default();
-        // Nothing was packed since all were tried.
+        // All cold pages were tried, and nothing was packed since.
         let packed = self.counts.packed.load(Ordering::Relaxed) + self.counts.raw.load(Ordering::Relaxed);
         if rounds == 0 && packed == self.cold_packed.load(Ordering::Relaxed) {
             return done;
@@ -101,7 +103,7 @@ impl Pager {
         done
     }
 
-    /// Packs a claimed page of the store again. Returns its new entry, or `None` where the store has no room for both copies.
+    /// Packs a claimed page of the store again. Returns its new entry, or `None` if the store has no room for both copies.
     fn repack(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
         let handle = store_handle(entry)?;
         let (before, method) = self.store.get(handle, |packed| (packed.len(), Method::of(packed)));
@@ -121,7 +123,8 @@ impl Pager {
         Some(new.with_round(entry.round()).with_left(entry.left().unwrap_or(0)))
     }
 
-    /// Packs a claimed page that is present and did not pack before.
+    /// Packs a claimed page that is present and did not compress before. Returns its new entry, or `None` if the store has no
+    /// room.
     fn pack_raw(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
         let staging = self.engine.staging(seat.index);
         let (mut old, mut way) = ([entry], [Way::InPlace]);
@@ -143,7 +146,7 @@ impl Pager {
         self.count_workspace(seat, false);
         let new = match result {
             Packed::Bytes(bytes) => self.put_cold(seat, state, bytes),
-            // The page has changed since, or packs no better: it is left to eviction.
+            // The page has changed since, or still does not compress: it is left to eviction.
             _ => Some(entry.tried()),
         };
         match new {
@@ -161,7 +164,7 @@ impl Pager {
         }
     }
 
-    /// Puts what the seat's packer wrote into the store.
+    /// Stores the bytes that the seat's packer wrote. Returns the page's new entry, or `None` if the store has no room.
     fn put_cold(&self, seat: &mut Seat, state: &mut Evict, bytes: usize) -> Option<Entry> {
         let (_, packed, _) = seat.parts();
         let float = Cell::new(state.float);
@@ -175,7 +178,7 @@ impl Pager {
         Some(Entry::new(Tag::Stored, u64::from(handle.0.get())).tried())
     }
 
-    /// Gives back bytes that the store freed: first to the float, up to its least, the rest to the job.
+    /// Gives back bytes that the store freed: first to the float, up to its least size, and the rest to the job.
     fn refill(&self, state: &mut Evict, bytes: usize) {
         let refill = LEAST_FLOAT_BYTES.saturating_sub(state.float).min(bytes);
         state.float += refill;
@@ -184,7 +187,7 @@ impl Pager {
         }
     }
 
-    /// Charges what Zstandard has touched of the seat's packer, after its first packing or unpacking there.
+    /// Charges the memory that Zstandard has touched in the seat's packer, after its first packing or unpacking there.
     pub(super) fn count_workspace(&self, seat: &mut Seat, unpacks: bool) {
         if std::mem::replace(&mut seat.dense[usize::from(unpacks)], true) {
             return;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The way out of the arena: a page that the kernel or a device has pinned is not evicted.
+//! Moves pages out of the arena, so that a page that the kernel or a device has pinned is not evicted.
 //!
 //! - **Flow** [`Pager::depart`] moves present, busy pages to the seat's staging slot (UFFDIO_MOVE) ──▶ they are packed or
 //!   written from there ──▶ the slot is dropped, or [`Pager::bring_back`]
-//! - **Order** a page is moved before it is read. The kernel moves no page that is pinned for a device (EBUSY), and nobody can
-//!   pin a moved page, since it is mapped nowhere but in the slot. So the bytes that are packed are the last ones.
-//! - **Shared** a page that a fork shares is not moved either. It cannot be pinned: a pin gives the process a page of its own.
-//!   `/proc/self/pagemap` tells the two apart; a shared page is frozen and packed where it lies, as is one that the program
-//!   may not write, which the kernel does not move.
-//! - **Not here** kernels without MOVE: everything is frozen where it lies, and the preloaded library refuses a process in
-//!   which pins cannot be known
+//! - **Order** a page is moved before it is read. The kernel refuses to move a page that is pinned for a device (EBUSY), and
+//!   a moved page cannot be pinned, since it is mapped only in the slot. So no later write changes the bytes that are packed
+//! - **Shared** a page that a fork shares is not moved either. It cannot be pinned, because pinning gives the process a page
+//!   of its own. `/proc/self/pagemap` tells shared pages from pinned ones. A shared page is frozen and packed in place, and
+//!   so is a page that the program may not write, which the kernel does not move
+//! - **Not here** kernels without MOVE: all pages are frozen in place, and the preloaded library refuses a process whose pins
+//!   cannot be known
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,27 +22,27 @@ use crate::line::Line;
 use crate::mapping::PAGE_BYTES;
 use crate::uffd::Errno;
 
-/// Attempts to move a page that the kernel is busy with for a moment (it splits a huge page, or holds a lock).
+/// Attempts to move a page that the kernel is busy with for a moment (it may be splitting a huge page, or holding a lock).
 const ATTEMPTS: u32 = 4;
 
 /// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
-/// How a page of a batch leaves.
+/// The way in which a page of a batch leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// It is packed where it lies, and then dropped.
+    /// The page is packed in place, and then dropped.
     InPlace,
-    /// It lies in the staging slot, at this index.
+    /// The page was moved to the staging slot, to this index.
     Staged(u8),
-    /// It does not leave: something has pinned it.
+    /// The page does not leave, because it is pinned.
     Pinned,
 }
 
 impl Pager {
-    /// Moves `ways.len()` present pages from `page` on, busy by this thread, to the staging slot from index `next` on. Sets for
-    /// each how it leaves. At most as many pages as the slot has room for. An entry whose page had to be made writable becomes
-    /// dirty here.
+    /// Moves `ways.len()` present pages from `page` on, which this thread has made busy, to the staging slot from index
+    /// `next` on. Sets the way in which each of them leaves. There may be at most as many pages as the slot has room for. If
+    /// a page had to be made writable, its entry in `old` becomes dirty.
     pub(super) fn depart(
         &self,
         staging: Option<usize>,
@@ -79,17 +79,17 @@ impl Pager {
         }
     }
 
-    /// Moves pages as far as the kernel moves them. Returns their number.
+    /// Moves pages as far as the kernel allows. Returns the number of pages moved.
     fn move_out(&self, target: usize, page: usize, pages: usize) -> usize {
         let (mut done, mut attempts, mut window) = (0, 0, pages);
         while done < pages {
             let (to, from) = (target + done * PAGE_BYTES, address_of(page + done));
-            // SAFETY: the pages are busy, by this thread; the slot is the seat's, and empty there.
+            // SAFETY: this thread has made the pages busy; the slot belongs to the seat, and is empty from `target` on.
             let step = unsafe { self.engine.uffd.relocate(to, from, window.min(pages - done) * PAGE_BYTES) };
             done += step.bytes / PAGE_BYTES;
             match step.error {
                 _ if step.bytes > 0 => attempts = 0,
-                // The run reaches over mappings that the kernel keeps apart.
+                // The run may extend over mappings that the kernel keeps apart: go on page by page.
                 libc::EINVAL | libc::ENOENT if window > 1 => window = 1,
                 libc::EAGAIN | libc::ENOMEM if attempts < ATTEMPTS => attempts += 1,
                 _ => break,
@@ -98,14 +98,15 @@ impl Pager {
         done
     }
 
-    /// Decides how a page leaves that the kernel did not move: it is shared, or pinned, or was shared once.
+    /// Decides the way of a page that the kernel did not move: it is shared, or pinned, or was shared before.
     fn depart_alone(&self, slot: usize, page: usize, next: &mut usize, old: &mut Entry) -> Way {
         match self.owner(page) {
             Owner::Shared => return Way::InPlace,
             Owner::Unknown => return Way::Pinned,
             Owner::Alone => {}
         }
-        // After a fork whose other side has gone, the kernel takes the page for this process's own at the next write.
+        // If the other process of a fork has dropped the page, the kernel gives it to this process alone only at the next
+        // write.
         if old.is_protected() {
             if self.thaw(page, 1, true).is_err() {
                 return Way::Pinned;
@@ -116,11 +117,11 @@ impl Pager {
             }
             *old = old.unshared();
         }
-        // SAFETY: the page is present and the program may write it; a byte is exchanged for itself atomically, so other writers
-        // lose nothing.
+        // SAFETY: the page is present and the program may write it. A byte is exchanged for itself atomically, so no other
+        // write is lost.
         let byte = unsafe { &*(address_of(page) as *const AtomicU8) };
         let value = byte.load(Ordering::Relaxed);
-        // An addition of nothing would be compiled to a read.
+        // An atomic addition of zero would be compiled to a read.
         let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         let moved = self.move_out(slot + *next * PAGE_BYTES, page, 1);
         if moved == 0 {
@@ -130,19 +131,20 @@ impl Pager {
         Way::Staged((*next - 1) as u8)
     }
 
-    /// A page that lies in the staging slot.
+    /// Returns a page that lies in the staging slot.
     pub(super) fn staged(&self, slot: usize, index: u8) -> &Page {
-        // SAFETY: the page was moved there; the slot is mapped for good, and its seat is the caller's, who neither drops nor
-        // moves the page while this is borrowed.
+        // SAFETY: the page was moved there and the slot stays mapped. The slot's seat belongs to the caller, which neither
+        // drops nor moves the page while it is borrowed.
         unsafe { &*((slot + usize::from(index) * PAGE_BYTES) as *const Page) }
     }
 
-    /// Puts a page of the staging slot back where it was, writable. Its place is busy, by this thread, and absent.
+    /// Moves a page from the staging slot back to its place, writable. That place is absent, and this thread has made it
+    /// busy.
     pub(super) fn bring_back(&self, slot: usize, index: u8, page: usize) {
         let from = slot + usize::from(index) * PAGE_BYTES;
         let mut attempts = 0;
         loop {
-            // SAFETY: the slot's page is the seat's; the target is busy and absent.
+            // SAFETY: the page in the slot belongs to the seat; the target is busy and absent.
             let step = unsafe { self.engine.uffd.relocate(address_of(page), from, PAGE_BYTES) };
             if step.bytes > 0 {
                 return;
@@ -153,7 +155,7 @@ impl Pager {
             }
             std::thread::yield_now();
         }
-        // SAFETY: the slot's page is plain memory; the target is busy and absent.
+        // SAFETY: the page in the slot is plain readable memory; the target is busy and absent.
         let step = unsafe { self.place(page, from as *const Page, 1, false) };
         if step.bytes == 0 {
             self.end_refused("give a page back", step.error);
@@ -161,7 +163,7 @@ impl Pager {
         kernel::drop_range(from, PAGE_BYTES);
     }
 
-    /// Ends the process: the kernel refused a call that must succeed.
+    /// Ends the process with a message, because the kernel refused a call that must succeed.
     pub(super) fn end_refused(&self, act: &str, error: Errno) -> ! {
         let advice = match error {
             libc::EPERM | libc::EACCES | libc::ENOSYS => {

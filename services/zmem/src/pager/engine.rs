@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interface to the kernel: makes a page be away, come back whole and stop changing. Two mechanisms implement it.
+//! The interface to the kernel: operations that make a page absent, bring it back complete, and stop changes to it. Two
+//! mechanisms implement them.
 //!
 //! ```text
 //!            userfaultfd                                  mprotect
@@ -12,12 +13,14 @@
 //!
 //! - **Flow** [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::vanish`] or
 //!   [`Pager::thaw`] ──▶ [`Pager::uncover`]
-//! - **Order** no thread ever sees a page that is not whole: it appears by one change of its page table or mapping, after its
-//!   contents are there, and it is out of reach before they go
-//! - **Layout** with mprotect, pages next to each other with the same access are one mapping, and a process has few (65,530);
-//!   so where they are scarce, faults bring whole units of [`UNIT`] pages, and where there are too many, pages leave
-//! - **Owner** a userfaultfd and a file of `/proc/self/mem` speak for the process that opened them: a fork's child opens its own
-//! - **Not here** which pages ([`super::fault`], [`super::evict`])
+//! - **Order** no thread ever sees an incomplete page: it appears by one change of its page table or mapping, after its
+//!   contents are there, and it becomes inaccessible before they are dropped
+//! - **Layout** with mprotect, neighbouring pages with the same access form one mapping, and the number of a process's
+//!   mappings is limited (65,530). If many are in use, a fault brings in a whole unit of [`UNIT`] pages; if too many are,
+//!   pages are evicted
+//! - **Owner** a userfaultfd and a file of `/proc/self/mem` act on the process that opened them, so the child of a fork opens
+//!   its own
+//! - **Not here** the choice of pages ([`super::fault`], [`super::evict`])
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
@@ -35,32 +38,32 @@ use crate::uffd::{
     Uffd,
 };
 
-/// Pages that come back together where mappings are scarce, and are armed together: 64 KiB.
+/// Number of pages that come back together, and are armed together, while mappings are scarce: 64 KiB.
 pub(super) const UNIT: usize = 16;
 
-/// After so many pages in a row that found no mapping, or no memory, the job ends rather than hang.
+/// Number of refusals in a row (no mapping or no memory for a page) after which the job ends rather than hang.
 const MOST_REFUSALS: u32 = 10_000;
 
-/// Bytes of a seat's slot.
+/// Size of one staging slot of a seat, bytes.
 const SLOT_BYTES: usize = CLUSTER * PAGE_BYTES;
 
 /// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
-/// How faults reach the pager.
+/// The way in which faults reach the pager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// userfaultfd in SIGBUS mode: the thread that faults answers for itself.
+    /// userfaultfd in SIGBUS mode: the thread that faults runs the pager itself.
     Sigbus,
-    /// userfaultfd with a thread that answers for all; system calls may touch pages that are away.
+    /// userfaultfd with one thread that answers the faults of all; system calls may touch absent pages.
     Thread,
-    /// `mprotect` and SIGSEGV: the thread that faults answers for itself. Where there is no userfaultfd.
+    /// `mprotect` and SIGSEGV, used if there is no userfaultfd: the thread that faults runs the pager itself.
     Protect,
 }
 
 impl Mechanism {
-    /// Returns the best mechanism that this process may use, or `None`. `handler_thread`: the caller would run
-    /// [`Pager::serve`].
+    /// Returns the best mechanism that this process may use, or `None`. `handler_thread` is true if the caller would run
+    /// [`Pager::serve`] on a thread.
     pub fn available(handler_thread: bool) -> Option<Mechanism> {
         if usable(Facility::Uffd) && usable(Facility::UffdWp) {
             Some(Mechanism::Sigbus)
@@ -72,17 +75,17 @@ impl Mechanism {
     }
 }
 
-/// One of the mechanisms.
+/// The mechanism in use, and its descriptors.
 pub(super) struct Engine {
     pub mechanism: Mechanism,
     pub uffd: Uffd,
     memory: Memory,
-    /// Two slots for each seat, for pages that come and for pages that leave; `None` where pages cannot be moved.
+    /// Two slots per seat, one for pages that come in and one for pages that leave. `None` if pages cannot be moved.
     slots: Option<Mapping>,
     pub pagemap: Pagemap,
-    /// Thousandths of the process's limit on mappings that are in use; counted where that matters.
+    /// Mappings in use, in thousandths of the process's limit; counted only if the mechanism depends on that.
     mappings: AtomicUsize,
-    /// Times in a row that the kernel had no mapping for a page.
+    /// Number of times in a row that the kernel had no mapping or no memory for a page.
     refusals: AtomicU32,
 }
 
@@ -106,7 +109,7 @@ impl Engine {
         })
     }
 
-    /// Opens the descriptors for this process's memory, in the place of inherited ones.
+    /// Opens the descriptors for this process's memory, replacing inherited ones.
     pub fn attach(&self) -> Result<(), Errno> {
         let moves = if self.slots.is_some() { FEATURE_MOVE } else { 0 };
         match self.mechanism {
@@ -124,12 +127,13 @@ impl Engine {
         }
     }
 
-    /// Address of a seat's slot for pages that change places, where pages can be moved.
+    /// Returns the address of a seat's slot in which the memory of leaving pages is reused for pages that come in, or `None` if
+    /// pages cannot be moved.
     pub fn slot(&self, seat: usize) -> Option<usize> {
         self.slots.as_ref().map(|slots| slots.pointer().as_ptr() as usize + 2 * seat * SLOT_BYTES)
     }
 
-    /// Address of a seat's slot for pages that leave, where pages can be moved.
+    /// Returns the address of a seat's slot for pages that leave, or `None` if pages cannot be moved.
     pub fn staging(&self, seat: usize) -> Option<usize> {
         self.slot(seat).map(|slot| slot + SLOT_BYTES)
     }
@@ -141,22 +145,24 @@ impl Engine {
         self.pagemap.close();
     }
 
-    /// Returns true if pages are away by having no access, instead of by the kernel's own marks.
+    /// Returns true if a page is made absent by taking its access away, instead of by marks of the kernel.
     pub fn hides(&self) -> bool {
         self.mechanism == Mechanism::Protect
     }
 
-    /// Returns true if the process has so many mappings that fewer must be made.
+    /// Returns true if the process has so many mappings (over half of its limit) that pages must be evicted to have fewer.
     pub fn crowded(&self) -> bool {
         self.mappings.load(Ordering::Relaxed) > 500
     }
 
-    /// Returns true if it has so many that pages come back in units.
+    /// Returns true if the process has so many mappings (over a quarter of its limit) that a fault brings in a whole unit of
+    /// pages.
     pub fn scarce(&self) -> bool {
         self.mappings.load(Ordering::Relaxed) > 250
     }
 
-    /// Notes that the kernel had no mapping, or no memory, for a page: others must leave first.
+    /// Notes that the kernel had no mapping or no memory for a page, so that others are evicted first. Ends the job after too
+    /// many refusals in a row.
     pub fn refuse(&self) {
         if self.hides() {
             self.mappings.store(1000, Ordering::Relaxed);
@@ -173,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Notes that a page came back: the kernel has what it needs.
+    /// Notes that a page came back, so that the kernel has mappings and memory again.
     pub fn answered(&self) {
         if self.refused() {
             self.refusals.store(0, Ordering::Relaxed);
@@ -185,7 +191,7 @@ impl Engine {
         self.refusals.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts the process's mappings, where they matter.
+    /// Counts the process's mappings, if the mechanism depends on that.
     pub fn count_mappings(&self) {
         if self.hides() {
             let share = kernel::mappings() * 1000 / kernel::mappings_limit();
@@ -194,7 +200,7 @@ impl Engine {
     }
 }
 
-/// The process's own memory as a file: it may be read and written whatever access the program has.
+/// The process's own memory as a file, which can be read and written regardless of the access that the program has.
 struct Memory {
     descriptor: AtomicI32,
 }
@@ -218,29 +224,30 @@ impl Memory {
         }
     }
 
-    /// Returns true if a page without access can be written: a kernel may be built or started so that it cannot.
+    /// Returns true if a page without access can be written through the file. A kernel may be built or started so that it
+    /// cannot.
     fn works() -> bool {
         let memory = Memory::closed();
         let Ok(page) = Mapping::reserve("a try", PAGE_BYTES) else { return false };
         let (address, mut word) = (page.pointer().as_ptr() as usize, [0; 2]);
         let wrote = kernel::protect(address, PAGE_BYTES, libc::PROT_NONE).is_ok()
             && memory.open().is_ok()
-            // SAFETY: the page is this function's own.
+            // SAFETY: the page belongs to this function, and the source is an array of two bytes.
             && unsafe { memory.write(address, [3, 5].as_ptr(), 2) } == 2
             && memory.read(address, &mut word) == 2;
         memory.close();
         wrote && word == [3, 5]
     }
 
-    /// Writes to memory of this process; the bytes written.
+    /// Writes to memory of this process. Returns the number of bytes written.
     ///
     /// # Safety
     ///
-    /// The source is readable for as many bytes; nothing in the program relies on what the target holds.
+    /// `source` is readable for `bytes` bytes, and nothing in the program relies on the contents of the target.
     unsafe fn write(&self, target: usize, source: *const u8, bytes: usize) -> usize {
         let mut done = 0;
         while done < bytes {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises `bytes` readable bytes at `source`, of which `done` are written.
             let wrote = unsafe {
                 let descriptor = self.descriptor.load(Ordering::Relaxed);
                 libc::syscall(libc::SYS_pwrite64, descriptor, source.add(done), bytes - done, target + done)
@@ -253,12 +260,12 @@ impl Memory {
         done
     }
 
-    /// Reads memory of this process; the bytes read.
+    /// Reads memory of this process. Returns the number of bytes read.
     fn read(&self, source: usize, target: &mut [u8]) -> usize {
         let mut done = 0;
         while done < target.len() {
             let rest = &mut target[done..];
-            // SAFETY: the rest is borrowed for the call and as long as said.
+            // SAFETY: `rest` is borrowed mutably for the call, and its length is passed.
             let got = unsafe {
                 let descriptor = self.descriptor.load(Ordering::Relaxed);
                 libc::syscall(libc::SYS_pread64, descriptor, rest.as_mut_ptr(), rest.len(), source + done)
@@ -272,7 +279,7 @@ impl Memory {
     }
 }
 
-/// `/proc/self/pagemap`: the kernel's word for each page of this process.
+/// The file `/proc/self/pagemap`, which has one word for each page of this process.
 pub(super) struct Pagemap {
     descriptor: AtomicI32,
 }
@@ -282,7 +289,7 @@ impl Pagemap {
         Pagemap { descriptor: AtomicI32::new(-1) }
     }
 
-    /// Opens the file in the place of the one held. If that fails, nothing is known of any page.
+    /// Opens the file, replacing an open one. If that fails, every later read of it fails.
     fn open(&self) {
         self.close();
         let opened = kernel::open(c"/proc/self/pagemap", libc::O_RDONLY | libc::O_CLOEXEC);
@@ -296,17 +303,17 @@ impl Pagemap {
         }
     }
 
-    /// The word of the page at an address.
+    /// Returns the word of the page at `address`, or `None` if it cannot be read.
     pub fn word(&self, address: usize) -> Option<u64> {
         let mut word = [0];
         self.words(address, &mut word).then_some(word[0])
     }
 
-    /// The words of the pages from an address on; zeros, and false, where they cannot be read.
+    /// Reads the words of the pages from `address` on. Returns false and fills `words` with zeros if they cannot be read.
     pub fn words(&self, address: usize, words: &mut [u64]) -> bool {
         let descriptor = self.descriptor.load(Ordering::Relaxed);
         let bytes = size_of_val(words);
-        // SAFETY: the words are borrowed for the call and as long as said.
+        // SAFETY: `words` is borrowed mutably for the call, and its length is passed.
         let got = unsafe {
             libc::syscall(
                 libc::SYS_pread64,
@@ -325,7 +332,8 @@ impl Pagemap {
 }
 
 impl Pager {
-    /// Makes absent pages of the chunks fault from now on. The chunks are busy, or nobody has access to them.
+    /// Makes absent pages of the chunks fault from now on. The caller has made the chunks busy, or no thread has access to
+    /// them.
     pub(super) fn cover(&self, chunk: usize, chunks: usize) -> Result<(), Errno> {
         let (address, bytes) = (address_of(chunk * CHUNK_PAGES), chunks * CHUNK_BYTES);
         if self.engine.hides() {
@@ -335,7 +343,7 @@ impl Pager {
         }
     }
 
-    /// Makes absent pages of the (busy) chunk read as zeros from now on.
+    /// Makes absent pages of the busy chunk read as zeros from now on, without a fault.
     pub(super) fn uncover(&self, chunk: usize) -> Result<(), Errno> {
         if self.engine.hides() {
             self.show(chunk * CHUNK_PAGES, CHUNK_PAGES, true)
@@ -344,7 +352,7 @@ impl Pager {
         }
     }
 
-    /// Gives the program the access that it asked for, less writing where `writable` is not.
+    /// Gives the program the access that it asked for, but no write access if `writable` is false.
     fn show(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
         let access = |page: usize| {
             let prot = i32::from(self.table.access(page)) & 7;
@@ -361,12 +369,12 @@ impl Pager {
         Ok(())
     }
 
-    /// Puts pages from plain memory into their place in the arena, where they appear whole. With `protect`, a write to them
-    /// faults.
+    /// Copies pages from plain memory to their place in the arena, where each appears complete. With `protect`, a later write
+    /// to them faults.
     ///
     /// # Safety
     ///
-    /// `source` is readable for `pages` pages; the target pages are busy, by this thread, and absent.
+    /// `source` is readable for `pages` pages; the target pages are absent, and this thread has made them busy.
     pub(super) unsafe fn place(
         &self,
         page: usize,
@@ -375,7 +383,7 @@ impl Pager {
         protect: bool,
     ) -> Progress {
         if self.engine.hides() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises `pages` readable pages at `source`, and absent, busy target pages.
             let bytes =
                 unsafe { self.engine.memory.write(address_of(page), source.cast(), pages * PAGE_BYTES) };
             return self.appear(page, bytes / PAGE_BYTES, !protect);
@@ -384,7 +392,7 @@ impl Pager {
         loop {
             let bytes = (pages - done) * PAGE_BYTES;
             let (target, source) = (address_of(page + done), source.wrapping_add(done).cast());
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises `pages` readable pages at `source`, and absent, busy target pages.
             let step = unsafe { self.engine.uffd.copy(target, source, bytes, protect) };
             done += step.bytes / PAGE_BYTES;
             if done >= pages || (step.error != libc::EAGAIN && step.error != 0) {
@@ -393,7 +401,7 @@ impl Pager {
         }
     }
 
-    /// As [`Pager::place`], zeros.
+    /// Does the same as [`Pager::place`] with pages of zeros.
     pub(super) fn place_zeros(&self, page: usize, pages: usize) -> Progress {
         /// Pages of zeros.
         static ZEROS: [Page; 16] = [[0; PAGE_BYTES]; 16];
@@ -403,7 +411,7 @@ impl Pager {
         let mut done = 0;
         while done < pages {
             let part = (pages - done).min(ZEROS.len());
-            // SAFETY: the zeros are a constant; the target pages are busy and absent.
+            // SAFETY: the zeros are a constant; the caller has made the target pages busy, and they are absent.
             let step = unsafe { self.place(page + done, ZEROS.as_ptr(), part, false) };
             done += step.bytes / PAGE_BYTES;
             if step.error != 0 {
@@ -413,7 +421,7 @@ impl Pager {
         Progress { bytes: done * PAGE_BYTES, error: 0 }
     }
 
-    /// Shows hidden pages that are whole; if that fails, they are absent again.
+    /// Gives access to pages whose contents are complete. If that fails, the pages become absent again.
     fn appear(&self, page: usize, pages: usize, writable: bool) -> Progress {
         let error = match self.show(page, pages, writable) {
             Ok(()) if pages > 0 => {
@@ -427,7 +435,8 @@ impl Pager {
         Progress { bytes: 0, error }
     }
 
-    /// Takes away the access to pages of armed chunks before they are dropped, if pages are away by having no access.
+    /// Takes the access to pages of armed chunks away before they are dropped, if the mechanism makes pages absent in that
+    /// way.
     pub(super) fn hide(&self, pages: Pages) {
         if !self.engine.hides() || pages.count == 0 {
             return;
@@ -442,7 +451,7 @@ impl Pager {
         }
     }
 
-    /// Stops all changes of present pages: busy ones, or where nobody works on a page. With userfaultfd they can be read.
+    /// Stops all changes to present pages, which are busy or which no thread works on. With userfaultfd they stay readable.
     pub(super) fn freeze(&self, page: usize, pages: usize) -> Result<(), Errno> {
         if self.engine.hides() {
             kernel::protect(address_of(page), pages * PAGE_BYTES, libc::PROT_NONE)
@@ -451,7 +460,7 @@ impl Pager {
         }
     }
 
-    /// Gives present, busy pages back to the program: to write too, or to read alone.
+    /// Gives the program access to present, busy pages again: for reading and writing, or for reading only.
     pub(super) fn thaw(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
         if self.engine.hides() {
             self.show(page, pages, writable)
@@ -462,7 +471,7 @@ impl Pager {
         }
     }
 
-    /// As [`Pager::thaw`], for pages that this thread froze: if the kernel cannot, the job ends.
+    /// Does the same as [`Pager::thaw`] for pages that this thread froze. If the kernel refuses, the job ends.
     pub(super) fn thaw_again(&self, page: usize, pages: usize, writable: bool) {
         match self.thaw(page, pages, writable) {
             Ok(()) => {}
@@ -485,10 +494,10 @@ impl Pager {
         room
     }
 
-    /// As [`Pager::contents`] in place only; `None` if the page cannot be read there.
+    /// Does the same as [`Pager::contents`], but in place only. Returns `None` if the page cannot be read in place.
     pub(super) fn contents_in_place(&self, page: usize) -> Option<&Page> {
-        // SAFETY: the page is present, readable and write-protected while it is busy: nobody changes or drops it, for
-        // that takes the claim that this thread has.
+        // SAFETY: the page is present, readable and write-protected. It is busy, so only this thread, which claimed it, may
+        // change or drop it.
         (!self.engine.hides()).then(|| unsafe { &*(address_of(page) as *const Page) })
     }
 
@@ -498,7 +507,7 @@ impl Pager {
         kernel::drop_range(address_of(page), PAGE_BYTES);
     }
 
-    /// `mprotect` of held pages; absent pages stay absent.
+    /// Does `mprotect` for held pages. Absent pages stay absent.
     pub(super) fn grant(&self, pages: Pages, prot: i32) -> Result<(), Errno> {
         debug_assert!(pages.address() >= ARENA_BASE);
         if !self.engine.hides() {

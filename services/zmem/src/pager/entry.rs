@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One page's state in one word.
+//! The state of one page, in one word.
 //!
-//! - **Layout** bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
-//!   16–63 handle, slot or short word; 48–61 beside the store's handle: when it left; 63 beside that
-//!   handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
-//!   the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep the old
-//!   one: bit 4 a thread waits, the old tag in bits 5, 14 and 15, the rest as before
-//! - **Order** pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
-//!   not busy
+//! - **Layout** bits 0–3 tag · 4–5 heat · 6–13 pins (of present pages and of `Empty`) or the round in which the page left (of
+//!   the others) · 16–63 handle, slot or short word. Beside a store handle, 48–61 hold the time at which the page left. Bit
+//!   63, beside a store handle or in a raw entry: packing the page as a cold one was tried. Bit 62 of a clean page: its copy
+//!   is in the spill file, at the slot. An all-zero entry is a page that has no memory and reads as zeros. A busy entry may
+//!   contain the entry from before: bit 4 then means that a thread waits, the old tag is in bits 5, 14 and 15, and the other
+//!   bits are unchanged
+//! - **Order** the state of a page changes only through `Busy`. Heat and pins are the exception: they change by
+//!   compare-and-swap of a word that is not busy
 //! - **Not here** the table ([`super::table`])
 
 use crate::spill::Slot;
 
-/// A page's state.
+/// The entry of a page: its state in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry(pub u64);
 
@@ -22,21 +23,21 @@ pub(super) struct Entry(pub u64);
 pub(super) enum Tag {
     /// No memory; reads as zeros.
     Empty = 0,
-    /// Present and writable, no copy.
+    /// Present and writable, without a copy.
     Dirty = 1,
-    /// Present and write-protected; the copy in the store, or in the spill file, is the same.
+    /// Present and write-protected; a copy with the same contents is in the store or in the spill file.
     Clean = 2,
-    /// No memory; the handle's copy.
+    /// No memory; the contents are in the store, under the handle.
     Stored = 3,
-    /// No memory; one word repeated, short enough for the entry.
+    /// No memory; the contents are one word repeated, which is short enough to lie in the entry.
     Filled = 4,
-    /// No memory; one word repeated, kept under the handle.
+    /// No memory; the contents are one word repeated, which is stored under the handle.
     Word = 5,
-    /// No memory; in the spill file.
+    /// No memory; the contents are in the spill file, at the slot.
     Spilled = 6,
-    /// A thread works on the page.
+    /// A thread has claimed the page and works on it.
     Busy = 7,
-    /// Present and write-protected, no copy: a process that a fork made may have the same memory.
+    /// Present and write-protected, without a copy; a process that a fork made may share the same memory.
     Shared = 8,
     /// A tag that nothing writes.
     Unknown = 15,
@@ -47,22 +48,22 @@ const PINS_SHIFT: u32 = 6;
 const PINS: u64 = MAX_PINS << PINS_SHIFT;
 const HANDLE_SHIFT: u32 = 16;
 
-/// Pins that a page can have.
+/// Upper bound of the pins of a page.
 pub(super) const MAX_PINS: u64 = 0xff;
-/// Largest time that an entry has room for; the time wraps after it.
+/// Largest time that an entry has room for; larger times wrap around.
 pub(super) const MAX_LEFT: u64 = (1 << 14) - 1;
-/// Heat that a page can have.
+/// Upper bound of the heat of a page.
 pub(super) const MAX_HEAT: u64 = 3;
-/// On a busy entry: a thread waits for it.
+/// In a busy entry: a thread waits for the page.
 pub(super) const WAITERS: u64 = 1 << 4;
-/// On an entry without a copy: packing it did not pay when last tried.
+/// In an entry without a copy: the page did not compress when that was last tried.
 const RAW: u64 = 1 << HANDLE_SHIFT;
-/// On an entry with a handle of the store, or a raw one: packing it as a cold page was tried.
+/// In an entry with a store handle, or a raw entry: packing the page as a cold one was tried.
 const TRIED: u64 = 1 << 63;
-/// Beside the handle of a page in the store: the time at which it left, on the caller's clock.
+/// Beside a store handle: the time at which the page left, in steps of the pager's clock.
 const LEFT_SHIFT: u32 = 48;
 const LEFT: u64 = MAX_LEFT << LEFT_SHIFT;
-/// On a clean entry: the copy is in the spill file.
+/// In a clean entry: the copy is in the spill file.
 const FILED: u64 = 1 << 62;
 
 impl Entry {
@@ -92,18 +93,18 @@ impl Entry {
         self.0 >> HANDLE_SHIFT
     }
 
-    /// A present page whose copy is in the spill file.
+    /// Makes the entry of a present page whose copy is in the spill file.
     pub fn filed(slot: Slot) -> Entry {
         Entry(Entry::new(Tag::Clean, slot.0).0 | FILED)
     }
 
-    /// Slot of the page in the spill file, if it has one.
+    /// Returns the slot of the page in the spill file, if it has one.
     pub fn slot(self) -> Option<Slot> {
         let filed = self.tag() == Tag::Clean && self.0 & FILED != 0;
         (filed || self.tag() == Tag::Spilled).then_some(Slot((self.0 & !FILED) >> HANDLE_SHIFT))
     }
 
-    /// Entry of a clean page after its memory is dropped.
+    /// Returns the entry that a clean page gets when its memory is dropped.
     pub fn away(self) -> Entry {
         match self.slot() {
             Some(slot) => Entry::new(Tag::Spilled, slot.0),
@@ -111,18 +112,18 @@ impl Entry {
         }
     }
 
-    /// The store's handle of an entry that has one.
+    /// Returns the store's handle of an entry that has one.
     pub fn handle_of_store(self) -> u32 {
         self.handle() as u32
     }
 
-    /// The same entry, marked as packed once as a cold page: for `Stored`, `Clean` (the mark is about the copy), `Shared` and raw
-    /// ones.
+    /// Returns the entry marked as tried by cold packing, for `Stored`, `Shared`, raw and `Clean` entries. In a `Clean` entry
+    /// the mark refers to the copy.
     pub fn tried(self) -> Entry {
         Entry(self.0 | TRIED)
     }
 
-    /// Returns true if packing as a cold page was tried.
+    /// Returns true if packing the page as a cold one was tried.
     pub fn was_tried(self) -> bool {
         (matches!(self.tag(), Tag::Stored | Tag::Clean | Tag::Shared) || self.is_raw()) && self.0 & TRIED != 0
     }
@@ -146,12 +147,13 @@ impl Entry {
         matches!(self.tag(), Tag::Clean | Tag::Shared)
     }
 
-    /// A dirty entry whose page was write-protected, since a fork shares it.
+    /// Returns a dirty entry as shared, for a page that was write-protected because a fork shares it; other entries are
+    /// unchanged.
     pub fn shared(self) -> Entry {
         if self.tag() == Tag::Dirty { Entry(self.0 & !15 | Tag::Shared as u64) } else { self }
     }
 
-    /// A shared entry whose page may be written again.
+    /// Returns a shared entry as dirty, for a page that may be written again; other entries are unchanged.
     pub fn unshared(self) -> Entry {
         if self.tag() == Tag::Shared { Entry(self.0 & !15 | Tag::Dirty as u64) } else { self }
     }
@@ -169,7 +171,7 @@ impl Entry {
         Entry(self.0 & !HEAT | heat.min(MAX_HEAT) << 4)
     }
 
-    /// Pins of a page that is present or empty.
+    /// Returns the pins of a page that is present or empty, and 0 for others.
     pub fn pins(self) -> u64 {
         if self.is_present() || self.tag() == Tag::Empty { (self.0 & PINS) >> PINS_SHIFT } else { 0 }
     }
@@ -178,7 +180,7 @@ impl Entry {
         Entry(self.0 & !PINS | (pins & MAX_PINS) << PINS_SHIFT)
     }
 
-    /// The round of the hand, modulo 256, in which the page left memory.
+    /// Returns the round of the clock hand, modulo 256, in which the page left memory.
     pub fn round(self) -> u64 {
         (self.0 & PINS) >> PINS_SHIFT
     }
@@ -187,12 +189,12 @@ impl Entry {
         self.with_pins(round)
     }
 
-    /// Time at which a page in the store left; `None` for other entries, which have no room for it.
+    /// Returns the time at which a page in the store left, or `None` for other entries, which have no room for it.
     pub fn left(self) -> Option<u64> {
         matches!(self.tag(), Tag::Stored | Tag::Word).then_some((self.0 & LEFT) >> LEFT_SHIFT)
     }
 
-    /// The same entry with the time at which the page left, if there is room for it.
+    /// Returns the entry with the time at which the page left, if it has room for that.
     pub fn with_left(self, time: u64) -> Entry {
         match self.left() {
             Some(_) => Entry(self.0 & !LEFT | (time & MAX_LEFT) << LEFT_SHIFT),
@@ -200,15 +202,15 @@ impl Entry {
         }
     }
 
-    /// A busy entry that keeps this one, without its heat.
+    /// Returns a busy entry that contains this one, without its heat.
     pub fn parked(self) -> Entry {
-        // Busy is never parked: its number is free for the one that three bits have no room for.
+        // A busy entry is never parked, so its tag stands for `Shared`, whose number does not fit into three bits.
         let tag = if self.tag() == Tag::Shared { Tag::Busy as u64 } else { self.tag() as u64 };
         let rest = self.0 & !(0x3f | 3 << 14);
         Entry(Tag::Busy as u64 | (tag & 1) << 5 | (tag >> 1 & 3) << 14 | rest)
     }
 
-    /// The entry that was parked in this one.
+    /// Returns the entry that this busy one contains.
     pub fn unparked(self) -> Entry {
         let parked = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
         let tag = if parked == Tag::Busy as u64 { Tag::Shared as u64 } else { parked };
@@ -219,17 +221,17 @@ impl Entry {
         self.has_no_copy() && self.0 & RAW != 0
     }
 
-    /// An entry without a copy whose packing did not pay at `time`, on the caller's clock.
+    /// Returns the entry, which has no copy, marked as not compressible at `time` of the pager's clock.
     pub fn raw(self, time: u64) -> Entry {
         Entry(self.0 & 0xffff | RAW | time << (HANDLE_SHIFT + 1) & !TRIED)
     }
 
-    /// Time since packing did not pay.
+    /// Returns the time that has passed since compression failed.
     pub fn raw_age(self, time: u64) -> u64 {
         time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & ((1 << 46) - 1)
     }
 
-    /// One word repeated: in the entry itself, if it is short.
+    /// Returns the entry of a page that consists of one repeated word, or `None` if the word is too long for an entry.
     pub fn filled(word: u64) -> Option<Entry> {
         if word == 0 {
             return Some(Entry::EMPTY);
@@ -238,7 +240,7 @@ impl Entry {
         (short as u64 == word).then_some(Entry(Tag::Filled as u64 | word << HANDLE_SHIFT))
     }
 
-    /// The word of a `Filled` entry.
+    /// Returns the word of a `Filled` entry.
     pub fn word(self) -> u64 {
         (self.0 as i64 >> HANDLE_SHIFT) as u64
     }

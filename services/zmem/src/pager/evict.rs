@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Eviction: the clock hand goes round the arena, arms native chunks, and evicts cold pages in batches.
+//! Eviction: the clock hand moves round the arena, arms native chunks, and evicts cold pages in batches.
 //!
 //! - **Flow** `Pager::make_room` (a fault without room) or [`super::evictor`] (the block's turn) ──▶ gather: claim pages
-//!   without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
+//!   without heat or pins ──▶ move them out ([`super::depart`]), or write-protect them in place ──▶ pack ──▶ drop all with
 //!   one call ──▶ publish ──▶ uncharge
-//! - **Order** a page is moved or protected before it is read, and dropped after its copy is whole; a thread that touches it
-//!   meanwhile waits for `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged
-//!   first, from the float where nothing is unused
-//! - **Owner** the float: bytes charged in advance, for the time between packing and dropping
-//! - **Not here** the other ways to make room, and their order ([`super::room`]); which pages come back ([`super::fault`]); the
-//!   file ([`super::spill`])
+//! - **Order** a page is moved or protected before it is read, and dropped after its copy is complete. A thread that touches
+//!   it meanwhile waits for `Busy` to end. The holder of the hand never waits for a page. Memory by which the store grows is
+//!   charged first, and taken from the float if nothing is unused
+//! - **Owner** the float: bytes charged in advance, for the time between packing pages and dropping them
+//! - **Not here** the other ways to make room, and their order ([`super::room`]); the pages that come back
+//!   ([`super::fault`]); the file ([`super::spill`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -28,29 +28,30 @@ use super::{Pager, address_of, kernel};
 use crate::block::Counter;
 use crate::mapping::PAGE_BYTES;
 
-/// Most pages put away at once.
+/// Upper bound of the pages that are evicted together.
 pub(super) const BATCH: usize = 64;
-/// Pages claimed at once: absent ones between those that leave are claimed too, so that one range covers many.
+/// Upper bound of the pages that are claimed together. Absent pages between those that leave are claimed too, so that one
+/// range covers many.
 const CLAIMS: usize = 512;
-/// The longest gap of absent pages that is covered.
+/// Longest gap of absent pages that is claimed along with the pages on its sides.
 const GAP: usize = 24;
-/// Bytes of the float, which is charged in advance.
+/// Full size of the float, which is charged in advance, bytes.
 const FLOAT_BYTES: usize = 256 << 10;
-/// The least float, bytes: one batch may need as much.
+/// Smallest size of the float, bytes; packing one batch may need that much.
 pub(super) const LEAST_FLOAT_BYTES: usize = 64 << 10;
-/// Pages that eviction always leaves: a few instructions touch as many at once.
+/// Number of pages that eviction always leaves present, because a few instructions may touch that many.
 const LEAST_PAGES: usize = 64;
-/// Rounds after which every page has lost its heat.
+/// Number of rounds of the hand after which every page has lost its heat.
 const ROUNDS: u64 = 4;
 
-/// The hand and its batch.
+/// The clock hand and the batch that it gathers.
 pub(super) struct Evict {
     hand: usize,
-    /// The hand of [`Pager::pack_cold`].
+    /// Position of the second hand, that of [`Pager::pack_cold`].
     pub cold_hand: usize,
     pub float: usize,
     batches: u64,
-    /// Pages that left after their probation, in this round.
+    /// Number of pages that have left after their probation since the round was last counted up.
     turned: usize,
     count: usize,
     /// Number of claimed pages that are present.
@@ -85,7 +86,7 @@ impl Evict {
         self.old[index].is_present() && !self.new[index].is_present()
     }
 
-    /// Returns true if the page is to be dropped where it lies.
+    /// Returns true if the page is to be dropped in place (not from the staging slot).
     fn left_in_place(&self, index: usize) -> bool {
         self.left(index) && self.ways[index] == Way::InPlace
     }
@@ -100,21 +101,22 @@ impl Evict {
 /// Outcome of an eviction.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Evicted {
-    /// Pages that left, or chunks that were armed.
+    /// Number of pages that left and chunks that were armed.
     pub steps: usize,
-    /// Bytes given back to the job.
+    /// Bytes that were given back to the job.
     pub bytes: usize,
-    /// Pages that lie in the seat's slot, still charged.
+    /// Number of pages that lie in the seat's slot; they are still charged.
     pub moved: usize,
 }
 
 impl Pager {
-    /// Evicts pages until `want` bytes came back to the job or no more pages can leave.
+    /// Evicts pages until `want` bytes came back to the job, or until no more pages can leave.
     pub(super) fn evict(&self, seat: &mut Seat, want: usize, batch: usize) -> Evicted {
         self.evict_into(seat, want, batch, false)
     }
 
-    /// As [`Pager::evict`]; with `recycle`, the first run of pages that can goes into the seat's slot, and that is enough.
+    /// Does the same as [`Pager::evict`]. With `recycle`, the first run of pages for which that is possible goes to the
+    /// seat's slot, and eviction stops there.
     pub(super) fn evict_into(&self, seat: &mut Seat, want: usize, batch: usize, recycle: bool) -> Evicted {
         let state = &mut *self.evict.lock();
         let last = self.round.load(Ordering::Relaxed) + ROUNDS;
@@ -129,7 +131,7 @@ impl Pager {
                 evicted.steps += away.steps;
                 evicted.moved = away.moved;
                 evicted.bytes += away.bytes;
-                // All that is left is pinned, or did not pack: each page had its turn once more.
+                // All remaining pages are pinned or do not compress: the hand has passed each of them once more.
                 if away.steps + armed.steps == 0 && self.round.load(Ordering::Relaxed) >= last + ROUNDS {
                     break;
                 }
@@ -140,7 +142,7 @@ impl Pager {
         evicted
     }
 
-    /// Evicts what a stream at page `at` left behind, but for the last cluster: clean pages without heat.
+    /// Evicts the clean pages without heat that a stream at page `at` left behind, except for those of the last cluster.
     pub(super) fn evict_behind(&self, seat: &mut Seat, at: usize) -> Evicted {
         let state = &mut *self.evict.lock();
         (state.count, state.leaving) = (0, 0);
@@ -159,7 +161,7 @@ impl Pager {
         if state.count == 0 { Evicted::default() } else { self.put_away(seat, state, true) }
     }
 
-    /// Charges the float in advance, from activation on.
+    /// Charges the float in advance, when the process becomes active.
     pub(super) fn start_float(&self) {
         self.fill_float(&mut self.evict.lock());
     }
@@ -168,13 +170,13 @@ impl Pager {
         if state.float < FLOAT_BYTES && self.job.try_charge(FLOAT_BYTES - state.float, 0) {
             state.float = FLOAT_BYTES;
         } else if state.float < LEAST_FLOAT_BYTES {
-            // Without a float nothing could be packed: the job goes below zero by so little, and comes back by evicting.
+            // Without a float nothing could be packed. The job goes below zero by that little, and recovers by evicting.
             self.job.charge_ahead(LEAST_FLOAT_BYTES - state.float);
             state.float = LEAST_FLOAT_BYTES;
         }
     }
 
-    /// Gives the store's empty pages back; at most `budget` objects are moved.
+    /// Gives the store's empty pages back; moves at most `budget` objects. Returns the bytes that this freed.
     pub(super) fn compact(&self, budget: usize) -> usize {
         let released = self.store.compact(budget);
         self.settle_store();
@@ -184,7 +186,7 @@ impl Pager {
         released
     }
 
-    /// Number of pages that may leave: those above the floor that must stay.
+    /// Returns the number of pages that may leave: those above the minimum that must stay.
     fn spare_pages(&self) -> usize {
         let present = self.counts.present.load(Ordering::Relaxed);
         let native = self.counts.native.load(Ordering::Relaxed) * CHUNK_PAGES;
@@ -192,7 +194,7 @@ impl Pager {
         (present + native).saturating_sub(floor.max(LEAST_PAGES))
     }
 
-    /// Moves the hand on until the batch is full, a chunk was armed, or round `last` is over.
+    /// Moves the hand on until the batch is full, a chunk was armed, or round `last` begins.
     fn gather(&self, state: &mut Evict, batch: usize, last: u64) -> Evicted {
         let mut armed = Evicted::default();
         state.count = 0;
@@ -242,7 +244,8 @@ impl Pager {
         armed
     }
 
-    /// Claims pages whose probation is over, oldest first. Pages that leave this way count towards the rounds of the hand.
+    /// Claims pages whose probation is over, oldest first. The pages that leave in this way count towards the rounds of the
+    /// hand.
     fn gather_probation(&self, state: &mut Evict, batch: usize) {
         let present = self.counts.present.load(Ordering::Relaxed);
         while state.leaving < batch && state.count + 1 < CLAIMS {
@@ -259,18 +262,18 @@ impl Pager {
         }
     }
 
-    /// The pager's clock: the number of pages brought in so far.
+    /// Returns the time of the pager's clock: the number of pages brought in so far.
     pub(super) fn time(&self) -> u64 {
         self.counts.pages_in.load(Ordering::Relaxed)
     }
 
-    /// The same clock as entries store it: in steps of about 1/1024 of the pages in the total.
+    /// Returns the same time as entries store it: in steps of about 1/1024 of the pages in the job's total.
     pub(super) fn steps(&self) -> u64 {
         let pages = u64::try_from(self.job.total()).unwrap_or(0) / PAGE_BYTES as u64;
         self.time() >> (pages / 1024).max(1).ilog2()
     }
 
-    /// Pages brought in for which a page that packing did not help is left alone.
+    /// Returns the time of the pager's clock (in pages brought in) for which a page that did not compress is left alone.
     fn raw_rest(&self) -> u64 {
         8 * self.counts.present.load(Ordering::Relaxed) as u64 + 1024
     }
@@ -281,9 +284,9 @@ impl Pager {
         if !entry.is_present() || entry.pins() > 0 {
             return;
         }
-        // Packing did not pay last time: it is tried again when memory has been turned over some times.
+        // The page did not compress last time. That is tried again after memory has been turned over several times.
         let raw = entry.is_raw() && entry.raw_age(self.time()) < self.raw_rest();
-        // A page that another process has too frees nothing here, and costs a copy.
+        // Evicting a page that another process shares frees nothing here, and costs a copy.
         let leaves = !raw && (entry.tag() != Tag::Shared || self.is_alone(&mut state.owners, page));
         if self.is_cold(page, entry) && leaves && self.table.claim(page, entry) {
             self.cover_gap(state, page);
@@ -292,7 +295,7 @@ impl Pager {
         }
     }
 
-    /// Returns true if a page has no heat; takes one unit of heat from it otherwise.
+    /// Returns true if a page has no heat; otherwise takes one unit of heat from it.
     pub(super) fn is_cold(&self, page: usize, entry: Entry) -> bool {
         let Some(heat) = entry.heat().checked_sub(1) else { return true };
         let word = self.table.entry(page);
@@ -301,10 +304,10 @@ impl Pager {
         false
     }
 
-    /// Claims the absent pages between the last claimed page and this one, if there are few and nothing else.
+    /// Claims the absent pages between the last claimed page and this one, if they are few and none is present or busy.
     fn cover_gap(&self, state: &mut Evict, page: usize) {
         let Some(last) = state.count.checked_sub(1).map(|last| state.pages[last] as usize) else { return };
-        // The hand may have begun another round.
+        // The hand may have begun another round since.
         let Some(gap) = page.checked_sub(last + 1) else { return };
         if gap == 0
             || gap > GAP
@@ -314,7 +317,7 @@ impl Pager {
             return;
         }
         if self.engine.staging(0).is_some() {
-            // Pages that are moved are dropped from the staging slot, all at once.
+            // Pages that were moved are dropped from the staging slot, all together, so gaps in the arena do not matter.
             return;
         }
         let before = state.count;
@@ -331,7 +334,7 @@ impl Pager {
         }
     }
 
-    /// Puts the batch away; with `recycle`, the first pages that leave stay in the seat's slot.
+    /// Evicts the batch. With `recycle`, the first pages that leave stay in the seat's slot.
     fn put_away(&self, seat: &mut Seat, state: &mut Evict, recycle: bool) -> Evicted {
         let began_ns = observe::work_begins();
         let count = state.count;
@@ -401,7 +404,7 @@ impl Pager {
         self.settle_store();
         state.batches += 1;
         self.counts.present.fetch_sub(gone, Ordering::Relaxed);
-        // Those are another process's memory from now on.
+        // These pages are another process's memory from now on.
         self.job.unshare(shared * PAGE_BYTES);
         let given = (gone - moved - shared) * PAGE_BYTES;
         let refill = (FLOAT_BYTES.saturating_sub(state.float)).min(given);
@@ -414,7 +417,7 @@ impl Pager {
         Evicted { steps: gone, bytes, moved }
     }
 
-    /// Number of the batch's pages that leave from where they lie and that other processes have too.
+    /// Returns the number of the batch's pages that leave in place and are shared with other processes.
     fn shared_leaving(&self, state: &Evict) -> usize {
         if !self.forked() {
             return 0;
@@ -425,7 +428,8 @@ impl Pager {
         (0..state.count).filter(shared).count()
     }
 
-    /// Moves the batch's present pages to the staging slot, as far as that goes; gives how many lie there.
+    /// Moves the batch's present pages to the staging slot, as far as that is possible. Returns the number of pages in the
+    /// slot.
     fn depart_batch(&self, state: &mut Evict, slot: Option<usize>) -> usize {
         let (mut next, mut index) = (0, 0);
         while index < state.count {
@@ -446,8 +450,8 @@ impl Pager {
         next
     }
 
-    /// Puts pages that stay back in their place, and drops the `staged` others from the slot. With `keep`, all are dropped but
-    /// the first run of them, if that is long enough. Returns the length of that run.
+    /// Puts pages that stay back in their place, and drops the others of the `staged` pages from the slot. With `keep`, the
+    /// first run of the others stays in the slot if it is long enough. Returns the length of that run.
     fn clear_staging(&self, state: &Evict, slot: usize, staged: usize, keep: bool) -> usize {
         let (mut kept, mut whole) = (0, keep);
         for index in 0..state.count {
@@ -465,7 +469,8 @@ impl Pager {
         kept
     }
 
-    /// Tells `memlift record` which pages of the batch were packed; copies that were kept cost nothing.
+    /// Tells `memlift record` which pages of the batch were packed. Pages whose copy was still valid cost nothing and are
+    /// left out.
     #[cold]
     fn tell(&self, began_ns: u64, state: &Evict) {
         let packed = |&index: &usize| state.left(index) && state.old[index].has_no_copy();
@@ -478,8 +483,8 @@ impl Pager {
         }
     }
 
-    /// Packs one page that cannot change: `staged`, or protected where it lies. Returns its new entry: the old one with a mark,
-    /// if packing does not pay.
+    /// Packs one page that cannot change: its copy in `staged`, or the page in place, protected. Returns its new entry, or
+    /// the old one with a mark if the page does not compress.
     fn pack(
         &self,
         seat: &mut Seat,
@@ -521,7 +526,8 @@ impl Pager {
         }
     }
 
-    /// Charges memory that the store grows by; takes it from the float if nothing is unused.
+    /// Charges memory by which the store grows, or takes it from the float if nothing is unused. Returns false if the float
+    /// has too little.
     pub(super) fn charge_or_float(&self, float: &Cell<usize>, bytes: usize) -> bool {
         self.job.try_charge(bytes, 0)
             || match float.get().checked_sub(bytes) {
@@ -533,8 +539,8 @@ impl Pager {
             }
     }
 
-    /// Calls `act` (first page, pages) for each run of neighbouring pages of the batch for which `which` holds. Returns false if
-    /// one call failed.
+    /// Calls `act` (first page, number of pages) for each run of neighbouring pages of the batch that fulfil `which`. Returns
+    /// false if one of the calls did.
     fn for_runs(
         &self,
         state: &Evict,
@@ -561,14 +567,14 @@ impl Pager {
         all
     }
 
-    /// Drops the memory of the batch's pages that leave from where they lie.
+    /// Drops the memory of the batch's pages that leave in place.
     fn drop_pages(&self, state: &mut Evict, count: usize) {
         let mut ranges = [kernel::Range { address: 0, bytes: 0 }; BATCH];
         let mut used = 0;
         if !(0..count).any(|index| state.left_in_place(index)) {
             return;
         }
-        // At most one range for each page that leaves: gaps lie between two of them.
+        // There is at most one range per page that leaves, because each gap lies between two of them.
         self.for_runs(
             state,
             count,
@@ -590,7 +596,7 @@ impl Pager {
         }
     }
 
-    /// Bytes of native chunks that are counted in full.
+    /// Returns the bytes of native chunks, which are charged in full.
     pub(super) fn native_bytes(&self) -> usize {
         self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES
     }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The background thread of a process: evicts at the block's turn, ahead of need, and says what the process holds.
+//! The background thread of a process: evicts ahead of need when the block has the turn, and publishes the memory that the
+//! process holds.
 //!
-//! - **Flow** active ──▶ wait for demand ──▶ publish ──▶ short? ──the block's turn──▶ spill ahead, evict, pack cold pages
-//! - **Not here** how pages leave ([`super::evict`])
+//! - **Flow** active ──▶ wait for demand ──▶ publish ──▶ if memory is short: wait for the block's turn ──▶ spill ahead,
+//!   evict, pack cold pages
+//! - **Not here** the ways in which pages leave ([`super::evict`])
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,10 +15,10 @@ use super::{Pager, kernel};
 use crate::block::Counter;
 use crate::mapping::PAGE_BYTES;
 
-/// Longest wait of the evictor before it publishes again what the process holds.
+/// Longest time between two publications of the memory that the process holds.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Ends the process when the evictor panics: it may hold pages that others wait for.
+/// Ends the process if the evictor panics, because it may hold pages that other threads wait for.
 struct Whole;
 
 impl Drop for Whole {
@@ -28,8 +30,8 @@ impl Drop for Whole {
 }
 
 impl Pager {
-    /// Body of the background thread: evicts at the block's turn, ahead of need, and publishes what the process holds. Returns
-    /// when the process leaves its job.
+    /// Body of the background thread: evicts ahead of need when the block has the turn, and publishes the memory that the
+    /// process holds. Does not return.
     pub fn evictor(&self) {
         let _whole = Whole;
         kernel::own_thread();
@@ -42,7 +44,7 @@ impl Pager {
             if now >= next_look {
                 native = self.native_present();
                 self.engine.count_mappings();
-                // At most a fiftieth of a core, however much there is to look at.
+                // Counting takes at most a fiftieth of a core, no matter how much there is to count.
                 next_look = now + now.elapsed() * 50;
             }
             self.publish(native.min(self.native_bytes()));
@@ -63,7 +65,7 @@ impl Pager {
                 if self.job.is_short() && (evicted.steps == 0 || !self.keeps_copies()) {
                     self.pack_cold(&mut seat, COLD_ROUNDS);
                 }
-                // A page that processes of a fork share makes room only once all of them let go of it.
+                // A page that processes share since a fork makes room only after all of them have evicted it.
                 if evicted.steps == 0 && starved {
                     self.spill_cold(&mut seat, pages * PAGE_BYTES, 0);
                 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A fault: brings the page back from wherever it is, and in a run of faults the pages after it.
+//! A fault: brings the page back from wherever its contents are, and in a run of faults also the pages after it.
 //!
-//! - **Flow** chunk's mode ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ room ──▶ unpack into the seat ──▶ COPY
-//!   (write-protected for a read: the copy stays) ──▶ publish
-//! - **Order** a page is charged before the kernel allocates it. Pages of a cluster beyond the first are claimed only where
-//!   that needs no waiting
-//! - **Not here** who calls ([`super::signal`], [`super::pin`]); how room is made ([`super::evict`])
+//! - **Flow** mode of the chunk ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ make room ──▶ unpack into the seat
+//!   ──▶ COPY (write-protected after a read fault: the page's copy stays valid) ──▶ publish
+//! - **Order** a page is charged before the kernel allocates it. The further pages of a cluster are claimed only if that
+//!   needs no waiting
+//! - **Not here** the callers ([`super::signal`], [`super::pin`]); the ways to make room ([`super::room`])
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -28,32 +28,32 @@ use crate::line::Line;
 use crate::spill::Slot;
 use crate::uffd::{Errno, Progress};
 
-/// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
+/// Exit code if the copy of a page differs from what was stored (`EX_SOFTWARE`).
 const CORRUPT_EXIT_CODE: i32 = 70;
 
-/// Exit code when the kernel refuses a call that must succeed (`EX_OSERR`).
+/// Exit code if the kernel refuses a call that must succeed (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
 
-/// Faults in a row on one page that were not answered: more than any contention explains.
+/// Number of faults in a row on one page without an answer after which the job ends; contention does not explain that many.
 const MOST_RETRIES: u32 = 1 << 20;
 
-/// Pages for which that is counted, by the low bits of their number.
+/// Number of counters of such faults; a page's counter is chosen by the low bits of its number.
 pub(super) const UNANSWERED: usize = 64;
 
-/// A stream that has brought in this part of the present pages passes through: 1/4.
+/// A stream that has brought in more than this part of the present pages is not kept in memory: 1/4.
 const PASSING_SHARE: usize = 4;
 
-/// Request of a fault.
+/// The request of a fault.
 #[derive(Clone, Copy)]
 struct Want {
     write: bool,
-    /// Pages at once.
+    /// Upper bound of the pages to bring in together.
     window: usize,
-    /// The pages are not to stay ([`Pager::passes`]).
+    /// True if the pages shall not stay ([`Pager::passes`]).
     passes: bool,
 }
 
-/// Source of a run of absent pages: one per run.
+/// Source of the contents of absent pages; the pages of one run have the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Packed,
@@ -73,11 +73,11 @@ fn kind_of(entry: Entry) -> Option<Kind> {
 }
 
 impl Pager {
-    /// Answers a fault at `address`. For fault handlers: all signals are blocked, no arena memory is touched.
+    /// Answers a fault at `address`, for fault handlers: all signals are blocked, and no arena memory is touched.
     ///
     /// # Safety
     ///
-    /// The caller is a handler of a fault at that address, and keeps all signals blocked meanwhile.
+    /// The caller is the handler of a fault at that address, and all signals are blocked during the call.
     pub unsafe fn fault(&self, address: usize, write: bool) -> Fault {
         let Some(page) = self.page_of(address) else { return Fault::NotMine };
         self.counts.faults.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Pager {
         fault
     }
 
-    /// As [`Pager::fault`], for a page. A page that faults again and again without an answer ends the job.
+    /// Does the same as [`Pager::fault`] for a page. If the page faults again and again without an answer, the job ends.
     pub(super) fn answer(&self, page: usize, write: bool) -> Fault {
         let fault = self.answer_once(page, write);
         let last = &self.unanswered[page % UNANSWERED];
@@ -104,7 +104,7 @@ impl Pager {
                     );
                 }
             }
-            // Written only where something is to be forgotten: the line is shared by all threads.
+            // The counter is written only if it is not zero, because its cache line is shared by all threads.
             _ if last.load(Ordering::Relaxed) != 0 => last.store(0, Ordering::Relaxed),
             _ => {}
         }
@@ -130,7 +130,7 @@ impl Pager {
         }
     }
 
-    /// First touch of a guarded chunk: native where there is room for all of it, else armed and empty.
+    /// Handles the first touch of a guarded chunk: it becomes native if there is room for all of it, else armed and empty.
     fn open(&self, seat: &mut Seat, chunk: usize) {
         self.job.await_look(CHUNK_BYTES);
         if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
@@ -161,7 +161,7 @@ impl Pager {
                 self.table.wait(page);
                 Fault::Retry
             }
-            // Another thread was faster.
+            // Another thread has brought the page in meanwhile.
             Tag::Dirty => Fault::Retry,
             Tag::Clean | Tag::Shared if !write => Fault::Retry,
             Tag::Clean | Tag::Shared => self.dirty(&mut seat, page, entry),
@@ -172,8 +172,8 @@ impl Pager {
         }
     }
 
-    /// The first write to a protected page: its copy goes. Where a fork shares the page, the kernel copies it for this write, and
-    /// that copy is charged before.
+    /// Handles the first write to a protected page: its copy is freed. If a fork shares the page, the kernel copies it for
+    /// this write, and the copy is charged before.
     fn dirty(&self, seat: &mut Seat, page: usize, entry: Entry) -> Fault {
         if !self.table.claim(page, entry) {
             return Fault::Retry;
@@ -187,7 +187,7 @@ impl Pager {
             }
             self.job.unshare(PAGE_BYTES);
         }
-        // Pages that came back to this process alone are made writable together.
+        // Neighbouring pages that are no longer shared are made writable together with this one.
         let mut old = [Entry::EMPTY; CLUSTER];
         let pages = if copied || entry.tag() == Tag::Clean { 1 } else { self.claim_unshared(page, &mut old) };
         let thawed = self.thaw(page, pages, true);
@@ -199,13 +199,13 @@ impl Pager {
             return self.retry("make a page writable", error);
         }
         self.free_copy(entry);
-        // A page on probation stays on probation: most programs write soon after they read.
+        // A page on probation stays on probation, because most programs write soon after they read.
         let heat = if entry.heat() == 0 { 0 } else { (entry.heat() + 1).min(2) };
         self.table.publish(page, Entry::new(Tag::Dirty, 0).with_heat(heat).with_pins(entry.pins()));
         Fault::Done
     }
 
-    /// Brings a page back, and those after it in a run of faults.
+    /// Brings a page back, and in a run of faults also the pages after it.
     fn bring(&self, seat: &mut Seat, page: usize, entry: Entry, write: bool) -> Fault {
         let run = self.streams.at(page);
         let (first, window) = if self.engine.scarce() {
@@ -216,7 +216,7 @@ impl Pager {
         let entry = if first == page { entry } else { self.table.load(first) };
         let want = Want { write, window, passes: !write && self.passes(run) };
         match self.bring_run(seat, first, entry, want) {
-            // The kernel may keep the neighbours apart: try the page alone.
+            // The kernel may keep the neighbouring pages apart: try the page alone.
             (Fault::Retry, 2..) => {
                 self.streams.went(run, page, 1);
                 let entry = self.table.load(page);
@@ -232,14 +232,14 @@ impl Pager {
         }
     }
 
-    /// Returns true if a stream is so long that its pages are better given up behind it than kept: it has brought in a good part
-    /// of what can be present.
+    /// Returns true if a stream is so long that pages behind it are better evicted than kept: it has brought in a good part
+    /// of the number of pages that can be present.
     fn passes(&self, run: Run) -> bool {
         run.window == CLUSTER && run.length * PASSING_SHARE > self.counts.present.load(Ordering::Relaxed)
     }
 
-    /// Where mappings are scarce: returns the first page and the number of pages that come back with this one, those of its unit
-    /// and of its kind.
+    /// Extends a fault to the page's unit, while mappings are scarce. Returns the first page and the number of pages to bring
+    /// in: those of the unit that have the same source.
     fn unit_around(&self, page: usize, entry: Entry, write: bool, window: usize) -> (usize, usize) {
         let (kind, mut first) = (kind_of(entry), page);
         while first % UNIT != 0
@@ -253,7 +253,7 @@ impl Pager {
         (first, (end - first).max(page - first + window).min(CLUSTER))
     }
 
-    /// Brings up to a window of pages of one kind back. Returns how many it tried.
+    /// Brings back up to a window of pages with the same source. Returns the number of pages that it tried.
     fn bring_run(&self, seat: &mut Seat, page: usize, entry: Entry, want: Want) -> (Fault, usize) {
         let Want { write, window, passes } = want;
         let Some(kind) = kind_of(entry) else { return (Fault::Retry, 0) };
@@ -261,7 +261,7 @@ impl Pager {
         if !self.table.claim(page, entry) {
             return (Fault::Retry, 0);
         }
-        // Checked after the claim: the page may have been unmapped before.
+        // This is checked after the claim, because the page may have been unmapped before it.
         if !self.table.allows(page, write) {
             self.table.publish(page, entry);
             return (Fault::Retry, 0);
@@ -271,7 +271,7 @@ impl Pager {
         let mut pages = 1;
         while pages < most {
             let next = self.table.load(page + pages);
-            // From the spill file, only as many pages as one read brings.
+            // Pages from the spill file must be neighbours there, so that one read brings them in.
             let follows = kind != Kind::Spilled || next.slot() == old[pages - 1].slot().map(Slot::next);
             if kind_of(next) != Some(kind) || !follows || !self.table.claim(page + pages, next) {
                 break;
@@ -287,7 +287,7 @@ impl Pager {
             && kind != Kind::Nothing
             && self.charge_tables(seat, (pages - seat.reached) * PAGE_BYTES)
         {
-            // Making room may have reached more of it.
+            // Making room may have used, and charged, more pages of the seat.
             seat.reached = seat.reached.max(pages);
         }
         let moved = match kind {
@@ -315,8 +315,9 @@ impl Pager {
             Kind::Packed | Kind::Words => self.watch(&old[..pages]),
             Kind::Spilled | Kind::Nothing => None,
         };
-        // Keep the copy of a page that is read and will not stay: for other pages, the memory is better spent on pages. A run
-        // from the spill file keeps its place there; a single page from the file comes for good.
+        // The copy of a page that is only read and will not stay is kept, because dropping the page is then cheap. For other
+        // pages the memory is better used for pages than for copies. A run from the spill file keeps its slots there; a
+        // single page gives its slot up.
         let keep = !write
             && match kind {
                 Kind::Packed => !stays,
@@ -346,20 +347,20 @@ impl Pager {
         (self.settle_pages(page, &old[..pages], progress, keep, stays), pages)
     }
 
-    /// For `memlift record`: the time, and the packed bytes of these pages. `None` if nothing records.
+    /// Returns the time and the packed bytes of these pages, for `memlift record`. Returns `None` if nothing records.
     fn watch(&self, old: &[Entry]) -> Option<(u64, usize)> {
         let began_ns = observe::work_begins()?;
         Some((began_ns, old.iter().map(|entry| self.packed_bytes(*entry)).sum()))
     }
 
-    /// Bytes of the copy of a page that was put away packed.
+    /// Returns the bytes of the compressed copy of a page, or 0 if the entry has none.
     pub(super) fn packed_bytes(&self, entry: Entry) -> usize {
         let handle = if entry.tag() == Tag::Stored { store_handle(entry) } else { None };
         handle.map_or(0, |handle| self.store.get(handle, <[u8]>::len))
     }
 
-    /// Publishes the entries of a cluster's pages. `keep`: a bit per page whose copy stays. Pages are on probation unless they
-    /// `stay`.
+    /// Publishes the entries of a cluster's pages. `keep` has a bit for each page whose copy stays. The pages are put on
+    /// probation unless they `stay`.
     fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64, stays: bool) -> Fault {
         let done = (progress.bytes / PAGE_BYTES).min(old.len());
         self.table.chunk(page / CHUNK_PAGES).present.fetch_add(done as u32, Ordering::AcqRel);
@@ -399,52 +400,54 @@ impl Pager {
                 self.engine.answered();
                 Fault::Done
             }
-            // Something is there that no table knows of: the program used a system call behind the pager's back.
+            // The page is present without any entry that says so: the program used a system call that bypassed the pager.
             (_, libc::EEXIST) => kernel::end(
                 "memlift: a page of the arena was filled by somebody else; the program's memory is not to be trusted\n",
                 CORRUPT_EXIT_CODE,
             ),
-            // A run may reach over mappings that the kernel keeps apart: then its first page is tried alone.
+            // A run may extend over mappings that the kernel keeps apart; its first page is then tried alone.
             _ if old.len() > 1 => Fault::Retry,
             (_, error) => self.retry("bring a page back", error),
         }
     }
 
-    /// Returns [`Fault::Retry`] if the kernel's error is worth another try; ends the job if it is not.
+    /// Returns [`Fault::Retry`] if the kernel's error may go away; ends the job if not.
     fn retry(&self, act: &str, error: Errno) -> Fault {
         match error {
-            // No mapping or no memory: others leave, and it is tried again, a limited number of times.
+            // There is no mapping or no memory. Other pages are evicted and this is tried again, a limited number of times.
             libc::ENOMEM | libc::EIO => self.engine.refuse(),
             // The process is being killed.
             libc::ESRCH | libc::ENOSPC => {}
-            // Mappings change at the same time.
+            // Mappings are being changed at the same time.
             0 | libc::EAGAIN | libc::EINTR | libc::EBUSY | libc::ENOENT => {}
             error => self.end_refused(act, error),
         }
         Fault::Retry
     }
 
-    /// Returns true if an absent page shall stay, now that it is wanted, by itself or in a run.
+    /// Returns true if an absent page that is needed now shall stay. `run` is true if it comes in a run.
     fn stays(&self, entry: Entry, run: bool) -> bool {
         match entry.left() {
             Some(left) => self.probation.stays(self.steps().wrapping_sub(left) & MAX_LEFT, run),
-            // A page of the spill file stays if it is wanted by itself: reading it takes long.
+            // A single page from the spill file stays, because reading it takes long.
             None => entry.tag() == Tag::Spilled && !run,
         }
     }
 
-    /// Returns true if a page that is away left in this round of the hand or in the last one.
+    /// Returns true if an absent page left in the current round of the hand or in the one before.
     pub(super) fn left_soon(&self, entry: Entry) -> bool {
         let round = self.round.load(Ordering::Relaxed);
         entry.is_away() && round.wrapping_sub(entry.round()) & MAX_PINS <= 1
     }
 
-    /// Brings the contents of claimed pages into the seat: absent ones from wherever they are, present ones as they are.
+    /// Writes the contents of claimed pages to the seat's buffers: absent pages from wherever their contents are, present
+    /// ones as they are.
     pub(super) fn unpack(&self, seat: &mut Seat, pages: &[usize], old: &[Entry]) {
         self.unpack_from(seat, pages, old, |_| None);
     }
 
-    /// As [`Pager::unpack`]; `staged` says of a present page whether it lies in a staging slot, and at which index.
+    /// Does the same as [`Pager::unpack`]; `staged` returns the staging slot and the index of a present page that was moved
+    /// out.
     pub(super) fn unpack_from(
         &self,
         seat: &mut Seat,
@@ -497,7 +500,7 @@ impl Pager {
         }
     }
 
-    /// Reads the first of these pages, and those after it that are its neighbours in the spill file. Returns how many.
+    /// Reads the first of these pages, and those after it whose slots follow in the spill file. Returns their number.
     fn unspill(&self, pages: &[usize], old: &[Entry], room: &mut [Page]) -> usize {
         let follows = |index: &usize| {
             pages[*index] == pages[index - 1] + 1
@@ -523,7 +526,8 @@ impl Pager {
         run
     }
 
-    /// Returns true if the copy of a page that is read is worth its memory: not when hardly anything can be present.
+    /// Returns true if copies of pages that are only read are worth their memory. They are not if few pages are present
+    /// beside the store.
     pub(super) fn keeps_copies(&self) -> bool {
         let held = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
             + self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fork: no work on pages is half done when it happens, and the child answers its own faults from the first instruction.
+//! fork: it happens while no thread works on a page, and the child answers its own faults from its first instruction on.
 //!
-//! - **Flow** [`Pager::before_fork`]: space lock, all seats, the hand, the store ──fork──▶ parent: open them · child: a
-//!   userfaultfd of its own, guarded and armed chunks registered, clean pages protected again, then open them
-//! - **Order** the child registers before any of the program's code runs: otherwise absent pages would read as zeros
-//! - **Owner** the child closes the descriptor that it inherited, which speaks for its parent's memory
+//! - **Flow** [`Pager::before_fork`] takes the space lock, all seats, the eviction lock and the store's lock ──fork──▶ the
+//!   parent releases them · the child makes a userfaultfd of its own, registers guarded and armed chunks, protects clean
+//!   pages again, then releases them
+//! - **Order** the child registers before any of the program's code runs; otherwise absent pages would read as zeros
+//! - **Owner** the child closes the descriptor that it inherited, which acts on its parent's memory
 //! - **Not here** the job's slot (`block`)
 
 use std::sync::atomic::Ordering;
@@ -15,14 +16,16 @@ use super::kernel::{self, Quiet, sigmask};
 use super::table::{CHUNK_PAGES, Mode};
 use crate::watch::FILLED_BETWEEN_LOOKS;
 
-/// Part of the total that is made free before a fork, so that both sides have pages of their own to turn over: 1/16.
+/// Part of the total that is made free before a fork, so that parent and child can each evict and bring in pages of their
+/// own: 1/16.
 const FORK_ROOM_SHARE: usize = 16;
 
 /// Exit code of a child that cannot have a pager (`EX_OSERR`).
 const NO_PAGER_EXIT_CODE: i32 = 71;
 
 impl Pager {
-    /// Makes room for a few pages of this process's own before a fork: those that are shared make none when they leave.
+    /// Evicts some pages of this process before a fork, because pages that are shared afterwards free nothing when they
+    /// leave.
     fn make_room_for_fork(&self) {
         let room = usize::try_from(self.job.total()).unwrap_or(0) / FORK_ROOM_SHARE + self.job.keep();
         let missing = || {
@@ -40,10 +43,11 @@ impl Pager {
         while missing() > 0 && self.pack_cold(&mut seat, 0).tried > 0 {}
     }
 
-    /// Waits until no thread works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
+    /// Waits until no thread works on a page, and prevents new work until one of the two calls below. Signals are blocked
+    /// meanwhile.
     pub fn before_fork(&self) {
-        // A dormant process whose memory would not fit twice must see its writes from now on, unless the watcher looks again
-        // before what is left is full of copies.
+        // If a dormant process's memory would not fit twice, the pager must see its writes from now on, unless the watcher
+        // looks again before the copies have filled what is left.
         if !self.active() && self.job.unused() < FILLED_BETWEEN_LOOKS && self.job.is_near(self.job.charged())
         {
             self.activate();
@@ -65,22 +69,22 @@ impl Pager {
         self.fork_mask.store(mask, Ordering::Relaxed);
     }
 
-    /// The parent goes on (also after a failed fork).
+    /// Lets the parent go on after a fork, also after one that failed.
     pub fn after_fork_parent(&self) {
         if let Some(spill) = self.spill() {
-            // SAFETY: this thread called `before_fork`, which called the spill file's.
+            // SAFETY: this thread called `before_fork`, which called that of the spill file.
             unsafe { spill.after_fork_parent() };
         }
         self.reopen();
     }
 
-    /// The child registers its arena anew, before any of the program's code. It has no evictor thread until the caller
-    /// starts one.
+    /// Registers the child's arena anew, before any of the program's code runs. The child has no evictor thread until the
+    /// caller starts one.
     pub fn after_fork_child(&self) {
         self.engine.detach();
         let _ = self.job.fork_child();
         if let Some(spill) = self.spill() {
-            // SAFETY: the thread that forked called `before_fork`, and there is no other.
+            // SAFETY: the thread that forked called `before_fork`, and no other thread exists in the child.
             unsafe { spill.after_fork_child() };
         }
         if self.engine.attach().is_err() {
@@ -94,7 +98,7 @@ impl Pager {
             self.forget_pins(chunk);
         }
         let mut chunk = 0;
-        // Access that was taken away is inherited.
+        // With `mprotect` nothing is registered: the child inherits the missing access.
         while chunk < reached && !self.engine.hides() {
             let covered =
                 |chunk: usize| matches!(self.table.chunk(chunk).mode(), Mode::Guarded | Mode::Armed);
@@ -121,7 +125,7 @@ impl Pager {
         self.reopen();
     }
 
-    /// Takes pins away: they are of system calls in threads that the child does not have.
+    /// Clears the pins of a chunk: they belong to system calls of threads that the child does not have.
     fn forget_pins(&self, chunk: usize) {
         while self.table.chunk(chunk).unpin() {}
         if self.table.chunk(chunk).mode() == Mode::Armed {
@@ -136,7 +140,7 @@ impl Pager {
 
     fn reopen(&self) {
         let mask = self.fork_mask.load(Ordering::Relaxed);
-        // SAFETY: the thread that forked, which in the child is the only one, locked all of these in `before_fork`.
+        // SAFETY: the thread that forked took all of these in `before_fork`; in the child it is the only thread.
         unsafe {
             self.store.unlock_all();
             self.evict.unlock();
