@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins: pages that a system call works on are brought in and stay.
+//! Pins: pages that a system call works on are brought in, and must stay until it ends.
 //!
 //! - **Flow** [`Pager::pin`] ──page by page: fault in, count up──▶ [`Pins`] ──drop──▶ count down
-//! - **Layout** a pin counts in the entry of a page of an armed chunk, or in the chunk where that is native
-//! - **Order** counts change by compare-and-swap of an entry that is not busy; an evictor claims only pages without pins. A
-//!   native chunk with pins is not armed, and an armed one with a pinned page does not become anything else, so that the drop
-//!   finds the count where it was made
-//! - **Not here** which system calls need them (the preloaded library)
+//! - **Layout** a pin is counted in the entry of a page of an armed chunk, or in the chunk itself if that is native
+//! - **Order** counts change by compare-and-swap of an entry that is not busy, and an evictor claims only pages without pins.
+//!   A native chunk with pins is not armed, and an armed chunk with a pinned page keeps its mode. So dropping the pins finds
+//!   the count where it was made
+//! - **Not here** the system calls that need pins (the preloaded library)
 
 use super::entry::{Entry, MAX_PINS};
 use super::kernel::Quiet;
@@ -16,7 +16,7 @@ use crate::mapping::PAGE_BYTES;
 
 use std::sync::atomic::Ordering;
 
-/// Pages that stay where they are until this is dropped.
+/// Pages that stay where they are until this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Pins<'a> {
@@ -26,11 +26,11 @@ pub struct Pins<'a> {
 }
 
 impl Pager {
-    /// Faults in the whole range (any part of it that lies in the arena) and keeps it there until the pins are dropped.
+    /// Faults in the part of the range that lies in the arena, and keeps it present until the pins are dropped.
     ///
     /// # Errors
     ///
-    /// `EFAULT` where a page is not mapped or not so accessible; the pages before it are not pinned either.
+    /// `EFAULT` if a page is not mapped, or not with that access. Then the pages before it are not pinned either.
     pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Result<Pins<'_>, Errno> {
         let start = address.max(ARENA_BASE);
         let end = address.saturating_add(bytes).min(ARENA_BASE + self.bytes);
@@ -47,8 +47,8 @@ impl Pager {
         Ok(pins)
     }
 
-    /// Returns how many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read` and
-    /// `write`. Memory outside the arena counts as accessible.
+    /// Returns the number of bytes from `address` on that are mapped with the access, at most `bytes`, for the short counts
+    /// of `read` and `write`. Memory outside the arena counts as accessible.
     pub fn accessible(&self, address: usize, bytes: usize, write: bool) -> usize {
         let end = address.saturating_add(bytes);
         let mut at = address;
@@ -63,7 +63,8 @@ impl Pager {
         at.min(end) - address
     }
 
-    /// Pins the next page, or all of its chunk that is wanted; gives the page after it.
+    /// Pins the next page, or in a native chunk all pages up to `end` or the end of the chunk. Returns the page after the
+    /// pinned ones.
     fn pin_from(&self, page: usize, end: usize, write: bool) -> Result<usize, Errno> {
         let chunk = page / CHUNK_PAGES;
         loop {
@@ -79,7 +80,7 @@ impl Pager {
                         return Err(libc::EFAULT);
                     }
                     if self.table.chunk(chunk).pin() {
-                        // One pin for each chunk and call: the drop counts chunks.
+                        // A call makes one pin per native chunk, and dropping the pins counts chunks too.
                         match (page..end).find(|page| !self.table.allows(*page, write)) {
                             None => return Ok(end),
                             Some(_) => {
@@ -98,7 +99,7 @@ impl Pager {
                             return Ok(page + 1);
                         }
                     } else if ready {
-                        // The page has as many pins as can be counted: wait until one of the calls is over.
+                        // The page has as many pins as can be counted: wait until one of the system calls ends.
                         std::thread::yield_now();
                     } else if self.answer(page, write) == Fault::NotMine {
                         return Err(libc::EFAULT);

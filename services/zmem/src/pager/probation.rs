@@ -1,41 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Probation: of the pages that come back, those stay that were missed soonest after they had left.
+//! Probation: among the pages that come back, those stay in memory that were missed soonest after they had left.
 //!
 //! ```text
 //! comes back ──missed sooner than most──▶ stays: heat, no copy; the hand evicts another page instead
 //!            ──else──▶ on probation: no heat, its copy kept ──so many others came in──▶ leaves again, first of all
 //! ```
 //!
-//! - **Flow** the pager cannot see uses of a present page; it sees the use of an absent one as a fault. So the worth of a page is
-//!   how soon it is missed. For each page that stays, the clock hand tries one present page of unknown worth. A set that is
-//!   scanned again and again and does not fit keeps a part of itself, where oldest-first eviction would keep nothing
-//! - **Order** guesses: threads may overwrite each other's marks, and nothing depends on them but speed
-//! - **Layout** the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
-//! - **Not here** the eviction itself ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
+//! - **Flow** the pager cannot see uses of a present page. It sees the use of an absent page, as a fault. So the time until a
+//!   page is missed is the measure of its worth. For each page that stays, the clock hand evicts one present page of unknown
+//!   worth. Of a set of pages that is scanned again and again and does not fit, a part stays in memory; if the oldest pages
+//!   were evicted first, none would
+//! - **Order** all of this is guesses: threads may overwrite each other's marks, and only speed depends on them
+//! - **Layout** the clock counts pages brought in, in steps of 1/1024 of the total; an entry has 14 bits for it
+//! - **Not here** the eviction itself ([`super::evict`]): a mark in the ring is a hint that is checked against the page's
+//!   entry
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::entry::MAX_LEFT;
 
-/// Places of the ring. At most half of them are on probation; more only until the next eviction.
+/// Size of the ring, pages. At most half of them are on probation; there may be more until the next eviction.
 const RING: usize = 4096;
-/// Fewest pages on probation: a few operations touch as many at once.
+/// Smallest number of pages on probation, because a few operations may touch that many.
 const LEAST: usize = 64;
-/// Part of the present pages that is on probation: 1/32.
+/// The part of the present pages that is on probation: 1/32.
 const SHARE: usize = 32;
-/// One in so many pages stays: of pages that come back by themselves, and of those that come in runs. A page that stays cuts the
-/// next run in two.
+/// One page in this many stays: of pages that come back alone, and of pages that come back in runs. In runs fewer stay,
+/// because a page that stays cuts the next run in two.
 const STAYING: [u64; 2] = [8, 16];
-/// Fractions of a step of the clock.
+/// Number of fractions that a step of the clock is divided into.
 const FRACTION: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Probation {
-    /// Pages in the order in which they came.
+    /// Pages on probation in the order in which they came in.
     ring: [AtomicU32; RING],
     entered: AtomicUsize,
     left: AtomicUsize,
-    /// Longest absence after which a page stays, in fractions of a step: for pages by themselves, for pages in a run.
+    /// Longest absence after which a page stays, in fractions of a clock step: for pages that come back alone, and in runs.
     soon: [AtomicU64; 2],
 }
 
@@ -49,7 +51,8 @@ impl Probation {
         }
     }
 
-    /// Returns true if a page that was missed `steps` after it had left stays. Moves the limit so that one in [`STAYING`] stays.
+    /// Returns true if a page that was missed `steps` after it had left stays. Adjusts the limit so that one page in
+    /// [`STAYING`] stays.
     pub fn stays(&self, steps: u64, run: bool) -> bool {
         let (limit, staying) = (&self.soon[usize::from(run)], STAYING[usize::from(run)]);
         let soon = limit.load(Ordering::Relaxed);
@@ -69,7 +72,7 @@ impl Probation {
         self.ring[at % RING].store(page as u32, Ordering::Relaxed);
     }
 
-    /// Returns the page whose probation is over, if `present` pages are present. One caller at a time.
+    /// Returns the page whose probation is over, if `present` pages are present. Only one thread may call this at a time.
     pub fn next(&self, present: usize) -> Option<usize> {
         let (entered, left) = (self.entered.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
         let most = (present / SHARE).clamp(LEAST, RING / 2);
@@ -77,7 +80,7 @@ impl Probation {
         if waiting <= most {
             return None;
         }
-        // Skip the pages that the ring has overwritten: the clock hand finds them.
+        // Skip the pages that the ring has overwritten; the clock hand finds those.
         let left = if waiting > RING { entered.wrapping_sub(RING / 2) } else { left };
         self.left.store(left.wrapping_add(1), Ordering::Relaxed);
         Some(self.ring[left % RING].load(Ordering::Relaxed) as usize)
@@ -110,7 +113,7 @@ mod tests {
         let probation = Probation::new();
         let (mut soon, mut late) = (0, 0);
         for turn in 0..80_000u64 {
-            // One in sixteen is missed at once.
+            // One page in sixteen is missed immediately.
             let steps = if turn % 16 == 0 { 1 } else { 100 + turn * 7919 % 900 };
             let stays = probation.stays(steps, false);
             if turn > 40_000 {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Recycling: in a run of faults without room, the memory of pages that leave is used for the pages that come.
+//! Recycling: in a run of faults without room, the memory of pages that leave is reused for the pages that come in.
 //!
 //! ```text
 //! arena ──MOVE out: what leaves──▶ the seat's slot ──written──▶ MOVE in ──▶ arena ──write-protect, compare──▶ kept or dirty
 //! ```
 //!
-//! - **Flow** [`Pager::recycle`] (one batch leaves into the slot) ──▶ [`Pager::place_cluster`] ──▶ what is left over is dropped
-//! - **Order** a moved page is writable until it is protected: it is compared afterwards with what was written, and one that
-//!   another thread changed meanwhile is dirty from the start
+//! - **Flow** [`Pager::recycle`] (one batch leaves into the slot) ──▶ [`Pager::place_cluster`] ──▶ unused pages of the slot
+//!   are dropped
+//! - **Order** a moved page is writable until it is protected. Therefore it is afterwards compared with what was written; a
+//!   page that another thread has changed meanwhile is dirty from the start
 //! - **Layout** a slot has room for a cluster; it belongs to its seat, and is empty whenever the seat is free
 //! - **Owner** a page in a slot keeps the charge that it had in the arena
-//! - **Not here** which pages leave ([`super::evict`]). A single page is better copied: MOVE, protection and comparison pay off
-//!   from [`LEAST_RUN`] pages on. Without MOVE everything is copied ([`super::engine`])
+//! - **Not here** the choice of pages that leave ([`super::evict`]). Single pages are copied, because MOVE, protection and
+//!   comparison are worth their time only from [`LEAST_RUN`] pages on. Without MOVE all pages are copied ([`super::engine`])
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +22,7 @@ use super::{Pager, address_of, kernel};
 use crate::mapping::PAGE_BYTES;
 use crate::uffd::Progress;
 
-/// The shortest run that is moved.
+/// Length of the shortest run that is moved, pages.
 pub(super) const LEAST_RUN: usize = 16;
 
 /// One cluster in `HANDS_TURN` evicts at the clock hand instead of behind the stream.
@@ -30,19 +31,20 @@ const HANDS_TURN: usize = 8;
 const _: () = assert!(BATCH <= CLUSTER && CLUSTER <= u64::BITS as usize);
 
 impl Pager {
-    /// Returns true if the memory of pages that leave may be written at once. It may not if the kernel can still send its
-    /// contents without a pin (zero-copy sockets, pipes into which memory was spliced).
+    /// Returns true if the memory of pages that leave may be overwritten immediately. It may not if the kernel can still send
+    /// the old contents without a pin (zero-copy sockets, pipes into which memory was spliced).
     pub(super) fn recycles(&self) -> bool {
         self.recycling.load(Ordering::Relaxed)
     }
 
-    /// Makes memory that leaves go back to the kernel from now on, since the kernel may still send what it holds.
+    /// Makes memory of leaving pages go back to the kernel from now on, because the kernel may still send what it contains.
     pub fn stop_recycling(&self) {
         self.recycling.store(false, Ordering::Relaxed);
     }
 
-    /// If room is short, evicts a batch for a cluster of `pages` pages. Returns how many of its pages lie in the seat's slot now,
-    /// with their charge. A stream that passes through and is `at` a page gives up what it left behind.
+    /// If room is short, evicts a batch for a cluster of `pages` pages. Returns the number of pages that lie in the seat's
+    /// slot now, still charged. If `at` is a page, the cluster there belongs to a stream that is not kept in memory, and the
+    /// pages behind it are evicted first.
     pub(super) fn recycle(&self, seat: &mut Seat, pages: usize, at: Option<usize>) -> usize {
         if !self.recycles() {
             return 0;
@@ -51,7 +53,8 @@ impl Pager {
         if pages < LEAST_RUN || self.job.unused() >= ahead {
             return 0;
         }
-        // Every so often the hand evicts instead: pages that are present and no longer used must leave too.
+        // One cluster in `HANDS_TURN` evicts at the hand nevertheless, because present pages that are no longer used must
+        // leave too.
         if let Some(at) = at.filter(|at| !(at / CLUSTER).is_multiple_of(HANDS_TURN)) {
             let behind = self.evict_behind(seat, at);
             if behind.steps > 0 {
@@ -64,8 +67,8 @@ impl Pager {
         self.evict_into(seat, pages * PAGE_BYTES, BATCH, true).moved
     }
 
-    /// Puts a cluster from the seat's pages into its place, with the `moved` pages of the slot first; says which pages
-    /// another thread changed already, by bits.
+    /// Puts a cluster from the seat's pages into its place, the `moved` pages of the slot first. Also returns a bit for each
+    /// page that another thread has changed already.
     pub(super) fn place_cluster(
         &self,
         seat: &mut Seat,
@@ -87,7 +90,8 @@ impl Pager {
                     wanted * PAGE_BYTES,
                 );
             }
-            // SAFETY: nobody relies on the slot; the target pages are busy, by this thread, and absent.
+            // SAFETY: nobody relies on the contents of the slot; the target pages are absent, and this thread has made them
+            // busy.
             let step = unsafe { self.engine.uffd.relocate(address_of(page), slot, wanted * PAGE_BYTES) };
             used = step.bytes / PAGE_BYTES;
             if protect && used > 0 {
@@ -101,12 +105,14 @@ impl Pager {
         if used == pages {
             return (Progress { bytes: pages * PAGE_BYTES, error: 0 }, changed);
         }
-        // SAFETY: the seat's pages are plain memory; the target pages are busy and absent.
+        // SAFETY: the seat's pages are plain readable memory; the target pages are absent, and this thread has made them
+        // busy.
         let rest = unsafe { self.place(page + used, room[used..].as_ptr(), pages - used, protect) };
         (Progress { bytes: used * PAGE_BYTES + rest.bytes, error: rest.error }, changed)
     }
 
-    /// Protects pages that were moved in; says which do not hold `written` any more, and lets those be written.
+    /// Protects pages that were moved in. Returns a bit for each page that differs from `written`, and makes those writable
+    /// again.
     fn protect_moved(&self, page: usize, written: &[super::seat::Page]) -> u64 {
         if self.freeze(page, written.len()).is_err() {
             return u64::MAX;

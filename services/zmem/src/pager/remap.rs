@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `mremap` of the arena.
+//! `mremap` for ranges of the arena.
 //!
-//! - **Flow** shrink: unmap the tail · grow in place where the pages after it are free · else new pages, contents moved:
-//!   native to native by the kernel, entries by copying the word, present pages one by one; into a chunk that stays
-//!   native, because a system call works on another part of it, by copying
-//! - **Order** both ranges are held while contents move; a page is gone from the old place before the new one says that it is
-//!   there
+//! - **Flow** to shrink, the tail is unmapped; to grow, the pages after the range are used if they are free. Otherwise new
+//!   pages are mapped and the contents are moved: from native to native chunks by the kernel, absent pages by copying the
+//!   entry, present pages one by one. Into a chunk that stays native, because a system call works on another part of it,
+//!   contents are copied
+//! - **Order** both ranges are held while contents move. A page has left its old place before the entry of the new place says
+//!   that it is there
 //! - **Not here** mapping itself ([`super::space`])
 
 use std::sync::atomic::Ordering;
@@ -20,19 +21,19 @@ use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Errno, Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
-/// Exit code when contents would be lost (`EX_OSERR`).
+/// Exit code if contents would be lost (`EX_OSERR`).
 const LOST_EXIT_CODE: i32 = 71;
-/// Refusals of the kernel to watch a chunk after which no more is tried.
+/// Number of failed attempts to arm a chunk after which the process ends.
 const ATTEMPTS: u32 = 10_000;
 const LOST: &str =
     "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n";
 
 impl Pager {
-    /// `mremap` of a range in the arena; `new_address` counts with `MREMAP_FIXED` and lies in the arena.
+    /// `mremap` for a range in the arena. `new_address` is used only with `MREMAP_FIXED`, and lies in the arena.
     ///
     /// # Errors
     ///
-    /// As `mremap`. `MREMAP_DONTUNMAP` is refused with `EINVAL`.
+    /// The errors of `mremap`. `MREMAP_DONTUNMAP` is refused with `EINVAL`.
     pub fn remap(
         &self,
         address: usize,
@@ -54,7 +55,7 @@ impl Pager {
         let mut space = self.space.lock();
         let access = self.table.access(old.first);
         if access == 0 || !self.table.every_access(old.first, old.count, |each| each == access) {
-            // The kernel too moves one mapping at a time.
+            // The kernel, too, moves only one mapping per call.
             return Err(libc::EFAULT);
         }
         let prot = i32::from(access & 7);
@@ -85,19 +86,19 @@ impl Pager {
         self.commit(&mut space, new, prot)?;
         let kept = Pages { count: old.count.min(count), ..old };
         if prot & libc::PROT_READ == 0 && !self.engine.hides() {
-            // Contents are read where they lie.
+            // Contents are read in place, so the pages must be readable.
             kernel::protect(kept.address(), kept.bytes(), prot | libc::PROT_READ)?;
         }
         self.transfer(kept, target, prot);
         if prot & libc::PROT_READ == 0 && !self.engine.hides() {
-            // The kernel moves access with contents.
+            // The kernel moves the access with the contents, so set the right access again.
             kernel::protect(new.address(), new.bytes(), prot)?;
         }
         self.unmap_held(&mut space, old)?;
         Ok(address_of(target))
     }
 
-    /// Moves contents to pages that were mapped just now. The caller holds the space lock.
+    /// Moves contents to pages that were just mapped. The caller holds the space lock.
     fn transfer(&self, old: Pages, target: usize, prot: i32) {
         let congruent = old.first % CHUNK_PAGES == target % CHUNK_PAGES;
         for (chunk, part) in old.by_chunk() {
@@ -130,8 +131,8 @@ impl Pager {
         }
     }
 
-    /// Moves the pages of one native chunk into a guarded or native one with the kernel's `mremap`; false where that
-    /// cannot be.
+    /// Moves the pages of one native chunk to a guarded or native one with the kernel's `mremap`. Returns false if that is
+    /// not possible.
     fn move_native(&self, part: Pages, to: usize) -> bool {
         let target = to / CHUNK_PAGES;
         let chunk = part.first / CHUNK_PAGES;
@@ -161,8 +162,8 @@ impl Pager {
         moved
     }
 
-    /// Makes a fresh target chunk take single pages. One that others have pinned is native and stays so: then it has a pin
-    /// more, and the answer is false.
+    /// Arms a new target chunk, so that single pages can be put into it. If system calls have pinned the chunk, it stays
+    /// native; then this adds a pin and returns false.
     fn arm_target(&self, chunk: usize) -> bool {
         let mut attempts = 0;
         while matches!(self.settled_mode(chunk), Mode::Guarded | Mode::Native) {
@@ -191,7 +192,8 @@ impl Pager {
         true
     }
 
-    /// Keeps a page's chunk native by a pin of its own, or says that it is armed; nothing where nothing is there.
+    /// Pins a page's chunk so that it stays native, and returns true; returns false if the chunk is armed, and `None` if it
+    /// has no contents.
     fn pin_native(&self, page: usize) -> Option<bool> {
         loop {
             if self.table.chunk(page / CHUNK_PAGES).pin() {
@@ -205,7 +207,7 @@ impl Pager {
         }
     }
 
-    /// Copies one page's contents to a page, mapped just now, of a native chunk that this thread has pinned.
+    /// Copies one page's contents to a page that was just mapped, in a native chunk that this thread has pinned.
     fn copy_page(&self, page: usize, to: usize, prot: i32) {
         let mut seat = self.seats.take();
         let Some(native) = self.pin_native(page) else { return };
@@ -223,8 +225,8 @@ impl Pager {
             if !opened {
                 kernel::end(LOST, LOST_EXIT_CODE);
             }
-            // SAFETY: the contents are present, by their claim or their chunk's pin, and readable; the target is native by
-            // its pin, writable, and nobody's but the caller's.
+            // SAFETY: the contents are readable, and stay present because of their claim or of their chunk's pin. The target
+            // is native because of its pin, was made writable, and belongs to the caller alone.
             unsafe { (address_of(to) as *mut Page).copy_from_nonoverlapping(contents, 1) };
             if prot & access != access {
                 let _ = kernel::protect(address_of(to), PAGE_BYTES, prot);
@@ -237,12 +239,13 @@ impl Pager {
         }
     }
 
-    /// Drops the memory of a claimed, present page, and counts it as gone.
+    /// Drops the memory of a claimed, present page, and gives its charge back.
     pub(super) fn give_up(&self, page: usize) {
         self.leave(page, None);
     }
 
-    /// As [`Pager::give_up`], of a page whose memory lies where it lay, or `staged` in a slot, at an index.
+    /// Does the same as [`Pager::give_up`] for a page whose memory is in place, or was moved to the slot and index in
+    /// `staged`.
     pub(super) fn leave(&self, page: usize, staged: Option<(usize, u8)>) {
         let shared = staged.is_none() && self.forked() && self.owner(page) != Owner::Alone;
         match staged {
@@ -258,7 +261,7 @@ impl Pager {
         }
     }
 
-    /// Notes that the contents of a claimed page are elsewhere now.
+    /// Marks a claimed page as empty after its contents were moved elsewhere.
     fn gone(&self, page: usize, source: Entry) {
         if source.is_present() {
             self.give_up(page);
@@ -267,7 +270,7 @@ impl Pager {
         self.table.publish(page, Entry::EMPTY.with_pins(source.pins()));
     }
 
-    /// Claims a page that was mapped just now, without memory: arming may have counted it as present with its neighbours.
+    /// Claims a page that was just mapped, and drops its memory: arming may have counted it as present with its neighbours.
     fn claim_absent(&self, page: usize) -> Entry {
         let entry = self.table.claim_now(page);
         if !entry.is_present() {
@@ -277,13 +280,13 @@ impl Pager {
         Entry::EMPTY.with_pins(entry.pins())
     }
 
-    /// Moves one page's contents to a page that was mapped just now.
+    /// Moves one page's contents to a page that was just mapped.
     fn move_page(&self, page: usize, to: usize) {
         let mut seat = self.seats.take();
-        // A native chunk stays so meanwhile: making room would arm it, and its pages would leave.
+        // The chunk must stay native meanwhile; otherwise making room might arm it and evict its pages.
         let Some(native) = self.pin_native(page) else { return };
         let source = if native { Entry::new(Tag::Dirty, 0) } else { self.table.claim_now(page) };
-        // The spill file knows its pages by their numbers: a spilled page is read, its slot is not handed on.
+        // The spill file tags each page with its number, so a spilled page must be read here; its slot cannot be passed on.
         let spilled = source.tag() == Tag::Spilled;
         if !source.is_present() && !spilled {
             let target = self.claim_absent(to);
@@ -297,10 +300,11 @@ impl Pager {
             self.unpack(&mut seat, &[page], &[source]);
         }
         let (_, _, room) = seat.parts();
-        // The source is present (or native) and readable, as `remap` saw to, or lies in the seat.
+        // The source is present (or native) and `remap` made it readable, or its contents lie in the seat.
         let contents: *const Page =
             if spilled { &raw const room[0] } else { self.contents(page, &mut room[0]) };
-        // SAFETY: the contents lie in the source or in the seat; the target is busy and absent.
+        // SAFETY: the contents are readable, in the source or in the seat; the target is absent, and this thread has claimed
+        // it.
         let progress = unsafe { self.place(to, contents, 1, false) };
         if progress.bytes == 0 {
             let line = match progress.error {

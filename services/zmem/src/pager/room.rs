@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Room for a fault: every way to make some, the cheapest first.
+//! Makes room for a fault in every possible way, the cheapest first.
 //!
-//! - **Flow** [`Pager::make_room`] ─▶ an overdue look ─▶ charge ─▶ evict ─▶ charges of ended processes ─▶ spill ─▶ cold pages packed better ─▶
-//!   compaction ─▶ the job's other processes ─▶ charged all the same: the job's verdict
-//! - **Order** a charge that waits for a verdict stays: taking it back would look as if there were room again
-//! - **Not here** how each of them does it ([`super::evict`], [`super::cold`], [`super::spill`])
+//! - **Flow** [`Pager::make_room`] ─▶ wait for an overdue look of the watcher ─▶ charge ─▶ evict ─▶ give back the charges of
+//!   ended processes ─▶ spill ─▶ pack cold pages better ─▶ compact ─▶ wait for the job's other processes ─▶ charge without
+//!   room, and ask for the job's verdict
+//! - **Order** a charge stays while it waits for a verdict, because taking it back would look as if there were room again
+//! - **Not here** the implementation of these ways ([`super::evict`], [`super::cold`], [`super::spill`])
 
 use std::sync::atomic::Ordering;
 
@@ -14,9 +15,9 @@ use super::{Pager, kernel};
 use crate::block::{Charge, Counter, Verdict};
 use crate::mapping::PAGE_BYTES;
 
-/// Pages put away by a fault that found no room: few enough to be soon done, enough to share the cost of dropping.
+/// Pages that a fault without room evicts together: few enough to be done soon, and enough to share the cost of dropping.
 const SYNC_PAGES: usize = 32;
-/// Pages that must come in after an eviction without victims before the next one is worth a try.
+/// Pages that must come in after an eviction that found no victim before eviction is tried again.
 const BARREN_PAGES: u64 = 32;
 
 /// Outcome of a request for room.
@@ -24,12 +25,12 @@ const BARREN_PAGES: u64 = 32;
 pub(super) enum Room {
     /// The bytes are charged.
     Made,
-    /// They are not; try again later, or with less.
+    /// The bytes are not charged; try again later, or with fewer bytes.
     Short,
 }
 
 impl Pager {
-    /// Charges `bytes`, after making room where there is none. If they `must` be had, the job may overflow for them.
+    /// Charges `bytes`, after making room if there is none. With `must`, the job may overflow for them.
     pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
         self.job.await_look(bytes);
         if self.job.try_charge(bytes, self.job.keep()) {
@@ -57,16 +58,16 @@ impl Pager {
         if !must {
             return Room::Short;
         }
-        // Nothing more can be evicted: take the bytes that other charges leave unused.
+        // Nothing more can be evicted: take bytes that other charges leave unused.
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
-        // A child that ended may have held the memory: finding out is cheaper than what follows.
+        // A child that has ended may have held the memory. Finding that out is cheaper than the steps below.
         self.job.sweep();
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
-        // A page in the file makes more room than one that is packed better, in less time.
+        // Spilling a page makes more room in less time than packing it better.
         for rounds in [COLD_ROUNDS, 0] {
             while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), rounds).steps > 0 {
                 if self.job.try_charge(bytes, 0) {
@@ -77,7 +78,7 @@ impl Pager {
         if self.squeeze(seat, bytes) {
             return Room::Made;
         }
-        // Eviction was skipped above: pages that came in since the last one may still be packed.
+        // Eviction was skipped above, but pages that came in since the last one may still be packed.
         if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
             || barren && self.squeeze(seat, bytes)
         {
@@ -90,7 +91,7 @@ impl Pager {
             return Room::Made;
         }
         let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };
-        // The charge stays while the job waits: taking it back would look as if there were room again.
+        // The charge stays while the job waits, because taking it back would look as if there were room again.
         loop {
             match self.job.overflow(by) {
                 Verdict::Spill => return Room::Made,
@@ -104,7 +105,7 @@ impl Pager {
         }
     }
 
-    /// Charges `bytes` after packing cold pages better, as many as that takes.
+    /// Packs cold pages better until `bytes` can be charged. Returns false if no more pages can be tried.
     fn squeeze(&self, seat: &mut Seat, bytes: usize) -> bool {
         loop {
             let cold = self.pack_cold(seat, 0);

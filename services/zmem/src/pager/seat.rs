@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seats: the workspace of a thread that works on pages, a packer and room for a cluster. A seat has one thread at a time.
+//! Seats: the work buffers of a thread that works on pages, with a packer and room for a cluster. One thread at a time has a
+//! seat.
 //!
 //! - **Flow** fault, eviction or pin ──▶ [`Seats::take`] ──▶ claim pages, work, publish ──▶ the seat is free again
-//! - **Order** a thread that holds a busy page or chunk holds a seat (or the space lock): a fork that holds all seats and the
-//!   space lock knows that nothing is half done
-//! - **Owner** in a mapping of the pager's; a seat's pages are touched from the first cluster on, and charged then
+//! - **Order** a thread that holds a busy page or chunk also holds a seat (or the space lock). So while a fork holds all
+//!   seats and the space lock, no work is half done
+//! - **Owner** each seat is a mapping of the pager. Its pages are touched, and charged, when a cluster of that size is first
+//!   used
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,22 +17,22 @@ use crate::Result;
 use crate::lock::{Guard, Lock};
 use crate::mapping::{Mapping, PAGE_BYTES};
 
-/// Most pages that one fault brings in.
+/// Upper bound of the pages that one fault brings in.
 pub(super) const CLUSTER: usize = 64;
 
 /// Number of seats.
 pub(super) const SEATS: usize = 8;
 
-/// Plain bytes of a page.
+/// The bytes of a page.
 pub(super) type Page = [u8; PAGE_BYTES];
 
-/// One thread's workplace.
+/// The work buffers of one thread.
 pub(super) struct Seat {
-    /// The packer, one packed page and a cluster.
+    /// Mapping for the packer, one packed page and a cluster, laid out as [`Room`].
     room: Mapping,
-    /// Pages of the cluster that were ever used, and so are charged.
+    /// Number of pages of the cluster that were ever used; these are charged.
     pub reached: usize,
-    /// Zstandard has packed here (first), has unpacked here (second).
+    /// True if Zstandard has packed with this seat (first), and if it has unpacked with it (second).
     pub dense: [bool; 2],
     /// Bytes of the packer that are charged.
     pub packer_charged: usize,
@@ -38,7 +40,7 @@ pub(super) struct Seat {
     pub index: usize,
 }
 
-/// How a seat's mapping is laid out.
+/// Layout of a seat's mapping.
 #[repr(C)]
 struct Room {
     packed: Page,
@@ -49,13 +51,13 @@ struct Room {
 impl Seat {
     fn new(index: usize) -> Result<Seat> {
         let room = Mapping::reserve("room for the pages of a fault", size_of::<Room>())?;
-        // SAFETY: the mapping is as large as a Room, aligned to a page and nobody else's; the packer is written before
-        // anything refers to it, and plain bytes need no writing.
+        // SAFETY: the mapping is as large as a Room, aligned to a page, and belongs to this value alone. The packer is
+        // written before anything refers to it, and zero bytes are valid for the rest.
         unsafe { (&raw mut (*room.pointer().as_ptr().cast::<Room>()).packer).write(Packer::new()) };
         Ok(Seat { room, reached: 0, dense: [false; 2], packer_charged: 0, index })
     }
 
-    /// Bytes of the packer that are in memory.
+    /// Returns the bytes of the packer that are in memory.
     pub fn packer_bytes(&self) -> usize {
         const PAGES: usize = size_of::<Packer>().div_ceil(PAGE_BYTES);
         const { assert!(std::mem::offset_of!(Room, packer) % PAGE_BYTES == 0) };
@@ -67,9 +69,10 @@ impl Seat {
         }
     }
 
-    /// The packer, room for a packed page, room for a cluster.
+    /// Returns the packer, the room for a packed page, and the room for a cluster.
     pub fn parts(&mut self) -> (&mut Packer, &mut Page, &mut [Page; CLUSTER]) {
-        // SAFETY: the mapping holds a Room, made in `new`, which this value owns alone.
+        // SAFETY: the mapping contains the Room that `new` made, this value owns it, and `&mut self` excludes other
+        // references.
         let room = unsafe { &mut *self.room.pointer().as_ptr().cast::<Room>() };
         (&mut room.packer, &mut room.packed, &mut room.pages)
     }
@@ -104,21 +107,21 @@ impl Seats {
         self.seats[index % SEATS].lock()
     }
 
-    /// Waits for all of them and keeps them; [`Seats::open`] ends that.
+    /// Waits for all seats and keeps them taken until [`Seats::open`].
     pub fn close(&self) {
         for seat in &self.seats {
             std::mem::forget(seat.lock());
         }
     }
 
-    /// Ends [`Seats::close`].
+    /// Frees the seats that [`Seats::close`] took.
     ///
     /// # Safety
     ///
-    /// This thread, or in a fork's child the thread that forked, closed them.
+    /// This thread closed the seats, or in the child of a fork the thread that forked did.
     pub unsafe fn open(&self) {
         for seat in &self.seats {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises that this thread, or the one that forked, took the seat and forgot its guard.
             unsafe { seat.unlock() };
         }
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Faults by messages: a thread reads them from the userfaultfd and answers for all threads.
+//! Faults by messages: one thread reads them from the userfaultfd and answers the faults of all threads.
 //!
-//! - **Flow** message (address, flags) ──▶ the same answer as in a signal handler ──▶ who waits is woken
-//! - **Order** one thread, all signals blocked, so that it never faults on the arena itself
-//! - **Owner** the caller that starts the pager with [`super::Options::handler_thread`] runs [`Pager::serve`] on a thread, in the
-//!   child of a fork on a new one
-//! - **Not here** when this is chosen ([`Pager::start`]); system calls may then touch pages that are away
+//! - **Flow** message (address, flags) ──▶ the same call as in a signal handler ──▶ the waiting thread is woken
+//! - **Order** all signals are blocked in this thread, and it never faults on the arena itself
+//! - **Owner** the caller that starts the pager with [`super::Options::handler_thread`] runs [`Pager::serve`] on a thread; in
+//!   the child of a fork it starts a new one
+//! - **Not here** the choice of this mechanism ([`Pager::start`]). With it, system calls may touch absent pages
 
 use super::kernel;
 use super::{Fault, Mechanism, Pager};
@@ -16,7 +16,7 @@ const EVENT_PAGEFAULT: u8 = 0x12;
 const FLAG_WRITE: u64 = 1 << 0;
 const FLAG_WP: u64 = 1 << 1;
 
-/// `struct uffd_msg` of a page fault.
+/// The kernel's `struct uffd_msg` for a page fault.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Message {
@@ -30,7 +30,7 @@ struct Message {
 const _: () = assert!(size_of::<Message>() == 32);
 
 impl Pager {
-    /// Body of the thread that answers faults, where the mechanism is [`Mechanism::Thread`]; else returns at once.
+    /// Body of the thread that answers faults, if the mechanism is [`Mechanism::Thread`]; returns immediately otherwise.
     pub fn serve(&self) {
         if self.engine.mechanism != Mechanism::Thread {
             return;
@@ -39,7 +39,7 @@ impl Pager {
         let mut messages = [Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 }; 16];
         loop {
             let descriptor = self.engine.uffd.descriptor();
-            // SAFETY: the array has room for as many bytes as are asked for; any bytes are messages.
+            // SAFETY: the array is borrowed for the call and its size is passed; every bit pattern is a valid message.
             let bytes = unsafe {
                 libc::syscall(libc::SYS_read, descriptor, messages.as_mut_ptr(), size_of_val(&messages))
             };
@@ -61,9 +61,9 @@ impl Pager {
 
     fn serve_fault(&self, address: usize, write: bool) {
         let start = address & !(PAGE_BYTES - 1);
-        // SAFETY: this thread handles the fault of the one that waits, with all signals blocked.
+        // SAFETY: this thread handles the fault in place of the waiting thread, with all signals blocked.
         let outcome = unsafe { self.fault(address, write) };
-        // Where it is the program's own mistake, the thread faults again, and the kernel says what that is.
+        // If the fault is the program's own mistake, the thread faults again, and the kernel reports that fault.
         debug_assert!(
             outcome != Fault::NotMine || !self.table.allows((start - super::ARENA_BASE) / PAGE_BYTES, write)
         );

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pages that processes share since a fork: a copy of one is charged before the kernel makes it.
+//! Pages that processes share since a fork: the copy of such a page is charged before the kernel makes it.
 //!
-//! - **Flow** before a fork, or when room becomes scarce after it, [`Pager::share`]: native chunks are armed, present pages
-//!   write-protected ──fork──▶ both sides: the first write to one faults ──▶ room is made ──▶ [`crate::block::Job::unshare`] ──▶
-//!   the kernel copies
-//! - **Order** a page that leaves this process stays in the other one: its charge goes to what lies outside the arenas, so that
-//!   `unused` does not rise by memory that nobody freed. When two processes do so at once it is charged twice, until the
-//!   watcher's next look
-//! - **Owner** `/proc/self/pagemap` says whether this process alone has a page; where it cannot be read, others have it too
-//! - **Not with** `mprotect` alone: there the watcher sees all copies one look late
-//! - **Not here** the fork itself ([`super::fork`]); pages outside the arena, whose copies the watcher sees one look late
+//! - **Flow** before a fork, or when room becomes scarce after it, [`Pager::share`] arms native chunks and write-protects
+//!   present pages ──fork──▶ in both processes the first write to such a page faults ──▶ room is made ──▶
+//!   [`crate::block::Job::unshare`] ──▶ the kernel copies the page
+//! - **Order** a page that leaves this process stays in the other one. Its charge is moved to `outside`, so that `unused`
+//!   does not rise by memory that was not freed. If both processes drop the page at the same time it is charged twice, until
+//!   the watcher's next look
+//! - **Owner** `/proc/self/pagemap` says if this process alone has a page; if it cannot be read, the page counts as shared
+//! - **Not with** the `mprotect` mechanism: there the watcher counts all copies at its next look
+//! - **Not here** the fork itself ([`super::fork`]); pages outside the arena, whose copies the watcher counts at its next
+//!   look
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +21,7 @@ use super::table::{CHUNK_PAGES, Mode};
 use super::{Pager, Quiet, address_of, kernel};
 use crate::mapping::PAGE_BYTES;
 
-/// Processes that have a page, as `/proc/self/pagemap` tells.
+/// The processes that have a page, according to `/proc/self/pagemap`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// This process alone.
@@ -31,7 +32,7 @@ pub(super) enum Owner {
     Unknown,
 }
 
-/// The kernel's mark on a page that one process has.
+/// The kernel's mark for a page that only one process has.
 const EXCLUSIVE: u64 = 1 << 56;
 
 impl Owner {
@@ -44,7 +45,7 @@ impl Owner {
     }
 }
 
-/// Words of `/proc/self/pagemap` for neighbouring pages: one read for many.
+/// Words of `/proc/self/pagemap` for neighbouring pages, which one read fetches together.
 pub(super) struct Owners {
     first: usize,
     words: [u64; CLUSTER],
@@ -55,14 +56,15 @@ impl Owners {
         Owners { first: usize::MAX, words: [0; CLUSTER] }
     }
 
-    /// The next question is asked anew.
+    /// Forgets the words, so that they are read again for the next page.
     pub fn forget(&mut self) {
         self.first = usize::MAX;
     }
 }
 
 impl Pager {
-    /// Returns true if this process alone has the page, as it was when a page beside it was first asked for.
+    /// Returns true if this process alone has the page. The words of neighbouring pages are read together, so this may be
+    /// slightly old.
     pub(super) fn is_alone(&self, owners: &mut Owners, page: usize) -> bool {
         let first = page / CLUSTER * CLUSTER;
         if owners.first != first {
@@ -72,7 +74,7 @@ impl Pager {
         owners.words[page - first] & EXCLUSIVE != 0
     }
 
-    /// Moves the charge of the store's pages that a fork no longer shares to where it belongs.
+    /// Moves the charge of the store's pages that are no longer shared to `outside`.
     pub(super) fn settle_store(&self) {
         self.job.unshare(self.store.take_unshared());
     }
@@ -82,13 +84,13 @@ impl Pager {
         self.forked.load(Ordering::Relaxed)
     }
 
-    /// After a fork: protects what is shared once there is no room for copies of it; forgets the fork once no other process of
-    /// the job is left.
+    /// Called now and then after a fork: protects the shared pages once there is no room for copies of them, and forgets the
+    /// fork once the job has no other process.
     pub(super) fn tend_shared(&self) {
         if !self.forked() {
             return;
         }
-        // Asked only after somebody joined or left: until the child has joined, this process only looks alone.
+        // Check this only after a process joined or left: before the child has joined, this process only seems to be alone.
         let membership = self.job.ledger().membership();
         let changed = self.membership.swap(membership, Ordering::Relaxed) != membership;
         if changed && self.job.is_alone() {
@@ -102,7 +104,7 @@ impl Pager {
             let evict = self.evict.lock();
             self.share();
             drop(evict);
-            // SAFETY: this thread closed them.
+            // SAFETY: this thread took all seats in `close` above.
             unsafe { self.seats.open() };
         }
     }
@@ -111,7 +113,7 @@ impl Pager {
         Owner::of(self.engine.pagemap.word(address_of(page)))
     }
 
-    /// Number of these pages that others have too. None unless there was a fork.
+    /// Returns the number of these pages that other processes have too; 0 if there was no fork.
     pub(super) fn shared_among(&self, pages: Pages) -> usize {
         let (mut shared, mut words) = (0, [0; CLUSTER]);
         if !self.forked() {
@@ -129,9 +131,10 @@ impl Pager {
         shared
     }
 
-    /// Notes a fork that is about to happen. Where there is no room for copies of all that it will share, that is write-protected.
+    /// Notes a fork that is about to happen. If there is no room for copies of all pages that it will share, they are
+    /// write-protected.
     pub(super) fn prepare_fork(&self) {
-        // Without marks of the kernel's, pages beside each other would become mappings of their own.
+        // Without userfaultfd's marks, neighbouring pages with different protection would become separate mappings.
         if self.engine.hides() {
             return;
         }
@@ -144,8 +147,8 @@ impl Pager {
         }
     }
 
-    /// Write-protects every present page, so that its first write after the fork is a fault. Pages that a system call of
-    /// another thread has pinned are left: it may be writing to them. The caller holds the space lock; nobody has a seat.
+    /// Write-protects every present page, so that its first write after the fork faults. Pages that a system call of another
+    /// thread has pinned are left out, because it may be writing to them. The caller holds the space lock and all seats.
     pub(super) fn share(&self) {
         self.protected.store(true, Ordering::Relaxed);
         for chunk in 0..self.reached.load(Ordering::Acquire) {
@@ -167,14 +170,14 @@ impl Pager {
     }
 
     fn arm_charged(&self, chunk: usize) {
-        // The table's page; arming gives more back, but for a chunk that is full.
+        // This charges the table's page. Arming gives back more than that, except for a chunk that is full.
         self.job.charge_ahead(PAGE_BYTES);
         if self.arm(chunk).is_none() {
             self.job.uncharge(PAGE_BYTES);
         }
     }
 
-    /// Write-protects the present pages of an armed chunk that no system call works on.
+    /// Marks the present pages of an armed chunk as shared, except for pinned ones, and write-protects them.
     fn share_chunk(&self, chunk: usize) {
         for page in chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES {
             loop {
@@ -193,7 +196,8 @@ impl Pager {
         self.protect_inherited(chunk);
     }
 
-    /// Write-protects the pages of an armed chunk whose entries say so: the child of a fork has no marks of the kernel's.
+    /// Write-protects the pages of an armed chunk whose entries say so, because the child of a fork does not inherit the
+    /// kernel's marks.
     pub(super) fn protect_inherited(&self, chunk: usize) {
         let (first, end) = (chunk * CHUNK_PAGES, (chunk + 1) * CHUNK_PAGES);
         let protected = |page: usize| self.table.load(page).is_protected();
@@ -213,8 +217,8 @@ impl Pager {
         }
     }
 
-    /// Claims the pages after a claimed one that were shared and are this process's alone by now. Returns their number with the
-    /// first one, and sets their entries.
+    /// Claims pages after a claimed one that were shared and belong to this process alone by now. Returns their number
+    /// including the first one, and sets their entries.
     pub(super) fn claim_unshared(&self, page: usize, old: &mut [Entry; CLUSTER]) -> usize {
         let most = CLUSTER.min(CHUNK_PAGES - page % CHUNK_PAGES);
         let mut words = [0; CLUSTER];
@@ -232,5 +236,5 @@ impl Pager {
     }
 }
 
-/// Exit code of a process whose memory cannot be protected (`EX_OSERR`).
+/// Exit code of a process whose memory cannot be write-protected (`EX_OSERR`).
 const NO_PROTECTION_EXIT_CODE: i32 = 71;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SIGBUS and SIGSEGV: faults of the arena are answered, others passed on.
+//! SIGBUS and SIGSEGV: faults in the arena are answered, others are passed on.
 //!
-//! - **Flow** kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──arena's──▶ return: the instruction runs again
-//!   ──another's──▶ what was installed before, or the default action
-//! - **Order** the handler keeps errno. SIGBUS runs on the stack of the fault: an alternate one may lie in the arena itself
+//! - **Flow** kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──the arena's fault──▶ return: the instruction runs
+//!   again ──any other fault──▶ the handler that was installed before, or the default action
+//! - **Order** the handler preserves errno. SIGBUS runs on the stack of the thread, because an alternate stack may lie in the
+//!   arena itself
 //! - **Not here** replacing `sigaction` for the program (the preloaded library)
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Fault, Pager};
 use crate::{Error, Result};
 
-/// The action that was installed before ours, one per signal: SIGBUS, SIGSEGV.
+/// The action that was installed before the pager's, one per signal: SIGBUS, SIGSEGV.
 struct Previous {
     set: AtomicBool,
     action: std::cell::UnsafeCell<std::mem::MaybeUninit<libc::sigaction>>,
 }
 
-// SAFETY: written once by `install` before `set`, read afterwards.
+// SAFETY: the action is written once by `install` before it sets `set`, and read only after `set` is true.
 unsafe impl Sync for Previous {}
 
 static PREVIOUS: [Previous; 2] = [const {
@@ -31,27 +32,27 @@ fn slot(signal: i32) -> &'static Previous {
     &PREVIOUS[usize::from(signal == libc::SIGSEGV)]
 }
 
-/// Returns true if the fault was a write, where the processor says so.
+/// Returns true if the fault was a write, which this processor reports.
 #[cfg(target_arch = "x86_64")]
 unsafe fn is_write(context: *mut libc::c_void) -> bool {
-    // SAFETY: the kernel passes a ucontext; the register is the page fault's error code.
+    // SAFETY: the kernel passes a ucontext; the register contains the page fault's error code.
     let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
     error & 2 != 0
 }
 
-/// Elsewhere a fault counts as a write: its page becomes writable at once, and its copy goes.
+/// Returns true: without such a report each fault counts as a write, so its page becomes writable and its copy is freed.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn is_write(_context: *mut libc::c_void) -> bool {
     true
 }
 
-/// Handles one signal. Returns true if the fault was the arena's and the instruction may run again.
+/// Handles one signal. Returns true if the fault was in the arena and the instruction may run again.
 ///
 /// # Safety
 ///
-/// Called from a handler of SIGBUS or SIGSEGV with what the kernel gave it, all signals blocked.
+/// Called from a handler of SIGBUS or SIGSEGV with the arguments that the kernel passed, and with all signals blocked.
 pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
-    // SAFETY: the kernel's siginfo of a fault; the address is valid for the codes looked at.
+    // SAFETY: this is the kernel's siginfo of a fault; the address is valid for the codes that are checked below.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     const SEGV_ACCERR: i32 = 2;
     let fault = match signal {
@@ -63,16 +64,16 @@ pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         return false;
     }
     let Some(pager) = Pager::get() else { return false };
-    // SAFETY: the C library's accessor; the word is this thread's.
+    // SAFETY: this is the C library's accessor; the word belongs to this thread.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the caller is the handler of this fault.
+    // SAFETY: the caller promises that it is the handler of this fault, with all signals blocked.
     let outcome = unsafe { on_own_stack(pager, address, is_write(context), context) };
-    // SAFETY: the word that the accessor names is this thread's and lives as long as the thread.
+    // SAFETY: the word that the accessor returns belongs to this thread and lives as long as the thread.
     unsafe { *libc::__errno_location() = errno };
     outcome != Fault::NotMine
 }
 
-/// Arguments of [`ask`], and its answer.
+/// Arguments and result of [`ask`], which gets one pointer.
 struct Question {
     pager: &'static Pager,
     address: usize,
@@ -81,18 +82,18 @@ struct Question {
 }
 
 extern "C" fn ask(question: *mut Question) {
-    // SAFETY: the question is a local of the caller, alive until this returns.
+    // SAFETY: `question` is a local variable of the caller and lives until this call returns.
     let question = unsafe { &mut *question };
-    // SAFETY: the caller is the handler of this fault.
+    // SAFETY: the caller is the handler of this fault, with all signals blocked.
     question.fault = unsafe { question.pager.fault(question.address, question.write) };
 }
 
-/// Answers a fault on the stack of the program that faulted, below what it uses, where an alternate stack is small (it may
-/// have 8 KiB): but not where that stack may itself be away.
+/// Answers a fault on the stack of the thread that faulted, below the part in use, if the handler runs on a small alternate
+/// stack (it may have 8 KiB only). Otherwise, or if the thread's stack may itself be absent, answers it on the current stack.
 ///
 /// # Safety
 ///
-/// As [`handle`].
+/// The promises of [`handle`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn on_own_stack(
     pager: &'static Pager,
@@ -103,7 +104,7 @@ unsafe fn on_own_stack(
     const RED_ZONE: usize = 128;
     const ENOUGH_BYTES: usize = 64 << 10;
     let mut question = Question { pager, address, write, fault: Fault::Retry };
-    // SAFETY: the kernel passes a ucontext.
+    // SAFETY: the kernel passes a ucontext that lives until the handler returns.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let alternate = &context.uc_stack;
     let is_alternate = |stack: usize| {
@@ -119,8 +120,8 @@ unsafe fn on_own_stack(
         ask(&raw mut question);
         return question.fault;
     }
-    // SAFETY: the thread stands still while its handler runs, so the stack below its red zone is free; `r12` keeps this
-    // stack's pointer and is kept by what is called.
+    // SAFETY: the thread's own code does not run while its handler does, so the stack below its red zone is free. `r12` holds
+    // the current stack pointer, and the called function preserves `r12`.
     unsafe {
         std::arch::asm!(
             "mov r12, rsp",
@@ -137,11 +138,11 @@ unsafe fn on_own_stack(
     question.fault
 }
 
-/// Answers it where the handler runs.
+/// Answers the fault on the current stack.
 ///
 /// # Safety
 ///
-/// As [`handle`].
+/// The promises of [`handle`].
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn on_own_stack(
     pager: &'static Pager,
@@ -155,22 +156,22 @@ unsafe fn on_own_stack(
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel calls this with its own arguments, all signals blocked as `install` asked.
+    // SAFETY: the kernel calls this with its own arguments, and with all signals blocked, as `install` asked.
     if !unsafe { handle(signal, info, context) } {
-        // SAFETY: the kernel's own arguments, valid until this handler returns, and all signals are blocked.
+        // SAFETY: these are the kernel's own arguments, valid until this handler returns, and all signals are blocked.
         unsafe { hand_on(signal, info, context) };
     }
 }
 
-/// Does what would have happened without the pager.
+/// Does what would happen without the pager: calls the earlier handler, or restores the default action.
 ///
 /// # Safety
 ///
-/// As [`handle`].
+/// The promises of [`handle`].
 unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let previous = slot(signal);
     if previous.set.load(Ordering::Acquire) {
-        // SAFETY: `install` wrote it before it set the flag.
+        // SAFETY: `install` wrote the action before it set the flag.
         let action = unsafe { (*previous.action.get()).assume_init_ref() };
         match action.sa_sigaction {
             libc::SIG_IGN | libc::SIG_DFL => {}
@@ -190,38 +191,39 @@ unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c
             }
         }
     }
-    // The default action happens when the instruction faults again.
-    // SAFETY: plain data, all zero is SIG_DFL without flags.
+    // The default action happens when the instruction faults again after the return.
+    // SAFETY: sigaction is plain data for which all zero is valid, namely SIG_DFL without flags; it lives over the call.
     unsafe {
         let default: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, &raw const default, std::ptr::null_mut());
     }
 }
 
-/// Installs handlers of SIGBUS and SIGSEGV, all signals blocked while they run, that call [`handle`], else go to what was
-/// installed before.
+/// Installs handlers of SIGBUS and SIGSEGV that run with all signals blocked. They call [`handle`], and pass other faults to
+/// the handlers that were installed before.
 ///
 /// # Errors
 ///
-/// When the kernel refuses.
+/// The kernel refuses to install a handler.
 pub fn install() -> Result<()> {
     for signal in [libc::SIGBUS, libc::SIGSEGV] {
         let previous = slot(signal);
-        // SAFETY: plain data, all zero is valid.
+        // SAFETY: sigaction is plain data, for which all zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
-        // The overflow of a stack can be reported on another stack only.
+        // A stack overflow can be reported only on another stack.
         action.sa_flags = libc::SA_SIGINFO | if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
-        // SAFETY: the set is plain data.
+        // SAFETY: the set is part of `action`, which is borrowed for the call.
         unsafe { libc::sigfillset(&raw mut action.sa_mask) };
-        // SAFETY: plain data, all zero is valid.
+        // SAFETY: sigaction is plain data, for which all zero is valid.
         let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: the handler is async-signal-safe and lives as long as the process.
+        // SAFETY: both structures live over the call; the handler is async-signal-safe and lives as long as the process.
         if unsafe { libc::sigaction(signal, &raw const action, &raw mut old) } != 0 {
             return Err(Error::Faults { source: std::io::Error::last_os_error() });
         }
         if old.sa_sigaction != handler as *const () as usize && !previous.set.load(Ordering::Acquire) {
-            // SAFETY: written once; readers see it after the flag. A fault in between takes the default action.
+            // SAFETY: the action is written only once, and read only after the flag is set. A fault before that takes the
+            // default action.
             unsafe { (*previous.action.get()).write(old) };
             previous.set.store(true, Ordering::Release);
         }

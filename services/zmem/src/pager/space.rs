@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Mappings of the arena: `mmap`, `munmap` and `mprotect`.
+//! Mappings of the arena: the pager's versions of `mmap`, `munmap` and `mprotect`.
 //!
-//! - **Flow** map: free pages (first fit; large ones from a chunk's start) ──▶ their chunks admitted ──▶ access granted
-//!   unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ copies freed, charges back ──▶ let go
-//! - **Layout** the arena is one private anonymous reservation; mapping is `mprotect` of it, so that registration stays
-//! - **Order** one such call at a time (space lock). Access is granted in the kernel first and in the table afterwards, and
-//!   taken back in the kernel first too: a fault that the table forbids is the program's own
+//! - **Flow** map: find free pages (first fit; large mappings begin at a chunk) ──▶ admit their chunks ──▶ grant access.
+//!   Unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ free copies, give charges back ──▶ let go
+//! - **Layout** the arena is one private anonymous reservation. Memory is mapped by `mprotect` of a part of it, so that its
+//!   registration stays
+//! - **Order** one such call runs at a time (space lock). Access is granted in the kernel first and in the table afterwards,
+//!   and is also taken away in the kernel first. So a fault that the table forbids is the program's own mistake
 //! - **Not here** moving ([`super::remap`]), advice ([`super::advise`])
 
 use std::sync::atomic::Ordering;
@@ -16,19 +17,19 @@ use super::table::{CHUNK_BYTES, CHUNK_PAGES, MAPPED, Mode};
 use super::{ARENA_BASE, Errno, Pager, address_of};
 use crate::mapping::PAGE_BYTES;
 
-/// Partly used chunks that are searched for a small mapping before a new one is taken.
+/// Number of partly used chunks that are searched for a small mapping before a new chunk is used.
 const CHUNKS_SEARCHED: usize = 32;
 
-/// Where to look for free pages.
+/// Positions at which the search for free pages starts.
 #[derive(Debug, Default)]
 pub(super) struct Space {
-    /// No chunk before this one is without a mapping.
+    /// First chunk that may be without a mapping; each earlier chunk has one.
     vacant: usize,
-    /// Where a small mapping found room last.
+    /// Chunk in which a small mapping last found room.
     small: usize,
 }
 
-/// Pages `[first, first + count)`.
+/// The pages `[first, first + count)`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages {
     pub first: usize,
@@ -48,7 +49,7 @@ impl Pages {
         self.count * PAGE_BYTES
     }
 
-    /// Its parts, one per chunk.
+    /// Returns the parts of the range, one per chunk.
     pub fn by_chunk(self) -> impl Iterator<Item = (usize, Pages)> {
         let chunks = self.first / CHUNK_PAGES..self.end().div_ceil(CHUNK_PAGES);
         chunks.map(move |chunk| {
@@ -60,12 +61,12 @@ impl Pages {
 }
 
 impl Pager {
-    /// `mmap` of private anonymous memory: `bytes` (rounded up to pages), `PROT_*`, at an address of the pager's choice or
-    /// exactly `at` (in the arena; replaces what is there, as `MAP_FIXED`). Returns the address.
+    /// Maps private anonymous memory (`mmap`): `bytes` (rounded up to pages) with access `prot`, at an address of the pager's
+    /// choice, or at exactly `at` in the arena, where it replaces old mappings (`MAP_FIXED`). Returns the address.
     ///
     /// # Errors
     ///
-    /// As `mmap`.
+    /// The errors of `mmap`.
     pub fn map(&self, bytes: usize, prot: i32, at: Option<usize>) -> Result<usize, Errno> {
         if bytes == 0 || prot & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
             return Err(libc::EINVAL);
@@ -85,11 +86,11 @@ impl Pager {
         Ok(pages.address())
     }
 
-    /// As [`Pager::map`], at `hint` where that range of the arena is free, else where there is room.
+    /// Does the same as [`Pager::map`], at `hint` if that range of the arena is free, and elsewhere if it is not.
     ///
     /// # Errors
     ///
-    /// As `mmap`.
+    /// The errors of `mmap`.
     pub fn map_near(&self, bytes: usize, prot: i32, hint: usize) -> Result<usize, Errno> {
         if prot & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
             return Err(libc::EINVAL);
@@ -107,11 +108,11 @@ impl Pager {
         self.map(bytes, prot, None)
     }
 
-    /// `munmap` of a range in the arena.
+    /// Unmaps a range of the arena (`munmap`).
     ///
     /// # Errors
     ///
-    /// As `munmap`.
+    /// The errors of `munmap`.
     pub fn unmap(&self, address: usize, bytes: usize) -> Result<(), Errno> {
         let pages = self.range(address, bytes).ok_or(libc::EINVAL)?;
         let _quiet = Quiet::new();
@@ -119,11 +120,11 @@ impl Pager {
         self.unmap_held(&mut space, pages)
     }
 
-    /// `mprotect` of a range in the arena.
+    /// Changes the access of a range of the arena (`mprotect`).
     ///
     /// # Errors
     ///
-    /// As `mprotect`.
+    /// The errors of `mprotect`.
     pub fn protect(&self, address: usize, bytes: usize, prot: i32) -> Result<(), Errno> {
         if prot & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
             return Err(libc::EINVAL);
@@ -153,21 +154,21 @@ impl Pager {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, as `mincore`, where one is not.
+    /// `ENOMEM`, as from `mincore`, if a page is not mapped.
     pub fn mapped(&self, address: usize, bytes: usize) -> Result<(), Errno> {
         let pages =
             self.range(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES).ok_or(libc::ENOMEM)?;
         if self.all_mapped(pages) { Ok(()) } else { Err(libc::ENOMEM) }
     }
 
-    /// The pages of a range that begins at a page and lies in the arena.
+    /// Returns the pages of a range, if it begins at a page boundary and lies in the arena.
     pub(super) fn range(&self, address: usize, bytes: usize) -> Option<Pages> {
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
         (bytes > 0 && address.is_multiple_of(PAGE_BYTES) && self.has_range(address, bytes))
             .then(|| Pages { first: (address - ARENA_BASE) / PAGE_BYTES, count: bytes / PAGE_BYTES })
     }
 
-    /// Finds `count` free pages. Returns the first.
+    /// Finds `count` neighbouring free pages. Returns the first.
     pub(super) fn find(&self, space: &mut Space, count: usize) -> Option<usize> {
         if count < CHUNK_PAGES
             && let Some(first) = self.find_small(space, count)
@@ -219,21 +220,21 @@ impl Pager {
         None
     }
 
-    /// Maps free pages.
+    /// Maps free pages with access `prot`.
     pub(super) fn commit(&self, space: &mut Space, pages: Pages, prot: i32) -> Result<(), Errno> {
         for (chunk, part) in pages.by_chunk() {
             self.table.chunk(chunk).mapped.fetch_add(part.count as u32, Ordering::AcqRel);
         }
         self.counts.mapped.fetch_add(pages.count, Ordering::Relaxed);
         self.reached.fetch_max(pages.end().div_ceil(CHUNK_PAGES), Ordering::AcqRel);
-        // The byte is set before access is granted: only the caller knows the address yet.
+        // Here the table is set before access is granted, because only the caller knows the address yet.
         self.table.set_access(pages.first, pages.count, MAPPED | prot as u8);
         let admitted = if prot == libc::PROT_NONE { Ok(()) } else { self.admit(space, pages) };
         let outcome = admitted.and_then(|()| {
             if !self.engine.hides() {
                 return self.grant(pages, prot);
             }
-            // A chunk must not become armed meanwhile.
+            // The chunk must not become armed meanwhile.
             self.hold(pages);
             let outcome = self.grant(pages, prot);
             self.let_go(pages, |_, entry| entry);
@@ -241,7 +242,8 @@ impl Pager {
         });
         if let Err(error) = outcome {
             if matches!(error, libc::EPERM | libc::ENOSYS) {
-                // `mmap` would not say so: the program may map memory, but not change its access.
+                // `mmap` itself never fails with this error. It means that the program's filter allows mapping but not
+                // changing the access.
                 self.end_refused("map memory in the arena", error);
             }
             self.unmap_held(space, pages)?;
@@ -250,7 +252,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Gives a mode to chunks in which something becomes accessible for the first time.
+    /// Admits vacant chunks in which memory becomes accessible for the first time: they become native or guarded.
     fn admit(&self, _space: &mut Space, pages: Pages) -> Result<(), Errno> {
         let mut chunk = pages.first / CHUNK_PAGES;
         let end = pages.end().div_ceil(CHUNK_PAGES);
@@ -278,7 +280,7 @@ impl Pager {
             match self.cover(first, chunk - first) {
                 Ok(()) => {}
                 Err(error @ (libc::ENOMEM | libc::EAGAIN)) => return Err(error),
-                // No system call of the program may return such an error.
+                // The program's system call must not return such an error, so the job ends.
                 Err(error) => self.end_refused("watch the program's memory", error),
             }
             for chunk in first..chunk {
@@ -299,7 +301,7 @@ impl Pager {
         self.table.every_access(pages.first, pages.count, |access| access & MAPPED == 0)
     }
 
-    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: no thread faults or evicts there meanwhile.
+    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each. Then no thread faults or evicts there.
     pub(super) fn hold(&self, pages: Pages) {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
@@ -325,7 +327,7 @@ impl Pager {
         }
     }
 
-    /// Ends [`Pager::hold`]: `change` says what each page of an armed chunk becomes.
+    /// Ends [`Pager::hold`]. `change` returns the new entry of each page of an armed chunk.
     pub(super) fn let_go(&self, pages: Pages, mut change: impl FnMut(usize, Entry) -> Entry) {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
@@ -342,7 +344,7 @@ impl Pager {
         }
     }
 
-    /// Unmaps the mapped pages of the range; the caller holds the space lock.
+    /// Unmaps the mapped pages of the range. The caller holds the space lock.
     pub(super) fn unmap_held(&self, space: &mut Space, pages: Pages) -> Result<(), Errno> {
         if self.none_mapped(pages) {
             return Ok(());
@@ -382,8 +384,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Makes an armed chunk vacant in which nothing is mapped any more, and lets go of its pages. One with a pinned page
-    /// stays armed.
+    /// Makes an armed chunk vacant that has no mapped pages any more, and ends the hold of its pages. If a page is pinned,
+    /// the chunk stays armed.
     fn disarm(&self, chunk: usize, part: Pages) {
         let pages = Pages { first: chunk * CHUNK_PAGES, count: CHUNK_PAGES };
         let record = self.table.chunk(chunk);
@@ -405,7 +407,7 @@ impl Pager {
         self.table.settle(chunk, Mode::Vacant);
     }
 
-    /// Drops the contents of held pages: they read as zeros afterwards.
+    /// Drops the contents of held pages, which read as zeros afterwards.
     pub(super) fn discard(&self, pages: Pages) {
         for (chunk, part) in pages.by_chunk() {
             if self.table.chunk(chunk).mode() == Mode::Armed
@@ -437,7 +439,7 @@ impl Pager {
             self.counts.present.fetch_sub(present as usize, Ordering::Relaxed);
             dropped += present as usize;
         }
-        // Pages that others have too were not freed.
+        // Pages that other processes have too were not freed.
         let shared = shared.min(dropped);
         self.job.unshare(shared * PAGE_BYTES);
         self.job.uncharge((dropped - shared) * PAGE_BYTES);

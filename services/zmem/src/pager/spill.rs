@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Spilling: pages that do not fit in memory even packed go to the spill file.
+//! Spilling: pages that do not fit in memory even when packed are written to the spill file.
 //!
-//! - **Flow** no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
-//!   help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
-//! - **Order** a page is claimed while it is written, and dropped after the write is done. If the disk refuses, the page stays as
-//!   it was, one line says so, and the disk is asked again a moment later
+//! - **Flow** no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present pages that do not compress,
+//!   in the order of the hand ──▶ one write ──▶ `Spilled` ──▶ copies and memory are given back
+//! - **Order** a page is claimed while it is written, and dropped after the write is done. If the disk refuses, the page
+//!   stays as it was, one line reports that, and the disk is tried again a moment later
 //! - **Owner** the file is set once, and lives as long as the process
-//! - **Not here** the file ([`crate::spill`]); reading back ([`super::fault`])
+//! - **Not here** the file ([`crate::spill`]); reading pages back ([`super::fault`])
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -24,27 +24,28 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::spill::{Slot, Spill, SpillError};
 use crate::{Error, Result};
 
-/// Pages written at once: a write of a cluster takes hardly longer than one of a page.
+/// Upper bound of the pages that are written together. A write of a cluster takes hardly longer than that of one page.
 const BATCH: usize = CLUSTER;
-/// Cost of reading one page by itself, in faults on stored pages.
+/// Cost of reading one page alone, measured in faults on stored pages.
 const READ_COST: i64 = 16;
-/// Limit of the credit in both directions, pages.
+/// Upper bound of the credit, and of the debt, pages.
 const MOST_CREDIT: i64 = 4096;
 
 impl Pager {
-    /// Sets the spill file, once.
+    /// Sets the spill file; possible only once.
     ///
     /// # Errors
     ///
-    /// There is one already, or no memory.
+    /// There is a spill file already, or there is no memory.
     pub fn spill_to(&self, spill: Spill) -> Result<()> {
         let place = Mapping::reserve("the spill file's tables", size_of::<Spill>())?;
         let pointer = place.pointer().as_ptr().cast::<Spill>();
-        // SAFETY: the mapping is as large as the value and nobody else's; it is never unmapped once it is stored below.
+        // SAFETY: the mapping is as large as the value and belongs to this call alone; once it is stored below, it is never
+        // unmapped.
         unsafe { pointer.write(spill) };
         let none = std::ptr::null_mut();
         if self.spill.compare_exchange(none, pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: written above, and read back by this thread alone.
+            // SAFETY: the value was written above, and only this thread has the pointer; it is read once.
             drop(unsafe { pointer.read() });
             return Err(Error::Started);
         }
@@ -52,25 +53,26 @@ impl Pager {
         Ok(())
     }
 
-    /// The spill file.
+    /// Returns the spill file, if there is one.
     pub(super) fn spill(&self) -> Option<&Spill> {
-        // SAFETY: what is stored there lives as long as the process.
+        // SAFETY: a pointer that is stored there refers to a value that lives as long as the process.
         unsafe { self.spill.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Spills the pages that left longest ago, if that pays. Returns how many.
+    /// Spills the pages that left longest ago, if the credit says that this pays. Returns the number of pages.
     pub(super) fn spill_ahead(&self, seat: &mut Seat) -> usize {
         if self.spill().is_none() || self.credit.load(Ordering::Relaxed) < BATCH as i64 {
             return 0;
         }
         let spilled = self.spill_cold(seat, BATCH * PAGE_BYTES / 4, COLD_ROUNDS).steps;
-        // Looking for them costs something too.
+        // Looking for pages has a cost, too, even if none was found.
         self.add_credit(-(spilled.max(BATCH / 4) as i64));
         spilled
     }
 
-    /// Weighs a fault on a single page for or against spilling. A page that left a moment ago would have stayed if there were
-    /// more room; a page in the spill file would better have stayed in memory.
+    /// Counts a fault on a single page for or against spilling. A page that left only recently would have stayed if there
+    /// were more room, so it counts for spilling. A page in the spill file had better stayed in memory, so it counts against
+    /// it.
     pub(super) fn weigh(&self, entry: Entry) {
         match entry.tag() {
             Tag::Stored if self.left_soon(entry) => self.add_credit(1),
@@ -84,12 +86,13 @@ impl Pager {
         self.credit.store(sum.clamp(-MOST_CREDIT, MOST_CREDIT), Ordering::Relaxed);
     }
 
-    /// Spills pages that left at least `rounds` ago until `want` bytes came back to the job, or there are no more. With 0, it
-    /// also spills present pages that packing does not help.
+    /// Spills pages that left at least `rounds` ago, until `want` bytes came back to the job or there are no more such pages.
+    /// With 0, present pages that do not compress, and pages shared by a fork, are spilled too.
     pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize, rounds: u64) -> Evicted {
         let mut evicted = Evicted::default();
         let Some(spill) = self.spill().filter(|spill| spill.is_open()) else { return evicted };
-        // Room for a batch pays for itself at once: a write takes as long for one page.
+        // The seat gets room for a whole batch, because one write takes no longer than a write of one page. That room pays
+        // for itself with the first batch.
         let bytes = BATCH.saturating_sub(seat.reached) * PAGE_BYTES;
         if bytes > 0 {
             self.job.charge_ahead(bytes);
@@ -98,7 +101,7 @@ impl Pager {
         }
         let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
         let (mut looked, mut hand) = (0, self.spill_hand.load(Ordering::Relaxed));
-        // Until every page has lost its heat.
+        // The hand goes round until every page has lost its heat.
         let most = if rounds == 0 { reached * (MAX_HEAT as usize + 1) } else { reached };
         let now = self.round.load(Ordering::Relaxed);
         while evicted.bytes < want && looked < most {
@@ -113,7 +116,8 @@ impl Pager {
                 let entry = self.table.load(page);
                 let cold = match entry.tag() {
                     Tag::Stored => now.wrapping_sub(entry.round()) & MAX_PINS >= rounds,
-                    // Last of all those that a fork shares: they make room once the other side lets go of them too.
+                    // Shared pages are spilled last of all, because they make room only after the other process drops them
+                    // too.
                     tag => {
                         let last = entry.is_raw() || tag == Tag::Shared;
                         rounds == 0 && last && entry.pins() == 0 && self.is_cold(page, entry)
@@ -125,7 +129,7 @@ impl Pager {
                 }
             }
             let done = self.spill_batch(seat, spill, &pages[..count], &old[..count]);
-            // The disk refused; pages that are pinned are passed over.
+            // Stop if the disk refused. If all pages of the batch were pinned, go on.
             if done.steps == 0 && !spill.is_open() {
                 break;
             }
@@ -136,7 +140,7 @@ impl Pager {
         evicted
     }
 
-    /// Writes claimed pages and publishes their new entries.
+    /// Writes claimed pages to the file and publishes their new entries.
     fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
         let mut evicted = Evicted::default();
         let staging = self.engine.staging(seat.index);
@@ -203,7 +207,8 @@ impl Pager {
         evicted
     }
 
-    /// Prints why nothing more is spilled, when the reason changes: the job goes on without spilling, as long as it fits.
+    /// Prints the reason why nothing more is spilled, each time it changes. The job goes on without spilling as long as it
+    /// fits.
     fn say_refused(&self, error: SpillError) {
         let kind = match error {
             SpillError::Device(errno) => errno,
@@ -217,7 +222,7 @@ impl Pager {
         }
     }
 
-    /// Copies a present, protected page: the copy is written, so that the write needs no claim on arena memory.
+    /// Copies a present, protected page, so that the disk write reads the copy and not arena memory.
     pub(super) fn copy_out(&self, page: usize, target: &mut Page) {
         if let Some(contents) = self.contents_in_place(page) {
             target.copy_from_slice(contents);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of faults on pages in sequence: how many pages to bring in at once, and how far a run has gone.
+//! Streams: runs of faults on pages in sequence. They decide how many pages a fault brings in, and record how far a run has
+//! come.
 //!
-//! - **Flow** a fault where a stream goes on doubles that stream's window, up to a cluster; another begins a new stream
-//! - **Layout** a stream in one word: pages brought so far << 38 | next page << 8 | window
-//! - **Order** guesses: threads may overwrite each other's streams, and nothing depends on them but speed
+//! - **Flow** a fault that continues a stream doubles the stream's window, up to a cluster; any other fault begins a new
+//!   stream
+//! - **Layout** a stream in one word: pages brought in so far << 38 | next page << 8 | window
+//! - **Order** all of this is guesses: threads may overwrite each other's streams, and only speed depends on them
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -12,7 +14,7 @@ use super::seat::CLUSTER;
 use crate::mapping::PAGE_BYTES;
 
 const STREAMS: usize = 8;
-/// How far behind its end a stream is still recognised: pages in between may have been present.
+/// Number of pages that a fault may skip and still continue a stream, because the pages in between may be present.
 const SLACK: u64 = 16;
 const NEXT_SHIFT: u32 = 8;
 const LENGTH_SHIFT: u32 = 38;
@@ -21,13 +23,13 @@ const MOST_LENGTH: u64 = u64::MAX >> LENGTH_SHIFT;
 const _: () =
     assert!(ARENA_BYTES / PAGE_BYTES <= 1 << (LENGTH_SHIFT - NEXT_SHIFT) && CLUSTER < 1 << NEXT_SHIFT);
 
-/// A fault's stream, and how far it has gone.
+/// The stream of a fault, and the pages that it has brought in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     index: usize,
-    /// Pages that the fault shall bring in.
+    /// Number of pages that the fault shall bring in.
     pub window: usize,
-    /// Pages that the stream has brought in.
+    /// Number of pages that the stream has brought in.
     pub length: usize,
 }
 
@@ -38,7 +40,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// The stream that a fault at `page` goes on with, or begins.
+    /// Returns the stream that a fault at `page` continues or begins.
     pub fn at(&self, page: usize) -> Run {
         for (index, stream) in self.streams.iter().enumerate() {
             let word = stream.load(Ordering::Relaxed);
@@ -79,7 +81,7 @@ mod tests {
             streams.went(alone, other, 1);
             faults += 1;
         }
-        // The other faults take a stream in turn, and now and then this one's.
+        // The other faults take the streams in turn, and sometimes overwrite this one.
         assert!(faults < 48, "{faults}");
     }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables of the arena's pages and chunks, and how threads wait for a busy one.
+//! Tables of the arena's pages and chunks, and the waiting for a busy page or chunk.
 //!
-//! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes, with the access of all their pages
-//!   where it is the same · access: 1 byte per page (0 unmapped, else `MAPPED` | PROT_*) of chunks where it is not. All in
-//!   address space that is touched where the arena is used: reserving 1 TiB costs 8 MiB
-//! - **Flow** claim: entry → `Busy` by compare-and-swap, the old one in hand ──work──▶ publish: the new one, waiters woken
-//! - **Order** claims acquire, publications release. The holder of a busy entry never waits for another entry, except in calls
-//!   that change mappings, of which one runs at a time
-//! - **Owner** `mapped` and access change under the space lock; the rest under a busy entry or chunk
+//! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes each, with the access of all their
+//!   pages if it is the same · access: 1 byte per page (0 unmapped, else `MAPPED` | PROT_*) for chunks in which it differs.
+//!   Memory of the tables is touched only for those parts of the arena that are used: reserving 1 TiB costs 8 MiB
+//! - **Flow** claim: the entry becomes `Busy` by compare-and-swap, and the thread has the old entry ──work──▶ publish: the
+//!   new entry is stored, waiting threads are woken
+//! - **Order** claims acquire, publications release. The holder of a busy entry never waits for another entry, except in
+//!   calls that change mappings, of which only one runs at a time
+//! - **Owner** `mapped` and access change only under the space lock, the rest only while the entry or chunk is busy
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -16,7 +17,7 @@ use crate::Result;
 use crate::lock::{futex_wait, futex_wake};
 use crate::mapping::{Mapping, PAGE_BYTES};
 
-/// Bytes of a chunk, which is armed as a whole.
+/// Bytes of a chunk, the unit that is armed.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
 /// Pages of a chunk.
 pub(super) const CHUNK_PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
@@ -29,37 +30,37 @@ const GATES: usize = 256;
 pub(super) enum Mode {
     /// Nothing is mapped.
     Vacant = 0,
-    /// The kernel brings pages in and out; charged in full.
+    /// The kernel brings pages in; the chunk is charged in full.
     Native = 1,
-    /// Nothing is present; the first touch is a fault.
+    /// Nothing is present; the first touch faults.
     Guarded = 2,
     /// Each page has an entry.
     Armed = 3,
-    /// A thread changes the mode.
+    /// A thread is changing the mode.
     Busy = 4,
 }
 
 const MODE: u32 = 7;
 const CHUNK_WAITERS: u32 = 1 << 3;
-/// Pins of a native chunk count from here.
+/// One pin of a native chunk, in the chunk's word; the bits from here up are the number of pins.
 pub(super) const CHUNK_PIN: u32 = 1 << 4;
 
-/// On the access of a mapped page, with its `PROT_*`.
+/// Bit of a page's access that says that the page is mapped; its `PROT_*` are the bits below.
 pub(super) const MAPPED: u8 = 1 << 3;
-/// For the access of a chunk: each page has its own.
+/// Value of a chunk's access if each page has its own.
 const BY_PAGE: u8 = 1 << 7;
 
 /// Mode, pins, counts and access of one chunk.
 #[repr(C)]
 pub(super) struct Chunk {
     word: AtomicU32,
-    /// Pages of an armed chunk that are charged.
+    /// Number of pages of an armed chunk that are present; these are charged.
     pub present: AtomicU32,
-    /// Pages of the chunk that are mapped.
+    /// Number of pages of the chunk that are mapped.
     pub mapped: AtomicU32,
-    /// The mode before a call that changes mappings made the chunk busy.
+    /// The mode that the chunk had before a call that changes mappings made it busy.
     held: AtomicU8,
-    /// The access of each of its pages, or [`BY_PAGE`].
+    /// The access of all its pages, or [`BY_PAGE`].
     access: AtomicU8,
 }
 
@@ -70,18 +71,18 @@ impl Chunk {
         mode_of(self.word.load(Ordering::Acquire))
     }
 
-    /// Pins of the chunk as a whole (native chunks).
+    /// Returns the number of pins of the chunk as a whole; only native chunks have any.
     pub fn pins(&self) -> u32 {
         self.word.load(Ordering::Acquire) / CHUNK_PIN
     }
 
-    /// Adds a pin if the chunk is native.
+    /// Adds a pin if the chunk is native. Returns false if it is not.
     pub fn pin(&self) -> bool {
         let add = |word: u32| (mode_of(word) == Mode::Native).then(|| word.wrapping_add(CHUNK_PIN));
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
     }
 
-    /// Takes a pin of a native chunk back; false when it has none.
+    /// Takes a pin from the chunk. Returns false if it has none.
     pub fn unpin(&self) -> bool {
         let take = |word: u32| (word >= CHUNK_PIN).then(|| word - CHUNK_PIN);
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
@@ -92,12 +93,12 @@ impl Chunk {
         self.held.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// The mode that [`Chunk::set_held`] noted.
+    /// Returns the mode that [`Chunk::set_held`] noted.
     pub fn held(&self) -> Mode {
         mode_of(self.held.load(Ordering::Relaxed).into())
     }
 
-    /// Makes the chunk busy if it is in `from` and, where asked for, without pins.
+    /// Makes the chunk busy if its mode is `from` and, with `unpinned`, if it has no pins. Returns true if it did.
     pub fn claim(&self, from: Mode, unpinned: bool) -> bool {
         let claim = |word: u32| {
             (mode_of(word) == from && !(unpinned && word >= CHUNK_PIN))
@@ -117,7 +118,7 @@ fn mode_of(word: u32) -> Mode {
     }
 }
 
-/// Tables of an arena of `pages` pages.
+/// The tables of an arena of `pages` pages.
 pub(super) struct Table {
     pages: usize,
     entries: Mapping,
@@ -127,7 +128,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// For an arena of `bytes` bytes, a multiple of a chunk.
+    /// Makes the tables for an arena of `bytes` bytes, which is a multiple of a chunk.
     pub fn new(bytes: usize) -> Result<Table> {
         let pages = bytes / PAGE_BYTES;
         Ok(Table {
@@ -147,11 +148,11 @@ impl Table {
         self.pages / CHUNK_PAGES
     }
 
-    /// The entry of a page.
+    /// Returns the entry of a page.
     ///
     /// # Panics
     ///
-    /// When the page is not of the arena.
+    /// Panics if the page does not lie in the arena.
     pub fn entry(&self, page: usize) -> &AtomicU64 {
         assert!(page < self.pages, "the page is of the arena");
         // SAFETY: the mapping has an AtomicU64 for each page, zero at first touch, and lives as long as `self`.
@@ -164,25 +165,26 @@ impl Table {
 
     /// # Panics
     ///
-    /// When the chunk is not of the arena.
+    /// Panics if the chunk does not lie in the arena.
     pub fn chunk(&self, chunk: usize) -> &Chunk {
         assert!(chunk < self.chunk_count(), "the chunk is of the arena");
-        // SAFETY: the mapping has a Chunk for each chunk; all zero bytes are a valid one.
+        // SAFETY: the mapping has a Chunk for each chunk of the arena, for which all zero bytes are valid, and lives as long
+        // as `self`.
         unsafe { &*self.chunks.pointer().as_ptr().cast::<Chunk>().add(chunk) }
     }
 
-    /// The byte of a page in a chunk whose pages have their own access.
+    /// Returns the access byte of a page whose chunk has [`BY_PAGE`].
     fn access_byte(&self, page: usize) -> &AtomicU8 {
         assert!(page < self.pages, "the page is of the arena");
         // SAFETY: the mapping has a byte for each page, zero at first touch, and lives as long as `self`.
         unsafe { &*self.access.pointer().as_ptr().cast::<AtomicU8>().add(page) }
     }
 
-    /// The access of a page: 0 unmapped, else [`MAPPED`] with its `PROT_*`.
+    /// Returns the access of a page: 0 if it is unmapped, else [`MAPPED`] with its `PROT_*`.
     ///
     /// # Panics
     ///
-    /// When the page is not of the arena.
+    /// Panics if the page does not lie in the arena.
     pub fn access(&self, page: usize) -> u8 {
         match self.chunk(page / CHUNK_PAGES).access.load(Ordering::Acquire) {
             BY_PAGE => self.access_byte(page).load(Ordering::Acquire),
@@ -190,7 +192,8 @@ impl Table {
         }
     }
 
-    /// Sets the access of `count` pages, under the space lock. Returns how many of them were mapped.
+    /// Sets the access of `count` pages. The caller holds the space lock. Returns the number of these pages that were mapped
+    /// before.
     pub fn set_access(&self, first: usize, count: usize, access: u8) -> usize {
         let (mut page, end, mut mapped) = (first, first + count, 0);
         while page < end {
@@ -220,8 +223,8 @@ impl Table {
         mapped
     }
 
-    /// Gives each page of a chunk its own access, which stays what it was. Who reads the chunk's access before that and the
-    /// page's after it sees one of both, which are the same.
+    /// Gives each page of a chunk an access byte of its own, with the chunk's access. A thread that reads the chunk's access
+    /// before this, and one that reads the page's after it, get the same value.
     fn set_by_page(&self, chunk: usize) {
         let of_all = &self.chunk(chunk).access;
         let access = of_all.load(Ordering::Relaxed);
@@ -233,8 +236,8 @@ impl Table {
         }
     }
 
-    /// Returns true if `holds` is true of the access of every one of `count` pages. Asks once for a chunk whose pages have the
-    /// same.
+    /// Returns true if `holds` is true for the access of each of `count` pages. It is called once for a chunk whose pages
+    /// have the same access.
     pub fn every_access(&self, first: usize, count: usize, holds: impl Fn(u8) -> bool) -> bool {
         let (mut page, end) = (first, first + count);
         while page < end {
@@ -252,7 +255,7 @@ impl Table {
         true
     }
 
-    /// Returns true if a page is mapped and allows reading, or writing.
+    /// Returns true if a page is mapped with write access, or for `write` false with read or execute access.
     pub fn allows(&self, page: usize, write: bool) -> bool {
         let access = self.access(page);
         let wanted = if write { libc::PROT_WRITE } else { libc::PROT_READ | libc::PROT_EXEC };
@@ -263,13 +266,13 @@ impl Table {
         self.access(page) & MAPPED != 0
     }
 
-    /// `from` → `Busy`, if it still is `from`.
+    /// Changes a page's entry from `from` to `Busy`. Returns false if the entry is not `from` any more.
     pub fn claim(&self, page: usize, from: Entry) -> bool {
         let entry = self.entry(page);
         entry.compare_exchange(from.0, Entry::BUSY.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Waits until the page is not busy, and claims it.
+    /// Waits until the page is not busy, then claims it. Returns the entry from before.
     pub fn claim_now(&self, page: usize) -> Entry {
         loop {
             let entry = self.load(page);
@@ -281,18 +284,18 @@ impl Table {
         }
     }
 
-    /// Keeps `entry` in the claimed page's word.
+    /// Puts `entry` into the word of the page, which this thread has claimed and which stays busy.
     pub fn park(&self, page: usize, entry: Entry) {
         let keep = |word: u64| Some(entry.parked().0 | word & WAITERS);
         let _ = self.entry(page).fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
     }
 
-    /// The entry that [`Table::park`] keeps in the page's word.
+    /// Returns the entry that [`Table::park`] put into the page's word.
     pub fn parked(&self, page: usize) -> Entry {
         self.load(page).unparked()
     }
 
-    /// Ends a claim.
+    /// Ends the claim of a page with a new entry, and wakes the threads that wait.
     pub fn publish(&self, page: usize, entry: Entry) {
         let old = self.entry(page).swap(entry.0, Ordering::AcqRel);
         if old & WAITERS != 0 && Entry(old).is_busy() {
@@ -310,7 +313,7 @@ impl Table {
         }
     }
 
-    /// Ends the claim of a chunk.
+    /// Ends the claim of a chunk with a new mode, and wakes the threads that wait.
     pub fn settle(&self, chunk: usize, mode: Mode) {
         let set = |word: u32| Some(word & !(MODE | CHUNK_WAITERS) | mode as u32);
         if let Ok(old) = self.chunk(chunk).word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set)
@@ -330,14 +333,14 @@ impl Table {
         }
     }
 
-    /// Gives the entries of a chunk back to the kernel: all are `Empty` again.
+    /// Gives the entries of a chunk back to the kernel; all of them are `Empty` afterwards.
     pub fn forget(&self, chunk: usize) {
         self.entries
             .release(chunk * CHUNK_PAGES * size_of::<AtomicU64>(), CHUNK_PAGES * size_of::<AtomicU64>());
     }
 
     fn gate(&self, page: usize) -> &AtomicU32 {
-        // Neighbours in one gate, so that a cluster wakes one.
+        // Neighbouring pages share a gate, so that a cluster wakes only a few gates.
         &self.gates[(page / 16) % GATES]
     }
 
@@ -384,7 +387,7 @@ mod tests {
             (state % below as u64) as usize
         };
         for round in 0..2000 {
-            // A third of the ranges are whole chunks.
+            // A third of the ranges consists of whole chunks.
             let (first, count) = if next(3) == 0 {
                 let first = next(CHUNKS);
                 (first * CHUNK_PAGES, (1 + next(CHUNKS - first)) * CHUNK_PAGES)
