@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Before the first page can be absent: handlers, masks and the filter, for every thread.
+//! Activation, before the first page can be absent: sets up handlers, signal masks and the system-call filter for every
+//! thread.
 //!
-//! - **Flow** [`hook`] (the pager's, once) ──▶ handlers ours again ──▶ guard filter ──▶ no thread blocks the three ──▶ the filter
-//!   ──▶ what the kernel keeps (`kept`) ──▶ calls that are under way (`standing`)
-//! - **Order** between the two filters a thread that is in one of libc's stretches of blocked signals leaves it, and none can
-//!   enter one with the three blocked. So no thread is trapped while it cannot take the trap.
+//! - **Flow** [`hook`] (called once by the pager) ──▶ this library's handlers are installed again ──▶ guard filter ──▶ wait
+//!   until no thread blocks SIGBUS, SIGSEGV or SIGSYS ──▶ the full filter ──▶ memory that the kernel holds on to (`kept`) ──▶
+//!   system calls in flight (`standing`)
+//! - **Order** between the two filters, each thread that is in code of libc which blocks all signals leaves it. Under the
+//!   guard filter no thread can block the three signals again. So no thread is trapped while it cannot receive the trap
 //! - **Owner** nothing is allocated: lists and buffers lie in one mapping
-//! - **Not here** what the filters say: `filter`
+//! - **Not here** the rules of the filters: `filter`
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +23,7 @@ use crate::{kept, rings, signal, standing, sys, words};
 
 const READ_BYTES: usize = 64 << 10;
 const PAUSE_NS: i64 = 1_000_000;
-/// Looks after which a thread that still blocks a signal ends the process.
+/// Number of checks after which a thread that still blocks one of the signals ends the process.
 const LOOKS: usize = 5_000;
 
 #[repr(C)]
@@ -39,12 +41,12 @@ fn with_room<R>(body: impl FnOnce(&mut Room) -> R) -> R {
     let Ok(mapping) = Mapping::reserve("the system-call filter", size_of::<Room>()) else {
         words::die(&[c"memlift: no room for the system-call filter\n"]);
     };
-    // SAFETY: the mapping is as large as a `Room`, page-aligned and zeroed, which is a valid value of every field; only this call
-    // has it.
+    // SAFETY: the mapping is as large as a `Room`, page-aligned and zeroed, which is a valid value of every field; only this
+    // call has it.
     body(unsafe { mapping.pointer().cast::<Room>().as_mut() })
 }
 
-/// The first filter; also asked for before libc makes threads that block everything for good.
+/// Installs the guard filter. Also called before libc makes threads that block all signals for good.
 pub fn guard() {
     let mut done = GUARD.lock();
     if !*done {
@@ -74,7 +76,7 @@ fn put(scope: Scope, room: &mut Room) {
     }
 }
 
-/// The pager's hook.
+/// The pager's hook: activates this process, once.
 pub fn hook() {
     if DONE.swap(true, Ordering::AcqRel) {
         return;
@@ -105,7 +107,7 @@ pub fn hook() {
     });
 }
 
-/// Returns true once activation has begun. A fork's child inherits this state and the filters.
+/// Returns true once activation has begun. The child of a fork inherits this state and the filters.
 pub fn active() -> bool {
     DONE.load(Ordering::Acquire)
 }
@@ -116,23 +118,23 @@ fn open(path: *const u8, flags: i32) -> Option<usize> {
 }
 
 fn read(fd: usize, target: &mut [u8]) -> usize {
-    // SAFETY: the kernel writes at most `target.len()` bytes.
+    // SAFETY: the kernel writes at most `target.len()` bytes to `target`, which is borrowed mutably for the call.
     usize::try_from(unsafe { sys!(libc::SYS_read, fd, target.as_mut_ptr(), target.len()) }).unwrap_or(0)
 }
 
 fn close(fd: usize) {
-    // SAFETY: a descriptor of ours.
+    // SAFETY: the descriptor was opened by this module, and nobody uses it after this call.
     unsafe { sys!(libc::SYS_close, fd) };
 }
 
-/// Hexadecimal digits from the start of the text.
+/// Parses the hexadecimal digits at the start of the text.
 pub fn hexadecimal(text: &[u8]) -> u64 {
     text.iter()
         .map_while(|&digit| (digit as char).to_digit(16))
         .fold(0, |value, digit| value.wrapping_shl(4) | u64::from(digit))
 }
 
-/// The number at the first decimal digit of the text.
+/// Parses the number that starts at the first decimal digit of the text.
 pub fn decimal(text: &[u8]) -> usize {
     text.iter()
         .skip_while(|byte| !byte.is_ascii_digit())
@@ -140,7 +142,7 @@ pub fn decimal(text: &[u8]) -> usize {
         .fold(0, |value: usize, digit| value.wrapping_mul(10).wrapping_add(digit as usize))
 }
 
-/// Returns the text after the first occurrence of `mark`; an empty slice where there is none.
+/// Returns the text after the first occurrence of `mark`, or an empty slice if there is none.
 pub fn after<'a>(text: &'a [u8], mark: &[u8]) -> &'a [u8] {
     let place = text.windows(mark.len()).position(|window| window == mark);
     place.map_or(&[], |place| &text[place + mark.len()..])
@@ -167,7 +169,8 @@ pub fn for_lines(path: &std::ffi::CStr, buffer: &mut [u8], mut act: impl FnMut(&
     close(fd);
 }
 
-/// Collects the program's instructions: ranges of `/proc/self/maps` that are executable and from a file, without this library.
+/// Collects the places of the program's instructions: executable file mappings in `/proc/self/maps`, except for this
+/// library's.
 fn texts(room: &mut Room) {
     let Room { texts, bytes, .. } = room;
     texts.count = 0;
@@ -184,7 +187,7 @@ fn texts(room: &mut Room) {
     });
 }
 
-/// Waits until no thread has one of the three blocked.
+/// Waits until no thread blocks SIGBUS, SIGSEGV or SIGSYS.
 fn await_masks(room: &mut Room) {
     for look in 0.. {
         if for_threads(room, |thread, buffer| !blocks(thread, buffer)) {
@@ -201,7 +204,7 @@ fn await_masks(room: &mut Room) {
     }
 }
 
-/// Calls `ask` with each thread's number as text, and room for what is read. Returns true if all answers are true.
+/// Calls `ask` with each thread's number as text, and with a buffer for reading. Returns true if all calls return true.
 fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -> bool {
     let (entries, buffer) = room.bytes.split_at_mut(READ_BYTES / 2);
     let mut all = true;
@@ -211,11 +214,12 @@ fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -
     all
 }
 
-/// Returns true if a thread runs no code of the program's: a worker of io_uring's, say, which takes no signals.
+/// Returns true if a thread runs no code of the program, for example a worker of io_uring, which takes no signals.
 fn is_of_the_kernel(thread: &[u8], buffer: &mut [u8]) -> bool {
     const IO_WORKER: usize = 0x10;
     const USER_WORKER: usize = 0x4000;
-    /// Behind the name, which may contain blanks and ends with the last parenthesis: state, five numbers, flags.
+    /// Index of the flags among the fields after the name: state, five numbers, flags. The name may contain blanks, and ends
+    /// with the last parenthesis.
     const FLAGS: usize = 6;
     let Some(text) = read_of_thread(thread, b"/stat", buffer) else { return false };
     let end = text.iter().rposition(|&byte| byte == b')').map_or(0, |end| end + 2);
@@ -223,13 +227,13 @@ fn is_of_the_kernel(thread: &[u8], buffer: &mut [u8]) -> bool {
     flags & (IO_WORKER | USER_WORKER) != 0
 }
 
-/// Calls `act` with each number in a folder of `/proc`; `entries` is room for what is read.
+/// Calls `act` with each number among the names in a folder of `/proc`; `entries` is a buffer for reading.
 pub fn for_entries(path: &std::ffi::CStr, entries: &mut [u8], mut act: impl FnMut(&[u8])) {
     let Some(folder) = open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY) else {
         return;
     };
     loop {
-        // SAFETY: the buffer is as long.
+        // SAFETY: the kernel writes at most `entries.len()` bytes to `entries`, which is borrowed mutably for the call.
         let got = unsafe { sys!(libc::SYS_getdents64, folder, entries.as_mut_ptr(), entries.len()) };
         let Ok(got) = usize::try_from(got) else { break };
         if got == 0 {
@@ -237,7 +241,7 @@ pub fn for_entries(path: &std::ffi::CStr, entries: &mut [u8], mut act: impl FnMu
         }
         let mut at = 0;
         while at + 19 < got {
-            // Layout of an entry: inode and offset of 8 bytes, length of 2, kind of 1, name with its zero.
+            // Layout of an entry: inode and offset of 8 bytes each, length of 2, kind of 1, then the name with a zero byte.
             let length = usize::from(u16::from_le_bytes([entries[at + 16], entries[at + 17]]));
             let name = entries[at + 19..at + length].split(|&byte| byte == 0).next().unwrap_or(&[]);
             if name.first().is_some_and(u8::is_ascii_digit) {
@@ -249,7 +253,7 @@ pub fn for_entries(path: &std::ffi::CStr, entries: &mut [u8], mut act: impl FnMu
     close(folder);
 }
 
-/// Reads a file of a thread's.
+/// Reads the file named `file` of a thread.
 pub fn read_of_thread<'a>(thread: &[u8], file: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = [0u8; 64];
     let mut end = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The whole malloc family, in the arena.
+//! The functions of the malloc family, which allocate in the arena.
 //!
-//! - **Flow** `malloc` ──▶ jemalloc ──its `mmap`, `munmap`, `madvise` are this library's──▶ the arena
-//!   before the start, and in our own code ──▶ `heap`, which is never in the arena
-//! - **Layout** jemalloc because it keeps what it knows beside the objects and not in them: freeing an object that is
-//!   compressed does not bring its page back
-//! - **Order** the address of a pointer tells which heap it came from; it is freed there
-//! - **Owner** C++'s operators come through here too: libstdc++ calls `malloc`
+//! - **Flow** `malloc` ──▶ jemalloc, whose `mmap`, `munmap` and `madvise` are this library's ──▶ the arena. Before the start,
+//!   and in this library's own code, `malloc` ──▶ `heap`, which never lies in the arena
+//! - **Layout** jemalloc is used because its records lie beside the objects and not in them: freeing an object whose page is
+//!   compressed does not bring that page back
+//! - **Order** the address of a pointer tells which heap it belongs to, and it is freed there
+//! - **Owner** C++'s operators end up here too, because libstdc++ calls `malloc`
 //! - **Not here** glibc's statistics of its own heap, which stays empty
 
 use std::ffi::{c_char, c_int, c_void};
@@ -21,11 +21,12 @@ use crate::{heap, start, thread};
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Text(*const c_char);
-// SAFETY: it points to a constant.
+// SAFETY: the pointer refers to a constant, which no thread changes.
 unsafe impl Sync for Text {}
 
-/// How jemalloc is set up: freed pages go back soon and at once (a page that is kept for reuse would be compressed), no
-/// thread of its own, no huge pages of its own.
+/// Settings of jemalloc: freed pages go back to the system after about a second, in one step (pages that are kept for reuse
+/// would be compressed). jemalloc makes no thread of its own, and reuses a free range only for a block of at least 1/16 of
+/// its size.
 // SAFETY: the symbol is jemalloc's own weak variable of this type, which is meant to be replaced so.
 #[unsafe(no_mangle)]
 pub static _rjem_malloc_conf: Text = Text(
@@ -34,7 +35,7 @@ pub static _rjem_malloc_conf: Text = Text(
 
 const PAGE_BYTES: usize = 4096;
 
-/// Frees a block that the program got before the start; a signal handler cannot run in between.
+/// Frees a block that the program got before the start. Signals are blocked meanwhile, so no handler can run in between.
 fn free_early(pointer: *mut c_void) {
     let _quiet = (!thread::inside()).then(thread::Quiet::begin);
     heap::free(pointer.cast());
@@ -44,7 +45,8 @@ fn ours() -> bool {
     !start::begun() || thread::inside()
 }
 
-/// As libc's `malloc`: from jemalloc in the arena; before the start and in our own code from `heap`.
+/// Behaves as libc's `malloc`. The memory comes from jemalloc, or from `heap` before the start and in this library's own
+/// code.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     if ours() {
@@ -54,7 +56,7 @@ pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
     unsafe { je::malloc(bytes) }
 }
 
-/// As libc's `calloc`: the bytes are zeroed, and a product that overflows gives null.
+/// Behaves as libc's `calloc`: the bytes are zeroed, and a product that overflows gives null.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     if ours() {
@@ -70,18 +72,18 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     unsafe { je::calloc(count, bytes) }
 }
 
-/// As libc's.
+/// Behaves as libc's `realloc`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `realloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_void {
     if pointer.is_null() {
         return malloc(bytes);
     }
     if !heap::contains(pointer as usize) {
-        // SAFETY: the pointer is jemalloc's: everything else comes from the heap.
+        // SAFETY: the pointer is jemalloc's, since it does not lie in this library's heap, the only other source of blocks.
         return unsafe { je::realloc(pointer, bytes) };
     }
     if bytes == 0 {
@@ -94,18 +96,18 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_v
     }
     let target = malloc(bytes);
     if !target.is_null() {
-        // SAFETY: both blocks have at least that many bytes, and they are different blocks.
+        // SAFETY: both blocks have at least that many bytes, and they do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), target.cast(), usable.min(bytes)) };
         free_early(pointer);
     }
     target
 }
 
-/// As libc's.
+/// Behaves as libc's `free`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     if pointer.is_null() {
@@ -115,53 +117,53 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
         return free_early(pointer);
     }
     let number = errno();
-    // SAFETY: the pointer is jemalloc's.
+    // SAFETY: the pointer is jemalloc's, since it does not lie in this library's heap, the only other source of blocks.
     unsafe { je::free(pointer) };
     set_errno(number);
 }
 
-/// As libc's of old.
+/// Frees a block (an old name of `free` in libc).
 ///
 /// # Safety
 ///
-/// As `free`.
+/// The promises of [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(pointer: *mut c_void) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `cfree`.
     unsafe { free(pointer) };
 }
 
-/// As C23's.
+/// Frees a block (C23's `free_sized`).
 ///
 /// # Safety
 ///
-/// As `free`.
+/// The promises of [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(pointer: *mut c_void, _bytes: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `free_sized`.
     unsafe { free(pointer) };
 }
 
-/// As C23's.
+/// Frees a block (C23's `free_aligned_sized`).
 ///
 /// # Safety
 ///
-/// As `free`.
+/// The promises of [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, _alignment: usize, _bytes: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `free_aligned_sized`.
     unsafe { free(pointer) };
 }
 
-/// As libc's.
+/// Behaves as libc's `reallocarray`.
 ///
 /// # Safety
 ///
-/// As `realloc`.
+/// The promises of [`realloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller makes the promises of `reallocarray`.
         Some(whole) => unsafe { realloc(pointer, whole) },
         None => nonnull(null_mut()),
     }
@@ -171,15 +173,15 @@ fn aligned(alignment: usize, bytes: usize) -> *mut c_void {
     if ours() {
         return nonnull(heap::allocate(bytes, alignment).cast());
     }
-    // SAFETY: the alignment is a power of two.
+    // SAFETY: the callers pass a power of two as the alignment, which is all that jemalloc requires.
     unsafe { je::aligned_alloc(alignment.max(size_of::<usize>()), bytes) }
 }
 
-/// As libc's.
+/// Behaves as libc's `posix_memalign`.
 ///
 /// # Safety
 ///
-/// As libc's: `place` can be written.
+/// `place` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
@@ -191,12 +193,12 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, alignment: usiz
     if pointer.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `place` may be written.
     unsafe { place.write(pointer) };
     0
 }
 
-/// As libc's `aligned_alloc`: `EINVAL` where the alignment is no power of two.
+/// Behaves as libc's `aligned_alloc`: sets `EINVAL` if the alignment is not a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
@@ -206,7 +208,7 @@ pub extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     aligned(alignment, bytes)
 }
 
-/// As libc's, which rounds an alignment up that is no power of two.
+/// Behaves as libc's `memalign`, which rounds an alignment up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     match alignment.checked_next_power_of_two() {
@@ -218,13 +220,13 @@ pub extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
     }
 }
 
-/// As libc's `valloc`: aligned to a page.
+/// Behaves as libc's `valloc`: the block is aligned to a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
     aligned(PAGE_BYTES, bytes)
 }
 
-/// As libc's `pvalloc`: aligned to a page, the size rounded up to whole pages.
+/// Behaves as libc's `pvalloc`: the block is aligned to a page, and its size is rounded up to whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     match bytes.checked_next_multiple_of(PAGE_BYTES) {
@@ -233,11 +235,11 @@ pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
     }
 }
 
-/// As libc's.
+/// Behaves as libc's `malloc_usable_size`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `malloc_usable_size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     if pointer.is_null() {
@@ -245,18 +247,18 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
     } else if heap::contains(pointer as usize) {
         heap::usable(pointer.cast())
     } else {
-        // SAFETY: the pointer is jemalloc's.
+        // SAFETY: the pointer is jemalloc's, since it does not lie in this library's heap, the only other source of blocks.
         unsafe { je::malloc_usable_size(pointer) }
     }
 }
 
-/// Gives freed pages back now. As libc's: 1 when something may have been given.
+/// Gives freed pages back to the system now, as libc's `malloc_trim`. Returns 1 if memory may have been given back.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
     if ours() {
         return 0;
     }
-    // 4096 is jemalloc's number for all of its arenas.
+    // 4096 is jemalloc's number that stands for all of its arenas.
     // SAFETY: the name is a C string, and the control takes no value.
     unsafe { je::mallctl(c"arena.4096.purge".as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
     1

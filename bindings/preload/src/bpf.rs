@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A small assembler for classic BPF, with labels that lie ahead.
+//! A small assembler for classic BPF, with labels for jumps forward.
 //!
-//! - **Flow** [`Assembler`] ──jumps to labels, [`Assembler::place`] them──▶ [`Assembler::finish`]: offsets are filled in
-//! - **Layout** a conditional jump is a test over an unconditional one: classic BPF's conditional offsets have eight bits only
+//! - **Flow** [`Assembler`] ──jumps to labels, which [`Assembler::place`] sets──▶ [`Assembler::finish`] fills the distances
+//!   in
+//! - **Layout** a conditional jump is a test that skips an unconditional jump, because conditional distances of classic BPF
+//!   have only eight bits
 //! - **Owner** the instructions lie in memory of the caller; nothing is allocated
-//! - **Not here** the program's decisions: `filter`
+//! - **Not here** the rules of the program: `filter`
 
-/// One instruction in the kernel's layout, `struct sock_filter`.
+/// One instruction in the kernel's layout (`struct sock_filter`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
     /// Operation code, one of the constants of this module.
     pub code: u16,
-    /// Instructions to skip when true.
+    /// Number of instructions to skip if the test is true.
     pub jt: u8,
-    /// Instructions to skip when false.
+    /// Number of instructions to skip if the test is false.
     pub jf: u8,
-    /// Operand: a constant, an offset into the call's data, or a distance.
+    /// Operand: a constant, an offset into the data of the system call, or a distance.
     pub k: u32,
 }
 
-/// Load a word of the call's data.
+/// Load a word of the data of the system call.
 pub const LOAD: u16 = 0x20;
-/// Keep the bits of the operand.
+/// Clear the bits of the loaded word that are not set in the operand.
 pub const AND: u16 = 0x54;
-/// Jump by the operand.
+/// Skip as many instructions as the operand says.
 pub const JUMP: u16 = 0x05;
 /// Test: the loaded word equals the operand.
 pub const EQUAL: u16 = 0x15;
-/// Test: the loaded word is the operand or above it.
+/// Test: the loaded word is at least the operand.
 pub const AT_LEAST: u16 = 0x35;
 /// Test: one of the operand's bits is set in the loaded word.
 pub const ANY_BIT: u16 = 0x45;
@@ -39,11 +41,11 @@ pub const RETURN: u16 = 0x06;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// Most labels of one program.
+/// Upper bound of the labels of one program.
 pub const LABELS: usize = 1024;
 const NOWHERE: u32 = u32::MAX;
 
-/// A program being written.
+/// A program that is being written.
 #[derive(Debug)]
 pub struct Assembler<'a> {
     instructions: &'a mut [Instruction],
@@ -54,7 +56,7 @@ pub struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    /// An empty program with room for as many instructions.
+    /// Makes an empty program, with `instructions` as room for it.
     pub fn new(instructions: &'a mut [Instruction], places: &'a mut [u32; LABELS]) -> Assembler<'a> {
         places.fill(NOWHERE);
         Assembler { instructions, length: 0, places, labels: 0, overflow: false }
@@ -75,7 +77,7 @@ impl<'a> Assembler<'a> {
         self.places[label.0] = self.length as u32;
     }
 
-    /// Appends one instruction; notes an overflow where there is no room.
+    /// Appends one instruction, or notes an overflow if there is no room.
     pub fn push(&mut self, code: u16, jt: u8, jf: u8, k: u32) {
         match self.instructions.get_mut(self.length) {
             Some(place) => *place = Instruction { code, jt, jf, k },
@@ -101,7 +103,8 @@ impl<'a> Assembler<'a> {
         self.jump(label);
     }
 
-    /// Fills in the jumps. Returns the number of instructions, or `None` when the program did not fit.
+    /// Fills in the distances of the jumps. Returns the number of instructions, or `None` if the program did not fit or a
+    /// label is missing.
     pub fn finish(self) -> Option<usize> {
         if self.overflow {
             return None;

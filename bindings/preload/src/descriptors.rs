@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Descriptors of ours in the program's table: out of its way, and not closed with the rest of them.
+//! This library's descriptors in the table of the program: moved to high numbers, and protected from being closed.
 //!
-//! - **Flow** the pager opens a userfaultfd ──▶ [`adopt`]: a high number ──program closes everything, or puts another file on
-//!   the number──▶ that one stays, and seems not to be open
-//! - **Order** a userfaultfd that is closed would leave the arena without faults, and absent pages would read as zeros; another
-//!   file on the spill file's number would be written to
+//! - **Flow** the pager opens a userfaultfd ──▶ [`adopt`] moves it to a high number ──the program closes all descriptors, or
+//!   puts another file on that number──▶ the descriptor stays, and to the program it seems not to be open
+//! - **Order** if the userfaultfd were closed, the arena would have no faults and absent pages would read as zeros. If
+//!   another file got the spill file's number, pages would be written to that file
 //! - **Not here** the registry's pages, which stay mapped
 
 use std::ffi::{c_int, c_uint};
@@ -16,7 +16,7 @@ use crate::wrappers::Next;
 use crate::{start, sys};
 
 const NONE: i32 = -1;
-/// The program's numbers are below, as a rule.
+/// First number that programs do not use as a rule.
 const HIGH: usize = 1024;
 const OURS: usize = 8;
 
@@ -26,7 +26,7 @@ fn is_ours(fd: c_int) -> bool {
     fd >= 0 && start::covered() && !inside() && NUMBERS.iter().any(|number| number.load(Relaxed) == fd)
 }
 
-/// Notes that a descriptor is ours.
+/// Notes that a descriptor is this library's.
 pub fn keep(fd: c_int) {
     if NUMBERS.iter().any(|number| number.load(Relaxed) == fd) {
         return;
@@ -34,16 +34,16 @@ pub fn keep(fd: c_int) {
     let _ = NUMBERS.iter().any(|number| number.compare_exchange(NONE, fd, Relaxed, Relaxed).is_ok());
 }
 
-/// Notes that a descriptor is ours no more.
+/// Notes that a descriptor is no longer this library's.
 pub fn forget(fd: c_int) {
     for number in &NUMBERS {
         let _ = number.compare_exchange(fd, NONE, Relaxed, Relaxed);
     }
 }
 
-/// Moves a new descriptor to a high number, where there is one, and keeps it; its number now.
+/// Moves a new descriptor to a high number, if there is a free one, and notes it as this library's. Returns its number.
 pub fn adopt(fd: c_int) -> c_int {
-    // SAFETY: a descriptor of ours; the limit's place lives as long as the call.
+    // SAFETY: the descriptor was opened by this library, and `limit` lives over the call.
     unsafe {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         sys!(libc::SYS_getrlimit, libc::RLIMIT_NOFILE, &raw mut limit);
@@ -60,21 +60,21 @@ pub fn adopt(fd: c_int) -> c_int {
     }
 }
 
-/// The descriptors that are open now.
+/// Returns the descriptors that are open now.
 pub fn open_now() -> Vec<c_int> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let listed: Vec<c_int> =
         folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The folder's own descriptor was in it, and is closed by now.
-    // SAFETY: asks about a number.
+    // The list contains the folder's own descriptor, which is closed by now.
+    // SAFETY: the call takes numbers only.
     listed.into_iter().filter(|fd| unsafe { sys!(libc::SYS_fcntl, *fd, libc::F_GETFD) } >= 0).collect()
 }
 
-/// As libc's.
+/// Behaves as libc's `close`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_ours(fd) {
@@ -82,18 +82,18 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         return -1;
     }
     if inside() {
-        // SAFETY: a descriptor of our own code.
+        // SAFETY: the descriptor was opened by this library's own code, which uses it no more.
         return give(unsafe { sys!(libc::SYS_close, fd) }) as c_int;
     }
     static NEXT: Next = Next::new(c"close");
-    // SAFETY: libc's function.
+    // SAFETY: libc's function of this name has this type; the caller makes the promises of libc's `close`.
     unsafe {
         let next: unsafe extern "C" fn(c_int) -> c_int = std::mem::transmute(NEXT.address());
         next(fd)
     }
 }
 
-/// The range without ours.
+/// Closes a range of descriptors, except for this library's.
 fn close_parts(first: c_uint, last: c_uint, flags: c_int) -> isize {
     let mut start = first;
     loop {
@@ -113,7 +113,7 @@ fn close_parts(first: c_uint, last: c_uint, flags: c_int) -> isize {
             Some(number) => number - 1,
             None => last,
         };
-        // SAFETY: the program's descriptors.
+        // SAFETY: the call takes numbers only, and the range contains only descriptors of the program.
         let result = unsafe { sys!(libc::SYS_close_range, start, end, flags) };
         if result < 0 || end == last {
             return result;
@@ -122,11 +122,11 @@ fn close_parts(first: c_uint, last: c_uint, flags: c_int) -> isize {
     }
 }
 
-/// As libc's.
+/// Behaves as libc's `close_range`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `close_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if first > last {
@@ -136,42 +136,42 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     give(close_parts(first, last, flags)) as c_int
 }
 
-/// As libc's.
+/// Behaves as libc's `closefrom`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `closefrom`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     close_parts(first.max(0) as c_uint, c_uint::MAX, 0);
 }
 
-/// As libc's.
+/// Behaves as libc's `dup2`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `dup2`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if is_ours(new) {
         set_errno(libc::EBUSY);
         return -1;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `dup2`.
     give(unsafe { sys!(libc::SYS_dup2, old, new) }) as c_int
 }
 
-/// As libc's.
+/// Behaves as libc's `dup3`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `dup3`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if is_ours(new) {
         set_errno(libc::EBUSY);
         return -1;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `dup3`.
     give(unsafe { sys!(libc::SYS_dup3, old, new, flags) }) as c_int
 }

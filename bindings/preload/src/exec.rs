@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `exec`: path, arguments and environment are copied out of the arena.
+//! `exec`: copies path, arguments and environment out of the arena.
 //!
-//! - **Flow** [`perform`] ──▶ a mapping of this thread with everything in it ──▶ the call; it returns only when it failed
-//! - **Order** copied and not pinned: a child of vfork has its memory in common with its parent, where pins would stay
-//! - **Owner** one mapping per thread, used again by the thread's next child: the parent of a vfork waits meanwhile
-//! - **Not here** what the new program finds: the environment names the job (`start`)
+//! - **Flow** [`perform`] ──▶ copies everything to a mapping of this thread ──▶ the system call, which returns only if it
+//!   failed
+//! - **Order** the strings are copied and not pinned, because a child of vfork shares its memory with its parent, in which
+//!   the pins would stay
+//! - **Owner** one mapping per thread. The thread's next child uses it again, which is safe because the parent of a vfork
+//!   waits meanwhile
+//! - **Not here** the start of the new program: the environment names the job (`start`)
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,17 +16,18 @@ use crate::thread::current;
 use crate::trap::Scene;
 
 const PAGE_BYTES: usize = 4096;
-/// Most bytes of the strings. The kernel's limit is a quarter of the stack's limit, as a rule 6 MiB at most.
+/// Upper bound of the bytes of all strings. The kernel's own limit is a quarter of the stack's limit, and usually at most 6
+/// MiB.
 const MOST: usize = 64 << 20;
 
-/// Counts the pointers of a list up to its zero, and the bytes that they point to.
+/// Returns the number of pointers in a list that ends with zero, and the bytes of the strings that they point to.
 fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     if list == 0 {
         return (0, 0);
     }
     loop {
-        // SAFETY: the program's list, up to its zero.
+        // SAFETY: the program promises a list that ends with zero, and the zero was not reached yet.
         let text = unsafe { (list as *const usize).add(count).read() };
         if text == 0 || bytes > MOST {
             return (count, bytes);
@@ -33,14 +37,15 @@ fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     }
 }
 
-/// Returns room for `bytes`, kept for the next time.
+/// Returns the address of `bytes` bytes; the mapping is kept for the next call.
 fn room(bytes: usize) -> Result<usize, isize> {
     let thread = current();
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
     if thread.exec_bytes.load(Relaxed) >= bytes {
         return Ok(thread.exec_address.load(Relaxed));
     }
-    // SAFETY: a mapping of this thread that nobody uses any more, and a new one.
+    // SAFETY: the old mapping belongs to this thread, and nobody uses it any more; the new one is at an address of the
+    // kernel's choice.
     unsafe {
         let old = thread.exec_bytes.swap(0, Relaxed);
         if old != 0 {
@@ -58,11 +63,11 @@ fn room(bytes: usize) -> Result<usize, isize> {
     }
 }
 
-/// Copies a text to `end`. Returns its new address.
+/// Copies a string to `end`, and moves `end` behind it. Returns the new address.
 fn copy(scene: &Scene<'_>, text: usize, end: &mut usize) -> usize {
     let bytes = scene.text_bytes(text);
     let target = *end;
-    // SAFETY: `measure` counted these bytes and there is room for them; a text that grew since ends where it did.
+    // SAFETY: `measure` counted these bytes, so there is room for them. A string that has grown since is cut to its old end.
     unsafe {
         std::ptr::copy_nonoverlapping(text as *const u8, target as *mut u8, bytes);
         if bytes > 0 {
@@ -73,7 +78,7 @@ fn copy(scene: &Scene<'_>, text: usize, end: &mut usize) -> usize {
     target
 }
 
-/// `execve` or `execveat`.
+/// Performs `execve` or `execveat`.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let first = usize::from(number as i64 == libc::SYS_execveat);
     let mut arguments = arguments;
@@ -101,14 +106,14 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         }
         arguments[place] = list;
         for index in 0..count {
-            // SAFETY: as many as were counted; the list's place was counted too.
+            // SAFETY: only counted pointers are read, and the place of each in the new list was counted too.
             unsafe {
                 let text = (source as *const usize).add(index).read();
                 (list as *mut usize).write(copy(scene, text, &mut end));
             }
             list += size_of::<usize>();
         }
-        // SAFETY: the list's zero was counted.
+        // SAFETY: the zero at the end of the list was counted.
         unsafe { (list as *mut usize).write(0) };
         list += size_of::<usize>();
     }

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The system-call filter: calls whose memory may be absent are trapped and done by `trap`.
+//! The system-call filter: it traps calls whose memory may be absent; `trap` then performs them.
 //!
-//! - **Flow** `guard` (masks and dispositions only) ──▶ every thread has left libc's stretches of blocked signals ──▶
-//!   [`install`] (everything). Both for all threads at once.
-//! - **Layout** number ──binary search──▶ class ──▶ came from the gate? allow ──▶ a pointer's high bits are the arena's? trap ──▶
-//!   a call whose memory is named by memory, a fork, a mask: trapped when it came from the program's own text
-//! - **Order** a number without a class is allowed before anything else is looked at, so that the kernel answers it from its
+//! - **Flow** the guard filter (only calls that change masks and dispositions) ──▶ every thread has left code of libc that
+//!   blocks all signals ──▶ [`install`] of the full filter. Each filter is installed for all threads with one call
+//! - **Layout** number ──binary search──▶ class ──▶ made through the gate: allow ──▶ high bits of a pointer are the arena's:
+//!   trap ──▶ calls whose memory is named by memory, forks, changes of masks: trap if the instruction lies in the program's
+//!   own text
+//! - **Order** a number without a class is allowed before anything else is checked. The kernel therefore answers it from its
 //!   bitmap and does not run the filter
-//! - **Owner** a filter stays for good, also over `exec`. So what traps without a look at a pointer asks for the text of *this*
-//!   image ([`Texts`]), which the next one, at other random addresses and perhaps without our handler, does not
-//!   share; and what lies below 4 GiB, where addresses are not random, is left out
-//! - **Exec** the kernel takes 32,768 instructions of filters for a process, inherited ones included. Pointers into the arena are
-//!   the same in every image, so an image that inherited those rules ([`inherited`]) adds the rules about its text only
-//! - **Not here** the meaning of the calls: `table`; the handling of a trap: `trap`
+//! - **Owner** a filter stays for good, also over `exec`. Therefore a rule that traps without checking a pointer is limited
+//!   to the text of *this* image ([`Texts`]). The next image lies at other random addresses, so the rule does not affect it,
+//!   even if it has no handler of this library. Addresses below 4 GiB are not random and are left out
+//! - **Exec** the kernel limits the filters of a process to 32,768 instructions, inherited filters included. Pointers into
+//!   the arena are the same in every image, so an image that inherited those rules ([`inherited`]) adds only the rules about
+//!   its own text
+//! - **Not here** the arguments of the calls: `table`; the handling of a trap: `trap`
 
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,32 +27,32 @@ use crate::sys;
 use crate::table::{self, ABSENT, INDIRECT, TABLE};
 use crate::thread::{OURS, set_mask};
 
-/// Value of `si_errno` in a trap of a filter with these rules. Its low byte is a hash of them: another version of this library,
-/// whose filter may look at other calls, has another mark.
+/// Value of `si_errno` in a trap of a filter with these rules. Its low byte is a hash of the rules, so another version of
+/// this library, whose filter may check other calls, has another mark.
 pub const MARK: i32 = MARK_FAMILY | table::hash(RULES_VERSION) as i32;
 const MARK_FAMILY: i32 = 0x6d00;
-/// Counts changes of the rules about pointers that the tables do not show.
+/// Incremented by hand with each change of the rules about pointers that the tables do not show.
 const RULES_VERSION: u8 = 1;
 
-/// Returns true if a trap's `si_errno` is that of a filter of any version.
+/// Returns true if `error`, the `si_errno` of a trap, comes from a filter of any version of this library.
 pub fn is_mark(error: i32) -> bool {
     error & !0xff == MARK_FAMILY
 }
 
-/// Mark of the filter that trapped the last probe; 0: none did.
+/// Mark of the filter that trapped the last probe, or 0 if none did.
 static PROBED: AtomicI32 = AtomicI32::new(0);
 
-/// Called by the handler of a trapped probe.
+/// Notes the mark of the filter that trapped a probe; called by the signal handler.
 pub fn answer_probe(mark: i32) {
     PROBED.store(mark, Relaxed);
 }
 
-/// Returns true if this process inherited a filter of this version: pointers into the arena are trapped already. Our handlers have
-/// to be installed.
+/// Returns true if this process inherited a filter of this version, which already traps pointers into the arena. The handlers
+/// of this library must be installed.
 pub fn inherited() -> bool {
     let mask = set_mask(libc::SIG_UNBLOCK, OURS);
     PROBED.store(0, Relaxed);
-    // SAFETY: no byte is asked for, so the kernel writes none.
+    // SAFETY: the call asks for zero bytes, so the kernel writes none.
     unsafe { gate::probe(libc::SYS_getrandom as usize, [ARENA_BASE, 0, 0, 0, 0, 0]) };
     set_mask(libc::SIG_SETMASK, mask);
     PROBED.load(Relaxed) == MARK
@@ -76,10 +78,10 @@ const fn high(argument: u8) -> u32 {
     low(argument) + 4
 }
 
-/// Where the program's instructions lie: ranges that do not cross 4 GiB.
+/// Address ranges of the program's instructions; no range crosses a multiple of 4 GiB.
 #[derive(Debug)]
 pub struct Texts {
-    /// Start and end.
+    /// Start and end of each range.
     pub ranges: [(u64, u64); Texts::MOST],
     /// Number of ranges in use.
     pub count: usize,
@@ -93,7 +95,7 @@ impl Texts {
         Texts { ranges: [(0, 0); Texts::MOST], count: 0 }
     }
 
-    /// Adds a range, in parts where it crosses 4 GiB. Addresses below 4 GiB are left out.
+    /// Adds a range, split at multiples of 4 GiB. A range that starts below 4 GiB is left out.
     pub fn add(&mut self, mut start: u64, end: u64) {
         const FOUR_GIB: u64 = 1 << 32;
         if start < FOUR_GIB {
@@ -114,19 +116,19 @@ impl Default for Texts {
     }
 }
 
-/// Further conditions under which a call is trapped, besides its pointers.
+/// A further condition under which a call is trapped, besides its pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Also {
     Nothing,
-    /// Always, when the call comes from the program's text.
+    /// Trapped if the call comes from the program's text.
     Text,
-    /// Unless the argument is null.
+    /// Trapped if the argument of this index is not null.
     Given(u8),
-    /// When it makes a process of its own: `clone` without CLONE_VM.
+    /// Trapped if the call makes a process with its own memory: `clone` without CLONE_VM.
     Process,
-    /// When the signal is one of the three.
+    /// Trapped if the signal is SIGBUS, SIGSEGV or SIGSYS.
     Signal,
-    /// When the mask may get more signals.
+    /// Trapped if the call may add signals to the mask.
     Mask,
 }
 
@@ -144,14 +146,14 @@ fn also(number: i64) -> Also {
     }
 }
 
-/// System calls that a filter looks at.
+/// The system calls that a filter checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The calls that can block the three signals or take their handlers away.
+    /// The calls that can block SIGBUS, SIGSEGV and SIGSYS or replace their handlers.
     Guard,
     /// All calls that the tables name.
     All,
-    /// The part of [`Scope::All`] about the text of this image, without the rules about pointers.
+    /// The part of [`Scope::All`] that refers to the text of this image, without the rules about pointers.
     Image,
 }
 
@@ -160,11 +162,11 @@ struct Writer<'a> {
     allow: Label,
     trap: Label,
     text: Label,
-    /// Where each class starts.
+    /// Label of the rules of each class.
     starts: [Label; CLASSES],
 }
 
-/// Writes the program. Returns its length, or `None` when it did not fit.
+/// Writes the filter's program. Returns its length, or `None` if it did not fit.
 pub fn write(
     scope: Scope,
     texts: &Texts,
@@ -223,7 +225,8 @@ pub fn write(
 
 const CLASSES: usize = 96;
 
-/// The numbers and their classes: the arguments that are pointers, and the other conditions. Class 0 is for absent calls.
+/// The numbers of system calls and their classes. A class is the set of arguments that are pointers, and the other condition.
+/// Class 0 is for absent calls.
 struct Kinds {
     numbers: [(u32, u8); 512],
     count: usize,
@@ -253,7 +256,7 @@ impl Kinds {
 }
 
 impl Writer<'_> {
-    /// Jumps to the class of the loaded number; allows a call that is none of these numbers.
+    /// Jumps to the class of the loaded number, and allows a call that is none of these numbers.
     fn search(&mut self, numbers: &[(u32, u8)]) {
         if numbers.len() <= 3 {
             for &(number, class) in numbers {
@@ -269,10 +272,10 @@ impl Writer<'_> {
         self.search(above);
     }
 
-    /// The rules of one class.
+    /// Writes the rules of one class.
     fn check(&mut self, scope: Scope, mask: u8, also: Also) {
         if mask != 0 {
-            // The gate is not in the program's text: only the rules about pointers have to ask for it.
+            // The gate does not lie in the program's text, so only the rules about pointers must check for it.
             let past = self.assembler.label();
             self.assembler.push(LOAD, 0, 0, FROM);
             self.assembler.jump_unless(EQUAL, GATE_RETURN as u32, past);
@@ -308,7 +311,7 @@ impl Writer<'_> {
                 self.assembler.push(LOAD, 0, 0, low(0));
                 self.assembler.jump_if(EQUAL, libc::SIG_UNBLOCK as u32, self.allow);
                 if scope == Scope::Guard {
-                    // A thread that is in a stretch of blocked signals leaves it by this, and could not be trapped.
+                    // A thread in code that blocks all signals leaves it by this call, and could not receive the trap.
                     self.assembler.jump_if(EQUAL, libc::SIG_SETMASK as u32, self.allow);
                 }
                 for half in [low(1), high(1)] {
@@ -320,7 +323,7 @@ impl Writer<'_> {
         self.assembler.jump(self.allow);
     }
 
-    /// Traps calls that come from the program's text, allows the rest.
+    /// Traps calls whose instruction lies in the program's text, and allows the others.
     fn texts(&mut self, texts: &Texts) {
         self.assembler.place(self.text);
         for &(start, end) in &texts.ranges[..texts.count] {
@@ -329,7 +332,7 @@ impl Writer<'_> {
             self.assembler.jump_unless(EQUAL, (start >> 32) as u32, next);
             self.assembler.push(LOAD, 0, 0, FROM);
             self.assembler.jump_unless(AT_LEAST, start as u32, next);
-            // The end may be a multiple of 4 GiB: its last byte is compared.
+            // The end may be a multiple of 4 GiB, so the last byte of the range is compared instead.
             self.assembler.push(0x25, 1, 0, (end - 1) as u32);
             self.assembler.jump(self.trap);
             self.assembler.place(next);
@@ -343,25 +346,25 @@ struct Program {
     instructions: *const Instruction,
 }
 
-/// Why a filter could not be installed.
+/// The reason why a filter could not be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It did not fit into the instructions.
+    /// The program did not fit into the instructions.
     Size,
-    /// The kernel refused it with this error number.
+    /// The kernel refused the filter with this error number.
     Kernel(i32),
-    /// This thread has a filter of its own.
+    /// The thread with this number has a filter of its own.
     Thread(i32),
 }
 
-/// The most instructions that the kernel takes.
+/// Upper bound of the instructions of one filter, set by the kernel.
 pub const MOST: usize = 4096;
 
 /// Installs a filter for all threads.
 ///
 /// # Errors
 ///
-/// [`Refused`].
+/// [`Refused`] says why the filter could not be installed.
 pub fn install(
     scope: Scope,
     texts: &Texts,
@@ -375,9 +378,9 @@ pub fn install(
     const FOR_ALL_THREADS: usize = 1;
     const SPECULATION_AS_BEFORE: usize = 4;
     let flags = FOR_ALL_THREADS | SPECULATION_AS_BEFORE;
-    // SAFETY: the program and its instructions live as long as the calls.
+    // SAFETY: the program and its instructions live over the calls.
     unsafe {
-        // With the right to, without giving up set-user-ID programs.
+        // First try without PR_SET_NO_NEW_PRIVS, which would disable set-user-ID programs; that needs a privilege.
         let mut result = sys!(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program);
         if result == -(libc::EACCES as isize) {
             sys!(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

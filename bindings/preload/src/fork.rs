@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! fork at the system call itself: no code of the program, libc or malloc runs in the child before its memory is whole.
+//! fork at the level of the system call: no code of the program, libc or malloc runs in the child before its memory is
+//! usable.
 //!
-//! - **Flow** active: trapped `clone` without CLONE_VM, `fork` ──▶ [`perform`] ──▶ pager and heap stand still ──▶ call ──▶ both
-//!   sides go on; the child's arena is registered anew first
-//!   dormant: libc's own hooks ([`prepare`], [`parent`], [`child`]) do the same: nothing is absent then, and it stays
-//!   so because the pager stands still
-//! - **Order** libc touches the heap between its hooks and the system call, and in the child before its hooks: so with absent
-//!   memory the hooks are no place for this
-//! - **Not here** vfork and threads: they have the memory in common
+//! - **Flow** in an active process, `fork`, and `clone` without CLONE_VM, are trapped ──▶ [`perform`] ──▶ pager and heap are
+//!   locked ──▶ system call ──▶ parent and child unlock them; the child first registers its arena anew. In a dormant process,
+//!   hooks of libc's fork ([`prepare`], [`parent`], [`child`]) do the same. Nothing is absent then, and nothing becomes
+//!   absent meanwhile because the pager is locked
+//! - **Order** libc uses the heap between its hooks and the system call, and in the child before its hooks. With absent
+//!   memory the hooks would therefore be too early and too late
+//! - **Not here** vfork and threads: they share the memory
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,7 +35,8 @@ fn go_on(pager: &'static Pager, child: bool) {
     }
 }
 
-/// Performs a trapped fork. The child gets its own stack when the handler returns: until then it needs the handler's.
+/// Performs a trapped fork. If the child shall have a stack of its own, it gets that when the handler returns; until then it
+/// needs the handler's stack.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let mut arguments = arguments;
     let clone = number as i64 == libc::SYS_clone;
@@ -50,11 +52,12 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         scene.pin(arguments[3], 4, true);
     }
     still(scene.pager);
-    // SAFETY: the program's fork, with everything of ours at rest.
+    // SAFETY: this is the program's own fork, with this library's locks held, so no state of the pager is half changed.
     let result = unsafe { crate::gate::call(number, arguments) };
     go_on(scene.pager, result == 0);
     if result == 0 && stack != 0 {
-        // SAFETY: the frame is this handler's; the child returns onto the stack that it was given.
+        // SAFETY: the frame belongs to this handler; when it returns, the child goes on with the stack that the program gave
+        // it.
         unsafe {
             let context = scene.context.cast::<libc::ucontext_t>();
             (*context).uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
@@ -63,7 +66,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     result
 }
 
-/// Hook before libc's fork.
+/// Hook that libc runs before its fork.
 pub extern "C" fn prepare() {
     let Some(pager) = Pager::get() else { return };
     let quiet = Quiet::begin();
@@ -72,7 +75,7 @@ pub extern "C" fn prepare() {
         return;
     }
     still(pager);
-    // If the pager became active before everything stood still, the fork's system call is trapped and does this itself.
+    // If the pager became active before it was locked, the system call of the fork is trapped, and the trap does this work.
     if pager.active() {
         return go_on(pager, false);
     }
@@ -91,12 +94,12 @@ fn after(is_child: bool) {
     }
 }
 
-/// Hook in the parent after libc's fork.
+/// Hook that libc runs in the parent after its fork.
 pub extern "C" fn parent() {
     after(false);
 }
 
-/// Hook in the child after libc's fork.
+/// Hook that libc runs in the child after its fork.
 pub extern "C" fn child() {
     after(true);
 }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One system-call instruction at an address that is the same in every process: the filter knows our own calls by it.
+//! The gate: one system-call instruction at an address that is the same in every process. By that address the filter
+//! recognises this library's own calls.
 //!
-//! - **Layout** [`GATE`] is a page of `syscall; ret`, read and execute only, below the arena. The filter lets through what was
-//!   called from there. The address is fixed because a filter outlives `exec`: the next program's gate has to be
-//!   the one that its ancestors' filters know.
-//! - **Flow** [`call`] ──▶ before [`open`]: an instruction of this library; after: the gate. Results are the kernel's: `-errno`
-//! - **Errors** `errno` is set by [`give`] alone, for functions that take libc's place
+//! - **Layout** [`GATE`] is a page below the arena with `syscall; ret`, readable and executable only. The filter allows calls
+//!   made from there. The address is fixed because a filter outlives `exec`: the next program's gate must lie where the
+//!   filters of its ancestors expect it
+//! - **Flow** [`call`] uses an instruction of this library before [`open`], and the gate after it. Results are the kernel's:
+//!   `-errno` after a failure
+//! - **Errors** only [`give`] sets `errno`, for functions that replace libc's
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Address of the gate's page.
 pub const GATE: usize = 0x1fff_0000_0000;
-/// Where the kernel says that a call through the gate came from: behind the instruction.
+/// Address that the kernel reports for a call through the gate: the one after the instruction.
 pub const GATE_RETURN: usize = GATE + 2;
 const PAGE_BYTES: usize = 4096;
 
@@ -52,40 +54,40 @@ unsafe extern "C" {
     fn memlift_preload_return();
 }
 
-/// Where the kernel says that a call of [`probe`] came from: behind the instruction.
+/// Address that the kernel reports for a call of [`probe`]: the one after the instruction.
 pub fn probe_return() -> usize {
     memlift_preload_probe as *const () as usize + 2
 }
 
 static ENTRY: AtomicUsize = AtomicUsize::new(0);
 
-/// The address that `sa_restorer` has in handlers of ours.
+/// Returns the address that this library's handlers have as their `sa_restorer`.
 pub fn restorer() -> usize {
     memlift_preload_return as *const () as usize
 }
 
-/// The system call `number`; the result is the kernel's, `-errno` when it failed.
+/// Makes system call `number`. Returns the kernel's result, `-errno` if it failed.
 ///
 /// # Safety
 ///
-/// As for the call itself.
+/// The promises that this system call needs for its arguments.
 pub unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     let entry = match ENTRY.load(Ordering::Relaxed) {
         0 => memlift_preload_gate as *const () as usize,
         entry => entry,
     };
-    // SAFETY: both entries are `syscall; ret`; the call is the caller's affair.
+    // SAFETY: both entries are `syscall; ret`; the caller makes the promises that the system call needs.
     unsafe { call_from(entry, number, arguments) }
 }
 
-/// Makes a system call that every filter of this library looks at. A trapped call returns its own number, if the handler of the
-/// trap leaves the registers alone.
+/// Makes a system call that every filter of this library checks. If the call is trapped and the handler leaves the registers
+/// alone, the result is the call's own number.
 ///
 /// # Safety
 ///
-/// As for the call itself.
+/// The promises that this system call needs for its arguments.
 pub unsafe fn probe(number: usize, arguments: [usize; 6]) -> isize {
-    // SAFETY: the entry is `syscall; ret`; the call is the caller's affair.
+    // SAFETY: the entry is `syscall; ret`; the caller makes the promises that the system call needs.
     unsafe { call_from(memlift_preload_probe as *const () as usize, number, arguments) }
 }
 
@@ -93,11 +95,11 @@ pub unsafe fn probe(number: usize, arguments: [usize; 6]) -> isize {
 ///
 /// # Safety
 ///
-/// The code at `entry` is `syscall; ret`; and as for the call itself.
+/// The code at `entry` is `syscall; ret`, and the arguments fulfil the promises that this system call needs.
 #[inline(always)]
 unsafe fn call_from(entry: usize, number: usize, arguments: [usize; 6]) -> isize {
     let result;
-    // SAFETY: the code at `entry` is `syscall; ret`, as the caller promises: it changes rax, rcx and r11 only.
+    // SAFETY: the code at `entry` is `syscall; ret`, as the caller promises, so it changes only rax, rcx and r11.
     unsafe {
         core::arch::asm!(
             "call {entry}",
@@ -116,7 +118,7 @@ unsafe fn call_from(entry: usize, number: usize, arguments: [usize; 6]) -> isize
     result
 }
 
-/// Fills up to six arguments with zeros.
+/// Extends `given` to six arguments with zeros.
 pub const fn pad<const N: usize>(given: [usize; N]) -> [usize; 6] {
     let mut arguments = [0; 6];
     let mut index = 0;
@@ -127,7 +129,7 @@ pub const fn pad<const N: usize>(given: [usize; N]) -> [usize; 6] {
     arguments
 }
 
-/// As [`call`] with fewer arguments.
+/// Calls [`call`] with up to six arguments.
 #[macro_export]
 macro_rules! sys {
     ($number:expr $(, $argument:expr)* $(,)?) => {
@@ -135,13 +137,14 @@ macro_rules! sys {
     };
 }
 
-/// Maps the gate. An inherited gate cannot be there: `exec` unmapped it.
+/// Maps the gate. It cannot be there already, because `exec` unmaps an inherited one.
 ///
 /// # Errors
 ///
-/// The error number, where the address is taken or memory is short.
+/// The error number, if the address is in use or memory is short.
 pub fn open() -> Result<(), i32> {
-    // SAFETY: a new page at an address where nothing is; its contents are written before anyone can call it.
+    // SAFETY: the page is new, at an address where nothing is mapped, and its contents are written before any call goes
+    // through it.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let page =
@@ -163,7 +166,7 @@ pub fn open() -> Result<(), i32> {
     Ok(())
 }
 
-/// Converts a result to libc's form: `-1` and `errno`, or the value.
+/// Converts a result of the kernel to libc's form: `-1` and `errno`, or the value.
 pub fn give(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);
@@ -174,12 +177,14 @@ pub fn give(result: isize) -> isize {
 
 /// Sets `errno` of this thread.
 pub fn set_errno(number: i32) {
-    // SAFETY: glibc's errno lies in the thread's static block, which is always there.
+    // SAFETY: glibc's errno lies in the thread's static block, which exists as long as the thread, and only this thread uses
+    // it.
     unsafe { *libc::__errno_location() = number };
 }
 
-/// Reads `errno` of this thread.
+/// Returns `errno` of this thread.
 pub fn errno() -> i32 {
-    // SAFETY: as in `set_errno`.
+    // SAFETY: glibc's errno lies in the thread's static block, which exists as long as the thread, and only this thread uses
+    // it.
     unsafe { *libc::__errno_location() }
 }

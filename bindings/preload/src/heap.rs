@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A small heap outside the arena: for our own code, and for the program before this library has started.
+//! A small heap outside the arena, for this library's own code, and for the program before this library has started.
 //!
-//! - **Layout** one reservation at [`BASE`], cut into blocks of powers of two; a block starts with 16 bytes that name its class
-//!   and, before an aligned payload, its distance from the block's start
-//! - **Flow** [`allocate`] pops the class's free list, else takes from the end ──▶ [`free`] pushes; pages of large blocks go
-//!   back to the kernel
-//! - **Owner** [`before_fork`] takes the lock; both sides of the fork release it
-//! - **Not here** the program's own heap once it runs: `allocator`
+//! - **Layout** one reservation at [`BASE`], cut into blocks whose sizes are powers of two. The 16 bytes before a payload
+//!   contain the block's class and the distance from the block's start to the payload
+//! - **Flow** [`allocate`] takes the first block of the class's free list, or else a new one from the end ──▶ [`free`] adds
+//!   the block to the list, and gives the pages of a large block back to the kernel
+//! - **Owner** [`before_fork`] takes the lock; parent and child each release it
+//! - **Not here** the program's own heap after the start: `allocator`
 
 use memlift_zmem::lock::Lock;
 
 use crate::{sys, words};
 
-/// First address of the reservation: told by its high bits.
+/// First address of the reservation; addresses of the heap are recognised by their high bits.
 pub const BASE: usize = 0x1f00_0000_0000;
 const BYTES: usize = 1 << 36;
 const LEAST_BYTES: usize = 4 << 20;
@@ -26,7 +26,7 @@ const MARK: u32 = 0x6d6c_6865;
 struct Header {
     mark: u32,
     class: u32,
-    /// From the block's start to the payload.
+    /// Distance from the block's start to the payload, bytes.
     distance: u64,
 }
 
@@ -38,15 +38,15 @@ struct State {
 }
 
 static STATE: Lock<State> = Lock::new(State { end: 0, limit: 0, free: [0; CLASSES] });
-/// Returns true if the address is this heap's.
+/// Returns true if the address lies in this heap.
 pub fn contains(address: usize) -> bool {
     address.wrapping_sub(BASE) < BYTES
 }
 
-/// The most that the heap takes of a limited address space: a sixteenth.
+/// Returns the largest size of the heap under the limit on address space: a sixteenth of the limit.
 fn share_of_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the place lives as long as the call.
+    // SAFETY: `limit` lives over the call.
     let result = unsafe { sys!(libc::SYS_getrlimit, libc::RLIMIT_AS, &raw mut limit) };
     if result < 0 || limit.rlim_cur == libc::RLIM_INFINITY {
         return usize::MAX;
@@ -54,15 +54,15 @@ fn share_of_limit() -> usize {
     usize::try_from(limit.rlim_cur / 16).unwrap_or(usize::MAX)
 }
 
-/// Reserves the heap. If there is no room for the smallest one, the process ends with a message: later it could not even print
-/// one.
+/// Reserves the heap. If there is no room even for the smallest one, the process ends with a message; without a heap it could
+/// not print one later.
 fn reserve(state: &mut State) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let share = share_of_limit().max(LEAST_BYTES);
     let mut bytes = BYTES;
     while bytes >= LEAST_BYTES {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: address space where nothing is.
+        // SAFETY: the kernel maps the range only if nothing is mapped there.
         let reserved = bytes <= share
             && unsafe { sys!(libc::SYS_mmap, BASE, bytes, access, flags, usize::MAX, 0) } as usize == BASE;
         if reserved {
@@ -77,8 +77,8 @@ fn reserve(state: &mut State) {
     ]);
 }
 
-/// Returns `bytes` bytes at a multiple of `alignment` (a power of two), or null when there are none. They are zero only if never
-/// used before.
+/// Returns `bytes` bytes at a multiple of `alignment` (a power of two), or null if there is no room. They are zero only if
+/// they were never used before.
 pub fn allocate(bytes: usize, alignment: usize) -> *mut u8 {
     let slack = if alignment > HEADER_BYTES { alignment } else { 0 };
     let Some(whole) = bytes.checked_add(HEADER_BYTES + slack).filter(|&whole| whole < BYTES) else {
@@ -89,7 +89,7 @@ pub fn allocate(bytes: usize, alignment: usize) -> *mut u8 {
         let mut state = STATE.lock();
         let head = state.free[class as usize];
         if head != 0 {
-            // SAFETY: a free block of this heap starts with the address of the next one.
+            // SAFETY: the first word of a free block of this heap is the address of the next free one.
             state.free[class as usize] = unsafe { (head as *const usize).read() };
             head
         } else {
@@ -106,13 +106,13 @@ pub fn allocate(bytes: usize, alignment: usize) -> *mut u8 {
     };
     let payload = (start + HEADER_BYTES).next_multiple_of(alignment.max(HEADER_BYTES));
     let header = Header { mark: MARK, class, distance: (payload - start) as u64 };
-    // SAFETY: the header's 16 bytes lie in the block, before the payload: the class was chosen with room for both.
+    // SAFETY: the header's 16 bytes lie in the block, before the payload, because the class was chosen with room for both.
     unsafe { ((payload - HEADER_BYTES) as *mut Header).write(header) };
     payload as *mut u8
 }
 
 fn header(payload: *const u8) -> Header {
-    // SAFETY: the caller has a payload of this heap, which 16 bytes of header precede.
+    // SAFETY: the caller passes a payload of this heap, which has a header of 16 bytes before it.
     let header = unsafe { payload.sub(HEADER_BYTES).cast::<Header>().read() };
     if header.mark != MARK {
         crate::words::die(&[c"memlift: a pointer was freed that malloc did not give\n"]);
@@ -120,13 +120,13 @@ fn header(payload: *const u8) -> Header {
     header
 }
 
-/// Bytes that may be used from the payload on.
+/// Returns the number of bytes that may be used from the payload on.
 pub fn usable(payload: *const u8) -> usize {
     let header = header(payload);
     (1 << header.class) - header.distance as usize
 }
 
-/// Frees a payload.
+/// Frees the block of a payload.
 pub fn free(payload: *mut u8) {
     let header = header(payload);
     let start = payload as usize - header.distance as usize;
@@ -134,22 +134,22 @@ pub fn free(payload: *mut u8) {
     if bytes >= 1 << 16 {
         let first = (start + size_of::<usize>()).next_multiple_of(PAGE_BYTES);
         let length = (start + bytes - first) & !(PAGE_BYTES - 1);
-        // SAFETY: whole pages of the freed block.
+        // SAFETY: the range consists of whole pages of the freed block, behind its first word.
         unsafe { sys!(libc::SYS_madvise, first, length, libc::MADV_DONTNEED) };
     }
     let mut state = STATE.lock();
-    // SAFETY: the block is free now, and its first word is the list's.
+    // SAFETY: the block is free now, so its first word belongs to the free list.
     unsafe { (start as *mut usize).write(state.free[header.class as usize]) };
     state.free[header.class as usize] = start;
 }
 
-/// Takes the heap's lock, until one of the two functions below.
+/// Takes the heap's lock before a fork and leaves it taken until [`after_fork`].
 pub fn before_fork() {
     std::mem::forget(STATE.lock());
 }
 
-/// Releases the lock, in the parent and in the child.
+/// Releases the lock after a fork, in the parent and in the child.
 pub fn after_fork() {
-    // SAFETY: `before_fork` of this thread locked it and forgot the guard.
+    // SAFETY: `before_fork` took the lock on this thread and forgot the guard.
     unsafe { STATE.unlock() };
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pins of a thread's calls. They are also released when a call never returns to us because the program jumped out of a handler.
+//! The pins of a thread's system calls. They are also released if a call never returns to this library because the program
+//! jumped out of a handler.
 //!
-//! - **Flow** [`Held::keep`] ──call──▶ [`Held::let_go`] ·· or the frame of the call is gone: the thread's next call finds that
-//!   ([`sweep`]) and lets go
-//! - **Layout** a call has a [`Mark`] in its frame: a number that no other has. Frames that were jumped over are written over
-//!   sooner or later, at the latest by the next call from the same depth; those of a call that a handler interrupted,
-//!   or of a coroutine that waits, are not
-//! - **Order** a futex call that compares and does not wait reads the mark: the stack may be unmapped by now
-//! - **Owner** the list is the thread's own; its records lie in our heap
+//! - **Flow** [`Held::keep`] ──call──▶ [`Held::let_go`]. If the frame of the call disappeared, the thread's next call finds
+//!   that out ([`sweep`]) and releases the pins
+//! - **Layout** a call has a [`Mark`] in its stack frame, with a number that no other call has. A frame that was jumped over
+//!   is overwritten sooner or later, at the latest by the next call from the same depth. The frames of a call that a handler
+//!   interrupted, and of a coroutine that waits, are not overwritten
+//! - **Order** the mark is read by a futex call that compares and does not wait, because its stack may be unmapped by now
+//! - **Owner** the list belongs to the thread; its records lie in this library's heap
 //! - **Not here** a thread that ends before its next call: its pins stay
 
 use std::cell::UnsafeCell;
@@ -19,14 +20,14 @@ use crate::sys;
 use crate::thread::current;
 use crate::trap::in_arena;
 
-/// Lies in the frame of a call while that frame exists.
+/// A word that lies in the stack frame of a call as long as that frame exists.
 #[derive(Debug)]
 pub struct Mark(AtomicU32);
 
 static NUMBERS: AtomicU32 = AtomicU32::new(1);
 
 impl Mark {
-    /// Makes a mark whose number no other call has for a long time.
+    /// Makes a mark whose number no other call will have for a long time.
     pub fn make() -> Mark {
         Mark(AtomicU32::new(NUMBERS.fetch_add(1, Relaxed) | 1 << 31))
     }
@@ -38,7 +39,7 @@ impl Drop for Mark {
     }
 }
 
-/// Pins of one call, linked into the thread's list.
+/// The pins of one call, linked into the thread's list.
 struct Record {
     next: AtomicUsize,
     mark: usize,
@@ -70,7 +71,8 @@ impl<'a> Held<'a> {
     }
 
     fn record(&self) -> &Record {
-        // SAFETY: this thread's alone, and its signals are blocked in our code: nobody else reads or writes the cell now.
+        // SAFETY: only this thread has the cell, and its signals are blocked in this library's code, so nobody else uses the
+        // cell now.
         let place = unsafe { &mut *self.record.get() };
         if place.is_null() {
             let list = &current().held;
@@ -82,36 +84,40 @@ impl<'a> Held<'a> {
             }));
             list.store(*place as usize, Relaxed);
         }
-        // SAFETY: made above or before, and freed when this value is dropped.
+        // SAFETY: the record was made above or by an earlier call, and is freed only when this value is dropped.
         unsafe { &**place }
     }
 
     /// Keeps the range's pins until [`Held::let_go`].
     pub fn keep(&self, (address, bytes, write): (usize, usize, bool), pins: Pins<'static>) {
-        // SAFETY: this thread's own code alone reaches the list of pins, one function at a time, with signals blocked.
+        // SAFETY: only this library's code on this thread uses the list of pins, one function at a time, with signals
+        // blocked.
         unsafe { &mut *self.record().pins.get() }.push(Pinned { address, bytes, write, pins });
     }
 
-    /// Releases all pins but the first `but`.
+    /// Releases all pins except for the first `but`.
     pub fn let_go(&self, but: usize) {
-        // SAFETY: as in `record`.
+        // SAFETY: only this thread has the cell, with its signals blocked; a record lives until this value is dropped.
         if let Some(record) = unsafe { (*self.record.get()).as_ref() } {
-            // SAFETY: as in `keep`.
+            // SAFETY: only this library's code on this thread uses the list of pins, one function at a time, with signals
+            // blocked.
             unsafe { &mut *record.pins.get() }.truncate(but);
         }
     }
 
     /// Takes all pins out; the caller releases them.
     pub fn take(&self) -> Vec<Pinned> {
-        // SAFETY: as in `record` and `keep`.
+        // SAFETY: only this thread has the cell and the list, with its signals blocked; a record lives until this value is
+        // dropped.
         unsafe {
             (*self.record.get()).as_ref().map_or(Vec::new(), |record| std::mem::take(&mut *record.pins.get()))
         }
     }
 
-    /// Number of pins in the set.
+    /// Returns the number of pins in the set.
     pub fn count(&self) -> usize {
-        // SAFETY: as in `record` and `keep`.
+        // SAFETY: only this thread has the cell and the list, with its signals blocked; a record lives until this value is
+        // dropped.
         unsafe { (*self.record.get()).as_ref().map_or(0, |record| (*record.pins.get()).len()) }
     }
 }
@@ -133,11 +139,11 @@ fn remove(address: usize) {
         if next == 0 {
             return;
         }
-        // SAFETY: records of the list are whole, and this thread's own.
+        // SAFETY: records of the list are valid until they are removed from it, and the list belongs to this thread.
         let record = unsafe { &*(next as *const Record) };
         if next == address {
             place.store(record.next.load(Relaxed), Relaxed);
-            // SAFETY: it was made by a box, and is in no list any more.
+            // SAFETY: the record was made by a box, and is in no list any more.
             drop(unsafe { Box::from_raw(next as *mut Record) });
             return;
         }
@@ -145,30 +151,33 @@ fn remove(address: usize) {
     }
 }
 
-/// Returns true if the frame of the record's call is still there.
+/// Returns true if the frame of the record's call still exists.
 fn is_under_way(record: &Record) -> bool {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let compare = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel reads the word, if there is one.
+    // SAFETY: the kernel reads the word if it is mapped, and fails if it is not.
     let result = unsafe { sys!(libc::SYS_futex, record.mark, compare, record.number, &raw const now) };
     match -result as i32 {
         libc::EAGAIN => false,
-        // A coroutine's stack may be away; another that cannot be read is unmapped.
+        // If the mark lies in the arena, it may be on the absent stack of a coroutine; any other word that cannot be read is
+        // unmapped.
         libc::EFAULT => in_arena(record.mark),
         _ => true,
     }
 }
 
-/// In the child of a fork, when its pager is whole: pins are forgotten there, but this thread's calls are still under way.
+/// Pins the memory of this thread's calls again in the child of a fork, after its pager is usable: the child's pager has no
+/// pins, but these calls are still in progress.
 pub fn forked_and_whole(pager: &'static Pager) {
     let mut next = current().held.load(Relaxed);
     while next != 0 {
-        // SAFETY: as in `remove`.
+        // SAFETY: records of the list are valid until they are removed from it, and the list belongs to this thread.
         let record = unsafe { &*(next as *const Record) };
         next = record.next.load(Relaxed);
-        // SAFETY: as in `keep`.
+        // SAFETY: only this library's code on this thread uses the list of pins, one function at a time, with signals
+        // blocked.
         for pinned in unsafe { &mut *record.pins.get() } {
-            // Where it cannot be, the kernel says so to the call.
+            // If the range cannot be pinned, the kernel reports that as the result of the call.
             let again =
                 pager.pin(pinned.address, pinned.bytes, pinned.write).or_else(|_| pager.pin(0, 0, false));
             if let Ok(pins) = again {
@@ -182,7 +191,7 @@ pub fn forked_and_whole(pager: &'static Pager) {
 fn sweep() {
     let mut next = current().held.load(Relaxed);
     while next != 0 {
-        // SAFETY: as in `remove`.
+        // SAFETY: records of the list are valid until they are removed from it, and the list belongs to this thread.
         let record = unsafe { &*(next as *const Record) };
         let address = next;
         next = record.next.load(Relaxed);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that the kernel or a device holds on to: found at activation, whichever way it was handed over before.
+//! Memory that the kernel or a device holds on to: found at activation, no matter how it was handed over before.
 //!
-//! - **Flow** [`find`] (activation) looks at each descriptor: io_uring rings ──▶ [`rings`]; devices and sockets that keep
-//!   memory ──▶ their pages stay by their pins, or the process is refused by name; sockets and pipes that may still send
-//!   memory ──▶ that memory is not written again ([`Pager::stop_recycling`])
-//! - **Order** the filter is in place before, so that nothing new is handed over unseen; no page is absent yet
-//! - **Pins** where pages are moved out (UFFDIO_MOVE) the kernel itself refuses a pinned page. Without it pins are not seen:
-//!   what is listed is pinned here, and a process with pins that nothing lists is refused
-//! - **Owner** what is kept for good ([`exempt`]) is one list of ranges; a fork's child begins with none
-//! - **Not here** the calls that come later: `rings`, `trap`
+//! - **Flow** [`find`] (activation) examines each descriptor. io_uring rings ──▶ [`rings`]. Devices and sockets that hold
+//!   memory ──▶ their pages stay because of the kernel's pins, or the process is refused with a message. Sockets and pipes
+//!   that may still send memory ──▶ that memory is not overwritten ([`Pager::stop_recycling`])
+//! - **Order** the filter is installed before, so that no more memory is handed over unnoticed; no page is absent yet
+//! - **Pins** if pages are moved out (UFFDIO_MOVE), the kernel itself refuses to move a pinned page. Without it pins cannot
+//!   be seen: memory that is listed somewhere is pinned here, and a process with pins that are listed nowhere is refused
+//! - **Owner** the ranges that are pinned for good ([`exempt`]) are one list; the child of a fork begins with an empty one
+//! - **Not here** later calls: `rings`, `trap`
 
 use std::ffi::CStr;
 
@@ -19,18 +19,18 @@ use crate::activate::{self, for_entries, for_lines};
 use crate::trap::in_arena;
 use crate::{rings, sys, words};
 
-/// Ranges that are pinned for good, apart from each other.
+/// Ranges that are pinned for good. They do not overlap.
 static KEPT: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
 
-/// Name prefixes of descriptors through which a device or the kernel pins memory, page by page.
+/// Prefixes of descriptor names through which a device or the kernel pins memory, page by page.
 const PINNING: &[&[u8]] =
     &[b"/dev/infiniband/", b"/dev/vfio/", b"/dev/iommu", b"/dev/hfi1", b"/dev/nvidia", b"/dev/dri/"];
-/// Name prefixes of descriptors through which the kernel reaches memory later without a pin: it would find absent pages.
+/// Prefixes of descriptor names through which the kernel accesses memory later without a pin, and would find absent pages.
 const REACHING: &[&[u8]] = &[b"/dev/kvm", b"anon_inode:kvm-", b"/dev/kfd", b"/dev/vhost-"];
 
 const AF_XDP: i32 = 44;
 
-/// Brings a range of the arena back and pins it for good, as far as it is the program's.
+/// Brings back the program's pages in a range of the arena, and pins them for good.
 pub fn exempt(pager: &'static Pager, address: usize, bytes: usize) {
     if bytes == 0 || !in_arena(address) {
         return;
@@ -44,7 +44,7 @@ pub fn exempt(pager: &'static Pager, address: usize, bytes: usize) {
     let known = list.iter().any(|&(from, to)| from <= start && end <= to);
     if known {
         drop(list);
-        // An earlier range pins this part already; bringing it back was enough.
+        // An earlier range pins this part already, so bringing it back was enough.
         drop(pins);
         return;
     }
@@ -61,9 +61,10 @@ pub fn exempt(pager: &'static Pager, address: usize, bytes: usize) {
     std::mem::forget(pins);
 }
 
-/// In the child of a fork: the kernel holds none of its memory, and its pager has no pins.
+/// Clears the list in the child of a fork: the kernel holds none of the child's memory, and the child's pager has no pins.
 pub fn forked() {
-    // SAFETY: the child has one thread, and the thread that forked held the lock not: no fork happens inside `keep`.
+    // SAFETY: the child has one thread, and the thread that forked did not hold the lock, because no fork happens inside
+    // `exempt`.
     unsafe { KEPT.reset() };
     std::mem::forget(std::mem::take(&mut *KEPT.lock()));
     rings::forked();
@@ -73,7 +74,7 @@ fn begins(name: &[u8], list: &[&[u8]]) -> bool {
     list.iter().any(|start| name.starts_with(start))
 }
 
-/// Text before `text` in a path of `/proc/self`, with its zero.
+/// Returns the path `folder` followed by `name`, with a zero byte at the end.
 pub fn path(folder: &[u8], name: &[u8]) -> [u8; 64] {
     let mut path = [0u8; 64];
     let mut end = 0;
@@ -85,28 +86,28 @@ pub fn path(folder: &[u8], name: &[u8]) -> [u8; 64] {
     path
 }
 
-/// An option of a socket, or -1.
+/// Returns an option of a socket, or -1 if there is none.
 fn option(fd: usize, level: i32, name: i32) -> i32 {
     let (mut value, mut bytes) = (-1i32, 4u32);
-    // SAFETY: both places live as long as the call.
+    // SAFETY: both variables live over the call.
     let result = unsafe { sys!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut bytes) };
     if result == 0 { value } else { -1 }
 }
 
 fn holds_bytes(fd: usize) -> bool {
     let mut bytes = 0i32;
-    // SAFETY: the place lives as long as the call.
+    // SAFETY: the variable lives over the call.
     unsafe { sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) == 0 && bytes > 0 }
 }
 
-/// Refuses the process: its memory cannot be kept under the budget without harm.
+/// Ends the process with a message, because its memory cannot be kept under the budget without harm.
 pub fn refuse(what: &[&CStr]) -> ! {
     words::say(&[c"memlift: the kernel reaches this program's memory by itself: "]);
     words::say(what);
     words::die(&[c"; run it without memlift, or with the kernel's backend\n"]);
 }
 
-/// Finds memory that the kernel holds on to; `buffer` is room for what is read.
+/// Finds memory that the kernel holds on to; `buffer` is used for reading.
 pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
     let moves = pager.sees_pins();
     let (entries, buffer) = buffer.split_at_mut(buffer.len() / 2);
@@ -117,12 +118,12 @@ pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
         };
         let link = path(b"/proc/self/fd/", number);
         let mut place = [0u8; 256];
-        // SAFETY: the path has its zero, and the place is as long as said.
+        // SAFETY: the path ends with a zero byte, and the length of the buffer is passed.
         let got = unsafe { sys!(libc::SYS_readlink, link.as_ptr(), place.as_mut_ptr(), place.len()) };
         let name = &place[..usize::try_from(got).unwrap_or(0)];
         if name == b"anon_inode:[io_uring]" {
             known_bytes += rings::find(pager, fd, number, moves, buffer);
-            // Not every kernel pins the memory that a ring sends from.
+            // Some kernels do not pin the memory that a ring sends from.
             pager.stop_recycling();
         } else if begins(name, REACHING) {
             refuse(&[c"a virtual machine or a device of its own is open"]);
@@ -156,7 +157,7 @@ pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
     }
 }
 
-/// Bytes that the kernel says are pinned.
+/// Returns the number of bytes that are pinned according to the kernel.
 fn pinned_bytes(buffer: &mut [u8]) -> usize {
     let mut bytes = 0;
     for_lines(c"/proc/self/status", buffer, |line| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! zmem under unmodified programs, by LD_PRELOAD.
+//! Puts unmodified programs under zmem by LD_PRELOAD.
 //!
 //! ```text
 //! malloc, mmap family ──▶ the arena (pager)          touched while absent ──SIGBUS──▶ signal ──▶ pager
@@ -7,11 +7,11 @@
 //! fork ──▶ everything stands still ──▶ the child's arena is registered anew ──▶ the program goes on
 //! ```
 //!
-//! - **Flow** [`start`] (constructor): attaches to the job that the environment names. Until the budget is near nothing is
-//!   trapped and nothing absent; then [`activate`] puts the handlers and the filter in place for all threads
-//! - **Layout** gate (one system-call instruction) < heap (ours) < arena (the program's), at fixed addresses
-//! - **Order** our own code runs inside a [`thread::Quiet`]: signals wait, libc's functions go straight to the kernel, and
-//!   `malloc` is our heap. Nothing there uses thread-local storage of the loader's
+//! - **Flow** [`start`] (constructor) attaches the process to the job that the environment names. Until the budget is nearly
+//!   used up, nothing is trapped and nothing is absent; then [`activate`] sets up the handlers and the filter for all threads
+//! - **Layout** gate (one system-call instruction) < heap (this library's) < arena (the program's), at fixed addresses
+//! - **Order** this library's own code runs inside a [`thread::Quiet`]: signals wait, replaced functions of libc call the
+//!   kernel directly, and `malloc` uses this library's heap. That code uses no thread-local storage that the loader allocates
 //! - **Not here** pages and budgets: `memlift-zmem`
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `dlopen` without `RTLD_DEEPBIND`: a library bound to libc's `free` would pass it blocks of our `malloc`.
+//! `dlopen` without `RTLD_DEEPBIND`: with that flag, a library would use libc's `free` on blocks of this library's `malloc`.
 //!
-//! - **Flow** the flag is taken out of the second argument, and libc's function is jumped to
-//! - **Order** a jump, not a call: libc reads its return address to find out whose search path applies
+//! - **Flow** the flag is cleared in the second argument, then the code jumps to libc's function
+//! - **Order** it jumps and does not call, because libc reads its return address to find out whose search path applies
 //! - **Not here** `dlmopen`: another namespace has a libc and a heap of its own
 
 use std::ffi::{c_char, c_int, c_void};
@@ -11,16 +11,16 @@ use crate::wrappers::Next;
 
 static NEXT: Next = Next::new(c"dlopen");
 
-/// Address of libc's function.
+/// Returns the address of libc's function.
 extern "C" fn address() -> usize {
     NEXT.address()
 }
 
-/// As libc's, whatever `RTLD_DEEPBIND` says.
+/// Behaves as libc's `dlopen` without `RTLD_DEEPBIND`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `dlopen`.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {

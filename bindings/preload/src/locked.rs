@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mlock` of the arena: locked memory is present and never goes to the spill file.
 //!
-//! - **Flow** [`lock`]: brought back and pinned ──▶ the kernel's own call, for its limit and `VmLck` ──▶ noted ──`munlock`, or
-//!   the range is unmapped, moved or mapped over──▶ [`release`]
-//! - **Layout** one list of ranges, apart from each other; each has its pins
-//! - **Owner** a fork's child begins with none, as locks are not inherited
-//! - **Not here** `MLOCK_ONFAULT` and `mlockall`: the kernel's lock alone, which keeps pages where pages are moved out
-//!   (UFFDIO_MOVE)
+//! - **Flow** [`lock`] brings the range back and pins it ──▶ the kernel's own call, for its limit and for `VmLck` ──▶ the
+//!   range is noted ──`munlock`, or the range is unmapped, moved or mapped over──▶ [`release`]
+//! - **Layout** one list of ranges that do not overlap; each has its pins
+//! - **Owner** the child of a fork begins with an empty list, as locks are not inherited
+//! - **Not here** `MLOCK_ONFAULT` and `mlockall`: they have only the kernel's lock, which makes pages stay if pages are moved
+//!   out (UFFDIO_MOVE)
 
 use memlift_zmem::lock::Lock;
 use memlift_zmem::pager::{Pager, Pins};
@@ -20,25 +20,26 @@ const ONFAULT: usize = 1;
 struct Locked {
     start: usize,
     end: usize,
-    /// Held as long as the range is locked.
+    /// The pins of the range, held as long as it is locked.
     _pins: Pins<'static>,
 }
 
 static LOCKED: Lock<Vec<Locked>> = Lock::new(Vec::new());
 
-/// In the child of a fork.
+/// Clears the list in the child of a fork.
 pub fn forked() {
-    // SAFETY: the child has one thread, and no fork happens while this library's own code holds the list.
+    // SAFETY: the child has one thread, and no fork happens while this library's own code holds the lock.
     unsafe { LOCKED.reset() };
     std::mem::forget(std::mem::take(&mut *LOCKED.lock()));
 }
 
-/// Pages of a range: their start, and the end of the last.
+/// Returns the start of a range's first page and the end of its last page.
 fn pages(address: usize, bytes: usize) -> (usize, usize) {
     (address & !(PAGE_BYTES - 1), address.saturating_add(bytes).next_multiple_of(PAGE_BYTES))
 }
 
-/// `mlock` or `mlock2` (`flags` are its third argument, else 0) of a range in the arena, as the kernel would answer it.
+/// Performs `mlock` or `mlock2` on a range in the arena; returns the result that the kernel would. `flags` is the third
+/// argument of `mlock2`, and 0 for `mlock`.
 pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -> isize {
     let (start, end) = pages(address, bytes);
     if start == end {
@@ -51,12 +52,12 @@ pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -
     let pins = match flags & ONFAULT {
         0 => match pager.pin(start, end - start, false) {
             Ok(pins) => Some(pins),
-            // Memory without access: the kernel has the same answer.
+            // The range contains memory without access; the kernel fails with the same error.
             Err(_) => return -(libc::ENOMEM as isize),
         },
         _ => None,
     };
-    // The kernel touches each page as far as the program may: one that may be written must be writable now.
+    // The kernel touches each page with the access that the program has, so pages that may be written must be writable now.
     let mut writable = Vec::new();
     let mut at = if pins.is_some() { start } else { end };
     while at < end {
@@ -66,7 +67,8 @@ pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -
         }
         at += bytes.max(PAGE_BYTES);
     }
-    // SAFETY: locks mapped memory of the program's; all of it is present unless it is to be locked when touched.
+    // SAFETY: the call locks mapped memory of the program; all of it is present, unless it is to be locked when it is
+    // touched.
     let result = unsafe { sys!(libc::SYS_mlock2, start, end - start, flags) };
     drop(writable);
     if let (0, Some(pins)) = (result, pins) {
@@ -76,7 +78,8 @@ pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -
     result
 }
 
-/// Takes a range out of the list and releases its pins; the rest of a longer range stays pinned. Returns true if there was any.
+/// Removes a range from the list and releases its pins; the rest of a longer range stays pinned. Returns true if part of the
+/// range was in the list.
 fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     let mut found = Vec::new();
     {
@@ -92,7 +95,7 @@ fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     }
     for locked in &found {
         for (from, to) in [(locked.start, start), (end, locked.end)] {
-            // The kept part is present: the old pins are released only afterwards.
+            // The rest is still present, because the old pins are released only afterwards.
             if from < to
                 && let Ok(pins) = pager.pin(from, to - from, false)
             {
@@ -103,13 +106,13 @@ fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
     !found.is_empty()
 }
 
-/// `munlock` of a range in the arena, or a call with the same effect: it is unmapped, moved or mapped over.
+/// Unlocks a range in the arena, for `munlock` or a call with the same effect: the range is unmapped, moved or mapped over.
 pub fn release(pager: &'static Pager, address: usize, bytes: usize) {
     let (start, end) = pages(address, bytes);
     let _quiet = Quiet::begin();
     let locked = !LOCKED.lock().is_empty();
     if start < end && locked && take(pager, start, end) {
-        // SAFETY: the range is the program's; what is not mapped there makes the call fail, after the rest.
+        // SAFETY: the range is the program's. If part of it is not mapped, the call unlocks the rest and fails.
         unsafe { sys!(libc::SYS_munlock, start, end - start) };
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The mmap family: private anonymous memory of 64 KiB and more lies in the arena.
 //!
-//! - **Flow** [`perform`] is asked for every call of the family, from libc's functions below, from `syscall` and from trapped
-//!   instructions ──▶ the pager, the kernel, or both where a range lies partly in the arena
-//! - **Layout** not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
-//!   what was placed elsewhere by `MAP_FIXED`, or by a hint that the program needs
-//!   a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
-//! - **Not here** the pager's part; memory shared with others or with a file, over a part of the arena, which would have
-//!   to be left alone page by page: refused with `ENOTSUP`
+//! - **Flow** [`perform`] is called for each call of the family, from this file's functions that replace libc's, from
+//!   `syscall` and from trapped instructions ──▶ the pager, the kernel, or both if a range lies partly in the arena
+//! - **Layout** not in the arena: shared memory, files, stacks, memory that grows downwards, below 4 GiB, in huge pages or
+//!   executable, and memory that was placed elsewhere by `MAP_FIXED` or by a hint that the program needs. A private file that
+//!   is mapped over a part of the arena: the file is read immediately, and its bytes lie in the arena
+//! - **Not here** the pager's part. Memory that is shared with other processes or with a file cannot be mapped over a part of
+//!   the arena, because the pager would have to skip single pages: that is refused with `ENOTSUP`
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,14 +16,14 @@ use memlift_zmem::pager::{ARENA_BASE, Pager};
 use crate::gate::{call, give};
 use crate::{locked, stacks, start, sys, thread, trap};
 
-/// Below this, mappings stay where the kernel puts them.
+/// Size below which mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
-/// Above this, a program wants address space and not memory.
+/// Size above which a mapping is taken for mere address space and not for memory.
 const LARGEST: usize = 1 << 40;
 const PAGE_BYTES: usize = 4096;
 const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT | libc::MAP_HUGETLB;
 
-/// Where a range lies.
+/// Position of a range relative to the arena.
 enum Place {
     Outside,
     Arena,
@@ -48,7 +48,8 @@ fn result<T>(outcome: Result<T, i32>, value: impl FnOnce(T) -> isize) -> isize {
     }
 }
 
-/// One call of the family, as the kernel would answer it; `None` when it is not one of the arena's affairs.
+/// Performs one call of the family and returns the result that the kernel would. Returns `None` if the call does not concern
+/// the arena.
 pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     let pager = Pager::get()?;
     let [address, bytes, third, fourth, fifth, _] = arguments;
@@ -59,7 +60,7 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     match place(pager, address, bytes) {
         Place::Arena => {}
         Place::Outside if number == libc::SYS_mremap && fourth as i32 & libc::MREMAP_FIXED != 0 => {
-            // Foreign memory moved over a part of the arena.
+            // Memory outside is moved over a part of the arena.
             return matches!(place(pager, fifth, third), Place::Outside)
                 .then_some(())
                 .map_or(Some(-(libc::EINVAL as isize)), |()| None);
@@ -99,7 +100,7 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
             } else {
                 match pager.mapped(address, bytes) {
                     Err(number) => -(number as isize),
-                    // The vector is the program's memory and is written outside our stretch, by the caller.
+                    // The vector is the program's memory, so it is written below, after signals are let in again.
                     Ok(()) => 0,
                 }
             }
@@ -110,14 +111,14 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     drop(_quiet);
     if number == libc::SYS_mincore && outcome == 0 {
         for page in 0..bytes.div_ceil(PAGE_BYTES) {
-            // SAFETY: the program says that it has a byte for each page there.
+            // SAFETY: the program promises a byte for each page of the range there.
             unsafe { (third as *mut u8).add(page).write(1) };
         }
     }
     Some(outcome)
 }
 
-/// Splits a call on a range that crosses an end of the arena: part by part.
+/// Performs a call on a range that crosses an end of the arena, part by part.
 fn split(pager: &Pager, number: i64, arguments: [usize; 6]) -> Option<isize> {
     if !matches!(number, libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_msync) {
         return Some(-(libc::EINVAL as isize));
@@ -132,7 +133,7 @@ fn split(pager: &Pager, number: i64, arguments: [usize; 6]) -> Option<isize> {
         let mut part = arguments;
         part[0] = pair[0];
         part[1] = pair[1] - pair[0];
-        // SAFETY: the call is the program's, on its own range.
+        // SAFETY: the call is the program's own, on a part of the range that it named.
         let result = perform(number as usize, part).unwrap_or_else(|| unsafe { call(number as usize, part) });
         if result < 0 {
             return Some(result);
@@ -160,7 +161,7 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
         }
         let _quiet = thread::Quiet::begin();
         if flags & libc::MAP_FIXED_NOREPLACE != 0 {
-            // Where one page is mapped, the call is refused.
+            // The call is refused if any page is mapped.
             let taken = (0..bytes.div_ceil(PAGE_BYTES))
                 .any(|page| pager.mapped(address + page * PAGE_BYTES, PAGE_BYTES).is_ok());
             if taken {
@@ -186,9 +187,10 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
     Some(result(mapped, |address| address as isize))
 }
 
-/// Returns true if a hint is an address that the program needs, and asks for again and again where it does not get it: below 2 GiB
-/// (code that jumps by 32 bits), or a multiple of 4 GiB above 512 GiB (collectors with addresses that carry marks). Others are
-/// hints: random ones, against attacks, and those of a Java heap with short pointers, which lies elsewhere as well.
+/// Returns true if a hint is an address that the program needs, and will ask for again and again until it gets it: below 2
+/// GiB (for code with 32-bit jumps), or a multiple of 4 GiB above 512 GiB (for garbage collectors that store marks in
+/// addresses). Other hints need not be followed: random ones against attacks, and those of a Java heap with short pointers,
+/// which can lie elsewhere too.
 fn wants_address(hint: usize) -> bool {
     const SHORT_JUMPS: usize = 2 << 30;
     const SHORT_POINTERS: usize = 512 << 30;
@@ -196,13 +198,13 @@ fn wants_address(hint: usize) -> bool {
     hint != 0 && (hint < SHORT_JUMPS || hint >= SHORT_POINTERS && hint.is_multiple_of(ROUND))
 }
 
-/// A file over a part of the arena.
+/// Maps a private file over a part of the arena, by reading its bytes.
 fn overlay(pager: &Pager, arguments: [usize; 6]) -> isize {
     let [address, bytes, prot, flags, fd, offset] = arguments;
     if flags as i32 & libc::MAP_TYPE != libc::MAP_PRIVATE {
         return -(libc::ENOTSUP as isize);
     }
-    // SAFETY: plain data, and the place lives as long as the call.
+    // SAFETY: stat is plain data, for which all zero is valid, and `status` lives over the call.
     let (known, status) = unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         (sys!(libc::SYS_fstat, fd, &raw mut status), status)
@@ -230,13 +232,13 @@ fn overlay(pager: &Pager, arguments: [usize; 6]) -> isize {
     }
 }
 
-/// Reads a file's bytes into mapped memory, as far as it has any.
+/// Reads a file's bytes into mapped memory, up to the end of the file.
 fn fill(pager: &Pager, (address, bytes): (usize, usize), fd: usize, offset: usize) -> Result<(), i32> {
     let mut done = 0;
     while done < bytes {
         let part = (bytes - done).min(trap::piece_bytes());
         let pins = pager.pin(address + done, part, true)?;
-        // SAFETY: the range is mapped and present.
+        // SAFETY: the range is mapped, and present because of its pins.
         let got = unsafe { sys!(libc::SYS_pread64, fd, address + done, part, offset + done) };
         drop(pins);
         match usize::try_from(got) {
@@ -253,20 +255,20 @@ fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
     if start::covered() && !thread::inside() {
         start::tend();
         if let Some(result) = stacks::aside(|| perform(number as usize, arguments)) {
-            // It may never map anything again, only fill what it has.
+            // Check again: the program may never map memory again, and only fill what it has.
             start::tend();
             return give(result);
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: the call and its arguments are the program's own, which makes the promises of libc's function.
     give(unsafe { call(number as usize, arguments) })
 }
 
-/// As libc's.
+/// Behaves as libc's `mmap`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `mmap`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -280,11 +282,11 @@ pub unsafe extern "C" fn mmap(
     go(libc::SYS_mmap, arguments) as *mut c_void
 }
 
-/// As libc's.
+/// Behaves as libc's `mmap64`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `mmap64`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -294,15 +296,15 @@ pub unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `mmap64`.
     unsafe { mmap(address, bytes, prot, flags, fd, offset) }
 }
 
-/// As libc's; the fifth argument counts with `MREMAP_FIXED` only.
+/// Behaves as libc's `mremap`; the fifth argument is used only with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `mremap`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     address: *mut c_void,
@@ -316,14 +318,14 @@ pub unsafe extern "C" fn mremap(
     go(libc::SYS_mremap, [address as usize, bytes, new_bytes, flags as usize, new_address, 0]) as *mut c_void
 }
 
-/// As libc's; the result is the error number.
+/// Behaves as libc's `posix_madvise`; returns the error number.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `posix_madvise`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // POSIX's "will not be needed" keeps the contents, Linux's does not.
+    // POSIX's advice "will not be needed" keeps the contents of the memory, while Linux's drops them.
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
@@ -334,25 +336,25 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: usize, advic
     outcome
 }
 
-/// As libc's on a kernel without protection keys: no page of the arena has one, since the pager could not read a page whose key its
-/// thread has switched off. Programs that find no keys go on without (V8 does).
+/// Behaves as libc's `pkey_alloc` on a kernel without protection keys. No page of the arena may have a key, since the pager
+/// could not read a page whose key its thread has switched off. Programs work without keys (V8 does).
 #[unsafe(no_mangle)]
 pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
     if start::covered() {
         return give(-(libc::ENOSYS as isize)) as c_int;
     }
-    // SAFETY: no pointer is passed.
+    // SAFETY: the call takes no pointer.
     give(unsafe { call(libc::SYS_pkey_alloc as usize, [flags as usize, rights as usize, 0, 0, 0, 0]) })
         as c_int
 }
 
 macro_rules! family {
     ($($name:ident = $number:ident ($($argument:ident: $type:ty),+);)+) => {$(
-        /// As libc's.
+        /// Behaves as libc's function of this name.
         ///
         /// # Safety
         ///
-        /// As libc's.
+        /// The promises of libc's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
             let mut arguments = [0usize; 6];

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! io_uring rings that were made before activation: the kernel reads and writes the buffers of their entries at a time of its
-//! own.
+//! io_uring rings that were made before activation. The kernel reads and writes the buffers of their entries at a time of its
+//! own choice.
 //!
-//! - **Flow** [`find`] (activation): registered buffers, entries that may still be under way ──▶ kept; a ring that the kernel
-//!   reads without a call, or whose memory cannot be found ──▶ refused by name
-//!   [`enter`], [`register`] (trapped): what the waiting entries name is brought back and kept for good, then the call
-//! - **Layout** heads, tails and entries lie in shared memory; their offsets are the kernel's, asked for with a ring of our own.
-//!   `/proc/self/maps` has a ring's memory, by its inode, and `fdinfo` its registered buffers
-//! - **Order** no new ring can be made from activation on, so the list is complete. An entry is looked at in the trap; a
-//!   thread that changes it afterwards races with the kernel too
-//! - **Not here** buffers that a program hands over in a ring of their own (`IORING_REGISTER_PBUF_RING`): not seen, so refused
+//! - **Flow** at activation, [`find`] pins registered buffers, and the memory of entries that may still be in progress, for
+//!   good. A ring that the kernel reads without a system call, or whose memory cannot be found, is refused with a message.
+//!   Later, in trapped calls, [`enter`] and [`register`] bring back the memory that waiting entries name and pin it for good,
+//!   before they make the call
+//! - **Layout** heads, tails and entries lie in shared memory. Their offsets are chosen by the kernel, and learned from a
+//!   ring that this library makes itself. `/proc/self/maps` shows a ring's memory with its inode, and `fdinfo` its registered
+//!   buffers
+//! - **Order** no new ring can be made after activation, so the list of rings is complete. An entry is read in the trap; a
+//!   thread that changes it afterwards would also race with the kernel
+//! - **Not here** buffers that a program hands over in a ring of their own (`IORING_REGISTER_PBUF_RING`): they cannot be
+//!   seen, so such rings are refused
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -25,12 +28,12 @@ use crate::trap::{PIECE_BYTES, Scene, in_arena};
 
 const ENTRY_BYTES: usize = 64;
 const ENTRIES_OFFSET: u64 = 0x1000_0000;
-/// Looks, a millisecond each, within which requests from before activation must end.
+/// Number of checks, a millisecond apart, until which requests from before activation must have ended.
 const LOOKS: usize = 2_000;
-/// Buffer groups are numbered with 16 bits.
+/// Number of buffer groups, which have 16-bit numbers.
 const GROUPS: u32 = 1 << 16;
 
-/// One ring's memory.
+/// The memory of one ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     inode: u64,
@@ -52,7 +55,7 @@ struct Offsets {
     completions: usize,
 }
 
-/// `struct io_uring_params`.
+/// The kernel's `struct io_uring_params`.
 #[repr(C)]
 #[derive(Default)]
 struct Params {
@@ -63,17 +66,17 @@ struct Params {
 
 const _: () = assert!(size_of::<Params>() == 120);
 
-/// Asks the kernel how a ring's memory is laid out, before the filter forbids new rings.
+/// Learns the layout of a ring's memory from the kernel, before the filter forbids new rings.
 pub fn learn() {
     *OFFSETS.lock() = offsets();
 }
 
 fn offsets() -> Option<Offsets> {
     let mut params = Params::default();
-    // SAFETY: the structure lives as long as the call.
+    // SAFETY: `params` lives over the call.
     let fd = unsafe { sys!(libc::SYS_io_uring_setup, 1, &raw mut params) };
     let fd = usize::try_from(fd).ok()?;
-    // SAFETY: a descriptor of ours.
+    // SAFETY: the descriptor was opened above, and nobody uses it after this call.
     unsafe { sys!(libc::SYS_close, fd) };
     let place = |offsets: &[u32; 10], index: usize| offsets[index] as usize;
     Some(Offsets {
@@ -84,27 +87,27 @@ fn offsets() -> Option<Offsets> {
     })
 }
 
-/// In the child of a fork: rings that it inherits reach its parent's memory.
+/// Clears the list in the child of a fork: rings that it inherits access its parent's memory.
 pub fn forked() {
-    // SAFETY: the child has one thread, which held neither lock.
+    // SAFETY: the child has one thread, and the thread that forked did not hold the lock.
     unsafe { RINGS.reset() };
     std::mem::forget(std::mem::take(&mut *RINGS.lock()));
 }
 
 impl Ring {
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: the ring's memory is mapped as long as the program uses it; the offset is the kernel's, inside of it and
-        // aligned, and what lies there is changed by atomic stores alone.
+        // SAFETY: the ring's memory is mapped as long as the program uses it. The kernel chose the offset inside of it,
+        // aligned, and program and kernel change the word only by atomic stores.
         unsafe { &*((self.rings.0 + offset) as *const AtomicU32) }
     }
 
-    /// The entry at an index: words that the program may still write.
+    /// Returns the entry at an index. The program may still be writing its words.
     fn entry(&self, index: usize) -> Option<[u64; 8]> {
         let at = self.entries.0 + index * ENTRY_BYTES;
         if at + ENTRY_BYTES > self.entries.1 {
             return None;
         }
-        // SAFETY: the entry lies in the ring's memory.
+        // SAFETY: the entry lies in the ring's memory, as checked above, is aligned, and is accessed only as atomics.
         let words = unsafe { &*(at as *const [AtomicU64; 8]) };
         Some(std::array::from_fn(|index| words[index].load(Relaxed)))
     }
@@ -113,13 +116,14 @@ impl Ring {
         (self.entries.1 - self.entries.0) / ENTRY_BYTES
     }
 
-    /// Brings back and keeps the memory of entries that wait to be submitted.
+    /// Brings back the memory of entries that wait to be submitted, and pins it for good.
     fn exempt_waiting(&self, pager: &'static Pager, offsets: Offsets) {
         let (head, tail) = (self.word(offsets.head).load(Acquire), self.word(offsets.tail).load(Acquire));
         let waiting = tail.wrapping_sub(head).min(self.mask + 1);
         for turn in 0..waiting {
             let place = (head.wrapping_add(turn) & self.mask) as usize;
-            // Its index is its own, or the word at its place in an array behind the completions, which have 16 or 32 bytes.
+            // The entry's index is its place itself, or the word at that place in an array after the completions, which have
+            // 16 or 32 bytes each.
             self.exempt_at(pager, place);
             for bytes in [16, 32] {
                 let array =
@@ -134,7 +138,7 @@ impl Ring {
         }
     }
 
-    /// Entries have 64 or 128 bytes: both are looked at.
+    /// Handles the entry at an index; entries have 64 or 128 bytes, so both positions are tried.
     fn exempt_at(&self, pager: &'static Pager, index: usize) {
         for at in [index, 2 * index, 2 * index + 1] {
             if let Some(entry) = self.entry(at) {
@@ -144,7 +148,7 @@ impl Ring {
     }
 }
 
-/// Brings back and keeps the memory that an entry names.
+/// Brings back the memory that an entry names, and pins it for good.
 fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const READV: u8 = 1;
     const WRITEV: u8 = 2;
@@ -157,14 +161,14 @@ fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const SENDMSG_ZC: u8 = 48;
     const READV_FIXED: u8 = 60;
     const WRITEV_FIXED: u8 = 61;
-    /// Bytes kept for a path, a socket's name, a time: for all that is not a buffer with a length of its own.
+    /// Bytes that are pinned at a pointer without a length of its own: for a path, a socket's name, a time.
     const SMALL: usize = 4096 + 256;
     let code = entry[0] as u8;
     let count = (entry[0] >> 32) as u32 as usize;
     let (second, first, length) = (entry[1] as usize, entry[2] as usize, entry[3] as u32 as usize);
     let third = entry[6] as usize;
     match code {
-        // The kernel's own pins keep registered buffers.
+        // The kernel's own pins hold registered buffers.
         READ_FIXED | WRITE_FIXED => {}
         READV | WRITEV | READV_FIXED | WRITEV_FIXED => exempt_vector(pager, first, length),
         SENDMSG | RECVMSG | SENDMSG_ZC => {
@@ -194,12 +198,12 @@ fn copied<T: Copy>(pager: &Pager, address: usize) -> Option<T> {
     }
     let mut value = std::mem::MaybeUninit::<T>::uninit();
     let (own, other) = ([value.as_mut_ptr() as usize, bytes], [address, bytes]);
-    // Read through the kernel: an old entry may name memory that is no longer mapped.
-    // SAFETY: the value is as large as said; what is not there makes the call fail.
+    // The memory is read through the kernel, because an old entry may name memory that is no longer mapped.
+    // SAFETY: the lengths of both ranges are passed; if the other range is not mapped, the call fails.
     let got = unsafe {
         sys!(libc::SYS_process_vm_readv, sys!(libc::SYS_getpid), own.as_ptr(), 1, other.as_ptr(), 1, 0)
     };
-    // SAFETY: all its bytes were written, and it is plain data.
+    // SAFETY: the call has written all bytes of the value, which is plain data.
     (got == bytes as isize).then(|| unsafe { value.assume_init() })
 }
 
@@ -217,7 +221,8 @@ fn exempt_vector(pager: &'static Pager, address: usize, count: usize) {
     }
 }
 
-/// A ring that was made before; the bytes of its registered buffers. Refuses the process where the ring cannot be followed.
+/// Handles a ring that was made before activation. Returns the bytes of its registered buffers. Refuses the process if the
+/// ring cannot be followed.
 pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer: &mut [u8]) -> usize {
     let Some(offsets) = *OFFSETS.lock() else {
         kept::refuse(&[c"an io_uring ring was made before memory was short, and none can be made now to learn its layout"]);
@@ -243,7 +248,7 @@ pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer
             } else if line.starts_with(b"PollList:") {
                 buffers = false;
             } else if buffers && line.contains(&b'/') {
-                // "    0: 0x7f0000000000/4096"
+                // An example of such a line: "    0: 0x7f0000000000/4096"
                 let text = activate::after(line, b"0x");
                 let address = hexadecimal(text) as usize;
                 let bytes = decimal(activate::after(text, b"/"));
@@ -281,11 +286,11 @@ pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer
 
 fn pause() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-    // SAFETY: the time lives as long as the call.
+    // SAFETY: `time` lives over the call.
     unsafe { sys!(libc::SYS_nanosleep, &raw const time, 0) };
 }
 
-/// Finds a ring's memory in this process.
+/// Finds the places of a ring's memory in this process.
 fn locate(ring: &mut Ring, buffer: &mut [u8]) {
     for_lines(c"/proc/self/maps", buffer, |line| {
         if !line.ends_with(b"anon_inode:[io_uring]") {
@@ -306,24 +311,24 @@ fn locate(ring: &mut Ring, buffer: &mut [u8]) {
     });
 }
 
-/// Returns true if the ring has groups of provided buffers, of either kind; true where it does not say.
+/// Returns true if the ring has groups of provided buffers, of either kind, or if the kernel does not say.
 fn has_groups(fd: usize) -> bool {
     const PBUF_STATUS: usize = 26;
     for group in 0..GROUPS {
         let mut status = [group, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        // SAFETY: the structure lives as long as the call.
+        // SAFETY: the structure lives over the call.
         let result = unsafe { sys!(libc::SYS_io_uring_register, fd, PBUF_STATUS, status.as_mut_ptr(), 1) };
         match -result as i32 {
             libc::ENOENT => {}
-            // A kernel before 6.8 does not know the question: the first answer says so for all.
+            // A kernel before 6.8 does not know this request, and says so for the first group.
             _ => return true,
         }
     }
     false
 }
 
-/// Keeps what requests name that may be under way. The entries of the last requests are still there; where older ones may
-/// be under way too, they must end first.
+/// Pins the memory of requests that may be in progress. The entries of the latest requests still lie in the ring. If older
+/// requests may be in progress too, waits until they have ended.
 fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
     for index in 0..ring.all_entries() {
         if let Some(entry) = ring.entry(index)
@@ -343,7 +348,8 @@ fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
     kept::refuse(&[c"io_uring requests have been under way since before memory was short"]);
 }
 
-/// `io_uring_enter`: the memory of entries that wait to be submitted is brought back first. Every ring is from before activation.
+/// Performs `io_uring_enter` after bringing back the memory of entries that wait to be submitted. Every ring was made before
+/// activation.
 pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     const EXTENDED: usize = 1 << 3;
     let rings = RINGS.lock().clone();
@@ -358,7 +364,7 @@ pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     let (mut mask, mut time, mut extended) = (0u64, [0u64; 2], [0u64; 3]);
     let mut place = arguments[4];
     if place != 0 && arguments[3] & EXTENDED != 0 {
-        // SAFETY: the program's pointers: a structure of three words, a time.
+        // SAFETY: the program promises a structure of three words, and a time if that is given.
         unsafe {
             extended = (place as *const [u64; 3]).read();
             if extended[2] != 0 {
@@ -370,7 +376,7 @@ pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
         place = extended[0] as usize;
     }
     if place != 0 {
-        // SAFETY: the program's mask.
+        // SAFETY: the program promises a mask of 64 bits there.
         mask = unsafe { (place as *const u64).read() } & !OURS;
         match arguments[3] & EXTENDED {
             0 => arguments[4] = (&raw const mask) as usize,
@@ -382,7 +388,8 @@ pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// `io_uring_register`: buffers are brought back, and kept where the kernel's own pins are not seen.
+/// Performs `io_uring_register` after bringing back buffers; if pins of the kernel cannot be seen, they are also pinned for
+/// good.
 pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     const BUFFERS: usize = 0;
     const BUFFERS_2: usize = 15;
@@ -413,7 +420,7 @@ pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
                 vector(scene, address, parts);
             }
         }
-        // Answer like a kernel without buffer rings: nothing here would know of the buffers.
+        // Answer like a kernel without buffer rings, because this library could not see the buffers in such a ring.
         PBUF_RING => return -(libc::EINVAL as isize),
         _ => {
             scene.pin(argument, 4096.min(PIECE_BYTES), true);
@@ -422,8 +429,8 @@ pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     scene.call(libc::SYS_io_uring_register as usize, arguments)
 }
 
-/// `io_submit` of a context that was made before: what its blocks name is brought back, and stays as long as the kernel
-/// takes hold of it; the pins of the kernel's keep it afterwards.
+/// Performs `io_submit` for a context that was made before activation. The memory that its blocks name is brought back, and
+/// pinned until the call returns; afterwards the kernel's own pins hold it.
 pub fn submit(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     const VECTORS: std::ops::RangeInclusive<u16> = 7..=8;
     let [_, count, list, ..] = arguments;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SIGBUS, SIGSEGV and SIGSYS are this library's. The program's handlers get those that are not about the arena.
+//! Takes over SIGBUS, SIGSEGV and SIGSYS (below: the three signals). The program's handlers get those that do not concern the
+//! arena.
 //!
-//! - **Flow** fault ──▶ [`on_signal`] ──arena──▶ pager ──▶ the instruction again
-//!   ──trapped call──▶ `trap`
-//!   ──else──▶ [`hand_on`]: the program's handler with its mask, or the default action
-//! - **Layout** the program's dispositions of the three lie in [`ACTIONS`]; the kernel's stay ours. Masks never contain the three:
-//!   what the program believes blocked is kept beside, and a signal that another process sent waits for it
-//! - **Order** the handlers block everything but the three themselves, so that no handler of the program's runs, and touches the
-//!   arena, between a lock of the pager and its release
-//! - **Not here** other signals: they go to the kernel as they come, less the three in their masks
+//! - **Flow** signal ──▶ [`on_signal`]. A fault in the arena ──▶ the pager ──▶ the instruction runs again. A trapped system
+//!   call ──▶ `trap`. Any other ──▶ [`hand_on`]: the program's handler with its mask, or the default action
+//! - **Layout** the program's dispositions of the three signals lie in [`ACTIONS`]; in the kernel, this library's handlers
+//!   stay installed. Masks never contain the three signals. Those that the program believes blocked are recorded in the
+//!   thread's state, and if another process sends such a signal, it waits there
+//! - **Order** the handlers block all signals except for the three. So no handler of the program runs, and touches the arena,
+//!   while a lock of the pager is held
+//! - **Not here** other signals: they are passed to the kernel unchanged, except that the three are removed from their masks
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +21,7 @@ use crate::gate::{self, errno, give, set_errno};
 use crate::thread::{self, OURS, Quiet, bit, current, set_mask};
 use crate::{filter, stacks, standing, start, sys, trap};
 
-/// A disposition as the kernel has it.
+/// A disposition in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Action {
@@ -31,7 +32,7 @@ pub struct Action {
 }
 
 impl Action {
-    /// The mask of a handler never contains the three.
+    /// Removes the three signals from the mask of a handler.
     pub fn strip(&mut self) {
         self.mask &= !OURS;
     }
@@ -52,7 +53,7 @@ fn index(signal: c_int) -> Option<usize> {
 fn kernel_action(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isize {
     let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
     let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // SAFETY: both live as long as the call.
+    // SAFETY: both structures live over the call.
     unsafe { sys!(libc::SYS_rt_sigaction, signal, new, old, 8) }
 }
 
@@ -66,7 +67,7 @@ fn ours() -> Action {
     }
 }
 
-/// Makes [`standing::POLITE`] ours for a while, if the program has left it alone. Returns its action from before.
+/// Installs a handler for [`standing::POLITE`] for a while, if the program has none. Returns the program's action.
 pub fn borrow_polite() -> Option<Action> {
     let mut old = Action::default();
     let known = kernel_action(standing::POLITE, None, Some(&mut old)) >= 0;
@@ -77,7 +78,7 @@ pub fn borrow_polite() -> Option<Action> {
     (kernel_action(standing::POLITE, Some(&asking), None) >= 0).then_some(old)
 }
 
-/// Restores the program's action of [`standing::POLITE`], unless the program has set another one meanwhile.
+/// Restores the program's action for [`standing::POLITE`], unless the program has set another one meanwhile.
 pub fn return_polite(old: &Action) {
     let mut now = Action::default();
     kernel_action(standing::POLITE, None, Some(&mut now));
@@ -88,7 +89,7 @@ pub fn return_polite(old: &Action) {
 
 unsafe extern "C" fn on_polite(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let number = errno();
-    // SAFETY: the kernel gave it.
+    // SAFETY: the kernel passed `info`, which is valid until the handler returns.
     unsafe {
         if (*info).si_code == SI_TKILL {
             standing::is_asked((*info).si_pid());
@@ -97,11 +98,12 @@ unsafe extern "C" fn on_polite(_signal: c_int, info: *mut libc::siginfo_t, _cont
     set_errno(number);
 }
 
-/// Installs our handlers of the three signals where they are not installed, and keeps the replaced ones as the program's.
+/// Installs this library's handlers for the three signals where they are not installed, and records the replaced ones as the
+/// program's.
 ///
 /// # Errors
 ///
-/// The error number.
+/// The kernel's error number.
 pub fn install() -> Result<(), i32> {
     for (index, signal) in THREE.into_iter().enumerate() {
         let mut old = Action::default();
@@ -121,35 +123,35 @@ pub fn install() -> Result<(), i32> {
     Ok(())
 }
 
-/// Unblocks the three in this thread, whatever it inherited.
+/// Unblocks the three signals in this thread, and records those that it had blocked.
 pub fn unblock() {
     let old = set_mask(libc::SIG_UNBLOCK, OURS);
     current().believed.store((old & OURS) as u32, Relaxed);
 }
 
-/// The mask to which a handler returns.
+/// Returns the place of the mask to which a handler returns.
 ///
 /// # Safety
 ///
-/// `context` is what the kernel gave a handler.
+/// `context` is what the kernel passed to a handler that has not returned yet.
 pub unsafe fn return_mask(context: *mut c_void) -> *mut u64 {
-    // SAFETY: the caller's; the kernel's mask is the first word of glibc's.
+    // SAFETY: the caller promises a context of the kernel; the kernel's mask is the first word of glibc's.
     unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast() }
 }
 
-/// The address behind the instruction that was trapped.
+/// Returns the address after the instruction that was trapped.
 ///
 /// # Safety
 ///
-/// `context` is what the kernel gave a handler.
+/// `context` is what the kernel passed to a handler that has not returned yet.
 unsafe fn called_from(context: *mut c_void) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises a context of the kernel.
     unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as usize }
 }
 
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let number = errno();
-    // SAFETY: the kernel gave both.
+    // SAFETY: the kernel passed both pointers, which are valid until the handler returns.
     unsafe {
         let code = (*info).si_code;
         if signal == libc::SIGSYS && code == FROM_SECCOMP && filter::is_mark((*info).si_errno) {
@@ -178,15 +180,15 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
     }
 }
 
-/// Runs the program's handler, or lets the default happen.
+/// Runs the program's handler, or lets the default action happen.
 ///
 /// # Safety
 ///
-/// Called from a handler with what the kernel gave it.
+/// Called from a handler with the arguments that the kernel passed to it.
 unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(index) = index(signal) else { return };
     let thread = current();
-    // SAFETY: the kernel gave the information.
+    // SAFETY: the caller promises the kernel's `info`.
     let sent = unsafe { (*info).si_code } <= 0;
     let believed_blocked = u64::from(thread.believed.load(Relaxed)) & bit(signal) != 0;
     if sent && (thread::inside() || believed_blocked) {
@@ -194,7 +196,7 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         return;
     }
     let action = {
-        // Signals are blocked: the holder cannot be this thread.
+        // Signals are blocked, so the holder of the lock cannot be this thread.
         let mut actions = ACTIONS.lock();
         let action = actions[index];
         if action.flags & libc::SA_RESETHAND as u64 != 0 {
@@ -209,13 +211,15 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         let default = Action { handler: libc::SIG_DFL, ..Action::default() };
         kernel_action(signal, Some(&default), None);
         if sent || signal == libc::SIGSYS {
-            // SAFETY: a signal to this thread, which ends the process when the handler returns.
+            // SAFETY: the call takes numbers only. It sends a signal to this thread, which ends the process when the handler
+            // returns.
             unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
         }
         // Otherwise the instruction faults again, and the default action follows.
         return;
     }
-    // SAFETY: the mask is in the frame; the handler is the program's for this signal, called as the kernel would.
+    // SAFETY: the mask lies in the kernel's frame; the handler is the program's for this signal, and is called as the kernel
+    // would.
     unsafe {
         let mask = return_mask(context);
         let own = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { bit(signal) };
@@ -227,18 +231,19 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     }
 }
 
-/// `rt_sigaction` of one of the three, as the program's call; `None` for other signals.
+/// Performs the program's `rt_sigaction` for one of the three signals. Returns `None` for other signals.
 ///
 /// # Safety
 ///
-/// The pointers are the program's, null or good.
+/// The pointers are the program's: each is null or valid.
 pub unsafe fn change(signal: c_int, new: *const Action, old: *mut Action) -> Option<isize> {
     let index = index(signal)?;
-    // SAFETY: the caller's. Read and written outside our stretch: they may lie in the arena.
+    // SAFETY: the caller promises valid pointers. They are used while signals are let in, because they may refer to absent
+    // memory.
     unsafe {
         let wanted = if new.is_null() { None } else { Some(new.read()) };
         let quiet = Quiet::begin();
-        // A child of vfork has the table in common with its parent and changes nothing there.
+        // A child of vfork shares the table with its parent, and must not change it.
         let mut actions = ACTIONS.lock();
         let before = actions[index];
         if let Some(wanted) = wanted.filter(|_| !start::in_vfork_child()) {
@@ -253,25 +258,25 @@ pub unsafe fn change(signal: c_int, new: *const Action, old: *mut Action) -> Opt
     Some(0)
 }
 
-/// As libc's.
+/// Behaves as libc's `sigaction`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `sigaction`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // 32 and 33 are the thread library's.
+    // The signals 32 and 33 belong to the thread library.
     if matches!(signal, 32 | 33) {
         set_errno(libc::EINVAL);
         return -1;
     }
     let mut action = Action::default();
     let mut before = Action::default();
-    // SAFETY: the caller's; the masks' first words are the kernel's masks.
+    // SAFETY: the caller makes the promises of libc's `sigaction`; the first words of the masks are the kernel's masks.
     unsafe {
         if !new.is_null() {
             action.handler = (*new).sa_sigaction;
@@ -299,7 +304,7 @@ pub unsafe extern "C" fn sigaction(
 }
 
 unsafe fn simple(signal: c_int, handler: usize, flags: c_int) -> usize {
-    // SAFETY: plain data, zeroes are fine; the caller's handler.
+    // SAFETY: sigaction is plain data, for which all zero is valid; the caller promises a valid handler.
     unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         let mut old: libc::sigaction = std::mem::zeroed();
@@ -309,25 +314,25 @@ unsafe fn simple(signal: c_int, handler: usize, flags: c_int) -> usize {
     }
 }
 
-/// As libc's: the handler stays installed, and interrupted calls are restarted.
+/// Behaves as libc's `signal`: the handler stays installed, and interrupted calls are restarted.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `signal`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `signal`.
     unsafe { simple(signal, handler, libc::SA_RESTART) }
 }
 
-/// As libc's: the handler runs once, and interrupted calls are not restarted.
+/// Behaves as libc's `sysv_signal`: the handler runs once, and interrupted calls are not restarted.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `sysv_signal`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `sysv_signal`.
     unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
 }
 
@@ -335,18 +340,18 @@ pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `__sysv_signal`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: usize) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `__sysv_signal`.
     unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
 }
 
-/// As libc's, result as an error number.
+/// Behaves as libc's `pthread_sigmask`; returns the error number.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `pthread_sigmask`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_sigmask(
     how: c_int,
@@ -355,11 +360,11 @@ pub unsafe extern "C" fn pthread_sigmask(
 ) -> c_int {
     let thread = current();
     let believed = u64::from(thread.believed.load(Relaxed));
-    // SAFETY: the caller's; the first words are the kernel's masks.
+    // SAFETY: the caller makes the promises of libc's `pthread_sigmask`; the first words of the masks are the kernel's masks.
     unsafe {
         let wanted = if new.is_null() { None } else { Some(new.cast::<u64>().read()) };
         let mut before = 0u64;
-        // 32 and 33 are the thread library's and are left as they are.
+        // The signals 32 and 33 belong to the thread library and stay as they are.
         let stripped = wanted.map(|mask| mask & !OURS & !(3 << 31));
         let result = sys!(
             libc::SYS_rt_sigprocmask,
@@ -390,18 +395,18 @@ pub unsafe extern "C" fn pthread_sigmask(
     0
 }
 
-/// As libc's.
+/// Behaves as libc's `sigprocmask`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `sigprocmask`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(
     how: c_int,
     new: *const libc::sigset_t,
     old: *mut libc::sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `sigprocmask`.
     match unsafe { pthread_sigmask(how, new, old) } {
         0 => 0,
         number => {
@@ -411,25 +416,25 @@ pub unsafe extern "C" fn sigprocmask(
     }
 }
 
-/// `sigaltstack` of a function: handlers run on a stack of ours that is as large.
+/// Performs `sigaltstack` when it is called as a function: handlers run on a stack of this library that is at least as large.
 ///
 /// # Safety
 ///
-/// The pointers are the program's.
+/// The pointers are the program's: each is null or valid.
 pub unsafe fn alternate_stack(new: *const libc::stack_t, old: *mut libc::stack_t) -> isize {
     let here = 0u8;
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises valid pointers; there is no frame of a handler.
     unsafe { stacks::change(new, old, &raw const here as usize, std::ptr::null_mut()) }
 }
 
-/// As libc's.
+/// Behaves as libc's `sigaltstack`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `sigaltstack`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of `sigaltstack`.
     give(unsafe {
         if start::covered() { alternate_stack(new, old) } else { sys!(libc::SYS_sigaltstack, new, old) }
     }) as c_int

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An alternate stack of ours for each thread: our handlers run there, wherever the program's stack is.
+//! An alternate stack of this library's for each thread. The library's handlers run on it, no matter where the program's
+//! stack is.
 //!
-//! - **Flow** [`give`] when a thread starts ──▶ every SIGBUS, SIGSEGV and SIGSYS arrives there, also when the stack that the
-//!   thread works on (a coroutine's, in the arena) is away ──▶ the thread has ended: the next one takes the stack
-//!   our own functions, called from such a stack ──▶ [`aside`]: on ours too, since the pager may put that stack away
-//!   the program's `sigaltstack` ──▶ [`change`]: noted, and answered from the note; its handlers run on ours, which is
-//!   as large as what it asked for
-//! - **Layout** guard page · stack · [`Record`] at its end, in the page that is touched first
-//!   a stack that the program gave a thread, in the arena ──▶ pinned while the thread lives: what libc and we know of
-//!   the thread lies there
-//! - **Owner** a list of all stacks. One is free again when its thread has marked it, in a destructor, and the kernel knows that
-//!   thread no more: destructors that come later may still need it
-//! - **Not here** a coroutine that is switched to inside a handler of the program's while that handler's frame lies on our stack
+//! - **Flow** when a thread starts, [`give`] installs its alternate stack ──▶ every SIGBUS, SIGSEGV and SIGSYS is handled
+//!   there, even if the stack that the thread works on is absent (that of a coroutine, in the arena) ──▶ after the thread has
+//!   ended, another thread takes the alternate stack. This library's functions, called from a stack in the arena, run on the
+//!   alternate stack too ([`aside`]), since the pager may evict the thread's own. The program's `sigaltstack` ──▶ [`change`]
+//!   records it and answers from the record; the program's handlers run on this library's stack, which is at least as large
+//!   as the one that it asked for
+//! - **Layout** guard page · stack · [`Record`] at the stack's end, on the page that is touched first. If the program gives a
+//!   thread a stack in the arena, that stack is pinned as long as the thread lives, because data of libc and of this library
+//!   about the thread lies there
+//! - **Owner** a list of all stacks. A stack is free again when a destructor of its thread has marked it and the kernel no
+//!   longer knows that thread, because later destructors may still need the stack
+//! - **Not here** a coroutine that is switched to inside a handler of the program, while that handler's frame lies on this
+//!   library's stack
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
@@ -25,9 +28,10 @@ use crate::wrappers::Next;
 use crate::{heap, start, sys};
 
 const PAGE_BYTES: usize = 4096;
-/// Room for the program's handlers too, which take signals while a trapped call waits. Only pages that are used take memory.
+/// Size of an alternate stack. It has room for the program's handlers too, which may run while a trapped call waits. Only
+/// pages that are used take memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Thread number of a record whose thread has ended, or that had none.
+/// Thread number of a record without a thread.
 const NOBODY: i32 = 0;
 
 struct Record {
@@ -36,11 +40,11 @@ struct Record {
     ending: AtomicU32,
     start: usize,
     bytes: usize,
-    /// The thread's own stack, where that lies in the arena.
+    /// Pins of the thread's own stack, if that lies in the arena.
     pins: Lock<Option<Own>>,
 }
 
-/// A stack that the program gave a thread.
+/// A stack in the arena that the program gave to a thread.
 struct Own {
     start: usize,
     bytes: usize,
@@ -54,27 +58,27 @@ impl Own {
     }
 }
 
-/// First record of the list. Records are never taken out of it.
+/// First record of the list. Records are never removed from it.
 static STACKS: Lock<usize> = Lock::new(0);
-/// The key whose destructor marks a thread's end; `u32::MAX` where there is none.
+/// Key whose destructor marks a thread's end; `u32::MAX` if there is none.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 fn record(address: usize) -> Option<&'static Record> {
-    // SAFETY: zero, or a record of the list, which stays mapped.
+    // SAFETY: the address is zero, or that of a record of the list, which stays mapped.
     unsafe { (address as *const Record).as_ref() }
 }
 
 fn own_number() -> i32 {
-    // SAFETY: asks for a number.
+    // SAFETY: the call takes no argument.
     unsafe { sys!(libc::SYS_gettid) as i32 }
 }
 
 fn is_gone(thread: i32) -> bool {
-    // SAFETY: asks whether the thread is there.
+    // SAFETY: the call takes numbers only; signal 0 only tests if the thread exists.
     unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), thread, 0) == -(libc::ESRCH as isize) }
 }
 
-/// Finds a free stack of at least so many bytes, or makes a new one.
+/// Finds a free stack of at least `bytes` bytes, or makes a new one.
 fn find(bytes: usize) -> Option<&'static Record> {
     let thread = own_number();
     let mut first = STACKS.lock();
@@ -96,12 +100,12 @@ fn find(bytes: usize) -> Option<&'static Record> {
     }
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    // SAFETY: a new mapping; the record is written before anybody knows of it.
+    // SAFETY: the mapping is new, at an address of the kernel's choice, and the record is written before it is in the list.
     unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let whole = sys!(libc::SYS_mmap, 0, PAGE_BYTES + bytes, access, flags, usize::MAX, 0);
         let whole = usize::try_from(whole).ok()?;
-        // Without the guard an overflow would be silent; the kernel refuses it when it has no room for one mapping more.
+        // Without the guard page an overflow would not be noticed. The kernel refuses the page if it has no mapping left.
         if sys!(libc::SYS_mprotect, whole, PAGE_BYTES, libc::PROT_NONE) != 0 {
             sys!(libc::SYS_munmap, whole, PAGE_BYTES + bytes);
             return None;
@@ -129,7 +133,8 @@ fn is_on(thread: &Thread, at: usize) -> bool {
     record(thread.stack.load(Relaxed)).is_some_and(|stack| at.wrapping_sub(stack.start) <= stack.bytes)
 }
 
-/// Gives this thread a stack of so many bytes. If there is none, its handlers run on the stack that it works on.
+/// Gives this thread a stack of at least `bytes` bytes. Returns false if there is none; its handlers then run on the stack
+/// that it works on.
 fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) -> bool {
     let old = record(thread.stack.load(Relaxed));
     let Some(stack) =
@@ -143,29 +148,30 @@ fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) ->
     }
     let new = libc::stack_t { ss_sp: stack.start as *mut c_void, ss_flags: flags, ss_size: usable(stack) };
     if context.is_null() {
-        // SAFETY: the stack is this thread's, and lives as long.
+        // SAFETY: the stack belongs to this thread and stays mapped; `new` lives over the call.
         if unsafe { sys!(libc::SYS_sigaltstack, &raw const new, 0) } != 0 {
             return false;
         }
     } else {
-        // The handler works on the old one: what its frame names is what it returns to.
-        // SAFETY: the frame is this handler's.
+        // The handler runs on the old stack; it will return to the one that its frame names.
+        // SAFETY: the frame is that of the handler that runs on this thread.
         unsafe { (*context.cast::<libc::ucontext_t>()).uc_stack = new };
     }
     thread.stack.store(std::ptr::from_ref(stack) as usize, Relaxed);
     if let Some(old) = old.filter(|old| !std::ptr::eq(*old, stack)) {
-        // This handler may still run on it.
+        // This handler may still run on the old stack.
         old.ending.store(1, Relaxed);
     }
     let key = KEY.load(Relaxed);
     if key != u32::MAX {
-        // SAFETY: a key of ours; one of the first, so that libc has a place for it in the thread itself.
+        // SAFETY: the key is this library's. It is one of the first, so that libc has a place for its value in the thread
+        // itself.
         unsafe { libc::pthread_setspecific(key, std::ptr::from_ref(stack).cast()) };
     }
     true
 }
 
-/// Gives this thread its stack.
+/// Gives this thread an alternate stack, if it has none.
 pub fn give() {
     let thread = current();
     if thread.stack.load(Relaxed) == 0 {
@@ -174,27 +180,28 @@ pub fn give() {
 }
 
 unsafe extern "C" fn run<F: FnOnce() -> R, R>(pair: *mut c_void) {
-    // SAFETY: `aside` passes a pair of these types.
+    // SAFETY: `aside` passes a pair of these types, which it does not use until this returns.
     let (body, result) = unsafe { &mut *pair.cast::<(Option<F>, Option<R>)>() };
     if let Some(body) = body.take() {
         *result = Some(body());
     }
 }
 
-/// Runs code that enters the pager: on this thread's own stack if the current one lies in the arena.
+/// Runs code that enters the pager. It runs on this thread's alternate stack if the current one lies in the arena.
 pub fn aside<F: FnOnce() -> R, R>(body: F) -> R {
     let mut pair = (Some(body), None::<R>);
     let place: *mut c_void = (&raw mut pair).cast();
     let stack = if in_arena(place as usize) { record(current().stack.load(Relaxed)) } else { None };
     let Some(stack) = stack else {
-        // SAFETY: a pair of the function's types.
+        // SAFETY: `place` points to a pair of these types, which nobody else uses until the call returns.
         unsafe { run::<F, R>(place) };
         return pair.1.expect("it ran");
     };
-    // The body and its result lie on a stack that may go away: they are moved at start and end, with no lock held.
+    // The body and its result lie on a stack that may become absent. They are moved only at the start and at the end, when no
+    // lock is held.
     let top = (stack.start + usable(stack)) & !15;
-    // SAFETY: the stack is this thread's, and not in use: this thread works on another. The old pointer lies in a register
-    // that the function keeps; the rest is what C's functions may change.
+    // SAFETY: the alternate stack belongs to this thread and is not in use, because the thread works on another one. The old
+    // stack pointer is in a register that the called function preserves; the other registers are declared as changed.
     unsafe {
         core::arch::asm!(
             "xchg rsp, r12",
@@ -215,19 +222,19 @@ extern "C" fn thread_ends(stack: *mut c_void) {
     }
 }
 
-/// Runs once, before the program makes threads.
+/// Prepares the list; runs once, before the program makes threads.
 pub fn begin() {
     let mut key = 0;
-    // SAFETY: a place for the key; the destructor lives as long as the process.
+    // SAFETY: `key` lives over the call, and the destructor lives as long as the process.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0 {
         KEY.store(key, Relaxed);
     }
     give();
 }
 
-/// In the child of a fork: all stacks but this thread's are free.
+/// Frees all stacks except for this thread's, in the child of a fork.
 pub fn forked() {
-    // SAFETY: the child has one thread; the list is whole at any time, since one store adds to it.
+    // SAFETY: the child has one thread. The list is consistent at any time, since a single store adds a record to it.
     unsafe { STACKS.reset() };
     let own = current().stack.load(Relaxed);
     let mut next = *STACKS.lock();
@@ -242,7 +249,8 @@ pub fn forked() {
     }
 }
 
-/// In the child of a fork, when its pager is whole: pins are forgotten there, but this thread still works on its stack.
+/// Pins the stack of this thread again in the child of a fork, after its pager is usable: the child's pager has no pins, but
+/// the thread still works on its stack.
 pub fn forked_and_whole() {
     let Some(stack) = record(current().stack.load(Relaxed)) else { return };
     let mut own = stack.pins.lock();
@@ -255,22 +263,23 @@ pub fn forked_and_whole() {
 const AUTODISARM: c_int = c_int::MIN;
 const LEAST_BYTES: usize = 2048;
 
-/// `sigaltstack` of the program, whose stack pointer is `at`; in a handler, with its frame.
+/// Performs `sigaltstack` of the program. `at` is its stack pointer; `context` is the frame if this is called in a handler.
 ///
 /// # Safety
 ///
-/// The pointers are the program's; the frame is this handler's, or null.
+/// The pointers are the program's, null or valid; the frame is that of the handler that runs, or null.
 pub unsafe fn change(
     new: *const libc::stack_t,
     old: *mut libc::stack_t,
     at: usize,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: the caller's. Read and written outside our stretch: they may lie in the arena.
+    // SAFETY: the caller promises a valid pointer. It is read while signals are let in, because it may refer to absent
+    // memory.
     let wanted = if new.is_null() { None } else { Some(unsafe { new.read() }) };
     let thread = current();
     let [address, bytes, flags] = [0, 1, 2].map(|index: usize| thread.alternate[index].load(Relaxed));
-    // The note's bytes are zero where there is none.
+    // The recorded number of bytes is zero if the program has no alternate stack.
     let on = bytes != 0 && flags as c_int & AUTODISARM == 0 && is_on(thread, at);
     let before = libc::stack_t {
         ss_sp: address as *mut c_void,
@@ -308,7 +317,7 @@ pub unsafe fn change(
         }
     }
     if !old.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `old` is null or may be written.
         unsafe { old.write(before) };
     }
     0
@@ -323,10 +332,10 @@ struct First {
     own: Option<Own>,
 }
 
-/// The stack that the program gives a thread, where that lies in the arena.
+/// Pins the stack that the program gives to a new thread, if it lies in the arena.
 fn own_stack(attributes: *const libc::pthread_attr_t) -> Result<Option<Own>, c_int> {
     let (mut start, mut bytes) = (std::ptr::null_mut(), 0);
-    // SAFETY: the program's attributes, and places for the answer.
+    // SAFETY: the attributes are the program's valid ones, and both variables live over the call.
     let known = !attributes.is_null()
         && unsafe { libc::pthread_attr_getstack(attributes, &raw mut start, &raw mut bytes) } == 0;
     if !known || !in_arena(start as usize) {
@@ -336,30 +345,30 @@ fn own_stack(attributes: *const libc::pthread_attr_t) -> Result<Option<Own>, c_i
     Own::pinned(start as usize, bytes).map(Some).ok_or(libc::EAGAIN)
 }
 
-/// Runs first in a new thread. Unwinding passes through here when the thread is cancelled or exits.
+/// Runs first in a new thread. If the thread is cancelled or exits, unwinding passes through this function.
 unsafe extern "C-unwind" fn thread_starts(first: *mut c_void) -> *mut c_void {
     let (routine, argument) = {
         let _quiet = Quiet::begin();
-        // SAFETY: `pthread_create` wrote it for this thread.
+        // SAFETY: `pthread_create` wrote the block for this thread, which reads it once and then frees it.
         let First { routine, argument, own } = unsafe { first.cast::<First>().read() };
         heap::free(first.cast());
         give();
         match record(current().stack.load(Relaxed)) {
             Some(stack) => *stack.pins.lock() = own,
-            // Without a record nothing tells when the thread ends: the pins stay.
+            // Without a record nothing tells that the thread has ended, so the pins stay for good.
             None => std::mem::forget(own),
         }
         (routine, argument)
     };
-    // SAFETY: the program's routine and its argument.
+    // SAFETY: routine and argument are those that the program passed to `pthread_create`.
     unsafe { routine(argument) }
 }
 
-/// As libc's.
+/// Behaves as libc's `pthread_create`.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `pthread_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -374,10 +383,10 @@ pub unsafe extern "C" fn pthread_create(
         *mut c_void,
     ) -> c_int;
     static NEXT: Next = Next::new(c"pthread_create");
-    // SAFETY: libc's function.
+    // SAFETY: libc's function of this name has this type.
     let next = unsafe { std::mem::transmute::<usize, Create>(NEXT.address()) };
     if !start::covered() || inside() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller makes the promises of `pthread_create`.
         return unsafe { next(thread, attributes, routine, argument) };
     }
     start::tend();
@@ -391,15 +400,15 @@ pub unsafe extern "C" fn pthread_create(
         if first.is_null() {
             return libc::EAGAIN;
         }
-        // SAFETY: the block is as large.
+        // SAFETY: the block is large enough and aligned, and nobody else has its address yet.
         unsafe { first.write(First { routine, argument, own }) };
         first
     };
-    // SAFETY: the caller's; the block is the new thread's.
+    // SAFETY: the caller makes the promises of libc's `pthread_create`; the block is passed to the new thread.
     let result = unsafe { next(thread, attributes, thread_starts, first.cast()) };
     if result != 0 {
         let _quiet = Quiet::begin();
-        // SAFETY: no thread took it.
+        // SAFETY: no thread was made, so the block still belongs to this call, which reads it once.
         drop(unsafe { first.read() });
         heap::free(first.cast());
     }

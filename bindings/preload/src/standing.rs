@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls already in flight in other threads when paging is enabled. They were not trapped, so their buffers are not pinned
-//! yet.
+//! System calls already in flight in other threads when paging is enabled. They were not trapped, so their buffers are not
+//! pinned yet.
 //!
-//! - **Flow** filter in place for all threads ──▶ [`settle`], thread by thread: waits in a call (`/proc/self/task/…/syscall`
-//!   names it and its arguments)? what that names is pinned · runs? a signal to it: when it takes that, no call is
-//!   under way, and the next one is trapped ──▶ the thread's next trapped call: the old one is over, [`returned`]
-//! - **Order** before the first page can be absent, so that everything can still be read and pinned. The signal is one that a
-//!   fault sends, not the filter's: of two that are pending at once the kernel keeps the first, and a trap that was
-//!   lost would be a call that nobody made, while a fault comes again. Before it one is sent that is ignored by default: a
-//!   thread in the middle of an `exec` takes none, and what it becomes would die of the other
-//! - **Owner** pins by thread, in one list; a fork's child forgets them
-//! - **Not here** calls that wait on a futex: the kernel reads the word when they begin
+//! - **Flow** the filter is installed for all threads ──▶ [`settle`] for each thread. If the thread waits in a system call
+//!   (`/proc/self/task/…/syscall` names the call and its arguments), the memory that the call names is pinned. If the thread
+//!   runs, it is sent a signal: when it receives that, it is in no system call, and its next call will be trapped ──▶ at the
+//!   thread's next trapped call, the old call has ended, and [`returned`] releases its pins
+//! - **Order** all of this happens before the first page can be absent, so everything can still be read and pinned. The
+//!   signal sent is one that faults cause (SIGBUS), and not the filter's (SIGSYS). If two of one signal are pending, the
+//!   kernel drops the second. A lost trap would be a system call that was never made, while a lost fault happens again.
+//!   Before SIGBUS, a signal is sent that is ignored by default, because a thread in the middle of an `exec` receives none,
+//!   and the program that it becomes would die of SIGBUS
+//! - **Owner** pins by thread, in one list; the child of a fork forgets them
+//! - **Not here** calls that wait on a futex: the kernel reads the word only when they begin
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -24,34 +26,36 @@ use crate::{activate, sys};
 
 static STANDING: Lock<Vec<(i32, Vec<Pinned>)>> = Lock::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The thread that took the signal last.
+/// The thread that last received the signal.
 static TAKEN: AtomicI32 = AtomicI32::new(0);
-/// The process that sends it, while it does.
+/// The process that sends the signal while it does so, else 0.
 static ASKING: AtomicI32 = AtomicI32::new(0);
 
-/// The signal that asks.
+/// The signal by which [`settle`] finds out that a thread has left its system call.
 pub const QUESTION: i32 = libc::SIGBUS;
 
-/// The signal that asks first, where the program has left it alone.
+/// The signal that is sent before [`QUESTION`], if the program has no handler for it.
 pub const POLITE: i32 = libc::SIGURG;
 
-/// After so many looks a thread that has not taken that one, because it blocks it, is asked by the other.
+/// Number of checks after which a thread that has not received [`POLITE`], because it blocks that signal, is sent
+/// [`QUESTION`].
 const INSIST: usize = 500;
 const PAUSE_NS: i64 = 100_000;
-/// After so many looks a thread that takes no signal is left alone: it is stopped, or waits for a device.
+/// Number of checks after which a thread that receives no signal is left alone: it is stopped, or waits for a device.
 const LOOKS: usize = 2_000;
 
-/// Returns true if a signal of this process to itself is the question of [`settle`]; then it is answered.
+/// Returns true if the signal that arrived is the one by which [`settle`] asks whether this thread has left its system call.
+/// Then it notes in `TAKEN` that this thread has received it.
 pub fn is_asked(sender: i32) -> bool {
     if sender != ASKING.load(Ordering::Acquire) || sender == 0 {
         return false;
     }
-    // SAFETY: asks for a number.
+    // SAFETY: the call takes no argument.
     TAKEN.store(unsafe { sys!(libc::SYS_gettid) } as i32, Ordering::Release);
     true
 }
 
-/// State of a thread, as `/proc` shows it.
+/// State of a thread according to `/proc`.
 enum State {
     Gone,
     Runs,
@@ -67,15 +71,16 @@ fn state_of(thread: &[u8], buffer: &mut [u8]) -> State {
     for (place, field) in arguments.iter_mut().zip(fields) {
         *place = activate::hexadecimal(field.strip_prefix(b"0x").unwrap_or(field)) as usize;
     }
-    // Interrupted outside of any call.
+    // A negative number means that the thread was interrupted outside of any system call.
     usize::try_from(number).map_or(State::Gone, |number| State::Waits(number, arguments))
 }
 
-/// Pins what a call in flight of another `thread` names; `buffer` is room for a line. `politely`: [`POLITE`] is ours.
+/// Pins the memory that a system call in flight in another thread names; `buffer` is room for a line. `politely` is true if
+/// this library has installed a handler for [`POLITE`].
 pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
     let number = std::str::from_utf8(thread).ok().and_then(|text| text.parse::<i32>().ok());
     let (Some(number), Some(pager)) = (number, Pager::get()) else { return };
-    // SAFETY: asks for numbers.
+    // SAFETY: the calls take no argument.
     let (own, process) = unsafe { (sys!(libc::SYS_gettid) as i32, sys!(libc::SYS_getpid) as i32) };
     if number == own {
         return;
@@ -100,11 +105,11 @@ pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
                 ran += 1;
                 if let Some(question) = question {
                     ASKING.store(process, Ordering::Release);
-                    // SAFETY: a signal that this library handles.
+                    // SAFETY: the call takes numbers only, and this library handles the signal.
                     unsafe { sys!(libc::SYS_tgkill, process, number, question) };
                 }
                 let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
-                // SAFETY: the time lives as long as the call.
+                // SAFETY: `pause` lives over the call.
                 unsafe { sys!(libc::SYS_nanosleep, &raw const pause, 0) };
             }
         }
@@ -134,12 +139,12 @@ fn pin(pager: &'static Pager, thread: i32, call: usize, arguments: [usize; 6]) {
     }
 }
 
-/// Notes that this thread makes another call: the pins of its old one are released.
+/// Notes that this thread makes another system call, and releases the pins of its old one.
 pub fn returned() {
     if COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
-    // SAFETY: asks for a number.
+    // SAFETY: the call takes no argument.
     let own = unsafe { sys!(libc::SYS_gettid) } as i32;
     let mut list = STANDING.lock();
     let Some(place) = list.iter().position(|(thread, _)| *thread == own) else { return };
@@ -149,10 +154,10 @@ pub fn returned() {
     drop(gone);
 }
 
-/// In the child of a fork: those threads are not here.
+/// Clears the list in the child of a fork, which does not have those threads.
 pub fn forked() {
-    // SAFETY: the child has one thread; `settle` and `returned` run with the list whole whenever they let go of it, and the
-    // fork's own thread held it not.
+    // SAFETY: the child has one thread, and the thread that forked did not hold the lock. `settle` and `returned` release the
+    // lock only when the list is consistent.
     unsafe { STANDING.reset() };
     std::mem::forget(std::mem::take(&mut *STANDING.lock()));
     COUNT.store(0, Ordering::Release);

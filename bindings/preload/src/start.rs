@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From the loader's call to a process under its budget.
+//! The start: from the loader's call to a process that is under its budget.
 //!
-//! - **Flow** [`begin`] (a constructor) ──environment names no job──▶ inert: malloc is ours, nothing else is
-//!   ──▶ gate, handlers, job, spill file, pager ──▶ covered; what fails here is said and ends the process,
-//!   since a process that is not counted breaks the budget of all
-//!   pager: memory is short ──▶ `activate`; a process that is no small one gets its evictor ([`tend`])
-//! - **Order** handlers before the pager, pager before the first pointer of the arena
+//! - **Flow** [`begin`] (a constructor). If the environment names no job, the process is inert: only malloc is replaced.
+//!   Otherwise: gate, handlers, job, spill file, pager ──▶ covered. If one of these fails, a message is printed and the
+//!   process ends, since a process that is not counted breaks the budget of all. When memory becomes short, the pager calls
+//!   `activate`. A process that is not small gets its evictor ([`tend`])
+//! - **Order** handlers before the pager, and the pager before the first pointer into the arena
 //! - **Owner** job and pager live as long as the process
 //! - **Not here** the filter's rules
 
@@ -29,12 +29,12 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 static NEEDS_EVICTOR: AtomicBool = AtomicBool::new(false);
 static JOB: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of a spill file at most: the disk ends earlier.
+/// Upper bound of a spill file, bytes; the disk is full before that.
 const SPILL_BYTES: usize = 1 << 42;
 const EVICTOR_STACK_BYTES: usize = 256 << 10;
-/// A process that can access less of its own has no evictor: it is the only thread, as without this library. Programs that drop
-/// rights (setpriv, su), enter a user namespace (unshare, bubblewrap) or fork others (Chromium's zygotes) count on that, and are
-/// small beside the budget.
+/// Returns the size below which a process gets no evictor, bytes. Such a process has only its own threads, as it has without
+/// this library. Programs count on that which drop privileges (setpriv, su), enter a user namespace (unshare, bubblewrap) or
+/// fork others (Chromium's zygotes), and they are small compared with the budget.
 fn small_bytes() -> usize {
     (total_bytes() / 32).max((16 << 20).min(total_bytes() / 8))
 }
@@ -49,21 +49,21 @@ pub fn covered() -> bool {
     STATE.load(Ordering::Acquire) == COVERED
 }
 
-/// The job, once this process is a member.
+/// Returns the job, once this process is a member of it.
 fn job() -> Option<&'static Job> {
     let job = JOB.load(Ordering::Acquire) as *const Job;
-    // SAFETY: null, or the job that was leaked for the length of the process.
+    // SAFETY: the address is null, or that of the job that `cover` leaked, which lives as long as the process.
     unsafe { job.as_ref() }
 }
 
-/// The job's total now.
+/// Returns the job's current total, bytes.
 pub fn total_bytes() -> usize {
     job().map_or(0, |job| usize::try_from(job.total()).unwrap_or(0))
 }
 
-/// Returns true if this is a child that has its parent's memory, before its exec.
+/// Returns true if this is a child of vfork before its exec, which shares its parent's memory.
 pub fn in_vfork_child() -> bool {
-    // SAFETY: asks for a number.
+    // SAFETY: the call takes no argument.
     unsafe { sys!(libc::SYS_getpid) as i32 != PROCESS.load(Ordering::Relaxed) }
 }
 
@@ -90,7 +90,7 @@ extern "C" fn begin(_count: c_int, _arguments: *const *const c_char, _environmen
 }
 
 fn note_process() {
-    // SAFETY: asks for a number.
+    // SAFETY: the call takes no argument.
     PROCESS.store(unsafe { sys!(libc::SYS_getpid) } as i32, Ordering::Relaxed);
 }
 
@@ -123,20 +123,22 @@ fn cover() -> Result<bool, String> {
         pager.spill_to(spill).map_err(|error| error.to_string())?;
     }
     pager.on_activate(activate::hook);
-    // The registry for the processes to come, the spill file: whatever is new.
+    // Keep every descriptor that is new (such as the spill file), and the registry's, which later processes inherit.
     let now = descriptors::open_now();
     now.into_iter().filter(|fd| !before.contains(fd) || Some(*fd) == inherited).for_each(descriptors::keep);
-    // SAFETY: three functions of ours. Registered before any of malloc's: so it runs last before a fork and first after it.
+    // SAFETY: the three functions live as long as the process. They are registered before any of malloc's, so that `prepare`
+    // runs last before a fork and the others run first after it.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
     Ok(true)
 }
 
-/// The spill file. A user who may not write the folder, after the job has dropped its rights, goes on without, and is told.
+/// Makes the spill file. A user who may not write to the folder (the job may have dropped its privileges) goes on without
+/// one, after a message.
 fn spill_in(folder: PathBuf) -> Result<Option<Spill>, String> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(folder.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: a path with its zero.
+    // SAFETY: the path ends with a zero byte and lives over the call.
     let denied = unsafe { libc::eaccess(path.as_ptr(), libc::W_OK | libc::X_OK) } != 0
         && std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES);
     if denied {
@@ -147,7 +149,7 @@ fn spill_in(folder: PathBuf) -> Result<Option<Spill>, String> {
     Spill::create(&folder, SPILL_BYTES).map(Some).map_err(|error| error.to_string())
 }
 
-/// In the child of a fork, before anything else.
+/// Resets the state of all modules in the child of a fork, before anything else.
 pub fn forked() {
     note_process();
     stacks::forked();
@@ -157,8 +159,8 @@ pub fn forked() {
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
 
-/// Starts the evictor where there is none and the process is no small one. A small one in a job whose memory is short gives back what it
-/// does not use. Called where threads can be made: not in handlers.
+/// Starts the evictor if there is none and the process is not small. A small process, in a job whose memory is short, becomes
+/// active instead, and gives back what it does not use. Called where threads can be made, that is, not in handlers.
 pub fn tend() {
     if !NEEDS_EVICTOR.load(Ordering::Relaxed) || thread::inside() {
         return;
@@ -175,7 +177,7 @@ pub fn tend() {
         return;
     }
     let _quiet = Quiet::begin();
-    // SAFETY: a thread with its own stack; the attributes live as long as the calls.
+    // SAFETY: attributes and thread live over the calls, and `evict` has the type of a thread's function.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         let mut thread: libc::pthread_t = 0;
@@ -186,7 +188,7 @@ pub fn tend() {
             libc::pthread_create(&raw mut thread, &raw const attributes, evict, std::ptr::null_mut());
         libc::pthread_attr_destroy(&raw mut attributes);
         if result != 0 {
-            // Without an evictor each fault that finds no room makes some itself.
+            // Without an evictor, each fault that finds no room makes room itself.
             words::say(&[c"memlift: no thread for the evictor; faults are slower\n"]);
         }
     }
@@ -194,7 +196,7 @@ pub fn tend() {
 
 extern "C" fn evict(_: *mut c_void) -> *mut c_void {
     thread::stay_inside();
-    // SAFETY: a name with its zero.
+    // SAFETY: the name ends with a zero byte, and is a constant.
     unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"memlift".as_ptr()) };
     if let Some(pager) = Pager::get() {
         pager.evictor();

@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls and the memory that their pointers name.
+//! The table of system calls, with the memory that their pointers refer to.
 //!
-//! - **Layout** [`find`]: number → the arguments that are pointers, and how far the kernel reads or writes from there. A call
-//!   that is not in the table has no pointers that matter, or is refused by the filter.
-//! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; the mmap family: `memory`
+//! - **Layout** [`find`]: number → the arguments that are pointers, and the bytes that the kernel reads or writes there. A
+//!   call that is not in the table has no pointers that matter, or is refused by the filter
+//! - **Not here** calls whose memory is named by memory (vectors, messages, `exec`): `vector`, `exec`; the mmap family:
+//!   `memory`
 
-/// How far from a pointer the kernel goes.
+/// The memory behind a pointer that the kernel reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Text up to its zero, read.
+    /// A string up to its zero byte, read.
     Text,
-    /// So many bytes, read.
+    /// This many bytes, read.
     In(usize),
-    /// So many bytes, written (or both).
+    /// This many bytes, written, or read and written.
     Out(usize),
-    /// As many times `.1` bytes as argument `.0` says, read.
+    /// An array, read: argument `.0` is the number of elements, which have `.1` bytes each.
     InCount(u8, usize),
-    /// As many times `.1` bytes as argument `.0` says, written.
+    /// An array, written: argument `.0` is the number of elements, which have `.1` bytes each.
     OutCount(u8, usize),
-    /// Sets of `select`: so many bits as argument 0 says.
+    /// The sets of `select`: argument 0 is the number of bits.
     Bits,
-    /// As many bytes as the request of `ioctl` (argument 1) encodes; 256 where it encodes none. Written or read.
+    /// As many bytes as the request of `ioctl` (argument 1) encodes, or 256 if it encodes none. Written or read.
     Request,
-    /// Handled by its own code; here only for the filter.
+    /// The call is handled by code of its own; the entry is needed only for the filter.
     Own,
 }
 
-/// Index of an argument that is a pointer, and how far the kernel goes from there.
+/// Index of an argument that is a pointer, and the memory behind it.
 pub type Pointer = (u8, Extent);
 
 use Extent::{Bits, In, InCount, Out, OutCount, Own, Request, Text};
 
-/// The number is the same on every x86-64 kernel; the `libc` crate lacks it.
+/// System-call number on every x86-64 kernel; the `libc` crate lacks it.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// The table: number, pointers.
+/// The table: each call's number, and its pointers.
 pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_read, &[(1, Own)]),
     (libc::SYS_write, &[(1, Own)]),
@@ -80,7 +81,7 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_epoll_pwait, &[(1, OutCount(2, 12)), (4, Own)]),
     (libc::SYS_epoll_pwait2, &[(1, OutCount(2, 12)), (3, In(16)), (4, Own)]),
     (libc::SYS_clone, &[(2, Out(4)), (3, Out(4))]),
-    // Plain ones.
+    // From here on: calls that are handled by this table alone.
     (libc::SYS_open, &[(0, Text)]),
     (libc::SYS_stat, &[(0, Text), (1, Out(144))]),
     (libc::SYS_fstat, &[(1, Out(144))]),
@@ -255,7 +256,7 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_pivot_root, &[(0, Text), (1, Text)]),
 ];
 
-/// Calls whose memory is named by memory: they are ours wherever they come from.
+/// Calls whose memory is named by memory. They are trapped from everywhere in the program's text.
 pub const INDIRECT: &[i64] = &[
     libc::SYS_readv,
     libc::SYS_writev,
@@ -278,14 +279,14 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_io_submit,
 ];
 
-/// Calls that fail with `ENOSYS`; programs have another way. They make the kernel reach memory later, when it may be gone, or give
-/// keys to pages, which the pager could not read where its thread has switched the key off. Rings that were made before are followed
-/// by `rings`.
+/// Calls that fail with `ENOSYS`, for which programs have alternatives. They would make the kernel access memory later, when
+/// it may be absent, or give protection keys to pages, which the pager could not read while its thread has the key switched
+/// off. Rings that were made before activation are handled by `rings`.
 pub const ABSENT: &[i64] =
     &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3, libc::SYS_pkey_alloc];
 
-/// A hash of what the filter takes from [`TABLE`] and [`ABSENT`] (FNV-1a, folded to a byte). [`INDIRECT`] is not in it: its rules are about
-/// the text of an image, which no other image inherits.
+/// Returns a hash of the parts of [`TABLE`] and [`ABSENT`] that the filter's rules depend on (FNV-1a, folded to a byte).
+/// [`INDIRECT`] is not included, because its rules refer to the text of one image, which no other image inherits.
 pub const fn hash(version: u8) -> u8 {
     const fn add(hash: u32, word: u32) -> u32 {
         (hash ^ word).wrapping_mul(0x0100_0193)
@@ -309,7 +310,7 @@ pub const fn hash(version: u8) -> u8 {
     (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) as u8
 }
 
-/// The pointers of a call.
+/// Returns the pointers of a call.
 pub fn find(number: usize) -> &'static [Pointer] {
     TABLE.iter().find(|(known, _)| *known == number as i64).map_or(&[], |(_, pointers)| pointers)
 }

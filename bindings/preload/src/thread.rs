@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! State of each thread that this library keeps, reachable from a signal handler.
+//! The state that this library has for each thread, reachable from a signal handler.
 //!
-//! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer), so that no allocation and no
-//!   table of the loader, which may lie in the arena, is between a fault handler and its state
-//! - **Flow** [`Quiet`] marks a stretch of our own code: signals wait (but the three that faults send, which cannot happen
-//!   there), and every function that takes libc's place goes straight to the kernel
-//! - **Order** only the thread itself and its handlers use a block; a child of vfork uses its waiting parent's
-//! - **Not here** the three signals' dispositions: `signal`
+//! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer). So a fault handler reaches
+//!   its state without an allocation and without a table of the loader, which may lie in the arena
+//! - **Flow** [`Quiet`] marks a section of this library's own code. In it signals wait (except for the three that faults
+//!   cause, and no fault happens there), and every function that replaces libc's calls the kernel directly
+//! - **Order** only the thread itself and its handlers use a block; a child of vfork uses the block of its parent, which
+//!   waits
+//! - **Not here** the dispositions of the three signals: `signal`
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -28,43 +29,44 @@ core::arch::global_asm!(
 #[repr(C)]
 #[derive(Debug)]
 pub struct Thread {
-    /// How many stretches of our own code are open.
+    /// Number of sections of this library's own code that the thread is in, nested.
     inside: AtomicU32,
-    /// Those of the three signals that the program believes blocked: bits as in a mask's low 32.
+    /// The signals among the three that the program believes blocked: bits as in the low 32 bits of a mask.
     pub believed: AtomicU32,
-    /// Those of the three signals that were sent while our own code ran: bits as in `believed`.
+    /// The signals among the three that were sent while this library's own code ran, or while the program believed them
+    /// blocked. Bits as in `believed`.
     pub pending: AtomicU32,
-    /// 1 while a fork of a dormant process is under way.
+    /// 1 while a dormant process forks.
     pub forking: AtomicU32,
-    /// Address of a mapping with a copy of an exec's strings.
+    /// Address of a mapping with copies of an exec's strings.
     pub exec_address: AtomicUsize,
-    /// Bytes of the mapping at `exec_address`.
+    /// Size of the mapping at `exec_address`, bytes.
     pub exec_bytes: AtomicUsize,
-    /// The alternate stack that the program believes to have: address, bytes (0: none), flags.
+    /// The alternate stack that the program believes it has: address, bytes (0: none), flags.
     pub alternate: [AtomicUsize; 3],
-    /// Record of our alternate stack for this thread: address, or 0.
+    /// Address of the record of this library's alternate stack for this thread, or 0.
     pub stack: AtomicUsize,
-    /// First of the calls that hold pins: address, or 0.
+    /// Address of the first record of the calls that hold pins, or 0.
     pub held: AtomicUsize,
-    /// Mask to return to when the outermost stretch closes.
+    /// Signal mask to restore at the end of the outermost section.
     mask: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Thread>() <= 128);
 
-/// A signal's bit in a mask.
+/// Returns a signal's bit in a mask.
 pub const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// The signals that must never be blocked.
+/// The three signals that must never be blocked.
 pub const OURS: u64 = bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS);
 
-/// This thread's block.
+/// Returns this thread's block.
 pub fn current() -> &'static Thread {
     let address: usize;
-    // SAFETY: the loader gave this library a part of each thread's static block, 128 zeroed bytes at this offset; atomics
-    // may be used by the thread and its handlers alike, and the block lives as long as code runs on the thread.
+    // SAFETY: the loader gave this library 128 zeroed bytes of each thread's static block at this offset. They live as long
+    // as code runs on the thread, and are all atomics, which the thread and its handlers may use alike.
     unsafe {
         core::arch::asm!(
             "mov {0}, qword ptr [rip + memlift_preload_thread@GOTTPOFF]",
@@ -76,20 +78,20 @@ pub fn current() -> &'static Thread {
     }
 }
 
-/// Returns true if our own code runs on this thread.
+/// Returns true if this library's own code runs on this thread.
 pub fn inside() -> bool {
     current().inside.load(Relaxed) != 0
 }
 
-/// Sets the thread's mask; returns the one before.
+/// Changes the thread's mask. Returns the old mask.
 pub fn set_mask(how: i32, mask: u64) -> u64 {
     let mut old = 0u64;
-    // SAFETY: both masks live on this stack.
+    // SAFETY: both masks are variables of 8 bytes, which is the size passed, and live over the call.
     unsafe { sys!(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut old, 8) };
     old
 }
 
-/// A stretch of our own code, until dropped.
+/// A section of this library's own code; it ends when this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Quiet {
@@ -98,7 +100,7 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// Blocks signals (but ours) and opens a stretch.
+    /// Blocks all signals except for [`OURS`] and begins a section.
     pub fn begin() -> Quiet {
         let thread = current();
         let masked = thread.inside.load(Relaxed) == 0;
@@ -110,13 +112,13 @@ impl Quiet {
         Quiet { masked, not_send: std::marker::PhantomData }
     }
 
-    /// Opens a stretch in a handler, where the kernel blocked the signals and will unblock them.
+    /// Begins a section in a handler, where the kernel has blocked the signals and will unblock them.
     pub fn in_handler() -> Quiet {
         current().inside.fetch_add(1, Relaxed);
         Quiet { masked: false, not_send: std::marker::PhantomData }
     }
 
-    /// Lets the program's signals in for the length of one system call.
+    /// Lets the program's signals in for the length of `body`, which makes one system call.
     pub fn interruptible<R>(&mut self, mask: u64, body: impl FnOnce() -> R) -> R {
         let thread = current();
         let depth = thread.inside.swap(0, Relaxed);
@@ -127,12 +129,12 @@ impl Quiet {
         result
     }
 
-    /// Closes a stretch whose mark was forgotten: the outermost one.
+    /// Ends the outermost section, whose [`Quiet`] was forgotten.
     pub fn resume() {
         drop(Quiet { masked: true, not_send: std::marker::PhantomData });
     }
 
-    /// The mask that the program has, when this stretch is the outermost and not in a handler.
+    /// Returns the program's mask, if this section is the outermost and not in a handler.
     pub fn outer_mask(&self) -> u64 {
         current().mask.load(Relaxed)
     }
@@ -151,18 +153,18 @@ impl Drop for Quiet {
     }
 }
 
-/// Sends again the signals that could not be handled when they came.
+/// Sends those signals again that could not be handled when they came.
 fn deliver_pending(thread: &Thread) {
     let pending = thread.pending.swap(0, Relaxed);
     for signal in [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS] {
         if u64::from(pending) & bit(signal) != 0 {
-            // SAFETY: a signal to this very thread.
+            // SAFETY: the call takes numbers only, and sends a signal to this thread.
             unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
         }
     }
 }
 
-/// Makes all of this thread's code ours for good: the evictor.
+/// Makes all code of this thread count as this library's own for good, as the evictor needs.
 pub fn stay_inside() {
     set_mask(libc::SIG_BLOCK, !OURS);
     current().inside.fetch_add(1, Relaxed);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads and writes of one buffer, in pieces where it is large.
+//! Reads and writes of one buffer; those of large buffers are done in pieces.
 //!
-//! - **Flow** [`perform`] ──▶ [`Scene::in_pieces`]: pin, call ──large──▶ piece by piece until one is short or fails
-//! - **Order** a file is read until the count is there, as the kernel does; of a stream what the first piece brings is the
-//!   answer, since the next might wait. Writes go on: a blocking descriptor takes all, another says so
+//! - **Flow** [`perform`] ──▶ [`Scene::in_pieces`]: pin, call. A large buffer ──▶ piece by piece until one is short or fails
+//! - **Order** a file is read until the count is reached, as the kernel does. A read of a stream returns with the first
+//!   piece, since the next piece might wait. Writes go on with the next piece: a blocking descriptor takes all, and any other
+//!   reports when it is full
 //! - **Not here** vectors: `vector`
 
 use crate::sys;
 use crate::trap::{PIECE_BYTES, Scene, piece_bytes};
 
-/// Returns true if a read of the descriptor is complete unless the file ends: a file or a block device.
+/// Returns true if a read of the descriptor is short only at the end of the file, that is, for a file or a block device.
 pub fn reads_whole(fd: usize) -> bool {
-    // SAFETY: plain data, and the place lives as long as the call.
+    // SAFETY: stat is plain data, for which all zero is valid, and `status` lives over the call.
     unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         sys!(libc::SYS_fstat, fd, &raw mut status) == 0
@@ -19,16 +20,16 @@ pub fn reads_whole(fd: usize) -> bool {
     }
 }
 
-/// One of `read`, `write`, `pread64`, `pwrite64`, `recvfrom`, `sendto`, `getrandom`.
+/// Performs `read`, `write`, `pread64`, `pwrite64`, `recvfrom`, `sendto` or `getrandom`.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let call = number as i64;
     let (buffer, length) = if call == libc::SYS_getrandom { (0, 1) } else { (1, 2) };
     let reads = matches!(call, libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom);
     let socket = matches!(call, libc::SYS_recvfrom | libc::SYS_sendto);
     let (address, bytes) = (arguments[buffer], arguments[length]);
-    // The kernel takes no more in one call.
+    // The kernel transfers at most this many bytes in one call.
     let bytes = bytes.min(0x7fff_f000);
-    // A message is one call.
+    // A message must be transferred by one call, so a socket gets the largest piece.
     let piece = if socket { PIECE_BYTES } else { piece_bytes() };
 
     if socket && arguments[4] != 0 {
@@ -44,7 +45,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     if call == libc::SYS_sendto && arguments[3] as i32 & libc::MSG_ZEROCOPY != 0 {
         scene.pager.stop_recycling();
     }
-    // Nothing is also one call.
+    // A transfer of no bytes is a call too.
     if bytes == 0 {
         return scene.call(number, arguments);
     }

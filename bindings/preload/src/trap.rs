@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! System calls on memory that may be absent: it is faulted in and pinned, the call is made, the pins are released.
+//! System calls on memory that may be absent: the memory is faulted in and pinned, the call is made, and the pins are
+//! released.
 //!
-//! - **Flow** trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pins of what the table names ──▶ the gate,
-//!   with the program's signal mask ──▶ the result into the frame
-//!   libc's functions that take part (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same without a signal
-//! - **Order** our own code runs with signals blocked; they are let in for the call alone, so that it is interrupted and
-//!   restarted as it would be. A range that is not the program's is not pinned, and the kernel says `EFAULT`.
-//! - **Owner** pins are the call's until it returns, or until its frame is gone (`held`)
-//! - **Not here** bytes and vectors in pieces: `transfer`, `vector`; `exec`, `fork`, `memory`
+//! - **Flow** trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pin the memory that the table names ──▶
+//!   make the call through the gate, with the program's signal mask ──▶ store the result in the frame. Functions that replace
+//!   libc's (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same steps without a signal
+//! - **Order** this library's own code runs with signals blocked. They are let in only for the call itself, so that it is
+//!   interrupted and restarted as it would be without this library. A range that is not the program's is not pinned, and the
+//!   kernel reports `EFAULT`
+//! - **Owner** pins belong to the call until it returns, or until its frame is gone (`held`)
+//! - **Not here** buffers and vectors in pieces: `transfer`, `vector`; `exec`, `fork`, `memory`
 
 use std::ffi::c_void;
 
@@ -20,7 +22,7 @@ use crate::table::{self, ABSENT, Extent};
 use crate::thread::{self, OURS, Quiet};
 use crate::{exec, fork, memory, rings, signal, stacks, standing, start, sys, transfer, vector};
 
-/// The most that is pinned at once where a call can be done in parts.
+/// Upper bound of the bytes that are pinned together, if a call can be done in parts.
 pub const PIECE_BYTES: usize = 4 << 20;
 const SMALLEST_PIECE_BYTES: usize = 64 << 10;
 const PAGE_BYTES: usize = 4096;
@@ -30,36 +32,36 @@ pub fn in_arena(address: usize) -> bool {
     address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
 }
 
-/// A call's surroundings.
+/// The surroundings of one system call.
 #[derive(Debug)]
 pub struct Scene<'a> {
-    /// Memory that is pinned for the call.
+    /// The pins of the call.
     pub held: Held<'a>,
-    /// Stretch of our own code: signals are blocked until it ends.
+    /// The section of this library's own code; signals are blocked until it ends.
     pub quiet: Quiet,
     /// The program's signal mask.
     pub mask: u64,
-    /// The frame of the trapped instruction; null for a function.
+    /// The frame of the trapped instruction, or null if a function was called.
     pub context: *mut c_void,
     /// Pager of this process.
     pub pager: &'static Pager,
 }
 
-/// Returns the most bytes that may be pinned at once under this budget.
+/// Returns the upper bound of the bytes that are pinned together under this budget.
 pub fn piece_bytes() -> usize {
     let share = start::total_bytes() / 16;
     (share & !(SMALLEST_PIECE_BYTES - 1)).clamp(SMALLEST_PIECE_BYTES, PIECE_BYTES)
 }
 
 impl Scene<'_> {
-    /// Makes the call itself, with the program's signals let in.
+    /// Makes the call itself, and lets the program's signals in meanwhile.
     pub fn call(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         let mask = self.mask;
-        // SAFETY: the program's call.
+        // SAFETY: the call and its arguments are the program's own; absent memory that they name was pinned.
         self.quiet.interruptible(mask, || unsafe { call(number, arguments) })
     }
 
-    /// Pins the part of a range that is in the arena and the program's, until the call is over. Returns true if there is any.
+    /// Pins the accessible part of a range in the arena until the call is over. Returns true if there is such a part.
     pub fn pin(&self, address: usize, bytes: usize, write: bool) -> bool {
         if bytes == 0 || !in_arena(address) {
             return false;
@@ -77,15 +79,15 @@ impl Scene<'_> {
         }
     }
 
-    /// Pins a range for good, because the kernel keeps its address.
+    /// Pins a range for good, because the kernel stores its address.
     fn pin_for_good(&self, address: usize, bytes: usize) {
         if in_arena(address) && self.pager.accessible(address, bytes, true) == bytes {
             std::mem::forget(self.pager.pin(address, bytes, true));
         }
     }
 
-    /// Does `bytes` in pieces: `act` does a part of so many bytes from an offset and returns the kernel's result. Returns the
-    /// count of what was done, or the error of the first piece. Without `whole`, the first piece is the answer.
+    /// Transfers `bytes` bytes in pieces: `act` gets an offset and a length, transfers that part and returns the kernel's
+    /// result. Returns the sum, or the error if the first piece fails. Without `whole`, only the first piece is transferred.
     pub fn in_pieces(
         &mut self,
         (bytes, piece): (usize, usize),
@@ -109,7 +111,7 @@ impl Scene<'_> {
         done as isize
     }
 
-    /// Length of a text with its zero; its readable length if it has no zero.
+    /// Returns the length of a string with its zero byte, or the length of its readable part if it has no zero byte.
     pub fn text_bytes(&self, address: usize) -> usize {
         let mut length = 0;
         while length < 64 * PAGE_BYTES {
@@ -119,7 +121,7 @@ impl Scene<'_> {
                 return length;
             }
             for step in 0..rest {
-                // SAFETY: the page is the program's and readable: absent pages come back at the touch.
+                // SAFETY: the byte is readable, as checked for this page; an absent page comes back when it is touched.
                 if unsafe { ((at + step) as *const u8).read_volatile() } == 0 {
                     return length + step + 1;
                 }
@@ -144,7 +146,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Pins all that a call names, of whatever kind it is, as far as that goes at once.
+    /// Pins all memory that a call of any kind names, up to the amount that may be pinned together.
     pub fn pin_all(&self, number: usize, arguments: [usize; 6]) {
         let reads = matches!(
             number as i64,
@@ -179,19 +181,19 @@ impl Scene<'_> {
             let address = arguments[argument as usize];
             if in_arena(address) {
                 let (bytes, write) = self.extent(extent, &arguments, address);
-                // A range that cannot be pinned for writing is pinned for reading: a futex may lie in read-only memory.
+                // A range that cannot be pinned for writing is pinned for reading, since a futex may lie in read-only memory.
                 let _ = self.pin(address, bytes, write) || self.pin(address, bytes, false);
             }
         }
     }
 
-    /// A call by the table alone.
+    /// Performs a call of which the table says everything.
     fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         self.pin_plain(number, arguments);
         self.call(number, arguments)
     }
 
-    /// Any call, as the kernel would answer it.
+    /// Performs any call and returns the result that the kernel would.
     pub fn perform(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         match number as i64 {
             libc::SYS_read
@@ -243,9 +245,9 @@ impl Scene<'_> {
             | libc::SYS_pselect6
             | libc::SYS_epoll_pwait
             | libc::SYS_epoll_pwait2 => self.wait(number, arguments),
-            // A function answers it itself.
+            // If it is called as a function, [`ask`] performs it.
             libc::SYS_sigaltstack if !self.context.is_null() => {
-                // SAFETY: the frame is this handler's; the program's pointers.
+                // SAFETY: the frame is that of the handler that runs; the pointers are the program's own.
                 unsafe {
                     let registers = &(*self.context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
                     let at = registers[libc::REG_RSP as usize] as usize;
@@ -255,7 +257,7 @@ impl Scene<'_> {
             libc::SYS_io_uring_enter => rings::enter(self, arguments),
             libc::SYS_io_uring_register => rings::register(self, arguments),
             libc::SYS_io_submit => rings::submit(self, arguments),
-            // The kernel keeps this address until the thread ends, so its pin is never released.
+            // The kernel stores this address until the thread ends, so its pin is never released.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
                 self.pin_for_good(
                     arguments[0],
@@ -263,7 +265,7 @@ impl Scene<'_> {
                 );
                 self.call(number, arguments)
             }
-            // A name for memory is not needed, and it would split the arena into more mappings.
+            // Naming memory is optional, and would split the arena into more mappings.
             libc::SYS_prctl if arguments[0] as i32 == libc::PR_SET_VMA && in_arena(arguments[2]) => {
                 -(libc::EINVAL as isize)
             }
@@ -271,12 +273,13 @@ impl Scene<'_> {
         }
     }
 
-    /// A thread whose memory of its own lies in the arena. It begins behind the gate's instruction, on its new stack, and
-    /// goes on behind the trapped one: with the arguments in their registers, which is what libraries rely on.
+    /// Performs a `clone` that makes a thread on a stack of its own. The new thread begins after the gate's instruction, on
+    /// its new stack. The gate's `ret` takes it to the address after the trapped instruction, with the arguments in their
+    /// registers, on which libraries rely.
     fn thread(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         let mut arguments = arguments;
         arguments[1] -= size_of::<usize>();
-        // SAFETY: the frame is this handler's; what lies below the top of a new stack is nobody's yet.
+        // SAFETY: the frame is that of the handler that runs; the memory below the top of a new stack is not used yet.
         unsafe {
             let registers = &(*self.context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             (arguments[1] as *mut i64).write(registers[libc::REG_RIP as usize]);
@@ -291,7 +294,8 @@ impl Scene<'_> {
         }
         let mut action = signal::Action::default();
         let mut before = signal::Action::default();
-        // SAFETY: the program's pointers; copied, so that the kernel sees none of the arena's.
+        // SAFETY: the pointers are the program's own. The structures are copied, so that the kernel gets no pointer into the
+        // arena.
         unsafe {
             if new != 0 {
                 action = (new as *const signal::Action).read();
@@ -311,19 +315,19 @@ impl Scene<'_> {
         }
     }
 
-    /// `rt_sigprocmask` of a trapped instruction: the mask that counts is the one to which the handler returns.
+    /// Performs `rt_sigprocmask`. For a trapped instruction, it changes the mask to which the handler returns.
     fn change_mask(&mut self, arguments: [usize; 6]) -> isize {
         let [how, new, old, bytes, ..] = arguments;
         if bytes != 8 {
             return -(libc::EINVAL as isize);
         }
         if self.context.is_null() {
-            // SAFETY: the program's pointers.
+            // SAFETY: the pointers are the program's own, which promises that they are null or valid.
             return unsafe {
                 -(signal::pthread_sigmask(how as i32, new as *const _, old as *mut _) as isize)
             };
         }
-        // SAFETY: the frame's mask; the program's pointers.
+        // SAFETY: the mask lies in the frame of the handler that runs; the pointers are the program's own.
         unsafe {
             let mask = signal::return_mask(self.context);
             let before = *mask;
@@ -343,7 +347,7 @@ impl Scene<'_> {
         0
     }
 
-    /// Calls that wait with another mask: the three are not in it.
+    /// Performs a call that waits with another signal mask, from which the three signals of this library are removed.
     fn wait(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         let mut arguments = arguments;
         let mut pair = [0usize; 2];
@@ -354,7 +358,7 @@ impl Scene<'_> {
             _ => 4,
         };
         let mut mask = 0u64;
-        // SAFETY: the program's pointers.
+        // SAFETY: the pointers are the program's own, which promises that they are null or valid.
         unsafe {
             if arguments[place] != 0 {
                 let mut address = arguments[place];
@@ -383,13 +387,13 @@ fn count(number: usize, unit: usize) -> usize {
     number.saturating_mul(unit).min(PIECE_BYTES)
 }
 
-/// SIGSYS of our filter.
+/// Handles SIGSYS from this library's filter.
 ///
 /// # Safety
 ///
-/// `context` is what the kernel gave the handler.
+/// `context` is what the kernel passed to the handler that runs.
 pub unsafe fn on_trap(context: *mut c_void) {
-    // SAFETY: the frame is the kernel's, and this handler's while it runs.
+    // SAFETY: the frame is the kernel's, and belongs to this handler while it runs.
     unsafe {
         let registers = &raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = |index: libc::c_int| (*registers)[index as usize] as usize;
@@ -412,13 +416,13 @@ pub unsafe fn on_trap(context: *mut c_void) {
     }
 }
 
-/// Returns true if a call may meet absent memory.
+/// Returns true if a call may access absent memory.
 fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
     table::find(number).iter().any(|(argument, _)| in_arena(arguments[*argument as usize]))
         || table::INDIRECT.contains(&(number as i64))
 }
 
-/// A call of a function that takes libc's place; `None` when it is none of the arena's.
+/// Performs a call for a function that replaces libc's. Returns `None` if the call does not concern the arena.
 pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
     if !start::covered() || thread::inside() {
         return None;
@@ -427,7 +431,7 @@ pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
     let mine = match number as i64 {
         libc::SYS_sigaltstack => {
             let [new, old, ..] = arguments;
-            // SAFETY: the program's pointers.
+            // SAFETY: the pointers are the program's own, which promises that they are null or valid.
             return Some(unsafe { signal::alternate_stack(new as *const _, old as *mut _) });
         }
         libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask => true,

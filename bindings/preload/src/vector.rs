@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls whose memory is named by memory: vectors and messages.
 //!
-//! - **Flow** [`perform`] ──▶ what the vector names is pinned, and the vector ──▶ call
-//!   more than may be pinned at once ──▶ a vector of our own with a part of it, again and again
-//! - **Order** the vector is the program's and may change under us: then the kernel meets absent memory and says `EFAULT`
-//! - **Owner** lists lie in our own heap: a handler's stack may be small
-//! - **Not here** one buffer: `transfer`
+//! - **Flow** [`perform`] ──▶ pin the vector and the memory that it names ──▶ call. If that is more than may be pinned
+//!   together ──▶ a vector of this library's own with part of it, again and again
+//! - **Order** the vector is the program's, and may change meanwhile; then the kernel may access absent memory and report
+//!   `EFAULT`
+//! - **Owner** lists lie in this library's own heap, because a handler's stack may be small
+//! - **Not here** calls with one buffer: `transfer`
 
 use libc::{iovec, mmsghdr, msghdr};
 
@@ -15,7 +16,7 @@ use crate::trap::{PIECE_BYTES, Scene, in_arena, piece_bytes};
 
 const MOST: usize = 1024;
 
-/// One of the calls.
+/// Performs one of these calls.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let flags = match number as i64 {
         libc::SYS_sendmsg => arguments[2],
@@ -23,7 +24,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         _ => 0,
     };
     if number as i64 == libc::SYS_vmsplice || flags as i32 & libc::MSG_ZEROCOPY != 0 {
-        // The kernel sends these pages when the call is over, from where they lie.
+        // The kernel sends these pages from their place, even after the call has returned.
         scene.pager.stop_recycling();
     }
     match number as i64 {
@@ -34,7 +35,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     }
 }
 
-/// Pins the buffers that the vectors of a call name, if it is one of these calls.
+/// Pins the buffers that the vectors of a call name, if the call is one with vectors.
 pub fn pin(scene: &Scene<'_>, number: usize, arguments: [usize; 6]) {
     let reads = matches!(
         number as i64,
@@ -73,7 +74,7 @@ pub fn pin(scene: &Scene<'_>, number: usize, arguments: [usize; 6]) {
     }
 }
 
-/// The program's array, where it can be read.
+/// Returns the program's array of `count` values, or `None` if it is too long or cannot be read.
 fn list<'a, T>(scene: &Scene<'_>, address: usize, count: usize) -> Option<&'a [T]> {
     let bytes = count.checked_mul(size_of::<T>())?;
     if address == 0
@@ -82,7 +83,7 @@ fn list<'a, T>(scene: &Scene<'_>, address: usize, count: usize) -> Option<&'a [T
     {
         return None;
     }
-    // SAFETY: the program says that it has `count` of them there; in the arena that was looked up. They are plain data.
+    // SAFETY: the program promises `count` values of plain data there; for the arena it was checked that they are readable.
     Some(unsafe { std::slice::from_raw_parts(address as *const T, count) })
 }
 
@@ -96,7 +97,7 @@ fn sum(vector: &[iovec]) -> usize {
     vector.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len))
 }
 
-/// Up to `most` bytes of the vector from `skip` on.
+/// Returns up to `most` bytes of the vector from offset `skip` on.
 fn part(vector: &[iovec], mut skip: usize, most: usize) -> Vec<iovec> {
     let mut left = most;
     let mut parts = Vec::new();
@@ -124,7 +125,7 @@ fn vector(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize 
         pin_all(scene, parts, reads);
         return scene.call(number, arguments);
     }
-    // A copy: the program's may be absent when the kernel looks.
+    // The copy is needed because the program's vector may be absent when the kernel reads it.
     let parts = parts.to_vec();
     let at = matches!(call, libc::SYS_preadv | libc::SYS_preadv2 | libc::SYS_pwritev | libc::SYS_pwritev2)
         && arguments[3] as isize != -1;
@@ -163,7 +164,7 @@ fn message(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize
         copy.msg_iov = some.as_ptr().cast_mut();
         copy.msg_iovlen = some.len();
         if done > 0 {
-            // Descriptors go with the first bytes.
+            // Control data, such as descriptors, was sent with the first bytes.
             copy.msg_controllen = 0;
         }
         pin_message(scene, &copy, &some, reads);
@@ -171,7 +172,7 @@ fn message(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize
         again[1] = (&raw const *copy) as usize;
         let result = scene.call(number, again);
         if reads && result >= 0 {
-            // SAFETY: the program's header, which the kernel would write.
+            // SAFETY: the program promises a header that may be written, which the kernel itself would write.
             unsafe {
                 let header = arguments[1] as *mut msghdr;
                 (*header).msg_namelen = copy.msg_namelen;
@@ -181,7 +182,7 @@ fn message(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize
         }
         result
     };
-    // One that has no bytes, but a name or descriptors, is a call too.
+    // A message without bytes, but with a name or descriptors, is a call too.
     scene.in_pieces((bytes.max(1), PIECE_BYTES), !reads, act)
 }
 
@@ -209,7 +210,7 @@ fn messages(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isiz
         }
         taken += 1;
     }
-    // Fewer than asked for is an answer that both calls give.
+    // Transferring fewer messages than requested is a valid result of both calls.
     let mut arguments = arguments;
     arguments[2] = taken;
     scene.call(number, arguments)
@@ -217,7 +218,7 @@ fn messages(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isiz
 
 fn other_process(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let reads = number as i64 == libc::SYS_process_vm_readv;
-    // SAFETY: asks for this process's number.
+    // SAFETY: the call takes no argument.
     let own = unsafe { sys!(libc::SYS_getpid) } as usize == arguments[0];
     for (address, count, write, here) in
         [(arguments[1], arguments[2], reads, true), (arguments[3], arguments[4], !reads, own)]

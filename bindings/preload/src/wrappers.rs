@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Functions of libc that programs call with buffers of the arena: done without a signal.
+//! Functions that replace those of libc which programs call with buffers in the arena. They do without a signal what a trap
+//! would do.
 //!
-//! - **Flow** function ──memory cannot be absent, or is none of the arena's──▶ libc's own ──else──▶ `trap`
-//! - **Order** libc's own is looked up at the first call, never in a handler
-//! - **Not here** points of cancellation: libc's own functions that wait are some, those that are done here are none
-//!   calls inside libc, which are trapped
+//! - **Flow** function ──memory cannot be absent, or is outside the arena──▶ libc's own function. Otherwise ──▶ `trap`
+//! - **Order** libc's own function is looked up at the first call, never in a handler
+//! - **Not here** cancellation points: libc's own waiting functions are cancellation points, and calls performed by `trap`
+//!   are not. Calls inside libc, which are trapped
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use crate::gate::give;
 use crate::thread::{OURS, Quiet, inside};
 use crate::{activate, descriptors, start, trap};
 
-/// A function of libc's, found when first asked for.
+/// A function of libc, looked up when it is first needed.
 #[derive(Debug)]
 pub struct Next {
     name: &'static std::ffi::CStr,
@@ -34,7 +35,7 @@ impl Next {
         if known != 0 {
             return known;
         }
-        // SAFETY: a name with its zero.
+        // SAFETY: the name is a string with a zero byte at its end.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
         if found == 0 {
             crate::words::die(&[c"memlift: libc has no function ", self.name, c"\n"]);
@@ -50,11 +51,11 @@ fn may_be_absent() -> bool {
 
 macro_rules! calls {
     ($($name:ident = $number:ident ($($argument:ident: $type:ty),+) -> $result:ty;)+) => {$(
-        /// As libc's.
+        /// Behaves as libc's function of this name.
         ///
         /// # Safety
         ///
-        /// As libc's.
+        /// The promises of libc's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),+) -> $result {
             if may_be_absent() {
@@ -73,7 +74,7 @@ macro_rules! calls {
                 };
                 NAME
             });
-            // SAFETY: libc's function of this name and type.
+            // SAFETY: libc's function of this name has this type, and the caller makes its promises.
             unsafe {
                 let next: unsafe extern "C" fn($($type),+) -> $result = std::mem::transmute(NEXT.address());
                 next($($argument),+)
@@ -109,11 +110,12 @@ calls! {
     getrandom = SYS_getrandom(buffer: *mut c_void, bytes: usize, flags: c_uint) -> isize;
 }
 
-/// As libc's. A variadic function of integers takes them as one with six does.
+/// Behaves as libc's `syscall`. That is variadic, but on x86-64 integers are passed to it in the same way as to this
+/// function.
 ///
 /// # Safety
 ///
-/// As libc's.
+/// The promises of libc's `syscall`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: c_long,
@@ -127,9 +129,9 @@ pub unsafe extern "C" fn syscall(
     let mut arguments = [first, second, third, fourth, fifth, sixth];
     let mut mask = 0u64;
     if inside() {
-        // The pager blocks all signals where it holds a lock; the three are never blocked.
+        // The pager blocks all signals while it holds a lock, but the three signals of this library must never be blocked.
         if number == libc::SYS_rt_sigprocmask && second != 0 {
-            // SAFETY: the pager's mask.
+            // SAFETY: the mask is the pager's, and lives over the call.
             mask = unsafe { (second as *const u64).read() } & !OURS;
             arguments[1] = (&raw const mask) as usize;
         }
@@ -138,12 +140,13 @@ pub unsafe extern "C" fn syscall(
             return give(result) as c_long;
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller makes the promises of the system call.
     let result = unsafe { crate::gate::call(number as usize, arguments) };
     std::hint::black_box(&mask);
     if inside() {
         match number {
-            // Of which one is open for good: the process's memory, where there is no userfaultfd.
+            // Files opened by the pager are protected. One of them stays open: the process's memory, if there is no
+            // userfaultfd.
             libc::SYS_userfaultfd | libc::SYS_openat if result >= 0 => {
                 return c_long::from(descriptors::adopt(result as c_int));
             }
@@ -154,7 +157,7 @@ pub unsafe extern "C" fn syscall(
     give(result) as c_long
 }
 
-/// Before libc makes a thread that blocks all signals for good.
+/// Installs the guard filter before libc makes a thread that blocks all signals for good.
 fn masked_threads_start() {
     if start::covered() && !inside() {
         let _quiet = Quiet::begin();
@@ -164,11 +167,11 @@ fn masked_threads_start() {
 
 macro_rules! before {
     ($($hook:ident: $name:ident ($($argument:ident),*);)+) => {$(
-        /// As libc's.
+        /// Behaves as libc's function of this name.
         ///
         /// # Safety
         ///
-        /// As libc's.
+        /// The promises of libc's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: usize),*) -> c_int {
             $hook();
@@ -179,7 +182,7 @@ macro_rules! before {
                 };
                 NAME
             });
-            // SAFETY: libc's function of this name, whose arguments are integers and pointers.
+            // SAFETY: libc's function of this name takes integers and pointers, and the caller makes its promises.
             unsafe {
                 let next: unsafe extern "C" fn($(before!(@ $argument)),*) -> c_int = std::mem::transmute(NEXT.address());
                 next($($argument),*)
@@ -203,16 +206,17 @@ before! {
     masked_threads_start: getaddrinfo_a(mode, list, count, event);
 }
 
-/// As libc's `_Fork`, which runs no hooks: while nothing can be absent, this function runs them.
+/// Behaves as libc's `_Fork`, which runs no hooks. This function runs this library's hooks itself, for the case that nothing
+/// can be absent and the fork is not trapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
     if !start::covered() || inside() {
-        // SAFETY: a fork.
+        // SAFETY: the call takes no pointer.
         return give(unsafe { crate::gate::call(libc::SYS_fork as usize, [0; 6]) }) as libc::pid_t;
     }
     crate::fork::prepare();
     static NEXT: Next = Next::new(c"_Fork");
-    // SAFETY: libc's function.
+    // SAFETY: libc's function of this name has this type.
     let result = unsafe {
         let next: unsafe extern "C" fn() -> libc::pid_t = std::mem::transmute(NEXT.address());
         next()

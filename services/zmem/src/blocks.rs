@@ -75,7 +75,7 @@ pub unsafe fn resize(pager: &Pager, block: NonNull<u8>, bytes: usize) -> Option<
 ///
 /// # Safety
 ///
-/// As for [`resize`]; nobody uses the block afterwards.
+/// The promises of [`resize`], and nobody uses the block afterwards.
 pub unsafe fn release(pager: &Pager, block: NonNull<u8>) {
     // SAFETY: the caller promises that `block` came from this module and was not released.
     let (address, bytes) = unsafe { mapping(block) };

@@ -66,7 +66,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As [`Registry::open`].
+    /// The errors of [`Registry::open`].
     pub fn of_user() -> Result<Registry> {
         Registry::open(&Registry::folder())
     }

@@ -29,7 +29,7 @@ impl Pager {
         self.activate_held();
     }
 
-    /// As [`Pager::activate`]; the caller holds the space lock.
+    /// Does the same as [`Pager::activate`] for a caller that holds the space lock.
     pub(super) fn activate_held(&self) {
         if self.active() {
             return;

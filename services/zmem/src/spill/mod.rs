@@ -285,7 +285,7 @@ impl Spill {
     ///
     /// # Errors
     ///
-    /// As [`Spill::read`].
+    /// The errors of [`Spill::read`].
     pub fn read_run(&self, slot: Slot, tag: u64, pages: &mut [[u8; PAGE_BYTES]]) -> Result<(), SpillError> {
         let (first, file) = {
             let state = self.state.lock();
