@@ -90,7 +90,7 @@ pub struct Texts {
 impl Texts {
     const MOST: usize = 128;
 
-    /// An empty list of ranges.
+    /// Makes an empty list of ranges.
     pub const fn new() -> Texts {
         Texts { ranges: [(0, 0); Texts::MOST], count: 0 }
     }

@@ -27,7 +27,7 @@ core::arch::global_asm!(
     "syscall",
     "ret",
     ".size memlift_preload_gate, .-memlift_preload_gate",
-    // A call that comes neither from the gate nor from the program's text.
+    // The instruction of `probe`: a call made here comes neither from the gate nor from the program's text.
     ".p2align 4",
     ".globl memlift_preload_probe",
     ".hidden memlift_preload_probe",
@@ -36,7 +36,7 @@ core::arch::global_asm!(
     "syscall",
     "ret",
     ".size memlift_preload_probe, .-memlift_preload_probe",
-    // Returns from a signal handler; debuggers and unwinders know it by these bytes.
+    // The return from a signal handler; debuggers and unwinders recognise it by these bytes.
     ".p2align 4",
     ".globl memlift_preload_return",
     ".hidden memlift_preload_return",

@@ -47,7 +47,7 @@ struct Record {
     pins: UnsafeCell<Vec<Pinned>>,
 }
 
-/// A range and its pins.
+/// A range, and the pins that it has.
 #[derive(Debug)]
 pub struct Pinned {
     address: usize,

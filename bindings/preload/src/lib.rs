@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! malloc, mmap family ──▶ the arena (pager)          touched while absent ──SIGBUS──▶ signal ──▶ pager
-//! system call with a pointer into the arena ──seccomp──SIGSYS──▶ trap ──▶ fetched, pinned, called through the gate
-//! fork ──▶ everything stands still ──▶ the child's arena is registered anew ──▶ the program goes on
+//! system call with a pointer into the arena ──seccomp──SIGSYS──▶ trap ──▶ faulted in, pinned, called through the gate
+//! fork ──▶ pager and heap are locked ──▶ the child's arena is registered anew ──▶ the program goes on
 //! ```
 //!
 //! - **Flow** [`start`] (constructor) attaches the process to the job that the environment names. Until the budget is nearly

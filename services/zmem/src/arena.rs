@@ -39,7 +39,7 @@ pub fn enter(name: &str, objectives: &Objectives) -> Result<&'static Pager> {
 ///
 /// # Errors
 ///
-/// The kernel offers no way to handle faults, or the process has a pager.
+/// The kernel offers no way to handle faults, or the process has a pager already.
 pub fn attach(job: &'static Job) -> Result<&'static Pager> {
     let pager = Pager::start(job, Options { handler_thread: true })?;
     signal::install()?;

@@ -6,7 +6,7 @@
 //!   Header            totals of the machine, the ring (a bit per block), the turn
 //!   ControlBlock[i]   64 bytes, as in the paper          ◀── Job: this process's membership of block i
 //!   Ledger[i]         beside it: overflow, grace, activation, counters of the report
-//!   Slot[j]           one process: pid, what it has charged, what it says that it holds
+//!   Slot[j]           one process: pid, bytes charged, bytes that it reports as present
 //! ```
 //!
 //! - **Flow** [`Registry::open`] finds or makes the registry ──[`Registry::admit`]──▶ [`Admission`] (a block with a total)

@@ -31,7 +31,7 @@ pub fn futex_wake(word: &AtomicU32, count: i32, shared: bool) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | flags, count) };
 }
 
-/// Milliseconds of a clock that never goes back.
+/// Returns the time of a clock that never goes back, milliseconds.
 pub fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
@@ -44,7 +44,7 @@ pub struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by the holder of the lock alone.
+// SAFETY: only the holder of the lock reaches the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -110,14 +110,14 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the lock's only one.
+        // SAFETY: the lock has only one guard at a time, and this is it.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard is the lock's only one, and borrowed mutably.
+        // SAFETY: the lock has only one guard at a time; this is it, and it is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A stretch of anonymous private memory.
+/// A range of anonymous private memory.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
@@ -54,12 +54,12 @@ impl Mapping {
         }
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub fn pointer(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// Size of the mapping, bytes.
+    /// Returns the size of the mapping, bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

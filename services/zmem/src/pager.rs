@@ -4,7 +4,7 @@
 //! ```text
 //! map ──▶ chunks (guarded · native · armed) ──first touch, SIGBUS──▶ fault ──▶ page present, charged
 //!                                                                     │ no room
-//! store / spill ◀──── packed where it lies, write-protected ◀── evict ◀┘   (or the block's turn: evictor)
+//! store / spill ◀── packed in the staging slot or in place ◀── evict ◀┘   (or the block's turn: evictor)
 //! ```
 //!
 //! - **Order** locks, outer first: space (for calls that change mappings) · a seat · busy chunks and pages · eviction ·

@@ -83,7 +83,7 @@ fn set(signals: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set that it is given.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: initialised above.
+    // SAFETY: sigemptyset has initialised the set.
     let mut set = unsafe { set.assume_init() };
     for signal in signals {
         // SAFETY: the set is initialised and the signal a constant of this platform.
@@ -177,7 +177,7 @@ impl Supervised {
                     over = self.reap()?;
                 }
                 if code <= 0 && over.is_none() {
-                    // SAFETY: the child was not waited for yet, so the pid is its own.
+                    // SAFETY: the call takes numbers only; the child was not waited for yet, so the pid is still the child's.
                     unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
                 }
             }

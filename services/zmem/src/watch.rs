@@ -3,10 +3,10 @@
 //! tells the job's block. One such measurement is called a look.
 //!
 //! ```text
-//! outside = usage − present          usage    the cgroup's, where it is the job's own; else the processes' resident sizes
-//!                                    present  what lies in arenas, stores and tables: published when active, else counted
-//! block.outside = outside + reserve  reserve  what came on top between two looks, the worst of the last ones, doubled;
-//!                                             what of it has no room now is kept by the processes and made by eviction
+//! outside = usage − present          usage    memory of the job's own cgroup, or else the sum of its processes' sizes
+//!                                    present  bytes in arenas, stores and tables: published if active, counted if not
+//! block.outside = outside + reserve  reserve  twice the largest growth of `outside` between two recent looks. The part for
+//!                                             which there is no room is left unused by processes, and eviction makes room
 //! ```
 //!
 //! - **Flow** one look: sweep dead processes ─▶ measure usage and present ─▶ [`Registry::set_outside_with`] ─▶ drop page
@@ -191,7 +191,7 @@ impl Watcher {
         (counted, whole, present)
     }
 
-    /// Time until the next look.
+    /// Returns the time until the next look.
     pub fn pause(&self) -> Duration {
         // If nothing is left even for page cache, files that are read must be dropped from it soon.
         if self.pressed || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
@@ -273,7 +273,7 @@ impl Growth {
     }
 }
 
-/// Bytes that lie in arenas, stores and tables.
+/// The bytes that lie in arenas, stores and tables, and the part of them in arenas.
 #[derive(Clone, Copy, Debug, Default)]
 struct Present {
     arenas: i64,

@@ -119,22 +119,22 @@ impl ControlBlock {
         self.add(bytes.wrapping_sub(before))
     }
 
-    /// Total Allocation Objective, bytes.
+    /// Returns the Total Allocation Objective, bytes.
     pub fn total(&self) -> i64 {
         self.total.load(Ordering::Acquire)
     }
 
-    /// Unused Allocation, bytes.
+    /// Returns the Unused Allocation, bytes; negative while the job uses more than its total.
     pub fn unused(&self) -> i64 {
         self.unused.load(Ordering::Acquire)
     }
 
-    /// Unused Allocation Objective, bytes.
+    /// Returns the Unused Allocation Objective, bytes.
     pub fn unused_objective(&self) -> i64 {
         self.unused_objective.load(Ordering::Acquire)
     }
 
-    /// Min Uncompressed Objective, bytes.
+    /// Returns the Min Uncompressed Objective, bytes.
     pub fn min_uncompressed(&self) -> u64 {
         self.min_uncompressed.load(Ordering::Acquire)
     }

@@ -265,7 +265,7 @@ impl Job {
         false
     }
 
-    /// The budget, bytes.
+    /// Returns the job's total, bytes.
     pub fn total(&self) -> i64 {
         self.control().total()
     }
@@ -373,7 +373,7 @@ impl Job {
         }
     }
 
-    /// Bytes that this process has charged.
+    /// Returns the bytes that this process has charged.
     pub fn charged(&self) -> i64 {
         self.own().map_or(0, Slot::charged)
     }

@@ -5,7 +5,7 @@
 //! ```text
 //! calm ──flip──▶ grace: 10 MiB is lent, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
 //!   ▲              │    ▲                                              │
-//!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
+//!   └─ unused > 2× grace: the grace is taken back                      └─ unused ≥ 0 again: back to grace
 //! ```
 //!
 //! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; a process that
@@ -81,7 +81,7 @@ pub(super) fn pressed(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
     }
 }
 
-/// Wakes the evictors that compress ahead.
+/// Wakes the evictors, which compress ahead of need.
 fn demand(block: &ControlBlock, ledger: &Ledger, step: Step) {
     if step.falls_below(block.unused_objective().saturating_add(ledger.keep())) {
         wake_demand(ledger);

@@ -7,8 +7,8 @@
 //! cover      register (MISSING, WP)                       no access
 //! place      COPY, write-protected for a read             written through /proc/self/mem, then access granted
 //! freeze     write-protect: still readable                no access: not even readable
-//! contents   where they lie                               read through /proc/self/mem
-//! drop       DONTNEED                                     DONTNEED, behind no access
+//! contents   read in place                                read through /proc/self/mem
+//! drop       DONTNEED                                     DONTNEED, after access was taken away
 //! ```
 //!
 //! - **Flow** [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::vanish`] or

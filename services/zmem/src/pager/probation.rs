@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! comes back ──missed sooner than most──▶ stays: heat, no copy; the hand evicts another page instead
-//!            ──else──▶ on probation: no heat, its copy kept ──so many others came in──▶ leaves again, first of all
+//!            ──else──▶ on probation: no heat, its copy kept ──enough others came in──▶ leaves again, before all others
 //! ```
 //!
 //! - **Flow** the pager cannot see uses of a present page. It sees the use of an absent page, as a fault. So the time until a

@@ -2,7 +2,7 @@
 //! Recycling: in a run of faults without room, the memory of pages that leave is reused for the pages that come in.
 //!
 //! ```text
-//! arena ──MOVE out: what leaves──▶ the seat's slot ──written──▶ MOVE in ──▶ arena ──write-protect, compare──▶ kept or dirty
+//! arena ──leaving pages: MOVE out──▶ the seat's slot ──overwritten──▶ MOVE in ──▶ arena ──protect, compare──▶ clean or dirty
 //! ```
 //!
 //! - **Flow** [`Pager::recycle`] (one batch leaves into the slot) ──▶ [`Pager::place_cluster`] ──▶ unused pages of the slot
