@@ -2,11 +2,11 @@
 //! Writes programs in Rust, without a compiler for BPF.
 //!
 //! - **Flow** [`Builder`] ──instructions, labels──▶ [`Builder::bytecode`] ──▶ [`Builder::program`], verified
-//! - **Order** instructions come out in the order of the calls. [`NODE`], [`SCRATCH`] and [`WALK`] are where every step starts with
-//!   them; a program that puts something else there loses them. Verdicts ([`Builder::next`] and its likes) set R0
-//! - **Not here** registers chosen for you
+//! - **Order** instructions come out in the order of the calls. Every step starts with [`NODE`], [`SCRATCH`] and [`WALK`] in these
+//!   registers; a program that overwrites one loses its value. Verdicts ([`Builder::next`] and similar calls) set R0
+//! - **Not here** allocation of registers
 //!
-//! A walk along a bucket of a hash map, whose nodes are key, value, next (8 bytes each); the scratchpad has the key, and gets
+//! A walk along a bucket of a hash map, whose nodes are key, value, next (8 bytes each). The scratchpad holds the key, and receives
 //! the value:
 //!
 //! ```
@@ -35,13 +35,13 @@ use crate::step::{Verdict, Walk};
 use memlift_spec::operand::walk::ApplyKind;
 use std::mem::offset_of;
 
-/// The verdict, when the step returns.
+/// Register that holds the verdict when the step returns.
 pub const R0: Reg = Reg(0);
-/// The node that `cur_ptr` names.
+/// Register that points to the node at `cur_ptr`.
 pub const NODE: Reg = Reg(1);
-/// The start of the scratchpad.
+/// Register that points to the start of the scratchpad.
 pub const SCRATCH: Reg = Reg(2);
-/// Where `next` and its likes go; the builder's verdicts store there.
+/// Register that points to the walk's state, where the builder's verdicts store their operands.
 pub const WALK: Reg = Reg(3);
 /// Free for the program's use.
 pub const R4: Reg = Reg(4);
@@ -55,7 +55,7 @@ pub const R7: Reg = Reg(7);
 pub const R8: Reg = Reg(8);
 /// Free for the program's use.
 pub const R9: Reg = Reg(9);
-/// The end of the stack.
+/// Register that points to the end of the stack.
 pub const STACK: Reg = Reg(10);
 
 impl From<Reg> for Source {
@@ -70,7 +70,7 @@ impl From<i32> for Source {
     }
 }
 
-/// Bytes of memory: eight of them, unsigned, unless it says otherwise.
+/// A place in memory: eight bytes, unsigned, unless narrowed by [`Place::u8`] and similar calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     base: Reg,
@@ -79,25 +79,25 @@ pub struct Place {
     signed: bool,
 }
 
-/// `offset` bytes behind what a register points to.
+/// Returns the place `offset` bytes behind the address in a register.
 #[must_use]
 pub fn at(base: Reg, offset: i32) -> Place {
     Place { base, offset, size: Size::B8, signed: false }
 }
 
-/// `offset` bytes behind `cur_ptr`.
+/// Returns the place `offset` bytes behind `cur_ptr`.
 #[must_use]
 pub fn node(offset: i32) -> Place {
     at(NODE, offset)
 }
 
-/// `offset` bytes into the scratchpad.
+/// Returns the place `offset` bytes into the scratchpad.
 #[must_use]
 pub fn scratch(offset: i32) -> Place {
     at(SCRATCH, offset)
 }
 
-/// `offset` bytes from the end of the stack: -512 to -1.
+/// Returns the place at `offset` from the end of the stack: -512 to -1.
 #[must_use]
 pub fn stack(offset: i32) -> Place {
     at(STACK, offset)
@@ -126,26 +126,26 @@ impl Place {
         self.of(Size::B4, false)
     }
 
-    /// One byte, sign-extended when it is loaded.
+    /// Narrows the place to one byte, sign-extended when it is loaded.
     #[must_use]
     pub fn i8(self) -> Place {
         self.of(Size::B1, true)
     }
 
-    /// Two bytes, sign-extended when they are loaded.
+    /// Narrows the place to two bytes, sign-extended when they are loaded.
     #[must_use]
     pub fn i16(self) -> Place {
         self.of(Size::B2, true)
     }
 
-    /// Four bytes, sign-extended when they are loaded.
+    /// Narrows the place to four bytes, sign-extended when they are loaded.
     #[must_use]
     pub fn i32(self) -> Place {
         self.of(Size::B4, true)
     }
 }
 
-/// A comparison of two 64-bit numbers.
+/// A comparison of two numbers, of 64 bits or (after [`Condition::low`]) of 32.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
     cmp: Cmp,
@@ -154,7 +154,7 @@ pub struct Condition {
     right: Source,
 }
 
-/// Makes a condition of any comparison: `left cmp right`, all 64 bits.
+/// Makes a condition from any comparison: `left cmp right`, all 64 bits.
 #[must_use]
 pub fn compare(cmp: Cmp, left: Reg, right: impl Into<Source>) -> Condition {
     Condition { cmp, width: Width::W64, left, right: right.into() }
@@ -197,14 +197,14 @@ pub fn at_least(left: Reg, right: impl Into<Source>) -> Condition {
 }
 
 impl Condition {
-    /// The same of the low 32 bits.
+    /// Returns the same comparison of the low 32 bits.
     #[must_use]
     pub fn low(self) -> Condition {
         Condition { width: Width::W32, ..self }
     }
 }
 
-/// A place in the program that jumps lead to.
+/// A jump target in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
@@ -212,11 +212,11 @@ pub struct Label(usize);
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     instructions: Vec<Instruction>,
-    /// Instructions whose offset is a label's.
+    /// Jumps whose offset is filled in later: index of the instruction, and its label.
     jumps: Vec<(usize, Label)>,
-    /// The instruction that each label is bound to.
+    /// Index of the instruction to which each label is bound.
     labels: Vec<Option<usize>>,
-    /// The first mistake, told at the end.
+    /// The first mistake; [`Builder::instructions`] returns it as an error.
     mistake: Option<String>,
 }
 
@@ -227,7 +227,7 @@ impl Builder {
         Builder::default()
     }
 
-    /// Appends an instruction of your own. Its jumps count places of eight bytes.
+    /// Appends any instruction. Offsets of jumps count places of eight bytes.
     pub fn push(&mut self, instruction: Instruction) -> &mut Builder {
         self.instructions.push(instruction);
         self
@@ -244,7 +244,7 @@ impl Builder {
     pub fn load(&mut self, target: Reg, place: Place) -> &mut Builder {
         let offset = self.offset(place);
         let Place { base, size, signed, .. } = place;
-        // Eight bytes have no sign to extend.
+        // Eight bytes have nothing to sign-extend.
         self.push(Instruction::Load { size, signed: signed && size != Size::B8, target, base, offset })
     }
 
@@ -259,7 +259,7 @@ impl Builder {
         self.push(Instruction::Move { width: Width::W64, target, source: source.into() })
     }
 
-    /// `target = value`, all 64 bits of it.
+    /// `target = value`, all 64 bits.
     pub fn constant(&mut self, target: Reg, value: u64) -> &mut Builder {
         match i32::try_from(value as i64) {
             Ok(short) => self.set(target, short),
@@ -297,12 +297,12 @@ impl Builder {
         self.alu(Alu::Shl, target, source)
     }
 
-    /// `target >>= source`, zeros come in.
+    /// `target >>= source`, filled with zeros.
     pub fn shr(&mut self, target: Reg, source: impl Into<Source>) -> &mut Builder {
         self.alu(Alu::Shr, target, source)
     }
 
-    /// A label, to be bound later.
+    /// Makes a label, to be bound later.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
@@ -316,20 +316,20 @@ impl Builder {
         self
     }
 
-    /// A label bound to the next instruction: the head of a loop.
+    /// Makes a label bound to the next instruction: the head of a loop.
     pub fn here(&mut self) -> Label {
         let label = self.label();
         self.bind(label);
         label
     }
 
-    /// Goes on at a label.
+    /// Jumps to a label.
     pub fn jump(&mut self, label: Label) -> &mut Builder {
         self.jumps.push((self.instructions.len(), label));
         self.push(Instruction::Jump { offset: 0, long: false })
     }
 
-    /// Goes on at a label if a condition holds.
+    /// Jumps to a label if a condition holds.
     pub fn jump_if(&mut self, condition: Condition, label: Label) -> &mut Builder {
         self.jumps.push((self.instructions.len(), label));
         let Condition { cmp, width, left, right } = condition;
@@ -361,7 +361,7 @@ impl Builder {
         self.jump(head).bind(behind)
     }
 
-    /// Returns a verdict; what it needs has been stored.
+    /// Returns from the step with a verdict; its operands must have been stored.
     pub fn verdict(&mut self, verdict: Verdict) -> &mut Builder {
         self.set(R0, verdict as i32).push(Instruction::Exit)
     }
@@ -370,7 +370,7 @@ impl Builder {
         self.store(at(WALK, field as i32), source)
     }
 
-    /// NEXT: goes on at the node whose global address `address` is.
+    /// NEXT: continues at the node with the global address `address`.
     pub fn next(&mut self, address: impl Into<Source>) -> &mut Builder {
         self.tell(offset_of!(Walk, next), address).verdict(Verdict::Next)
     }
@@ -380,17 +380,18 @@ impl Builder {
         self.verdict(Verdict::Done)
     }
 
-    /// MISSING: done, and nothing was found.
+    /// MISSING: ends the walk; nothing was found.
     pub fn missing(&mut self) -> &mut Builder {
         self.verdict(Verdict::Missing)
     }
 
-    /// RETRY: a writer was here.
+    /// RETRY: starts the walk again, because a writer has interfered.
     pub fn retry(&mut self) -> &mut Builder {
         self.verdict(Verdict::Retry)
     }
 
-    /// EMIT: appends `bytes` bytes of the scratchpad from `offset` on to the result, then goes on at `next`.
+    /// EMIT: appends `bytes` bytes of the scratchpad from `offset` on to the result, then continues at
+    /// `next`.
     pub fn emit(
         &mut self,
         offset: impl Into<Source>,
@@ -425,10 +426,10 @@ impl Builder {
             .verdict(Verdict::Apply)
     }
 
-    /// The instructions, with jumps that know where to.
+    /// Returns the instructions, with the offsets of all jumps filled in.
     ///
     /// # Errors
-    /// A label that is not bound, an offset that is too large.
+    /// A label is not bound, or an offset is too large.
     pub fn instructions(&self) -> Result<Vec<Instruction>> {
         if let Some(mistake) = &self.mistake {
             return Err(Error::Program(mistake.clone()));
@@ -457,18 +458,18 @@ impl Builder {
         Ok(instructions)
     }
 
-    /// The program as bytes.
+    /// Returns the program as bytecode.
     ///
     /// # Errors
-    /// As [`Builder::instructions`].
+    /// The errors of [`Builder::instructions`].
     pub fn bytecode(&self) -> Result<Vec<u8>> {
         Ok(encode::encode(&self.instructions()?))
     }
 
-    /// The program, verified, with a scratchpad of so many bytes.
+    /// Returns the verified program, with a scratchpad of `scratch_bytes` bytes.
     ///
     /// # Errors
-    /// As [`Builder::instructions`] and [`Program::new`].
+    /// The errors of [`Builder::instructions`] and [`Program::new`].
     pub fn program(&self, name: &str, scratch_bytes: usize) -> Result<Program> {
         Program::new(name, &self.bytecode()?, scratch_bytes)
     }

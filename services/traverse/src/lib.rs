@@ -29,9 +29,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - **Flow** a program (`builder`, or C compiled to BPF and read by `bpf`) ──▶ `lower` ──▶ `ir` ──▶ `verify` ──▶ [`program::Program`]
-//!   client ── `wire` over a `transport` ──▶ node: `round` steps many walks in turn (`jit`, or `interp`) on its `memory`, each
-//!   through the window that was proved; a walk that leaves the node goes on at the next one (`map`) ──▶ answer to the client
+//! - **Flow** a program (from `builder`, or C compiled to BPF and read by `bpf`) ──▶ `lower` ──▶ `ir` ──▶ `verify` ──▶
+//!   [`program::Program`]. The client sends it with `wire` over a `transport` ──▶ a node: `round` steps many walks in turn (with `jit`
+//!   or `interp`) on the node's `memory`; each walk reads only the window that `verify` has proved. A walk that leaves the node's
+//!   addresses continues at the next node (`map`) ──▶ answer to the client
 //! - **Order** reads see whole words and may run beside a writer; each change is one compare-and-swap or addition at the owner of its
 //!   address, exactly once whatever packets do (`node/once`)
 //! - **Rule** safety never depends on what is in memory: only the runtime follows addresses, and checks each against ranges,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Text to bytecode: what [`super::disasm`] and LLVM's disassembler print, and labels.
+//! Assembles text into bytecode. It accepts the output of [`super::disasm`] and of LLVM's disassembler, and labels.
 //!
-//! - **Layout** a line has an instruction, a label (`name:`), or neither; `;`, `#` and `//` start a comment, and what stands in
-//!   `<…>` behind a jump is one. A jump goes to a label or, with a sign, over so many places
-//! - **Order** a text has one encoding
+//! - **Layout** a line holds an instruction, a label (`name:`), or neither. `;`, `#` and `//` start a comment; a text in `<…>`
+//!   behind a jump is a comment too. A jump names a label or, with a sign, the number of places to skip
+//! - **Order** each text has exactly one encoding
 //! - **Not here** macros, sections, symbols
 
 use super::{Code, End, Instruction, Source, encode};
@@ -42,7 +42,7 @@ fn tokens(line: &str) -> Result<Vec<Token<'_>>, String> {
     Ok(tokens)
 }
 
-/// Strips a line of comments, and of a symbol in angle brackets at its end.
+/// Removes the comment of a line, and a symbol in angle brackets at its end.
 fn bare(line: &str) -> &str {
     let end = [";", "#", "//"].iter().filter_map(|mark| line.find(mark)).min();
     let line = line[..end.unwrap_or(line.len())].trim();
@@ -52,7 +52,7 @@ fn bare(line: &str) -> &str {
     }
 }
 
-/// Where a jump goes.
+/// Destination of a jump.
 #[derive(Debug)]
 enum Target<'a> {
     Label(&'a str),
@@ -141,7 +141,7 @@ impl<'a> Line<'a> {
             .map_err(|_| format!("{value} is no number of 32 bits, signed; load it with `ll`"))
     }
 
-    /// A register of this width or a number.
+    /// Reads a register of this width, or a number.
     fn operand(&mut self, width: Width) -> Result<Source, String> {
         match self.peek(0) {
             Some(Token::Word(word)) if Line::is_register(word).is_some() => {
@@ -152,7 +152,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// `(u64 *)(r1 + 8)`, behind its first `*`.
+    /// Reads the rest of `*(u64 *)(r1 + 8)`, after its first `*`.
     fn memory(&mut self) -> Result<(Size, bool, Reg, i16), String> {
         self.expect("(")?;
         let word = self.word()?;
@@ -186,7 +186,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// `r1 = …`, behind the `=`.
+    /// Reads the rest of `r1 = …`, after the `=`.
     fn assignment(&mut self, width: Width, target: Reg) -> Result<Instruction, String> {
         if self.takes(Token::Sign("*")) {
             let (size, signed, base, offset) = self.memory()?;
@@ -336,10 +336,10 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The instructions of a text.
+/// Parses a text into instructions.
 ///
 /// # Errors
-/// [`Error::Text`] says which line cannot be read.
+/// [`Error::Text`] with the line that cannot be read.
 pub fn parse(text: &str) -> Result<Vec<Instruction>> {
     let mut labels = HashMap::new();
     let mut jumps = Vec::new();
@@ -388,10 +388,10 @@ pub fn parse(text: &str) -> Result<Vec<Instruction>> {
     Ok(instructions)
 }
 
-/// The bytecode of a text.
+/// Assembles a text into bytecode.
 ///
 /// # Errors
-/// As [`parse`].
+/// The errors of [`parse`].
 pub fn assemble(text: &str) -> Result<Vec<u8>> {
     Ok(encode::encode(&parse(text)?))
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads bytecode: eight bytes, one instruction, or the reason why not.
+//! Decodes bytecode, eight bytes at a time, into instructions or the reason why they are invalid.
 //!
-//! - **Order** takes exactly what [`super::encode`] writes: what is unused must be 0, registers are r0 to r10, r10 is never a
-//!   target. Jumps are checked here too: they lead to the start of an instruction
-//! - **Not here** what instructions do together: `lower` and `verify`
+//! - **Order** accepts exactly the encodings that [`super::encode`] writes: unused fields must be 0, registers are r0 to r10,
+//!   and r10 is never a target. Jumps are checked too: they must lead to the start of an instruction
+//! - **Not here** the effect of a sequence of instructions: `lower` and `verify`
 
 use super::{Code, End, Instruction, Source};
 use crate::error::{Error, Result};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
 use memlift_spec::operand::walk::*;
 
-/// Eight bytes taken apart.
+/// The fields of eight bytes.
 struct Raw {
     opcode: u8,
     target: u8,
@@ -58,7 +58,7 @@ impl Raw {
         }
     }
 
-    /// The second operand of arithmetic and jumps.
+    /// Returns the second operand of arithmetic and jumps.
     fn operand(&self) -> Result<Source, String> {
         if self.opcode & SOURCE_REGISTER != 0 {
             self.unused(false, false, false, true)?;
@@ -211,10 +211,10 @@ impl Raw {
     }
 }
 
-/// Reads all of `bytecode`.
+/// Decodes all of `bytecode`.
 ///
 /// # Errors
-/// [`Error::Malformed`] and [`Error::Program`] say which bytes are no instruction, and why.
+/// [`Error::Malformed`] and [`Error::Program`] name the invalid bytes, and the reason.
 pub fn decode(bytecode: &[u8]) -> Result<Code> {
     let (chunks, rest) = bytecode.as_chunks::<INSTRUCTION_BYTES>();
     if !rest.is_empty() || chunks.is_empty() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytecode as text, in the form that LLVM prints: `r2 = *(u64 *)(r1 + 8)`, `if r2 == r4 goto +3`, `exit`.
 //!
-//! - **Order** [`super::asm`] reads back what is written here, to the same bytes
-//! - **Not here** names: [`listing`] calls the targets of jumps `L` and their place
+//! - **Order** [`super::asm`] reads this output back, to the same bytes
+//! - **Not here** names: [`listing`] calls the target of a jump `L` and the number of its place
 
 use super::{Code, End, Instruction, Source};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
@@ -19,7 +19,7 @@ fn operand(width: Width, source: Source) -> String {
     }
 }
 
-/// How a type of memory is written.
+/// Returns the text of a memory type.
 #[must_use]
 pub fn type_name(size: Size, signed: bool) -> &'static str {
     match (size, signed) {
@@ -34,7 +34,7 @@ pub fn type_name(size: Size, signed: bool) -> &'static str {
     }
 }
 
-/// How arithmetic is written, less the `=`.
+/// Returns the text of an arithmetic operator, without the `=`.
 #[must_use]
 pub fn alu_name(op: Alu) -> &'static str {
     match op {
@@ -54,7 +54,7 @@ pub fn alu_name(op: Alu) -> &'static str {
     }
 }
 
-/// How a comparison is written.
+/// Returns the text of a comparison.
 #[must_use]
 pub fn cmp_name(cmp: Cmp) -> &'static str {
     match cmp {
@@ -77,7 +77,7 @@ fn memory(size: Size, signed: bool, Reg(base): Reg, offset: i16) -> String {
     format!("*({} *)(r{base} {sign} {})", type_name(size, signed), offset.unsigned_abs())
 }
 
-/// One instruction; `target` says where a jump goes.
+/// Returns the text of one instruction; `target` is the text of a jump's destination.
 fn one(instruction: &Instruction, target: &str) -> String {
     match *instruction {
         Instruction::Move { width, target, source } => {
@@ -127,7 +127,7 @@ impl Display for Instruction {
     }
 }
 
-/// A program, an instruction a line, with labels where jumps lead to.
+/// Returns the text of a program, one instruction a line, with labels at the targets of jumps.
 #[must_use]
 pub fn listing(code: &Code) -> String {
     let target = |index: usize| code.instructions[index].target(code.places[index]);

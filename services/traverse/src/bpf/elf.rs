@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Takes a program out of the object that `clang -target bpf -mcpu=v3 -O2 -c` writes.
+//! Extracts a program from the object that `clang -target bpf -mcpu=v3 -O2 -c` writes.
 //!
-//! - **Flow** object ──section headers, symbols──▶ the one function ──no relocation in it──▶ its bytecode
+//! - **Flow** object ──section headers, symbols──▶ its only function, or the named one ──must have no relocation──▶ the
+//!   function's bytecode
 //! - **Layout** ELF64, little endian, machine 247
-//! - **Order** the bytes are hostile: every offset is looked up, none is trusted
-//! - **Not here** linking: what needs it (calls, globals, constants in `.rodata`, maps) is refused by name
+//! - **Order** the bytes may be hostile: every offset is checked before use
+//! - **Not here** linking: functions that need it (calls, globals, constants in `.rodata`, maps) are refused with the
+//!   symbol's name
 
 use crate::error::{Error, Result};
 
@@ -20,7 +22,7 @@ fn wrong(reason: impl Into<String>) -> Error {
     Error::Object(reason.into())
 }
 
-/// Bytes that may end anywhere.
+/// Bytes that may end before any field.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 
@@ -73,7 +75,7 @@ fn sections(object: Bytes<'_>) -> Result<Vec<Section<'_>>> {
         let at = table.checked_add(index * size).ok_or_else(|| wrong("its section headers are nowhere"))?;
         let header = Bytes(object.part(at, size)?);
         let kind = header.number::<4>(4)? as u32;
-        // Sections without bytes in the file: none, and zeros.
+        // Sections of type null (0) and nobits (8) have no bytes in the file.
         let bytes = match kind {
             0 | 8 => &[][..],
             _ => object.part(header.number::<8>(24)?, header.number::<8>(32)?)?,
@@ -101,10 +103,11 @@ fn symbols(sections: &[Section<'_>], table: &Section<'_>) -> Result<Vec<Symbol>>
     table.bytes.chunks_exact(SYMBOL_BYTES).map(read).collect()
 }
 
-/// The bytecode of the function `name`, or of the only global one.
+/// Returns the bytecode of the function `name`, or of the only global one.
 ///
 /// # Errors
-/// [`Error::Object`] if the bytes are no such object, hold no such function, or the function needs a linker.
+/// [`Error::Object`] if the bytes are not such an object, it holds no such function, or the function needs a
+/// linker.
 pub fn function(object: &[u8], name: Option<&str>) -> Result<Vec<u8>> {
     let file = Bytes(object);
     if object.get(..6) != Some(b"\x7fELF\x02\x01") {
@@ -175,7 +178,7 @@ mod tests {
         symbol
     }
 
-    /// An object with these functions in 16 bytes of code and a relocation of `f` at `relocated`.
+    /// Builds an object with these functions in 16 bytes of code, and a relocation of `f` at `relocated`.
     fn object(functions: &[Vec<u8>], relocated: u64) -> Vec<u8> {
         let names = b"\0step\0other\0table\0";
         let code: Vec<u8> = (0..16).collect();

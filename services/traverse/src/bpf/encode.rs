@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes bytecode: the one encoding of each instruction.
+//! Encodes instructions as bytecode; each instruction has one encoding.
 //!
-//! - **Order** [`super::decode`] of what is written gives back what was to be written
+//! - **Order** [`super::decode`] of the encoding gives the same instructions
 
 use super::{End, Instruction, Source};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};
@@ -117,7 +117,7 @@ pub fn push(bytecode: &mut Vec<u8>, instruction: &Instruction) {
     bytecode.extend(bytes);
 }
 
-/// The bytes of instructions.
+/// Encodes instructions as bytes.
 #[must_use]
 pub fn encode(instructions: &[Instruction]) -> Vec<u8> {
     let mut bytecode = Vec::with_capacity(instructions.len() * INSTRUCTION_BYTES);

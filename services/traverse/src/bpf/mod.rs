@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! BPF bytecode: the instructions a walk may have, and its forms as bytes, as text and in object files.
+//! BPF bytecode: the instructions that a walk may have, and their forms as bytes, as text and in object files.
 //!
 //! - **Flow** bytes ──[`decode`]──▶ [`Code`] ──`lower`──▶ IR; text ──[`asm`]──▶ [`Instruction`] ──[`encode`]──▶ bytes;
 //!   `clang -target bpf` ──▶ object ──[`elf`]──▶ bytes
-//! - **Order** an instruction has one encoding and one text, so that the hash of a program names what it does
-//! - **Not here** calls, maps, atomics, packet access: they are refused where they are read
+//! - **Order** an instruction has one encoding and one text, so that equal programs have equal hashes
+//! - **Not here** calls, maps, atomics, packet access: decoding and `elf` refuse them
 //!
 //! Source: RFC 9669. Numbers are in `memlift_spec::operand::walk`.
 
@@ -25,10 +25,10 @@ pub enum Source {
     Imm(i32),
 }
 
-/// Change of the order of bytes by an instruction.
+/// Conversion of byte order by an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// To little endian, which on the machines that run walks only cuts off.
+    /// To little endian. The machines that run walks are little-endian, so this only truncates.
     Little,
     /// To big endian.
     Big,
@@ -48,30 +48,30 @@ pub enum Instruction {
     Alu { op: Alu, width: Width, target: Reg, source: Source },
     /// `target = -target`.
     Negate { width: Width, target: Reg },
-    /// Order of the bytes of the low 16, 32 or 64 bits.
+    /// Converts the byte order of the low 16, 32 or 64 bits.
     Bytes { end: End, target: Reg, bits: u8 },
-    /// `target = value`; takes two places.
+    /// `target = value`; takes two places of eight bytes.
     LoadImmediate { target: Reg, value: u64 },
     /// `target = *(base + offset)`.
     Load { size: Size, signed: bool, target: Reg, base: Reg, offset: i16 },
     /// `*(base + offset) = source`.
     Store { size: Size, base: Reg, offset: i16, source: Source },
-    /// Goes on `offset` places after the next one. `long`: the encoding with 32 bits for it.
+    /// Continues `offset` places after the next instruction. `long`: the encoding with a 32-bit offset.
     Jump { offset: i32, long: bool },
-    /// The same if the comparison holds.
+    /// Continues `offset` places after the next instruction if the comparison holds.
     Branch { cmp: Cmp, width: Width, left: Reg, right: Source, offset: i16 },
     /// Ends the step and returns r0.
     Exit,
 }
 
 impl Instruction {
-    /// Places of eight bytes it takes.
+    /// Returns the number of places (eight bytes each) that the instruction takes.
     #[must_use]
     pub fn places(&self) -> u32 {
         if matches!(self, Instruction::LoadImmediate { .. }) { 2 } else { 1 }
     }
 
-    /// The place it may go to besides the next one, if it is at place `at`.
+    /// Returns the place to which this instruction, at place `at`, may jump; `None` if it is not a jump.
     #[must_use]
     pub fn target(&self, at: u32) -> Option<i64> {
         match *self {
@@ -97,7 +97,7 @@ impl Code {
     /// See [`Code::starts`].
     pub const MIDDLE: u32 = u32::MAX;
 
-    /// Puts instructions one behind the other.
+    /// Lays out instructions one after the other.
     #[must_use]
     pub fn new(instructions: Vec<Instruction>) -> Code {
         let (mut places, mut starts) = (Vec::with_capacity(instructions.len()), Vec::new());
@@ -111,7 +111,7 @@ impl Code {
         Code { instructions, places, starts }
     }
 
-    /// The instruction at a place, if one starts there.
+    /// Returns the index of the instruction that starts at a place; `None` if none starts there.
     #[must_use]
     pub fn at_place(&self, place: i64) -> Option<usize> {
         let start = *self.starts.get(usize::try_from(place).ok()?)?;

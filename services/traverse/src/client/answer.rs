@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Handles packets that arrive: an answer ends its request, or tells the client what to do before the request can end.
+//! Handles packets that arrive: an answer ends its request, or tells the client the next step of the request.
 //!
-//! - **Flow** packet ─▶ its flight puts the pieces together ─▶ `answered`: over, on from where the walk is, again, or later
-//! - **Order** packets that are no answer to anything are counted and forgotten: they may be late, or lies
+//! - **Flow** packet ─▶ its flight joins the pieces ─▶ `answered`: the request is over, continues from the walk's state, is
+//!   sent again, or waits
+//! - **Order** packets that answer no request of this client are counted and dropped: they may be late or forged
 //! - **Not here** sending (`send`), programs that a node lacks (`upload`)
 
 use std::time::{Duration, Instant};
@@ -25,7 +26,8 @@ impl Client {
         }
     }
 
-    /// Takes a hint from a packet that no key proves: the node says that ours is wrong. It ends nothing; it is told at the deadline.
+    /// Handles a packet that no key authenticates, in which a node reports that our key is wrong. It ends no request; the
+    /// hint is added to the error at the deadline.
     fn unproven(&mut self, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else { return };
         let header = packet.header;
@@ -56,13 +58,13 @@ impl Client {
             return Ok(());
         };
         if header.kind == Kind::Answer && header.status == Status::WrongKey {
-            // A client without keys takes every packet: this one is a hint for it, too.
+            // A client without keys accepts every packet; for it too, this one is only a hint.
             self.reaches[flight.node].key_refused = true;
             return Ok(());
         }
         self.heard.hear(header.session);
         if matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read) {
-            // Only the node that was asked answers these, so that node was heard.
+            // Only the node that was asked answers these requests, so that node is alive.
             let reach = &mut self.reaches[flight.node];
             reach.heard = Some(Instant::now());
             reach.silent = None;
@@ -76,7 +78,7 @@ impl Client {
             return Ok(());
         }
         if !self.senders.contains(&header.sender) {
-            // A node that was not heard before, or that was started again: it may lack programs that others have.
+            // A node that was never heard before, or has been restarted: it may lack programs that others have.
             if self.senders.len() >= SENDERS_MAX {
                 self.senders.clear();
             }
@@ -87,7 +89,7 @@ impl Client {
         let Some(whole) = flight.take(header, packet.body, now) else { return Ok(()) };
         if whole.timed && flight.visits == 1 && !flight.parked {
             let took = now.duration_since(flight.sent);
-            // RFC 6298's smoothing.
+            // Smoothed round-trip time and its variation, as in RFC 6298.
             self.trip = Some(match self.trip {
                 None => (took, took / 2),
                 Some((smooth, vary)) => (smooth * 7 / 8 + took / 8, vary * 3 / 4 + smooth.abs_diff(took) / 4),
@@ -96,10 +98,10 @@ impl Client {
         self.answered(header.sequence, whole)
     }
 
-    /// A request is answered: it is over, or the client can do something about it.
+    /// Handles a complete answer: the request ends, or the client takes its next step.
     pub(super) fn answered(&mut self, sequence: u64, whole: Whole) -> Result<()> {
         let Whole { header, body, emitted, .. } = whole;
-        // The epoch is authentic where there are keys, and trusted where there are none: a wrong one costs a refresh.
+        // With keys the epoch is authentic. Without keys it is trusted: a wrong one only costs a refresh.
         self.routes.epoch = self.routes.epoch.max(header.epoch);
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         if flight.request.kind == Kind::Register {
@@ -114,7 +116,7 @@ impl Client {
         match header.status {
             Status::Done | Status::Missing | Status::Applied | Status::Differs => {
                 if flight.crossing_lost && flight.visits > 1 {
-                    // The nodes answer this client, and only it: other walks need not try first.
+                    // The nodes reach this client but not each other: other walks need not try to be forwarded first.
                     self.crossing_lost = Some(Instant::now());
                 }
                 let mut result = std::mem::take(&mut flight.result);
@@ -140,7 +142,7 @@ impl Client {
             Status::Hops if flight.bounces || flight.request.is_library_walk() => {
                 let was = flight.node;
                 if flight.bounces && self.routes.owner(header.address) == Some(was) {
-                    // It is not that node's any more.
+                    // The node has bounced the address: it does not own it any more.
                     self.ask_owner(header.address, was)?;
                 }
                 return self.go_on(sequence, &header, body, &emitted);
@@ -247,7 +249,7 @@ impl Client {
                     self.finish(sequence, Err(down.into()));
                 }
                 Some(node) if !up => flight.beyond = Some((0, node.name.clone())),
-                // A walk that writes is asked about at the node where it began.
+                // A walk that writes is always sent to the node where it began.
                 Some(_) if known && !flight.request.writes() => {
                     flight.node = self.routes.owner(address).unwrap_or(flight.node);
                 }
@@ -256,7 +258,8 @@ impl Client {
         }
     }
 
-    /// Handles `WrongNode`: the node asked does not have the address, and the map's entry in the answer decides what to do.
+    /// Handles `WrongNode`: the asked node does not have the address, and the map's entry in the answer decides the next
+    /// step.
     fn wrong_node(
         &mut self,
         sequence: u64,
@@ -277,8 +280,8 @@ impl Client {
             }
             Some((Some(node), entry)) if node.state == State::Down => {
                 flight.beyond = Some((0, node.name.clone()));
-                // The change may have been made already. The client asks about it until its deadline; the node may be back by
-                // then.
+                // The change may have been made already. The client repeats the request until its deadline; the node may be
+                // back by then.
                 if changes {
                     self.later(sequence);
                 } else {
@@ -294,7 +297,7 @@ impl Client {
         let owner = self.routes.owner(address);
         let elsewhere = owner.filter(|owner| *owner != was);
         let is_walk = flight.request.kind == Kind::Walk;
-        // A walk that writes is settled at its first node, which is asked again and sends it where it belongs.
+        // A walk that writes is settled at its first node, which is asked again and forwards it to the right node.
         if is_walk && !changes && (heard || elsewhere.is_some()) {
             if header.has(FLAG_CONTINUED) {
                 return self.go_on(sequence, header, state, emitted);
@@ -321,7 +324,7 @@ impl Client {
         Ok(())
     }
 
-    /// A walk goes on from where it stopped, as a new request.
+    /// Continues a walk from the place where it stopped, as a new request.
     pub(super) fn go_on(
         &mut self,
         sequence: u64,
@@ -337,7 +340,7 @@ impl Client {
         flight.since = header.clock;
         flight.iterations = header.iterations;
         flight.visits += 1;
-        // An address that no heard node has belongs to a node that was not heard yet.
+        // If no known node has the address, it may belong to a node that has not answered yet.
         let owner = self.routes.owner(header.address).or_else(|| self.unheard());
         flight.node = owner.unwrap_or(flight.node);
         flight.anew();

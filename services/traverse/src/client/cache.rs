@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cache of pieces of node memory at the client; the least recently used piece is evicted first.
 //!
-//! - **Layout** pieces of [`PIECE_BYTES`], at multiples of that
+//! - **Layout** pieces of [`PIECE_BYTES`] bytes, at multiples of that
 //! - **Order** a piece is used until it is [`Cache::max_age`] old or the map's epoch has changed. Until then a walk may miss
-//!   changes made since. A read of memory that a piece points to carries the nodes' clock of the piece's own read, so nodes
-//!   refuse it once that memory may have been reused. Nodes of ordered maps never change: the cell, which each walk reads anew,
-//!   decides which version is seen
+//!   changes made since. When a walk reads memory that a cached piece points to, the read carries the clock at which the piece
+//!   was read, so that the node refuses it once that memory may have been reused. Nodes of ordered maps never change: the cell,
+//!   which each walk reads anew, decides which version is seen
 //! - **Owner** one client
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Bytes of a piece: a window touches one or two.
+/// Bytes of a piece. A window touches one or two pieces.
 pub const PIECE_BYTES: u64 = 256;
 
 #[derive(Debug)]
@@ -20,11 +20,11 @@ struct Piece {
     used: u64,
     read: Instant,
     epoch: u64,
-    /// Nodes' clock when it was asked for, and a time not before it was read.
+    /// The nodes' clock when the piece was requested, and a clock that is not earlier than its read.
     clocks: (u32, u32),
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Cache {
     pieces: HashMap<u64, Piece>,
@@ -35,12 +35,12 @@ pub struct Cache {
     pub max_age: Duration,
     /// Lookups that found a usable piece.
     pub hits: u64,
-    /// Lookups that found none.
+    /// Lookups that found no usable piece.
     pub misses: u64,
 }
 
 impl Cache {
-    /// Creates a cache for so many bytes of pieces.
+    /// Makes a cache for `bytes` bytes of pieces.
     #[must_use]
     pub fn new(bytes: usize, max_age: Duration) -> Cache {
         Cache {
@@ -80,8 +80,8 @@ impl Cache {
         Some((&piece.bytes, piece.clocks))
     }
 
-    /// Stores a piece with two times of the nodes' clock: when it was asked for, and a time not before it was read. If there is
-    /// no room, the least recently used piece is evicted.
+    /// Stores a piece with two times of the nodes' clock: one from when the piece was requested, and one that is not earlier
+    /// than its read. If there is no room, the least recently used piece is evicted.
     pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64, clocks: (u32, u32)) {
         self.forget(place);
         if self.most == 0 {

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node's clock: when memory that was given back may be used again, and which requests may not touch it any more.
+//! A node's clock decides when freed memory may be used again, and which requests are too old to touch it.
 //!
-//! - **Flow** a request begins: it gets the clock ([`Clock::now`]) ─▶ it walks, its client goes on by what it found, with
-//!   `FLAG_SINCE` ─▶ it is answered or changes something, unless the clock is more than [`GRACE`] further ([`Clock::outdated`]).
-//!   A client uses the memory of a node that it unlinked at clock *v* again once it has heard of a clock beyond *v* + [`GRACE`]
-//! - **Order** every packet carries a clock, and its receiver takes the greater one over ([`Clock::merge`]). So a client that
-//!   unlinks a node after a request has read it has a *v* that is not less than the request's, and the write that uses the memory
-//!   again brings a clock by which that request is outdated. No assumption about time is made: a clock that jumps costs restarts
-//! - **Layout** seconds since 1970 where nothing has made it greater, so that nodes agree without speaking
-//! - **Not here** the log, by which a restarted node's clock is not less than before (`writer`)
+//! - **Flow** a request begins and gets the clock ([`Clock::now`]) ─▶ it walks; its client continues from the result, with
+//!   `FLAG_SINCE` ─▶ it is answered or changes something, unless the clock has advanced by more than [`GRACE`] since
+//!   ([`Clock::outdated`]). A client that unlinked a node of a structure at clock *v* uses its memory again only after it has
+//!   seen a clock beyond *v* + [`GRACE`]
+//! - **Order** every packet carries a clock, and its receiver adopts it if it is greater ([`Clock::merge`]). So if a client
+//!   unlinks a node after a request has read it, *v* is not less than the request's clock, and the write that uses the memory
+//!   again brings a clock by which that request is outdated. No assumption about time is made: a clock that jumps forward only
+//!   makes requests start again
+//! - **Layout** seconds since 1970 unless a packet has brought a greater value, so that nodes agree without messages
+//! - **Not here** the log, which keeps a restarted node's clock from going back (`writer`)
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::SystemTime;
 
 pub use crate::memory::GRACE;
 
-/// A packet whose clock is so far ahead of the system's time is not believed: clocks would stop at the greatest number.
+/// A packet whose clock is further than this ahead of the system's time is not believed: otherwise one packet could drive
+/// all clocks to their greatest number.
 const AHEAD_MAX: u32 = 24 * 60 * 60;
 
 /// See the module's header.
@@ -28,18 +31,19 @@ fn system() -> u32 {
 }
 
 impl Clock {
-    /// Follows the system's time.
+    /// Raises the clock to the system's time if that is greater.
     pub fn tick(&self) {
         self.0.fetch_max(system(), Ordering::AcqRel);
     }
 
-    /// Seconds, as of the last tick or packet.
+    /// Returns the clock, in seconds, as of the last tick or packet.
     #[must_use]
     pub fn now(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Takes over a packet's clock if it is greater; false: it is too far ahead of the system's time to be believed.
+    /// Raises the clock to that of a packet. Returns false if the packet's is too far ahead of the system's time to be
+    /// believed.
     pub fn merge(&self, seen: u32) -> bool {
         if seen <= self.now() {
             return true;
@@ -51,7 +55,8 @@ impl Clock {
         possible
     }
 
-    /// Returns true if memory that was linked at `since` may have been used again by now. Call it after the memory was read.
+    /// Returns true if memory that was linked at clock `since` may have been used again by now. Call it after reading the
+    /// memory.
     #[must_use]
     pub fn outdated(&self, since: u32) -> bool {
         fence(Ordering::Acquire);

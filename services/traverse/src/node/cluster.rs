@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node of a cluster: its addresses are what the map says, and ranges come and go while it serves.
+//! A node of a cluster. The map gives it its addresses, and ranges arrive and leave while it serves.
 //!
-//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶
-//!   shards, and one thread that runs [`Cluster::turn`]
-//! - **Order** a node that was killed joins again when the lease of its last start has run out; until then it waits
+//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: ranges that the map gives are mapped, others are dropped
+//!   ─▶ shards, and one thread that runs [`Cluster::turn`]
+//! - **Order** a node that was killed waits until the lease of its last start has run out, and then joins again
 //! - **Owner** a [`Cluster`] holds the membership; dropping it makes the node leave
-//! - **Rule** people edit a map file: a range that it takes from a node stays in the node's memory, unreachable, until the node
+//! - **Rule** a map file is edited by people: a range that an edit takes from a node stays in the node's memory, unreachable,
+//!   until the node restarts
 //!   restarts
 
 use std::net::UdpSocket;
@@ -18,14 +19,14 @@ use super::writer::Writer;
 use super::{Node, NodeError, NodeOptions};
 use crate::map::{Address, Join, Map, MapError, Member, NodeId, Shared, Source, State};
 
-/// How long a node waits for the lease of its last start to run out.
+/// Longest time that a node waits for the lease of its last start to run out.
 const WAIT_FOR_LEASE: Duration = Duration::from_secs(60);
 
-/// Why a node cannot join the cluster, or stay in it.
+/// Reason that a node cannot join the cluster, or cannot stay in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// The node itself.
+    /// The node itself failed.
     #[error(transparent)]
     Node(#[from] NodeError),
     /// The map cannot be read, joined or changed.
@@ -34,7 +35,7 @@ pub enum ClusterError {
     /// The node's log cannot be written.
     #[error("the node's log: {0}")]
     Log(#[from] LogError),
-    /// The map and what the node has do not fit.
+    /// The map and the memory of the node do not fit together.
     #[error("the map and this node's memory do not fit: {0}")]
     Unfit(String),
 }
@@ -42,13 +43,13 @@ pub enum ClusterError {
 /// Settings of a node in a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// Settings of the node itself: `base` is not used, `bytes` is the memory that it brings to the cluster.
+    /// Settings of the node itself: `base` is not used; `bytes` is the memory that the node brings to the cluster.
     pub node: NodeOptions,
-    /// Where the map is.
+    /// Place from which the map is read.
     pub source: Source,
-    /// Its name, which stays the same from start to start.
+    /// Name of the node, which stays the same from start to start.
     pub name: String,
-    /// Where it listens; the other nodes reach it by the first one that is UDP.
+    /// Addresses at which the node listens. The other nodes reach it by the first UDP address.
     pub addresses: Vec<Address>,
 }
 
@@ -65,12 +66,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Replays the log, joins, and maps the memory that the map gives it. `speaker` is the socket at which other nodes reach this
-    /// one ([`crate::transport::udp::Udp::speaker`]); without one no range comes or leaves.
+    /// Replays the log, joins, and maps the memory that the map gives the node. `speaker` is the socket at which other nodes
+    /// reach this one ([`crate::transport::udp::Udp::speaker`]); without it no range arrives or leaves.
     ///
     /// # Errors
     ///
-    /// [`ClusterError`]; the node has not joined, or has left again
+    /// [`ClusterError`]: the node has not joined, or has joined and left again.
     pub fn open(
         options: ClusterOptions,
         speaker: Option<UdpSocket>,
@@ -90,7 +91,8 @@ impl Cluster {
         let member = Arc::new(Member::join(source, join)?);
         let me = member.id().ok_or_else(|| ClusterError::Unfit("it did not join as a node".to_owned()))?;
         let map = member.shared().map();
-        // Addresses of a map that is written by hand may be given twice: there each node's memory has its own number.
+        // A map file written by hand may give the same addresses to two nodes, so each node's memory has a number of its
+        // own.
         match (map.cluster(), cluster) {
             (0, 0) => node.join_cluster(memlift_ground::region::random())?,
             (0, _) => {}
@@ -123,22 +125,22 @@ impl Cluster {
         self.me
     }
 
-    /// Returns the current trouble with the map's source, for people to read; `None` if there is none.
+    /// Returns the current problem with the map's source, for people to read; `None` if there is none.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.member.trouble().or_else(|| self.mover.trouble().map(str::to_owned))
     }
 
-    /// Returns the mover, which knows the ranges that come and leave.
+    /// Returns the mover, which knows the ranges that arrive and leave.
     pub fn mover(&mut self) -> &mut Mover {
         &mut self.mover
     }
 
-    /// Runs a turn of the mover, which sleeps at most `at_most`, and follows the map.
+    /// Runs one turn of the mover, which sleeps at most `at_most`; then applies a newer map file.
     ///
     /// # Errors
     ///
-    /// The log cannot be written, or a map file gives what this node cannot have: the node must stop.
+    /// The log cannot be written, or a map file gives the node more memory than it has: the node must stop.
     pub fn turn(&mut self, at_most: Duration) -> Result<(), ClusterError> {
         self.mover.turn(at_most)?;
         let map = self.member.shared().map();
@@ -161,7 +163,8 @@ impl Cluster {
     }
 }
 
-/// Waits, a minute at most, while a node of this name counts as up: its last start may have been killed a moment ago.
+/// Waits, a minute at most, while the map shows a node of this name as up: the last start of this node may have been killed
+/// just now.
 fn wait_for_lease(source: &Source, join: &Join) -> Result<(), MapError> {
     let until = Instant::now() + WAIT_FOR_LEASE;
     let mut authority = source.connect()?;
@@ -176,8 +179,9 @@ fn wait_for_lease(source: &Source, join: &Join) -> Result<(), MapError> {
 }
 
 impl Writer {
-    /// Brings the node's memory in line with the map. With `all`, memory that the map does not give this node is dropped; and a
-    /// range that the map gives it is an error if it is missing here although an earlier map that this node has known gave it.
+    /// Brings the node's memory in line with the map. With `all`, memory that the map does not give this node is dropped;
+    /// and it is an error if a range is missing that the map has given this node since an epoch that the node has already
+    /// seen.
     pub(super) fn settle_with(
         &mut self,
         map: &Map,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compaction of the log: a new file takes its place, with a snapshot of memory and the records since.
+//! Compaction of the log: a new file with a snapshot of memory, and the records since, replaces it.
 //!
-//! - **Flow** under the writer's lock: allocator, outcomes, programs, and how long the log is ─▶ beside the node's work: memory,
-//!   as it is while it is written ─▶ what the old log has got meanwhile, until little is left ─▶ under the lock: the rest;
-//!   synced, renamed
-//! - **Order** memory is read later than the log's length, and what is logged are the bytes that were stored: replayed over such
-//!   a copy they make it what it was at the end. The new file is whole and synced before it has the log's name; so a crash leaves
-//!   the old log, or the new one
-//! - **Owner** one compaction at a time; none while a range comes or leaves, whose half-made state no snapshot holds
+//! - **Flow** under the writer's lock: note the allocator, outcomes, programs and the log's length ─▶ without the lock, while the
+//!   node serves: write the memory, which may change meanwhile ─▶ copy the records that the old log got meanwhile, until few are
+//!   left ─▶ under the lock: copy the rest, sync, rename
+//! - **Order** memory is read after the log's length was noted, and records hold the bytes that were stored. So replaying the
+//!   copied records over the snapshot gives the memory as it is at the end, whatever changed while it was written. The new file
+//!   is complete and synced before it gets the log's name, so a crash leaves either the old log or the new one
+//! - **Owner** one compaction runs at a time, and none while a range arrives or leaves: a snapshot cannot hold that intermediate
+//!   state
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
@@ -23,28 +24,28 @@ use crate::map::ADDRESS_END;
 
 /// Bytes of memory in one record.
 const PIECE_BYTES: u64 = 64 << 10;
-/// A pass over the old log that copies no more than this is the last one without the writer's lock.
+/// The copying of new records without the writer's lock ends with a pass that copies at most this many bytes.
 const REST_BYTES: u64 = 256 << 10;
 
 /// Stages of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compacting {
-    /// The new file was begun.
+    /// The new file exists, with its head and first record.
     Begun,
-    /// The snapshot of memory is in it.
+    /// The new file holds the snapshot of memory.
     Copied,
-    /// The records logged meanwhile are in it, and it is synced.
+    /// The new file also holds the records logged meanwhile, and is synced.
     Synced,
-    /// It has the log's name.
+    /// The new file has the log's name.
     Renamed,
 }
 
 /// Sizes of the log before and after a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Bytes of the log before.
+    /// Bytes of the log before compaction.
     pub before_bytes: u64,
-    /// Bytes of the log after.
+    /// Bytes of the log after compaction.
     pub after_bytes: u64,
 }
 
@@ -54,7 +55,7 @@ fn beside(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The file that becomes the log.
+/// The new file that will become the log.
 struct Sink {
     file: BufWriter<File>,
     head: Head,
@@ -81,11 +82,11 @@ impl Sink {
         while let Some(record) = records.next()? {
             self.entry(&record.entry, 0)?;
         }
-        // This process wrote them, so all of them are good.
+        // This process wrote the records, so none can be bad.
         if records.position == end { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Syncs the file, and adds a record that says so: damage before that record is recognized from now on.
+    /// Syncs the file, and adds a record that says so: from then on, bad bytes before that record are recognized as damage.
     fn seal(&mut self) -> io::Result<()> {
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
@@ -96,27 +97,27 @@ impl Sink {
 }
 
 impl Node {
-    /// Makes the log as short as what is in memory; the node serves meanwhile. `None`: there is no log, its disk is full, it is
-    /// being compacted already, or a range comes or leaves just now.
+    /// Shortens the log to about the size of the memory in use, while the node serves. Returns `None` if there is no log,
+    /// its disk is full, another compaction runs, or a range is arriving or leaving.
     ///
     /// # Errors
     ///
-    /// [`LogError`]: the old log stays, and is as good as before. If only its folder cannot be synced, the new log is in use.
+    /// [`LogError`]: the old log stays in use, undamaged. Only if syncing the folder fails is the new log in use.
     pub fn compact(&self) -> Result<Option<Compacted>, LogError> {
         self.compact_watched(&mut |_| {})
     }
 
-    /// As [`Node::compact`]; calls `at` with each stage that is reached.
+    /// Does what [`Node::compact`] does, and calls `at` with each stage that is reached.
     ///
     /// # Errors
     ///
-    /// As [`Node::compact`]
+    /// The errors of [`Node::compact`].
     pub fn compact_watched(&self, at: &mut dyn FnMut(Compacting)) -> Result<Option<Compacted>, LogError> {
         let done = self.compact_once(at);
         if let Err(LogError::System { path, .. }) = &done
             && path.extension().is_some_and(|extension| extension == "new")
         {
-            // An unfinished file must not keep a full disk full.
+            // An unfinished file would take room on a disk that may be full.
             let _ = std::fs::remove_file(path);
         }
         done
@@ -132,7 +133,7 @@ impl Node {
             return Ok(None);
         }
         let Some(log) = &writer.log else { return Ok(None) };
-        // If the path is a link, the file that it leads to is replaced.
+        // If the path is a symbolic link, its target is replaced.
         let path = log.path.canonicalize().unwrap_or_else(|_| log.path.clone());
         let new = beside(&path);
         let system = |error: io::Error| LogError::System { path: new.clone(), error };
@@ -225,7 +226,7 @@ impl Node {
         let bytes = sink.bytes;
         let file = sink.file.into_inner().map_err(|error| system(error.into_error()))?;
         std::fs::rename(&new, &path).map_err(system)?;
-        // From here on the new file is the log, whatever happens.
+        // From here on the new file is the log, even if a later step fails.
         log.replace(file, head, bytes, snapshot_bytes);
         at(Compacting::Renamed);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -235,7 +236,7 @@ impl Node {
         Ok(Some(Compacted { before_bytes, after_bytes: bytes }))
     }
 
-    /// Writes a piece of memory as it is now, without the zeros at its ends.
+    /// Writes a piece of memory as it is now, without leading and trailing zeros.
     fn piece(&self, sink: &mut Sink, address: u64, length: u64) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(length as usize);
         self.core.memory.load(address, length as usize, &mut bytes);
@@ -245,7 +246,7 @@ impl Node {
         sink.put(Change::Write(address + first as u64, bytes[first..=last].to_vec()))
     }
 
-    /// Returns the bytes of the log, and how many of them the last snapshot took; 0 and 0 without a log.
+    /// Returns the bytes of the log, and the bytes of its last snapshot; (0, 0) without a log.
     #[must_use]
     pub fn log_bytes(&self) -> (u64, u64) {
         locked(&self.core.writer).log.as_ref().map_or((0, 0), |log| (log.bytes, log.snapshot_bytes))
@@ -255,7 +256,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// As [`Node::compact`]
+    /// The errors of [`Node::compact`].
     pub fn compact_beyond(&self, limit_bytes: u64) -> Result<Option<Compacted>, LogError> {
         let (bytes, snapshot_bytes) = self.log_bytes();
         if bytes > limit_bytes.max(snapshot_bytes.saturating_mul(2)) { self.compact() } else { Ok(None) }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A shard's work besides walking: programs, memory, and the ends of walks that change it.
+//! A shard's work besides walking: programs, memory, and the ends of walks that change memory.
 //!
-//! - **Flow** a walk that writes: its first node begins it (`once`) ─▶ it may end at another node, which tells the first one
-//!   ([`Kind::Decided`]) ─▶ the first one remembers the decision ─▶ the owner of the address applies it, once ─▶ the first
-//!   one remembers the outcome and answers
-//! - **Order** so a request that is sent again is decided once, wherever its walk ends, and applied once, whatever is lost
-//! - **Owner** `writer` has the memory of all this
-//! - **Not here** walks on their way (`shard`)
+//! - **Flow** a walk that writes begins at its first node (`once`) ─▶ if it ends at another node, that node sends the
+//!   decision to the first one ([`Kind::Decided`]) ─▶ the first node remembers the decision ─▶ the owner of the address
+//!   applies it, once ─▶ the first node remembers the outcome and answers
+//! - **Order** a repeated request is decided once, wherever its walk ends, and applied once, whatever packets are lost
+//! - **Owner** `writer` holds what is remembered of requests
+//! - **Not here** walks in flight (`shard`)
 
 use std::borrow::Cow;
 use std::sync::PoisonError;
@@ -24,13 +24,13 @@ use crate::wire::{
     PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Packet, Status,
 };
 
-/// From this attempt on, a client is told to which node its request was sent.
+/// From this attempt of a request on, the client is told to which node the request was forwarded.
 const TOLD_FROM: u32 = 2;
-/// Value of a `WrongNode` outcome whose address is that of a change, and not where the walk was.
+/// Value of a `WrongNode` outcome whose address is the address of the change, and not the place where the walk was.
 const APPLIES_ELSEWHERE: u64 = u64::MAX;
 
 impl Shard {
-    /// Handles a packet that is no walk.
+    /// Handles a packet of any kind but a walk.
     pub(super) fn control(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
         match header.kind {
@@ -54,7 +54,7 @@ impl Shard {
                 let answer = Header {
                     value: memory.bytes(),
                     address: memory.base(),
-                    // Of a range that is on its way: pieces that are there, of how many, and what is being done.
+                    // For a range that is leaving: the pieces that have arrived, all pieces, and the current step.
                     piece: done.min(u64::from(u32::MAX)) as u32,
                     pieces: all.min(u64::from(u32::MAX)) as u32,
                     iterations: step,
@@ -95,7 +95,7 @@ impl Shard {
         if outcome.status != Status::WrongNode {
             return (answer, Cow::Borrowed(&outcome.body));
         }
-        // The map's entry, and where the walk was, if both fit.
+        // The answer's body: the map's entry, then the walk's state, if both fit.
         let mut body = self.router.entry(outcome.address);
         let value = body.len() as u64;
         let most = (self.packet_bytes - PACKET_HEADER_BYTES - PACKET_MAC_BYTES).min(PACKET_BODY_BYTES_MAX);
@@ -109,7 +109,7 @@ impl Shard {
         (Header { value, flags, ..answer }, Cow::Owned(body))
     }
 
-    /// Tells a client that repeats a request to which node the request was sent.
+    /// Tells a client that has repeated its request to which node the request was forwarded.
     pub(super) fn tell_sent_on(&mut self, header: &Header, peer: Peer, address: u64) {
         if header.attempt < TOLD_FROM {
             return;
@@ -128,7 +128,7 @@ impl Shard {
         self.reply(header, peer, &Outcome { status, value: 0, address: header.address, body });
     }
 
-    /// Ends a walk at this node: answers it or, if it writes, passes its end to its first node.
+    /// Ends a walk at this node: answers it, or sends the decision of a walk that writes to its first node.
     pub(super) fn ended(
         &mut self,
         header: Header,
@@ -154,14 +154,14 @@ impl Shard {
         }
     }
 
-    /// Returns true if a walk that writes shall run; otherwise it was answered, resumed or dropped.
+    /// Returns true if a walk that writes must run now. On false it was answered, resumed or dropped here.
     pub(super) fn begin(&mut self, peer: Peer, header: &Header) -> bool {
         let mut writer = locked(&self.core.writer);
         if writer.is_full() {
             let is_known = writer.is_known(header);
             drop(writer);
-            // A known request may not be in the log yet, and one that was decided elsewhere must not be refused: their clients
-            // ask again.
+            // A known request may not be in the log yet, and one that was decided elsewhere must not be refused. Neither is
+            // answered: their clients ask again.
             if !is_known && !header.has(FLAG_FORWARDED) {
                 self.refuse(header, peer, Status::LogFull, "");
             }
@@ -177,7 +177,7 @@ impl Shard {
                 self.dispatch(header, peer, operands, &body);
             }
             Begin::Answer(outcome, since) => self.reply(&Header { clock: since, ..*header }, peer, &outcome),
-            // A session from this number on is a new one.
+            // The outcome's value tells the client the least number of a new session.
             Begin::Refuse(Status::Expired) => {
                 let value = locked(&self.core.writer).session_bound(header.tenant);
                 let outcome =
@@ -195,7 +195,7 @@ impl Shard {
         false
     }
 
-    /// Ends a walk that writes at its first node, wherever the walk itself has ended.
+    /// Ends a walk that writes, at the node where it began; the walk itself may have ended at another one.
     fn decided(
         &mut self,
         header: Header,
@@ -221,9 +221,9 @@ impl Shard {
             drop(writer);
             return self.dispatch(header, peer, operands, body);
         }
-        // A walk that is over is remembered, and so is one that its client continues as another request: a late copy of this
-        // request must not begin anew. Chunks are not remembered, so a walk that sent some may begin anew if it is to be
-        // continued. In all other cases the client mends the cause, and sends the request again.
+        // A finished walk is remembered, and so is one that its client continues as another request: a late copy of this
+        // request must not begin again. Chunks are not remembered, so a walk that has sent some may begin again if it is to
+        // be continued. In all other cases the client removes the cause and sends the request again.
         let ends = match status {
             Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden | Status::Outdated => true,
             Status::Continue | Status::Hops | Status::Retry => header.pieces == header.piece,
@@ -239,7 +239,7 @@ impl Shard {
         self.answer_client(&header, peer, &outcome);
     }
 
-    /// Answers at a request's first node, however the walk came back to it.
+    /// Answers a client from its request's first node, also if the walk came back from another node.
     fn answer_client(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
         if !header.has(FLAG_FORWARDED) {
             return self.reply(header, peer, outcome);
@@ -249,7 +249,7 @@ impl Shard {
         self.hand(header.tenant, header.client, answer, &body);
     }
 
-    /// Hands a packet to a client of this node, whichever shard it is on.
+    /// Passes a packet to a client of this node, through the client's shard.
     fn hand(&mut self, tenant: u32, client: u64, header: Header, body: &[u8]) {
         let Some((shard, peer)) = locked(&self.core.relays).get(&(tenant, client)).copied() else {
             return self.tally.add(Counter::Lost, 1);
@@ -268,7 +268,8 @@ impl Shard {
 
     /// Has the owner of the address carry out a decided change.
     fn dispatch(&mut self, header: Header, peer: Peer, operands: ApplyOperands, body: &[u8]) {
-        // The change's address is not where the walk was: with `WrongNode` the client must not continue the walk from there.
+        // The address is the change's, not the walk's. The value tells the client not to continue the walk there on
+        // `WrongNode`.
         let outcome = |status| {
             let value = if status == Status::WrongNode { APPLIES_ELSEWHERE } else { 0 };
             Outcome { status, value, address: operands.address, body: body.to_vec() }
@@ -304,7 +305,8 @@ impl Shard {
                 self.changed = true;
                 outcome
             }
-            // Not remembered unless it was before: another attempt asks again where the address is.
+            // An attempt that only ran is forgotten, so the next attempt looks up the owner again; a decision that was
+            // remembered stays.
             Owner::Later | Owner::Unknown => {
                 locked(&self.core.writer).forget(&header);
                 outcome(if owner == Owner::Later { Status::Busy } else { Status::WrongNode })
@@ -313,7 +315,7 @@ impl Shard {
         self.answer_client(&header, peer, &done);
     }
 
-    /// Hands on an answer for a client whose packet this node had sent on.
+    /// Passes an answer from another node on to the client whose packet this node had forwarded.
     fn relay(&mut self, header: &Header, body: &[u8]) {
         if !header.has(FLAG_RELAY) {
             return self.tally.add(Counter::Foreign, 1);
@@ -361,7 +363,8 @@ impl Shard {
             Piece::Missing(missing) => done.value = u64::from(missing),
             Piece::Complete(runner) => {
                 let mut writer = locked(&self.core.writer);
-                // Reads that go on with a full disk need their programs; after a restart their clients send them again.
+                // Reads continue on a full disk and need their programs, so the program is kept without a record; after a
+                // restart clients register it again.
                 if !known && !writer.is_full() {
                     let upload = super::registry::upload_of(runner.program());
                     writer.registered(header.tenant, upload);
@@ -401,7 +404,7 @@ impl Shard {
         self.reply(&header, peer, &outcome);
     }
 
-    /// Changes one word, for a client or for a request's first node.
+    /// Applies a decided change to one word, for a client or for a request's first node.
     fn apply(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
         let Some((operands, body)) = packet.operands() else { return };
@@ -429,7 +432,7 @@ impl Shard {
         self.reply(&header, peer, &outcome);
     }
 
-    /// Answers with bytes of memory as they are.
+    /// Answers with the bytes of memory as they are now.
     fn read(&mut self, peer: Peer, header: &Header) {
         match self.router.owner(header.epoch, header.address, false) {
             Owner::Local { .. } => {}
@@ -453,7 +456,7 @@ impl Shard {
         let mut outcome =
             Outcome { status: Status::Done, value: header.value, address: header.address, body: Vec::new() };
         self.core.memory.load(header.address, header.value as usize, &mut outcome.body);
-        // Checked after the bytes were read: a request that uses the memory again brings its clock before it writes.
+        // Checked after the bytes were read: a request that reuses the memory brings its clock before it writes.
         if self.core.clock.outdated(header.clock) {
             return self.refuse(header, peer, Status::Outdated, "");
         }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for one.
+//! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for a workspace.
 //!
-//! - **Flow** request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` says how it goes on ─▶ [`Lane::give`]
-//! - **Order** free slots are taken from the first on, and a round ends behind the last one in use; of a scratchpad only what the
-//!   program or its request can have written is cleared, and looked at for the answer: the rest is zero and stays out of the
-//!   cache
-//! - **Layout** slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same
-//!   number
-//! - **Owner** a shard's thread; slots point into the lane's scratchpads, which never move
+//! - **Flow** request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` decides how the walk continues ─▶ [`Lane::give`]
+//! - **Order** free slots with low numbers are taken first, and a round ends behind the last slot in use. Only the part of a
+//!   scratchpad that the program or its request can have written is cleared and searched for the answer; the rest is zero and
+//!   stays out of the cache
+//! - **Layout** slot i, scratchpad i (a multiple of 64 bytes, so that two never share a cache line) and context i belong together
+//! - **Owner** the shard's thread; slots point into the lane's scratchpads, which never move
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,16 +22,16 @@ use crate::wire::{Header, used};
 pub(super) struct Context {
     pub header: Header,
     pub peer: Peer,
-    /// Scratchpad as the request brought it.
+    /// Contents of the scratchpad that the request brought.
     pub start: Vec<u8>,
     /// Bytes at the start of the scratchpad that the request or the program can have written; the rest is zero.
     pub dirty: usize,
-    /// Bytes that were emitted and not sent yet.
+    /// Bytes that the walk has emitted and that were not sent yet.
     pub emitted: Vec<u8>,
-    /// Number of the next chunk, and bytes emitted on this visit.
+    /// Number of the next chunk; `visit_bytes` are the bytes emitted on this visit.
     pub chunk: u32,
     pub visit_bytes: usize,
-    /// Times that it started again.
+    /// Times that the walk has started again.
     pub restarts: u32,
     /// Steps that this visit may make.
     pub given: u32,
@@ -72,8 +71,8 @@ pub(super) struct Lane {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-// SAFETY: the pointers in `slots` lead into `scratch`, which moves with the lane and does not change its place, and into the
-// node's memory, which any thread may read and which the shard that owns the lane keeps mapped.
+// SAFETY: the pointers in `slots` lead into `scratch`, a heap allocation that keeps its address when the lane moves, and
+// into the node's memory, which any thread may read and which the shard that owns the lane keeps mapped.
 unsafe impl Send for Lane {}
 
 impl Lane {
@@ -107,12 +106,13 @@ impl Lane {
         }
     }
 
-    /// Slots that are free.
+    /// Returns the number of free slots.
     pub(super) fn room(&self) -> usize {
         self.free.len()
     }
 
-    /// Takes a slot for a request, and fills its scratchpad; it is not due yet. `None`: no slot is free.
+    /// Takes a slot for a request and fills its scratchpad. The slot is not ready to run yet. Returns `None` if no slot is
+    /// free.
     pub(super) fn take(&mut self, header: &Header, peer: Peer, body: &[u8], given: u32) -> Option<usize> {
         let index = self.free.pop()? as usize;
         while self.contexts.len() <= index {
@@ -145,13 +145,13 @@ impl Lane {
         Some(index)
     }
 
-    /// Fills a slot's scratchpad as its request brought it.
+    /// Fills a slot's scratchpad with the contents that its request brought.
     pub(super) fn refill(&mut self, index: usize) {
         let Lane { contexts, scratch, scratch_lines, scratch_bytes, stored, .. } = self;
         let pad = pad(scratch, *scratch_lines, *scratch_bytes, index);
         let Context { start, dirty, .. } = &mut contexts[index];
         pad[..start.len()].copy_from_slice(start);
-        // Bytes behind those that can have been written are zero already.
+        // Bytes from `dirty` on were never written, so they are zero already.
         pad[start.len()..(*dirty).max(start.len())].fill(0);
         *dirty = start.len().max(*stored);
     }
@@ -160,7 +160,7 @@ impl Lane {
         pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index)
     }
 
-    /// Returns a slot's context, and its scratchpad without the zeros at its end.
+    /// Returns a slot's context, and its scratchpad without the zeros at the end.
     pub(super) fn used(&mut self, index: usize) -> (&Context, &[u8]) {
         let context = &self.contexts[index];
         let pad = pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index);
@@ -177,22 +177,23 @@ impl Lane {
         }
     }
 
-    /// Prefetches what the next step of a slot reads.
+    /// Prefetches the memory that the next step of a slot reads.
     pub(super) fn prefetch(&self, index: usize) {
         for &touch in self.runner.touches() {
             crate::round::prefetch(self.slots[index].host.wrapping_offset(touch.into()));
         }
     }
 
-    /// Runs one step for each slot that is due; returns how many stopped.
+    /// Runs one step for each slot in state `RUN`; returns the number of slots that stopped.
     pub(super) fn round(&mut self) -> usize {
-        // SAFETY: a slot is RUN only since `shard` translated its `cur` and checked the whole window against the tenant's
-        // ranges, or since a round did against `region`, which was made from such a range; node memory stays mapped while the
-        // shard lives. Scratchpads are the slots' own and as long as the program asks for.
+        // SAFETY: a slot is `RUN` only after `shard` translated its `cur` and checked the whole window against the tenant's
+        // ranges, or after a round checked it against `region`, which was made from such a range. Node memory stays mapped
+        // while the shard lives. Each scratchpad belongs to its slot and is as long as the program asks for.
         unsafe { self.runner.round(&mut self.slots[..self.high], &self.region) }
     }
 
-    /// Runs steps of the only slot that is due until it stops, at most `most` of them; returns how many slots stopped.
+    /// Steps the only slot in state `RUN` until it stops, at most `most` times; returns the number of slots that stopped (0
+    /// or 1).
     pub(super) fn straight(&mut self, most: usize) -> usize {
         let Some(index) = self.slots.iter().position(|slot| slot.state == RUN) else { return 0 };
         for _ in 0..most {
@@ -206,7 +207,7 @@ impl Lane {
         0
     }
 
-    /// The slot that stopped as the `place`-th one in the last round.
+    /// Returns the number of the slot that was the `place`-th to stop in the last round.
     pub(super) fn stopped(&self, place: usize) -> usize {
         self.slots[place].listed as usize
     }
@@ -214,7 +215,7 @@ impl Lane {
 
 fn pad(scratch: &mut [Line], lines: usize, bytes: usize, index: usize) -> &mut [u8] {
     let own = &mut scratch[index * lines..(index + 1) * lines];
-    // SAFETY: lines are plain bytes, side by side; `own` is borrowed for as long as the result.
+    // SAFETY: `own` consists of whole `Line`s of 64 plain bytes without gaps, and stays borrowed for as long as the result.
     let all = unsafe { std::slice::from_raw_parts_mut(own.as_mut_ptr().cast::<u8>(), lines * 64) };
     &mut all[..bytes]
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory node: it stores data, and runs walks over it for its clients.
 //!
-//! - **Flow** transport ─▶ [`Shard`]: authentication ─▶ a walk: `registry`, workspaces (`lane`), rounds ─▶ answer, or on to the
-//!   next node ([`Router`]); a change: `writer`, once (`once`), logged (`log`) ─▶ answer
-//! - **Order** answers to changes leave after the log was written. A shard never waits for another one, except for the writer
-//! - **Owner** [`Node`] is what the shards share; each [`Shard`] is one thread's, with a transport and a router of its own
-//! - **Not here** replication: a node that is lost takes what it had with it, except for what is in its log
+//! - **Flow** transport ─▶ [`Shard`] authenticates the packet. A walk: `registry`, a workspace (`lane`), rounds ─▶ answer, or
+//!   forwarded to the next node ([`Router`]). A change: `writer`, carried out once (`once`), logged (`log`) ─▶ answer
+//! - **Order** the answer to a change leaves after the log was written. Shards wait for the writer only, never for each other
+//! - **Owner** the shards share [`Node`]; each [`Shard`] belongs to one thread, with a transport and a router of its own
+//! - **Not here** replication: the data of a node that is lost is lost too, except for the part in its log
 
 mod clock;
 mod cluster;
@@ -55,12 +55,12 @@ use crate::memory::Memory;
 use crate::transport::{Peer, Transport, TransportError};
 use crate::wire::{Keys, Senders};
 
-/// Default of the iterations of one visit.
+/// Default number of iterations in one visit.
 pub const ITERATIONS_PER_VISIT: u32 = 4096;
 /// Default of a node's first address.
 pub const BASE: u64 = 1 << 32;
 
-/// Why a node cannot start or go on.
+/// Reason that a node cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -81,7 +81,7 @@ pub enum NodeError {
     /// The transport to the clients failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The address range is not in whole pages, ends beyond 2^62, or has only one of `base` and `bytes` zero.
+    /// The address range is not in whole pages, ends beyond 2^62, or exactly one of `base` and `bytes` is zero.
     #[error(
         "memory of {bytes} bytes does not fit behind address {base:#x}: both are multiples of 4096, below 2^62"
     )]
@@ -98,25 +98,26 @@ pub enum NodeError {
 pub struct NodeOptions {
     /// First global address.
     pub base: u64,
-    /// Bytes of memory; 0, with `base` 0: none before the map says which addresses it has ([`Cluster`]).
+    /// Bytes of memory. With 0 here and in `base` the node has no memory until the map gives it addresses ([`Cluster`]).
     pub bytes: u64,
-    /// Touch all of it at the start.
+    /// True: all memory is touched (faulted in) at the start.
     pub prefault: bool,
-    /// Walks in flight per shard and program; `None`: measured.
+    /// Walks in flight per shard and program; `None`: the node measures a good number.
     pub workspaces: Option<usize>,
-    /// Iterations of one visit; then the answer is the state, for the client to send again.
+    /// Iterations of one visit. A walk that needs more is answered with its state, and the client sends it again.
     pub iterations_per_visit: u32,
-    /// Keys by which packets are authenticated; with none, everybody who reaches the node may talk to it.
+    /// Keys by which packets are authenticated. Without keys everybody who reaches the node may use it.
     pub keys: Keys,
-    /// Where changes are logged.
+    /// Path and durability of the log; `None`: changes are not logged.
     pub log: Option<(PathBuf, Durability)>,
-    /// Programs held per tenant. Beyond that the least recently used one is dropped, and its clients register it again.
+    /// Programs held per tenant. When there are more, the least recently used one is dropped; its clients register it again.
     pub programs_per_tenant: usize,
-    /// Client sessions whose changes are remembered: about 100 bytes each, and their unsettled requests.
+    /// Client sessions whose changes are remembered: about 100 bytes for each session, and its unsettled requests.
     pub clients: usize,
-    /// Run machine code where that is possible.
+    /// True: walks run as machine code where the CPU allows it.
     pub compile: bool,
-    /// Seconds before unlinked memory is free again. Less than [`GRACE`] is safe only if no walk can still read it.
+    /// Seconds before unlinked memory becomes free again. Less than [`GRACE`] is safe only if no walk can still read the
+    /// memory.
     pub grace_s: u32,
 }
 
@@ -138,17 +139,17 @@ impl Default for NodeOptions {
     }
 }
 
-/// Where a message of another node's mover came from.
+/// Sender of a message from another node's mover.
 #[derive(Clone, Copy, Debug)]
 struct Speaker {
-    /// The node's number in the map plus 1, as it says; 0: it does not say.
+    /// Number in the map plus 1 that the sending node claims; 0: the message has none.
     number: u64,
     socket: SocketAddr,
 }
 
-/// Channel by which other shards hand a shard packets for its peers.
+/// Channel by which other shards pass packets for this shard's peers to it.
 type Inbox = Sender<(Peer, Vec<u8>)>;
-/// Tenant and client → shard and peer.
+/// Shard and peer of a client, by tenant and client number.
 type Relays = HashMap<(u32, u64), (usize, Peer)>;
 
 /// State that the shards of a node share.
@@ -158,27 +159,27 @@ struct Core {
     writer: Mutex<Writer>,
     registry: RwLock<Registry>,
     senders: Mutex<Senders>,
-    /// Shard and peer of each client whose packets were sent on with this node as the reply address.
+    /// Shard and peer of each client whose packets were forwarded with this node as the reply address.
     relays: Mutex<Relays>,
-    /// Packets for peers of other shards.
+    /// The channels of all shards: a packet for a peer of another shard is passed through them.
     inboxes: Mutex<Vec<Inbox>>,
-    /// The first shard that reaches other nodes: the others send by it.
+    /// Number and address of the first shard that reaches other nodes; the other shards send through it.
     gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
     /// Channel to the mover: messages of other nodes about ranges that move, each with its sender's address.
     mover: OnceLock<SyncSender<(Speaker, Vec<u8>)>>,
-    /// Progress of the ranges that leave just now.
+    /// Progress of the ranges that are leaving this node now.
     progress: Mutex<Vec<Progress>>,
     /// Locked while the log is compacted.
     compacting: Mutex<()>,
     clock: Arc<Clock>,
-    /// Number of the cluster that the memory belongs to; without a cluster, a number of the memory itself.
+    /// Number of the cluster that the memory belongs to. Without a cluster it is a number of the memory itself.
     cluster: AtomicU64,
-    /// The log could not be written, because its disk is full.
+    /// True while the log cannot be written because its disk is full.
     log_full: AtomicBool,
     workspaces: OnceLock<usize>,
     iterations_per_visit: u32,
-    /// This node as a sender of packets, and the number of its next one.
+    /// This node's number as a sender of packets; `nonce` is the number of its next packet.
     identity: u64,
     nonce: AtomicU64,
     stats: Arc<Stats>,
@@ -186,29 +187,30 @@ struct Core {
 }
 
 impl Core {
-    /// Returns the workspaces per lane. Unless they were chosen, the first call measures them: by then the node has its memory.
+    /// Returns the number of workspaces per lane. Unless the options give it, the first call measures it; the node has its
+    /// memory by then.
     fn workspaces(&self) -> usize {
         *self.workspaces.get_or_init(|| lane_width(&self.memory))
     }
 }
 
-/// Locks a mutex even if its holder panicked: what it guards is changed in single steps.
+/// Locks a mutex even if its holder panicked: guarded values are changed in single steps, so they are whole.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A memory node without its threads: see [`Node::shard`].
+/// A memory node. Threads of the caller serve it with the shards of [`Node::shard`].
 #[derive(Clone, Debug)]
 pub struct Node {
     core: Arc<Core>,
 }
 
 impl Node {
-    /// Maps the memory and replays the log, if there is one; says what was in it.
+    /// Maps the memory and replays the log, if there is one; also returns how much was replayed.
     ///
     /// # Errors
     ///
-    /// [`NodeError`]: there is not as much memory, or the log is another's or damaged.
+    /// [`NodeError`]: the machine has not enough memory, or the log belongs to another node or is damaged.
     pub fn open(options: NodeOptions) -> Result<(Node, Replayed), NodeError> {
         let (base, bytes) = (options.base, options.bytes);
         let end = base.checked_add(bytes).filter(|&end| end <= crate::map::ADDRESS_END);
@@ -280,19 +282,19 @@ impl Node {
         &self.core.memory
     }
 
-    /// Locks the writer, for programs in this process that change the memory themselves.
+    /// Locks the writer; programs in this process use it to change the memory themselves.
     pub fn writer(&self) -> MutexGuard<'_, Writer> {
         locked(&self.core.writer)
     }
 
-    /// Returns the number of the cluster that the memory belongs to; without a cluster, the number of the memory itself. Requests
-    /// for another number are refused.
+    /// Returns the number of the cluster that the memory belongs to; without a cluster, the number of the memory itself.
+    /// Requests that name another number are refused.
     #[must_use]
     pub fn cluster(&self) -> u64 {
         self.core.cluster.load(Ordering::Relaxed)
     }
 
-    /// Makes the memory this cluster's, and logs that.
+    /// Assigns the memory to this cluster, and logs that.
     ///
     /// # Errors
     ///
@@ -304,7 +306,7 @@ impl Node {
         writer.commit_now()
     }
 
-    /// True while the disk of its log is full: it takes no changes, and goes on reading.
+    /// Returns true while the disk of the log is full. The node then refuses changes and serves reads.
     #[must_use]
     pub fn is_log_full(&self) -> bool {
         self.core.log_full.load(Ordering::Relaxed)
@@ -316,13 +318,13 @@ impl Node {
         &self.core.stats
     }
 
-    /// Walks in flight per shard and program.
+    /// Returns the number of walks in flight per shard and program.
     #[must_use]
     pub fn workspaces(&self) -> usize {
         self.core.workspaces()
     }
 
-    /// Registers a program in this process, as an upload would.
+    /// Registers a program in this process, as an upload by a client would.
     ///
     /// # Errors
     ///
@@ -337,7 +339,7 @@ impl Node {
         writer.commit_now().map_err(|error| error.to_string())
     }
 
-    /// Tenant, name and hash of each program that the node holds.
+    /// Returns tenant, name and hash of each program that the node holds.
     #[must_use]
     pub fn programs(&self) -> Vec<(u32, String, crate::wire::Hash)> {
         let registry = self.core.registry.read().unwrap_or_else(PoisonError::into_inner);
@@ -348,14 +350,14 @@ impl Node {
     }
 }
 
-/// Returns the default number of workspaces of a lane. It is measured, except for memory below 64 MiB, which stays in the cache:
-/// there few walks in flight answer sooner.
+/// Returns the default number of workspaces of a lane. It is measured. Memory below 64 MiB gets 8 without a measurement: it
+/// stays in the cache, where few walks in flight answer sooner.
 fn lane_width(memory: &Memory) -> usize {
     if memory.bytes() < 64 << 20 { 8 } else { calibrate(memory) }
 }
 
-/// Chases pointers through the empty memory at growing widths, and returns the least width whose rate is within a thirtieth of
-/// the best. As in a round, nearly all of a hop's cost is its cache miss.
+/// Chases pointers through the empty memory with more and more walks at a time (the width), and returns the least width
+/// whose rate is within a thirtieth of the best. As in a round, nearly all of a hop's cost is its cache miss.
 fn calibrate(memory: &Memory) -> usize {
     const WIDTHS: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
     const HOPS: u64 = 1 << 17;
@@ -370,7 +372,7 @@ fn calibrate(memory: &Memory) -> usize {
         let start = std::time::Instant::now();
         for _ in 0..HOPS / width as u64 {
             for (seed, address) in &mut cursors {
-                // Empty memory holds zeros, so the next place depends on what was read without being stored there first.
+                // Empty memory holds zeros: the word changes nothing, but the next address now depends on the load.
                 let read = memory.word(*address).load(Ordering::Relaxed);
                 *seed = seed.wrapping_add(step).rotate_left(11) ^ read;
                 *address = place(*seed);

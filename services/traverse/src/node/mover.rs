@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The thread of a node that moves ranges: to other nodes and from them, while the shards serve.
+//! The thread of a node that moves ranges to other nodes and from them, while the shards serve.
 //!
-//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and
-//!   answers, by the node's own socket ─▶ what the map's keeper is to be asked
-//! - **Order** the log is written before other nodes hear of what was done. The map's keeper may be asked the same thing twice
-//! - **Owner** one per node; steps that change something take the writer's lock, copying does not
-//! - **Not here** the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)
+//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]),
+//!   answers by the node's own socket, and requests to the map's authority
+//! - **Order** the log is written before other nodes are told of a step. The map's authority may get the same request twice
+//! - **Owner** one mover per node. Steps that change something take the writer's lock; copying does not
+//! - **Not here** the protocol (`map::migrate`), the effect of a step on the allocator and the log (`stretch`)
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::map::migrate::{Arrival, Ask, Host, Message, Migrations, Outcome, Prog
 use crate::map::{MapError, Member, NodeId, Order};
 use crate::wire::{Header, Kind, TENANT_NODES};
 
-/// Packets that may wait for the mover; one that finds no room is dropped, and its sender repeats it.
+/// Packets that may wait for the mover. A packet that finds no room is dropped, and its sender repeats it.
 const WAITING: usize = 4096;
 /// Packets handled between two polls of all migrations.
 const BATCH: usize = 256;
 /// Longest sleep of the mover while something moves.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Pause between two questions to the map's keeper, and after one that failed.
+/// Pause between two requests to the map's authority, and after one that failed.
 const ASK_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 /// Pause between two updates of the progress that the shards report.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
@@ -38,7 +38,7 @@ pub struct Mover {
     member: Arc<Member>,
     migrations: Migrations,
     inbox: Receiver<(Speaker, Vec<u8>)>,
-    /// `None`: other nodes cannot reach this one.
+    /// Socket by which this node talks to the others; `None`: they cannot reach it.
     speaker: Option<UdpSocket>,
     begun: Instant,
     next_ask: Instant,
@@ -72,19 +72,19 @@ impl Mover {
         }
     }
 
-    /// Returns true if nothing comes or leaves.
+    /// Returns true if no range is arriving or leaving.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.migrations.is_idle()
     }
 
-    /// Returns the ranges that leave, each with its progress.
+    /// Returns the ranges that are leaving, each with its progress.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.migrations.progress()
     }
 
-    /// Returns the ranges that come, each with its progress.
+    /// Returns the ranges that are arriving, each with its progress.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.migrations.arrivals()
@@ -95,7 +95,7 @@ impl Mover {
         self.migrations.outcomes()
     }
 
-    /// Returns why the last question to the map's keeper failed, for people to read; `None` if it did not.
+    /// Returns the error of the last request to the map's authority, for people to read; `None` if it succeeded.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
@@ -112,7 +112,7 @@ impl Mover {
         let mut next = match self.inbox.recv_timeout(pause) {
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Timeout) => None,
-            // The node is gone, and with it everything that could be said.
+            // The node is gone, so nobody is left to move ranges for.
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
         let shared = self.member.shared().clone();
@@ -121,7 +121,8 @@ impl Mover {
         let mut hands = Hands { core: &self.core, reached, failed: None, changed: false };
         for _ in 0..BATCH {
             let Some((from, bytes)) = next else { break };
-            // It says its number, which is proven; one of an earlier version is known by its socket.
+            // The number in a message is authenticated. A node of an earlier version sends none and is recognized by its
+            // socket.
             let is_it = |node: &&crate::map::Node| match from.number {
                 0 => node.socket() == Some(from.socket),
                 number => u64::from(node.id.0) + 1 == number,
@@ -143,7 +144,7 @@ impl Mover {
             if changed {
                 writer.commit_now()?;
             } else {
-                // An epoch can wait for room on the disk.
+                // An epoch alone may wait in memory until the disk has room.
                 writer.commit()?;
             }
         }
@@ -193,7 +194,7 @@ impl Mover {
             Ask::Cancel(id) => Order::Cancel(id),
         };
         let asked = match self.member.order(&order) {
-            // The order may have been carried out before, or come too late: the newest map says which.
+            // The order may have been carried out before, or come too late: the newest map shows which.
             Err(MapError::Refused { .. }) => self.member.refresh().map(drop),
             other => other.map(drop),
         };
@@ -216,7 +217,7 @@ impl Hands<'_> {
         locked(&self.core.writer).step(what, base, bytes)
     }
 
-    /// Writes the log, so that the steps so far last before the next message leaves.
+    /// Writes the log, so that the steps taken so far are durable before the next message leaves.
     fn commit(&mut self) {
         if let Err(error) = locked(&self.core.writer).commit_now() {
             self.failed.get_or_insert(error);
@@ -248,7 +249,7 @@ impl Host for Hands<'_> {
     }
 
     fn keep(&mut self, base: u64, bytes: u64) {
-        // Nothing to undo where nothing was detached.
+        // The step fails only if nothing was detached, and then there is nothing to undo.
         let _ = self.step(Stretch::Attach, base, bytes);
     }
 
@@ -273,7 +274,7 @@ impl Host for Hands<'_> {
 
     fn discard(&mut self, base: u64, bytes: u64) {
         self.changed = true;
-        // A range whose ends fit when it came fits when it goes.
+        // Dropping cannot fail: the ends of the range were checked when it arrived.
         let _ = locked(&self.core.writer).drop_stretch(base, bytes);
     }
 }

@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Each change exactly once: what is remembered of requests that change memory, until their client has heard.
+//! Carries out each change exactly once: the state of requests that change memory, kept until their client has received the
+//! answer.
 //!
-//! - **Sessions** a client's requests belong to a session, whose number grows. One that was quiet for [`QUIET`], or that its
-//!   client has ended and whose room is needed, is forgotten. Numbers up to the greatest forgotten one are refused from then on,
-//!   unless they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a
-//!   client lives, another one with the same number is refused: two processes have drawn, or were given, the same
+//! - **Sessions** a client's requests belong to a session, whose number grows. A session is forgotten after it was idle for
+//!   [`QUIET`], or when its client has ended it and room is needed. From then on all session numbers up to the greatest forgotten
+//!   one are refused unless they are still known: so a request of a forgotten session never runs again, however late it comes.
+//!   While a client's session is alive, another session with the same client number is refused: two processes have drawn, or were
+//!   given, the same number
 //!
-//! - **Flow** request ──[`Once::begin`]──▶ run it, or answer what is remembered ─▶ [`Once::decide`], [`Once::settle`]
+//! - **Flow** request ──[`Once::begin`]──▶ run it, or answer from memory ─▶ [`Once::decide`], [`Once::settle`]
 //! - **Order** a client's requests before `settled` are forgotten and refused; at most [`WINDOW`] after it are remembered. Of two
-//!   attempts that run at once the later one counts; what the earlier one comes to is dropped
+//!   attempts that run at the same time the later one counts; the result of the earlier one is dropped
 //! - **Owner** the node's writer; a few hundred bytes per request that a client has not settled
-//! - **Not here** the log, which makes this outlive the process (`log`)
+//! - **Not here** the log, which keeps this state across restarts (`log`)
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::wire::{ApplyOperands, Header, Status};
 
-/// Requests of one client that may be unsettled at once.
+/// Greatest number of unsettled requests of one client.
 pub const WINDOW: u64 = 1024;
 
-/// A session that was quiet for this long is forgotten when others come.
+/// A session that was idle for this long is forgotten when other clients come.
 pub const QUIET: Duration = Duration::from_secs(600);
-/// As [`QUIET`] when there is no room left: clients begin a new session before theirs is as old as that.
+/// The limit that replaces [`QUIET`] when there is no room left. Clients begin a new session before theirs was idle for so
+/// long.
 const QUIET_WHEN_FULL: Duration = Duration::from_secs(120);
-/// A client number whose session was quiet for this long may be another process's.
+/// After its session was idle for this long, a client number may be taken over by another process.
 const ALIVE: Duration = Duration::from_secs(60);
 /// Pause between two searches for sessions to forget.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -34,11 +37,11 @@ const FULL_LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Identity of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Id {
-    /// Tenant of its client.
+    /// Tenant of the client that sent the request.
     pub tenant: u32,
     /// Number of its client.
     pub client: u64,
-    /// Incarnation of its client; a greater one is a later life.
+    /// Incarnation of the client; a greater one is a later start of the client.
     pub incarnation: u32,
     /// Number of the request among its client's.
     pub sequence: u64,
@@ -63,7 +66,7 @@ impl Id {
     }
 }
 
-/// How a request ended.
+/// End of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// Status of the answer.
@@ -76,26 +79,26 @@ pub struct Outcome {
     pub body: Vec<u8>,
 }
 
-/// State of a request that is remembered.
+/// State of a remembered request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Known {
-    /// It runs, in this attempt.
+    /// The request runs, in the attempt with this number.
     Running(u32),
-    /// Its change is decided, by reads that began at this clock. Only the owner of the address knows whether the change has
-    /// happened.
+    /// The change of the request is decided, by reads that began at this clock. Only the owner of the address knows whether
+    /// the change was applied.
     Decided(ApplyOperands, Vec<u8>, u32),
-    /// It is over, with this outcome of reads that began at this clock.
+    /// The request is over, with this outcome of reads that began at this clock.
     Settled(Outcome, u32),
 }
 
-/// Decision about an attempt at a request.
+/// Decision about an attempt of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Begin {
     /// Run this attempt now.
     Run,
-    /// Drop this attempt: it runs already, or a later one does.
+    /// Drop this attempt: it is already running, or a later one is.
     Drop,
-    /// Go on with the decided change: operands, body, clock.
+    /// Continue with the decided change: operands, body, clock.
     Resume(ApplyOperands, Vec<u8>, u32),
     /// Answer with this outcome of reads that began at this clock.
     Answer(Outcome, u32),
@@ -119,24 +122,24 @@ struct Client {
 pub struct Once {
     clients: HashMap<(u32, u64), Client>,
     most: usize,
-    /// For each tenant: sessions below this number were forgotten, unless they are in `clients`.
+    /// For each tenant: sessions below this number were forgotten, except those in `clients`.
     bounds: BTreeMap<u32, u64>,
     next_look: Instant,
-    /// Time of the next search for room; between two, requests that find none do not search.
+    /// Time of the next search for room. Until then, requests that find no room do not search.
     next_full_look: Instant,
 }
 
-/// Why a client's entry is wanted.
+/// Reason that a client's entry is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// A packet that may begin something.
+    /// A packet that may begin a request.
     Request,
-    /// A record of a log or of another node: room is made for it, even if another session must go.
+    /// A record of a log or of another node: it always gets room, if need be by forgetting another session.
     Memory,
 }
 
 impl Once {
-    /// Makes an empty memory for `most` clients.
+    /// Makes an empty memory of requests for `most` clients.
     #[must_use]
     pub fn new(most: usize) -> Once {
         Once {
@@ -172,7 +175,7 @@ impl Once {
         self.bounds.iter().map(|(tenant, bound)| (*tenant, *bound)).collect()
     }
 
-    /// Forgets sessions that are over; with `full`, those too whose clients would begin a new one by now.
+    /// Forgets sessions that are over; with `full` also ended ones, and those that were idle for `QUIET_WHEN_FULL`.
     fn sweep(&mut self, full: bool) {
         let quiet = if full { QUIET_WHEN_FULL } else { QUIET };
         let over = |client: &Client| (full && client.ended) || client.heard.elapsed() >= quiet;
@@ -181,7 +184,7 @@ impl Once {
         gone.into_iter().for_each(|(tenant, client)| self.forget_client(tenant, client));
     }
 
-    /// Makes room for one more client; false: there is none.
+    /// Makes room for one more client; returns false if there is none.
     fn make_room(&mut self, wanted: For) -> bool {
         let now = Instant::now();
         if now >= self.next_look {
@@ -219,7 +222,8 @@ impl Once {
             None => true,
         };
         if fresh {
-            // Also where it takes the place of one that is known: that one's requests are refused by this one's number.
+            // Checked also when the session replaces a known one of its client: the replaced session's requests are refused
+            // by its lower number.
             if wanted == For::Request && id.session < self.bound_of(id.tenant) {
                 return Err(Status::Expired);
             }
@@ -250,8 +254,8 @@ impl Once {
         Ok(client)
     }
 
-    /// Forgets an earlier session of the same client. Its number or its incarnation is below the new one's, and tells its packets
-    /// apart while the new session lives; afterwards the bound covers both.
+    /// Forgets an earlier session of the same client. Its number or its incarnation is below the new one's, which tells its
+    /// packets apart while the new session lives; afterwards the bound covers both.
     fn forget_client_for(&mut self, key: &(u32, u64), id: &Id) {
         if let Some(gone) = self.clients.remove(key)
             && gone.session > id.session
@@ -272,7 +276,7 @@ impl Once {
         }
     }
 
-    /// Decides about an attempt at a request, and notes that it runs.
+    /// Decides about an attempt of a request, and notes that it runs.
     pub fn begin(&mut self, id: &Id, attempt: u32) -> Begin {
         let client = match self.client(id, For::Request) {
             Ok(client) => client,
@@ -293,7 +297,7 @@ impl Once {
         }
     }
 
-    /// Returns true if this attempt is the one that counts, and still runs.
+    /// Returns true if this attempt is the one that counts, and is still running.
     #[must_use]
     pub fn runs(&self, id: &Id, attempt: u32) -> bool {
         self.clients.get(&(id.tenant, id.client)).is_some_and(|client| {
@@ -302,7 +306,7 @@ impl Once {
         })
     }
 
-    /// Returns what is remembered of a request.
+    /// Returns the remembered state of a request.
     #[must_use]
     pub fn known(&self, id: &Id) -> Option<&Known> {
         let client = self.clients.get(&(id.tenant, id.client))?;
@@ -310,7 +314,7 @@ impl Once {
         same.then(|| client.known.get(&id.sequence)).flatten()
     }
 
-    /// Forgets an attempt that came to nothing that has to be remembered: another attempt may begin.
+    /// Forgets an attempt whose result need not be remembered: another attempt may begin.
     pub fn forget(&mut self, id: &Id, attempt: u32) {
         if self.runs(id, attempt)
             && let Some(client) = self.clients.get_mut(&(id.tenant, id.client))
@@ -319,7 +323,8 @@ impl Once {
         }
     }
 
-    /// Remembers something, also of a request that was not begun here; false: it is stale, or there is no room.
+    /// Remembers the state of a request, also of one that was not begun here. Returns false if it is stale, or there is no
+    /// room.
     pub fn note(&mut self, id: &Id, known: Known) -> bool {
         self.client(id, For::Memory).is_ok_and(|client| {
             client.known.insert(id.sequence, known);
@@ -329,7 +334,7 @@ impl Once {
 
     /// Notes that a client's requests below `id.settled` are over.
     pub fn settled(&mut self, id: &Id) {
-        // If it is refused as stale, more is known already.
+        // An error means that the request is stale: a later watermark is known already.
         let _ = self.client(id, For::Memory);
     }
 
@@ -348,7 +353,7 @@ impl Once {
         all
     }
 
-    /// Returns how far each client has settled its requests.
+    /// Returns the number up to which each client has settled its requests.
     pub fn watermarks(&self) -> Vec<Id> {
         let id = |(&(tenant, client), of): (&(u32, u64), &Client)| {
             let Client { session, incarnation, settled, .. } = *of;
@@ -359,7 +364,7 @@ impl Once {
         all
     }
 
-    /// Clients, and requests remembered.
+    /// Returns the number of clients, and of remembered requests.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         (self.clients.len(), self.clients.values().map(|client| client.known.len()).sum())
@@ -439,7 +444,7 @@ mod tests {
                 "client {client}: {again:?}"
             );
         }
-        // Requests that one node has forgotten are not begun by the next node that gets its ranges or its log.
+        // Requests that one node has forgotten must not begin at the next node that gets its ranges or its log.
         let mut other = Once::new(4);
         once.bounds().into_iter().for_each(|(tenant, bound)| other.bound(tenant, bound));
         once.watermarks().iter().for_each(|id| other.settled(id));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets that leave a shard at the end of its turn: their destinations, sealed.
+//! Packets that leave a shard at the end of its turn: sealed, with their destinations.
 //!
-//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the
-//!   shard that has the socket
-//! - **Layout** packets one after the other in one buffer, whose room serves the next turn too
-//! - **Not here** which answer a request gets (`walks`, `control`)
+//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: sent by the
+//!   transport, or through the shard that has the socket
+//! - **Layout** packets lie one after the other in one buffer, whose capacity is reused in the next turn
+//! - **Not here** the choice of a request's answer (`walks`, `control`)
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::wire::{
     FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Reply,
 };
 
-/// Packets that leave at the end of the turn.
+/// Packets that will leave at the end of the turn.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
@@ -24,25 +24,27 @@ pub(super) struct Outbox {
 }
 
 impl Core {
-    /// Signs a packet as this node's; an answer also says which memory it is about, and the clock.
+    /// Marks a packet as sent by this node; an answer also carries the number of the memory it concerns, and
+    /// the clock.
     pub(super) fn signed(&self, header: &Header, nonce: u64) -> Header {
         let header = Header { sender: self.identity, nonce, ..*header };
         let cluster = self.cluster.load(Ordering::Relaxed);
         if matches!(header.kind, Kind::Answer | Kind::Chunk) {
             return Header { cluster, session: u64::from(self.clock.now()), ..header };
         }
-        // Messages between nodes have the number by which they know each other.
+        // Messages between nodes carry the number of their cluster.
         Header { cluster, ..header }
     }
 }
 
 impl Outbox {
-    /// Seals a packet; false: it is longer than `most` bytes.
+    /// Seals a packet. Returns false if it is longer than `most` bytes.
     pub(super) fn put(&mut self, core: &Core, most: usize, to: Peer, header: &Header, body: &[u8]) -> bool {
         let authenticated = !core.keys.is_empty();
         let mac = if authenticated { PACKET_MAC_BYTES } else { 0 };
         if PACKET_HEADER_BYTES + body.len() + mac > most {
-            // An answer fits as its request did; only a client with a larger frame than ours can get here.
+            // An answer is no longer than its request. This happens only for a client whose frames are larger
+            // than ours.
             return false;
         }
         let nonce = if authenticated { core.nonce.fetch_add(1, Ordering::Relaxed) } else { 0 };
@@ -51,7 +53,7 @@ impl Outbox {
         true
     }
 
-    /// Drops the packets that have not left.
+    /// Drops the packets that have not left yet.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();
@@ -64,7 +66,7 @@ impl Outbox {
     }
 }
 
-/// Returns where the answer to a request goes, and with which flags.
+/// Returns the destination of the answer to a request, and the answer's flags.
 pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
     match request.reply.socket() {
         Some(socket) if request.has(FLAG_FORWARDED) => {
@@ -85,7 +87,7 @@ impl Shard {
         for (peer, end) in &self.outbox.packets {
             let packet = &self.outbox.bytes[start..*end];
             let gone = match peer {
-                // A branch apart from sockets, so that no socket's address is copied here.
+                // A separate branch from the sockets' one, so that no socket address is copied here.
                 Peer::Ring(ring) => transport.send(Peer::Ring(*ring), packet)?,
                 Peer::Socket(_) => match self.core.gateway.get() {
                     Some(&(gateway, _)) if self.local.is_none() => {
@@ -105,7 +107,8 @@ impl Shard {
         Ok(transport.flush()?)
     }
 
-    /// Returns where the answer to a packet that is sent on goes, and [`FLAG_RELAY`] if this node relays it.
+    /// Returns the reply address for a packet that is forwarded, and [`FLAG_RELAY`] if this node relays the
+    /// answer.
     pub(super) fn reply_for(&mut self, header: &Header, peer: Peer) -> Option<(Reply, u16)> {
         if header.has(FLAG_FORWARDED) {
             return Some((header.reply, 0));
@@ -118,7 +121,7 @@ impl Shard {
                 let home = self.home()?;
                 let mut relays = locked(&self.core.relays);
                 if relays.len() > 1 << 16 {
-                    // Clients that wait for an answer ask again.
+                    // Clients that still wait for an answer repeat their request.
                     relays.clear();
                 }
                 relays.insert((header.tenant, header.client), (self.number, peer));
@@ -127,7 +130,7 @@ impl Shard {
         }
     }
 
-    /// Answers a request: its sender, or the socket that a forwarded one names.
+    /// Answers a request: the answer goes to its sender, or to the socket that a forwarded request names.
     pub(super) fn answer_to(&mut self, request: &Header, peer: Peer, answer: Header, body: &[u8]) {
         let (to, flags) = destination(request, peer);
         let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), ..answer };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks a node how much of a range that leaves it has reached the target.
 //!
-//! - **Flow** a packet of kind map about an address of the range ─▶ its node ─▶ in the answer `piece` of `pieces` are there, and
-//!   `iterations` says what is being done
-//! - **Not here** how a node knows (`mover`)
+//! - **Flow** a packet of kind map about an address of the range ─▶ its node ─▶ the answer: `piece` of `pieces` have arrived,
+//!   and `iterations` is the current step
+//! - **Not here** how a node knows its progress (`mover`)
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use crate::wire::{Header, Keys, Kind, PACKET_BYTES_MAX};
 /// Progress of a range that leaves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// Pieces of `migrate::PIECE_BYTES` bytes that the target has as they are now.
+    /// Pieces of `migrate::PIECE_BYTES` bytes whose current contents the target has.
     pub settled: u64,
     /// Pieces of the whole range.
     pub pieces: u64,
@@ -22,7 +22,8 @@ pub struct Leaving {
     pub step: Doing,
 }
 
-/// Asks the node at a socket how far the range with this address is. `None`: it does not leave, or nobody has answered in time.
+/// Asks the node at a socket for the progress of the range with this address. Returns `None` if the range is not leaving, or
+/// no answer came in time.
 #[must_use]
 pub fn leaving(
     node: SocketAddr,

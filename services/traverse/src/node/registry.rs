@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The programs that a node holds: named by their hash, each its tenant's, verified and compiled when they arrive.
+//! The programs that a node holds: each belongs to one tenant, is named by its hash, and is verified and compiled when it
+//! arrives.
 //!
-//! - **Flow** pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all
+//! - **Flow** pieces of an upload ──[`Registry::piece`]──▶ complete ──▶ hash, verify, compile ──▶ [`Runner`], shared by all
 //!   shards
-//! - **Layout** an upload: bytes of the name u8 · name · encoding of the program; a piece says its place in bytes
-//! - **Order** registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the
-//!   one that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
-//!   An upload beyond [`UPLOADS_MAX`] takes the place of the one that has waited longest for a piece
-//! - **Owner** the registry, behind a lock that no hop takes: a shard keeps the runners that it uses
-//! - **Not here** what a program may do (`verify`)
+//! - **Layout** an upload: bytes of the name u8 · name · encoding of the program; each piece carries its offset in bytes
+//! - **Order** registering a known program changes nothing. A tenant's programs are a cache: when it is full, the least recently
+//!   used program is dropped, and a client that sends a walk of it is asked to register it again. When there are more than
+//!   [`UPLOADS_MAX`] uploads, a new one replaces the one that has waited longest for a piece
+//! - **Owner** the registry, behind a lock that no hop takes: a shard holds references to the runners that it uses
+//! - **Not here** the rules for programs (`verify`)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use crate::wire::{Hash, Status};
 
 /// The longest upload.
 pub const UPLOAD_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a piece: as many fit into every frame.
+/// Bytes of a piece: small enough for every frame.
 pub const PIECE_BYTES: usize = 1024;
-/// Uploads that are under way at once.
+/// Most uploads in progress at the same time.
 const UPLOADS_MAX: usize = 64;
 
 /// A program that can be run.
@@ -36,7 +37,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Compiles a program where that is possible; otherwise it will be interpreted.
+    /// Compiles a program if this machine can; otherwise it will be interpreted.
     #[must_use]
     pub fn new(program: Program, compile: bool) -> Runner {
         let window = program.window();
@@ -62,19 +63,19 @@ impl Runner {
         }
     }
 
-    /// Returns the program that it runs.
+    /// Returns the program of this runner.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Returns its name in packets: the first bytes of the program's hash.
+    /// Returns the program's name in packets: the first bytes of its hash.
     #[must_use]
     pub fn hash(&self) -> Hash {
         self.program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer")
     }
 
-    /// Returns true if it runs as machine code.
+    /// Returns true if the program runs as machine code.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         #[cfg(feature = "jit")]
@@ -83,7 +84,7 @@ impl Runner {
         false
     }
 
-    /// The offsets from `cur_ptr` to prefetch.
+    /// Returns the offsets from `cur_ptr` to prefetch.
     #[must_use]
     pub fn touches(&self) -> &[i16] {
         #[cfg(feature = "jit")]
@@ -93,26 +94,26 @@ impl Runner {
         &self.touches
     }
 
-    /// Runs one step for each slot that is due; returns how many stopped.
+    /// Runs one step for each slot in state `RUN`; returns how many stopped.
     ///
     /// # Safety
     ///
-    /// For each slot that is due, `host` is where a node is mapped whose whole window may be read, `scratch` has the program's
-    /// scratch bytes and is the slot's alone; `region` maps only addresses whose window can be read.
+    /// For each slot in state `RUN`, `host` is the mapped place of a node whose whole window may be read, and `scratch` has
+    /// the program's scratch bytes and belongs to the slot alone; `region` maps only addresses whose window can be read.
     pub unsafe fn round(&self, slots: &mut [Slot], region: &Region) -> usize {
         #[cfg(feature = "jit")]
         if let Some(compiled) = &self.compiled {
-            // SAFETY: the slots that are due, their scratchpads and `region` are as the caller vouches, for the window and the
-            // scratch bytes that `compiled` was made with.
+            // SAFETY: the caller promises this for the slots in state `RUN`, their scratchpads and `region`; `compiled` was
+            // made for the program's window and scratch bytes.
             return unsafe { compiled.round(slots, region) };
         }
         let step = |node: *const u8, scratch: *mut u8, walk: &mut crate::step::Walk| {
-            // SAFETY: `node` is where a window of the program is mapped and `scratch` has its scratch bytes, as the caller
-            // vouches for slots and `region`; the function is a verified program's, and the node's writer stores atomically.
+            // SAFETY: by the caller's promise for slots and `region`, a window of the program is mapped at `node`, and
+            // `scratch` has its scratch bytes. The function was verified, and the node's writer stores atomically.
             unsafe { interp::step(self.program.function(), node, scratch, walk) }
         };
-        // SAFETY: each slot that is due has a mapped window and a scratchpad of its own, and `region` maps only addresses whose
-        // window can be read, as the caller vouches; that is all that `step` needs.
+        // SAFETY: by the caller's promise, each slot in state `RUN` has a mapped window and a scratchpad of its own, and
+        // `region` maps only addresses whose window can be read. `step` needs nothing else.
         unsafe { crate::round::round(slots, region, &self.touches, step) }
     }
 }
@@ -120,27 +121,27 @@ impl Runner {
 #[derive(Debug)]
 struct Upload {
     bytes: Vec<u8>,
-    /// For each piece, true once it has come.
+    /// For each piece, true once it has arrived.
     come: Vec<bool>,
-    /// Value of `Registry::pieces` when a piece of this upload came last.
+    /// Value of `Registry::pieces` when the last piece of this upload arrived.
     touched: u64,
 }
 
-/// A program, and the count of requests for programs when it was asked for last.
+/// A program, with the value of the registry's request counter when the program was last asked for.
 #[derive(Debug)]
 struct Held {
     runner: Arc<Runner>,
     asked: AtomicU64,
 }
 
-/// Result of taking a piece of an upload.
+/// Result of adding a piece to an upload.
 #[derive(Debug)]
 pub enum Piece {
     /// This many pieces are still missing.
     Missing(u32),
-    /// The program is there.
+    /// The upload is complete: this is its program.
     Complete(Arc<Runner>),
-    /// The upload, or the program, is not taken, for this reason.
+    /// The upload or its program was refused, for this reason.
     Refused(Status, String),
 }
 
@@ -148,17 +149,17 @@ pub enum Piece {
 #[derive(Debug)]
 pub struct Registry {
     programs: BTreeMap<(u32, Hash), Held>,
-    /// Counts the times that a program was asked for.
+    /// Number of times that any program was asked for.
     asked: AtomicU64,
     uploads: BTreeMap<(u32, u64, Hash), Upload>,
-    /// Counts the pieces that came.
+    /// Number of pieces that have arrived.
     pieces: u64,
     per_tenant: usize,
     compile: bool,
 }
 
 impl Registry {
-    /// Room for `per_tenant` programs of each tenant; `compile` as far as this machine can.
+    /// Makes a registry for `per_tenant` programs of each tenant. With `compile`, programs are compiled if this machine can.
     #[must_use]
     pub fn new(per_tenant: usize, compile: bool) -> Registry {
         let asked = AtomicU64::new(0);
@@ -180,16 +181,16 @@ impl Registry {
         Some(held.runner.clone())
     }
 
-    /// All programs, each with its tenant.
+    /// Returns all programs, each with its tenant.
     pub fn list(&self) -> impl Iterator<Item = (u32, &Arc<Runner>)> {
         self.programs.iter().map(|((tenant, _), held)| (*tenant, &held.runner))
     }
 
-    /// Adds a program, or returns the one that is there already.
+    /// Adds a program, or returns the known one with the same hash.
     ///
     /// # Errors
     ///
-    /// The program is not taken: a status, and the reason for people to read.
+    /// The program is refused: a status, and the reason for people to read.
     pub fn insert(&mut self, tenant: u32, program: Program) -> Result<Arc<Runner>, (Status, String)> {
         let hash: Hash = program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer");
         if let Some(runner) = self.get(tenant, &hash) {
@@ -206,7 +207,7 @@ impl Registry {
         Ok(runner)
     }
 
-    /// Takes a piece of `bytes` that starts at `at`, of an upload of `whole` bytes in `pieces` pieces.
+    /// Adds a piece with the bytes `bytes` at offset `at` to an upload that has `whole` bytes in `pieces` pieces.
     #[expect(clippy::too_many_arguments, reason = "the fields of a packet")]
     pub fn piece(
         &mut self,
@@ -270,7 +271,7 @@ impl Registry {
     }
 }
 
-/// Encodes an upload: name and program.
+/// Encodes a program as an upload: name and program.
 #[must_use]
 pub fn upload_of(program: &Program) -> Vec<u8> {
     let mut end = program.name().len().min(255);
@@ -284,7 +285,7 @@ pub fn upload_of(program: &Program) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// The upload cannot be decoded, or the program is refused; for people to read.
+/// The upload cannot be decoded, or the program is refused; the text is for people to read.
 pub fn program_of(upload: &[u8]) -> Result<Program, String> {
     let (&bytes, rest) = upload.split_first().ok_or("nothing was uploaded")?;
     let (name, encoding) = rest.split_at_checked(bytes.into()).ok_or("the name is longer than the upload")?;
@@ -315,7 +316,7 @@ mod tests {
         assert!(pieces > 2, "{pieces} pieces");
         let hash: Hash = program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer");
         let (given_up, others) = (1000..1000 + UPLOADS_MAX as u64, 2000..);
-        // The least key of all, one amid those that were given up, and the greatest.
+        // Client numbers in the uploads' order: before all that were given up, among them, and behind all.
         for client in [0, given_up.start + 5, u64::MAX] {
             let mut registry = Registry::new(1, false);
             let mut send = |client, piece: u32| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies a damaged log into one that a node can start with.
 //!
-//! - **Flow** records before the damage as they are ─▶ with `behind` also those behind it that can be carried out without what is
-//!   lost
-//! - **Promise** without `behind` the copy holds a moment that the node was in. With it, each change that is kept was made, and
-//!   collections whose other changes are lost may be broken
+//! - **Flow** records before the damage are copied unchanged ─▶ with `behind`, also those records behind it that can be carried
+//!   out without the lost ones
+//! - **Promise** without `behind` the copy holds a state that the node has been in. With `behind` each copied change did happen,
+//!   but collections may be broken because other changes of them are lost
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,16 +17,16 @@ use super::registry::Registry;
 use super::writer::Writer;
 use crate::memory::{Allocator, Memory};
 
-/// Most clients whose requests a repair follows.
+/// Most clients whose requests a repair tracks.
 const CLIENTS: usize = 1 << 20;
 
-/// Copies the good records of the log at `path` to a new log at `to`: those before the damage and, with `behind`, those behind
-/// it.
+/// Copies the good records of the log at `path` to a new log at `to`: those before the damage and, with `behind`, those
+/// behind it.
 ///
 /// # Errors
 ///
-/// The log is open, or none, or its head is damaged; `to` is there already, or cannot be written; with `behind`, there is no room
-/// for the node's memory.
+/// The log is open in a node, is not a log, or has a damaged head; `to` exists already, or cannot be written; with `behind`,
+/// the machine has not enough memory for the node's memory.
 pub fn repair_log(path: &Path, to: &Path, behind: bool) -> Result<LogSaved, NodeError> {
     if !behind {
         return Ok(copy(path, to, false, |_| true)?);

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Owners of addresses: a shard asks before it looks into its own memory, and when it finds nothing there.
+//! Finds the owners of addresses. A shard asks its router before it looks into its own memory, and again when it finds
+//! nothing there.
 //!
-//! - **Order** asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it
-//!   changed
-//! - **Not here** where maps come from (`map`)
+//! - **Order** a shard asks once per range and not per hop: it uses an answer until [`Router::refresh`] reports a change
+//! - **Not here** the source of maps (`map`)
 
 use std::net::SocketAddr;
 
 use crate::map;
 
-/// Owner of an address, as a router answers.
+/// Owner of an address, as a router reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// This node's, as all from `base` on for `bytes`.
+    /// This node owns the address, and all others of this range.
     Local {
         /// First address of the range.
         base: u64,
         /// Bytes of the range.
         bytes: u64,
     },
-    /// Another node, at this socket address.
+    /// Another node owns it, at this socket address.
     Peer(SocketAddr),
-    /// It is changing hands, or the packet knows a newer map than this node: try again soon.
+    /// The address is moving to another node, or the packet knows a newer map than this node: try again soon.
     Later,
-    /// No node that can be reached.
+    /// No reachable node owns it.
     Unknown,
     /// The address may only be read.
     Denied,
@@ -31,8 +31,8 @@ pub enum Owner {
 
 /// A shard's view of the other nodes.
 pub trait Router: Send + std::fmt::Debug {
-    /// Takes in news of the map; returns true if there were any. Called at the start of each turn, when nothing is under way that
-    /// an earlier answer allowed.
+    /// Adopts news of the map; returns true if there were any. Called at the start of each turn, when no work in progress
+    /// depends on an earlier answer.
     fn refresh(&mut self) -> bool {
         false
     }
@@ -42,10 +42,10 @@ pub trait Router: Send + std::fmt::Debug {
         let _ = sleeps;
     }
 
-    /// Epoch of the map that it knows; 0 without one.
+    /// Returns the epoch of the newest map that the router knows; 0 without a map.
     fn epoch(&self) -> u64;
 
-    /// Returns the owner of `address`, for a packet with `epoch`.
+    /// Returns the owner of `address`, for a packet of map epoch `epoch`. `write` is true if the address will be written.
     fn owner(&mut self, epoch: u64, address: u64, write: bool) -> Owner;
 
     /// Returns true if an answer of `owner` holds for its whole range until the next `refresh` with news.
@@ -58,20 +58,20 @@ pub trait Router: Send + std::fmt::Debug {
         let _ = (address, bytes);
     }
 
-    /// Returns true if there are other nodes at all.
+    /// Returns true if there are other nodes.
     fn has_peers(&self) -> bool {
         true
     }
 
-    /// Returns true if a node of the map sends from there.
+    /// Returns true if `socket` is the address of a node of the map.
     fn is_node(&self, socket: SocketAddr) -> bool;
 
-    /// Returns the socket at which the other nodes reach this one, as the map has it.
+    /// Returns the socket at which the other nodes reach this one, as the map gives it.
     fn home(&self) -> Option<SocketAddr> {
         None
     }
 
-    /// Returns the map's entry about an address, as clients read it; empty if there is none.
+    /// Returns the map's entry about an address, encoded for clients; empty if there is none.
     fn entry(&self, address: u64) -> Vec<u8>;
 }
 
@@ -126,7 +126,8 @@ impl Router for map::View {
     }
 
     fn keeps(&self) -> bool {
-        // A rule that holds only writes, or nothing, does not concern a walk; each change of a rule is news.
+        // Walks only read, so a rule that holds back writes or nothing does not concern them; a change of a rule counts as
+        // news.
         self.rules().iter().all(|rule| rule.hold != map::Hold::Everything)
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A shard: one thread that takes packets, walks, and answers.
+//! A shard: one thread that receives packets, runs walks, and answers.
 //!
-//! - **Flow** [`Shard::turn`]: news of the map ─▶ packets, as many as there is room for ─▶ rounds over the lanes; what stopped
-//!   goes on, ends, or leaves for another node ─▶ log ─▶ answers leave together
-//! - **Order** a hop takes no lock, allocates nothing and looks nothing up, as long as it stays in the lane's region; the slow
-//!   path checks the whole window once against the tenant's ranges and makes them the lane's region
-//! - **Owner** all of it; what shards share is behind `Core`
-//! - **Not here** requests that are no walks, and walks that change memory once they have ended (`control`)
+//! - **Flow** [`Shard::turn`]: news of the map ─▶ packets, as many as there is room for ─▶ rounds over the lanes; a walk that
+//!   stops continues, ends, or leaves for another node ─▶ log ─▶ all answers of the turn leave together
+//! - **Order** a hop inside the lane's region takes no lock, allocates nothing and looks nothing up. The slow path checks the
+//!   whole window once against the tenant's ranges and makes the range found the lane's region
+//! - **Owner** the shard's thread; state shared with other shards is in `Core`
+//! - **Not here** requests other than walks, and the ends of walks that change memory (`control`)
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,15 +36,15 @@ const ROUNDS: usize = 8;
 const STRAIGHT: usize = 256;
 /// Turns for which a packet may wait in the socket for a free slot before other packets are served.
 const PASSES: u32 = 8;
-/// Packets that a turn may take even if the lane of the last program has fewer free slots.
+/// Least number of packets that a turn may receive, even if the lane of the last program has fewer free slots.
 const AT_LEAST: usize = 8;
 /// Requests that may wait per slot of a lane.
 const WAITING_PER_SLOT: usize = 4;
-/// Packets of one turn at most.
+/// Most packets of one turn.
 const BATCH: usize = 64;
-/// Bytes of a chunk: if the transport's packets are shorter than `PACKET_BYTES_MAX`, and if not.
+/// Bytes of a chunk if the transport's packets are shorter than `PACKET_BYTES_MAX`; then its bytes if they are not.
 const CHUNK_BYTES: (usize, usize) = (1024, 4096);
-/// Programs in use on one shard.
+/// Most programs in use on one shard.
 const LANES_MAX: usize = 1024;
 /// Longest sleep of a shard; after it the shard checks whether it must stop.
 const SLEEP: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ pub struct Shard {
     last: (u32, Hash, usize),
     passed: u32,
     pub(super) outbox: Outbox,
-    /// Something was changed on this turn: the log has to be written before answers leave.
+    /// True if this turn has changed something, so that the log must be written before answers leave.
     pub(super) changed: bool,
     pub(super) local: Option<std::net::SocketAddr>,
     pub(super) packet_bytes: usize,
@@ -107,11 +107,11 @@ impl Shard {
         }
     }
 
-    /// Serves until `stop`.
+    /// Serves until `stop` is true.
     ///
     /// # Errors
     ///
-    /// The transport or the log failed: what this shard has answered stays true.
+    /// The transport or the log failed. Changes that were answered before are kept.
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<(), NodeError> {
         while !stop.load(Ordering::Relaxed) {
             if !self.turn()? {
@@ -122,7 +122,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Sleeps until a packet has come, or the time is over.
+    /// Sleeps until a packet arrives or `at_most` is over.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Shard {
         Ok(waited?)
     }
 
-    /// Takes packets, walks a little, answers; returns true if there was anything to do.
+    /// Receives packets, runs some rounds of walks, and answers; returns true if there was anything to do.
     ///
     /// # Errors
     ///
@@ -167,8 +167,8 @@ impl Shard {
             let is_written = locked(&self.core.writer).commit()?;
             self.core.log_full.store(!is_written, Ordering::Relaxed);
             if self.changed && !is_written {
-                // Answers to changes that are not in the log must not leave. The other answers go with them; their clients ask
-                // again.
+                // Answers to changes that are not in the log must not leave. The turn's other answers are dropped with them;
+                // their clients repeat their requests.
                 self.outbox.clear();
             }
             self.changed = false;
@@ -177,9 +177,9 @@ impl Shard {
         Ok(busy)
     }
 
-    /// Address at which other nodes reach this one.
+    /// Returns the address at which other nodes reach this shard.
     pub(super) fn home(&self) -> Option<std::net::SocketAddr> {
-        // The socket's own address may be known on this machine only: a port may be mapped, an address be a container's.
+        // The map's address comes first: the socket's own one may be valid on this machine only (mapped ports, containers).
         self.router.home().or(self.local).or_else(|| self.core.gateway.get().map(|&(_, local)| local))
     }
 
@@ -187,7 +187,7 @@ impl Shard {
         self.lanes.iter_mut().for_each(|lane| lane.region = Region::NONE);
     }
 
-    /// Looks up again where each walk that is due is: places found before the news count no more.
+    /// Translates the address of each running walk again, because places found before the map's news may be invalid.
     fn look_again(&mut self) {
         self.forget_regions();
         for index in 0..self.lanes.len() {
@@ -204,7 +204,7 @@ impl Shard {
         }
     }
 
-    /// Gives free slots to the requests that wait.
+    /// Moves waiting requests into free slots.
     pub(super) fn admit(&mut self, index: usize) {
         while self.lanes[index].room() > 0
             && let Some(next) = self.lanes[index].waiting.pop_front()
@@ -217,7 +217,8 @@ impl Shard {
         let waiting: usize = self.lanes.iter().map(|lane| lane.waiting.len()).sum();
         let mut room = (self.core.workspaces() * WAITING_PER_SLOT).saturating_sub(waiting).min(BATCH);
         if let Some(lane) = self.lanes.get(self.last.2) {
-            // The next request is most likely for the same program: without a slot for it, it may as well wait where it is.
+            // The next request is most likely for the same program: without a free slot for it, it is left in the socket for
+            // now.
             self.passed = if lane.room() > 0 || self.passed == PASSES { 0 } else { self.passed + 1 };
             room = if self.passed > 0 { 0 } else { room.min(lane.room().max(AT_LEAST)) };
         }
@@ -264,15 +265,16 @@ impl Shard {
             (Kind::Migrate, Peer::Socket(from)) if header.tenant == TENANT_NODES => {
                 let from = Speaker { number: header.value, socket: from };
                 let told = self.core.mover.get().map(|mover| mover.try_send((from, packet.body.to_vec())));
-                // A message that finds no room is repeated by its sender.
+                // A dropped message is repeated by its sender.
                 self.tally.add(Counter::Lost, u64::from(!matches!(told, Some(Ok(())))));
             }
             _ => self.control(peer, &packet),
         }
     }
 
-    /// Returns true for a packet of another node: it has the nodes' key; where there is none, it comes from where the map has a node, or,
-    /// without any keys, knows the cluster's number. Behind mapped ports and addresses a node's packets come from elsewhere.
+    /// Returns true for a packet of another node. Proof is the nodes' key; without such a key, a source address that the map
+    /// has; without any keys, the cluster's number, because packets behind mapped ports or addresses come from other
+    /// sources.
     fn is_from_node(&self, peer: Peer, header: &Header) -> bool {
         let Peer::Socket(socket) = peer else { return false };
         let own = self.core.cluster.load(Ordering::Relaxed);
@@ -281,8 +283,8 @@ impl Shard {
             || self.router.is_node(socket)
     }
 
-    /// Counts a packet that has no right MAC and, if it is a request, tells where it came from so: the sender may have a wrong key.
-    /// The answer is no longer than the request and goes to its sender only, so it serves nobody to flood others.
+    /// Counts a packet with a wrong MAC and, if it is a request, tells its sender, whose key may be wrong. The answer is no
+    /// longer than the request and goes back to its source only, so it cannot amplify an attack.
     fn forged(&mut self, peer: Peer, bytes: &[u8]) {
         self.tally.add(Counter::Forged, 1);
         let Ok(Packet { header, .. }) = Packet::parse(bytes) else { return };
@@ -295,10 +297,10 @@ impl Shard {
         }
     }
 
-    /// The header with the clock by which its request is judged; `None`: it was refused.
+    /// Checks a packet's clock. Returns the header with the clock by which its request is judged; `None`: it was refused.
     fn admitted(&mut self, peer: Peer, header: &Header) -> Option<Header> {
         let clock = &self.core.clock;
-        // An answer carries the clock of the node that gave it: the changes that it reports were made by then.
+        // An answer carries the clock of the node that gave it, which is not less than the clock of the changes it reports.
         let answers = matches!(header.kind, Kind::Answer | Kind::Chunk);
         let seen = if answers { u32::try_from(header.session).unwrap_or(u32::MAX) } else { header.clock };
         let possible = clock.merge(seen);
@@ -320,7 +322,8 @@ impl Shard {
             self.refuse(header, peer, Status::Foreign, "");
             return None;
         }
-        // Sessions are numbered by the clock: one from the future would make all others look old once it is forgotten.
+        // Session numbers contain the clock. Once a session from the future is forgotten, all others would count as older
+        // and be refused.
         if header.session >> 32 > u64::from(now) {
             self.refuse(header, peer, Status::Expired, "");
             return None;
@@ -329,9 +332,10 @@ impl Shard {
         Some(Header { clock: since, ..*header })
     }
 
-    /// Starts a walk that has come, or lets it wait for a slot.
+    /// Starts a walk that has arrived, or queues it for a slot.
     fn start(&mut self, peer: Peer, header: &Header, body: &[u8]) {
-        // Before any check of the request: an earlier attempt may have come to something, and `ended` answers what was begun.
+        // Before any check of the request: an earlier attempt may have had a result, and `ended` needs the request to be
+        // begun.
         if header.has(FLAG_WRITES) && !header.has(FLAG_FORWARDED) && !self.begin(peer, &visited(header)) {
             return;
         }
@@ -385,14 +389,14 @@ impl Shard {
         }
     }
 
-    /// The lane of a program that the registry holds.
+    /// Returns the number of the lane of a program, which the registry holds; makes a lane if there is none.
     fn lane(&mut self, key: (u32, Hash)) -> Option<usize> {
         if let Some(&index) = self.by_program.get(&key) {
             return Some(index);
         }
         let runner = self.core.registry.read().unwrap_or_else(PoisonError::into_inner).get(key.0, &key.1)?;
         if self.lanes.len() >= LANES_MAX {
-            // All are dropped that are not in use, so the numbers of the others change.
+            // All unused lanes are dropped, so the others get new numbers.
             self.lanes.retain(|lane| lane.running > 0 || !lane.waiting.is_empty());
             let number = |(index, lane): (usize, &Lane)| ((lane.tenant, lane.runner.hash()), index);
             self.by_program = self.lanes.iter().enumerate().map(number).collect();
@@ -412,7 +416,7 @@ impl Shard {
     }
 }
 
-/// A request's header for its end: chunks that earlier visits have sent count in `pieces`.
+/// Returns a request's header for its end: `pieces` counts the chunks that earlier visits have sent.
 fn visited(header: &Header) -> Header {
     Header { pieces: header.piece, ..*header }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counters of a node. They only grow; two of them may disagree for a moment.
 //!
-//! - **Flow** each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
-//! - **Flow** once a second a shard stores the sums, and how full the memory is, in the node's row ([`Core::show`])
-//! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for
-//!   every store before it, among them those to rings and scratchpads that miss the cache
+//! - **Flow** each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all shards, including those that have ended.
+//!   Once a second a shard stores the sums, and the memory's usage, in the node's row ([`Core::show`])
+//! - **Owner** only one thread adds to a tally, so that counting needs a load and a store and no locked instruction. A locked
+//!   instruction would wait for all stores before it, among them those to rings and scratchpads that miss the cache
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -79,12 +79,12 @@ static SCHEMA: Schema = Schema { service: "traverse", counters: &[], gauges: FIE
 #[derive(Debug, Default)]
 pub(super) struct NodeRow {
     row: OnceLock<Row>,
-    /// Second of the node's clock at which it was stored.
+    /// Time of the node's clock, in seconds, at which the row was stored.
     stored_s: AtomicU32,
 }
 
 impl Core {
-    /// Stores what others see of this node, once a second.
+    /// Stores the counters and the memory's usage in the node's row, at most once a second.
     #[inline]
     pub(super) fn show(&self) {
         let now_s = self.clock.now();
@@ -95,7 +95,8 @@ impl Core {
 
     #[cold]
     fn show_now(&self, now_s: u32) {
-        // Another shard may have been first; and who changes the memory will be followed by another second.
+        // Another shard may have stored it already. A change that this store misses is stored in a later
+        // second.
         if self.row.stored_s.swap(now_s, Ordering::Relaxed) == now_s {
             return;
         }
@@ -121,7 +122,7 @@ impl Core {
 pub(super) struct Tally([AtomicU64; NAMES.len()]);
 
 impl Tally {
-    /// Adds to a counter. Only the thread that has the shard calls this.
+    /// Adds to a counter. Only the thread that owns the shard calls this.
     #[inline]
     pub(super) fn add(&self, counter: Counter, count: u64) {
         let counter = &self.0[counter as usize];
@@ -138,14 +139,14 @@ pub struct Stats(Mutex<Vec<Arc<Tally>>>);
 pub struct Counted([u64; NAMES.len()]);
 
 impl Stats {
-    /// Adds the counters of another shard. They stay when it is gone.
+    /// Adds the counters of another shard. They stay after the shard has ended.
     pub(super) fn tally(&self) -> Arc<Tally> {
         let tally = Arc::<Tally>::default();
         locked(&self.0).push(Arc::clone(&tally));
         tally
     }
 
-    /// Sums each counter over all shards, past ones included.
+    /// Sums each counter over all shards, including those that have ended.
     #[must_use]
     pub fn read(&self) -> Counted {
         let mut counted = Counted([0; NAMES.len()]);

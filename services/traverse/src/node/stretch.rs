@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stretches of addresses that a node's writer gets, gives away and takes from other nodes; each step is in the log.
+//! Stretches of addresses that a node's writer gets from other nodes and gives to them; each step is logged.
 //!
-//! - **Flow** leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
-//!   comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
-//! - **Layout** what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with
-//!   its length u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of
-//!   requests about the range
-//! - **Order** a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
-//! - **Owner** a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
-//! - **Not here** when which step is due (`mover`)
+//! - **Flow** a range that leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach if it stays after all. A range that
+//!   arrives: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard if it does not arrive
+//! - **Layout** data that travels with the bytes of a range: length of the allocator's part u64, the part; then log entries, each
+//!   behind its length u32: the clock, the forgotten sessions, the number up to which each client has settled, and the outcomes
+//!   of requests about the range
+//! - **Order** a step is carried out and logged under the writer's lock; replaying the log repeats the same steps
+//! - **Owner** a range that has arrived is served only from the time at which the map gives it to this node; before that nobody
+//!   serves it from here
+//! - **Not here** the order and the time of steps (`mover`)
 
 use super::log::{Change, Entry, LogError, Stretch};
 use super::once::Known;
@@ -16,7 +17,7 @@ use super::writer::Writer;
 use crate::memory::Part;
 
 impl Writer {
-    /// Makes a step, for the node or from its log.
+    /// Carries out a step, for the node or from its log.
     pub(super) fn stretch(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
         let good = base.is_multiple_of(4096)
             && bytes.is_multiple_of(4096)
@@ -53,11 +54,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes a step, and logs it.
+    /// Carries out a step, and logs it.
     ///
     /// # Errors
     ///
-    /// The reason that the step cannot be made; nothing has changed then.
+    /// The reason that the step cannot be carried out; nothing has changed then.
     pub(super) fn step(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
         self.stretch(what, base, bytes)?;
         self.append(Change::Stretch(what, base, bytes));
@@ -70,7 +71,9 @@ impl Writer {
         }
     }
 
-    /// Gives the node addresses that nobody had before, and logs it.
+    /// Adds addresses to the node that no node had before, and logs it.
+    /// Returns all addresses of this node, as far as it knows: first, bytes. They include the ranges that are arriving or
+    /// leaving.
     pub(super) fn grant(&mut self, base: u64, bytes: u64, prefault: bool) -> Result<(), String> {
         self.memory.add(base, bytes, prefault)?;
         self.allocator.grant(base, bytes);
@@ -96,7 +99,7 @@ impl Writer {
         all
     }
 
-    /// Detaches a range that leaves: nothing of it is given out from now on. Returns what belongs to it besides its bytes.
+    /// Detaches a range that leaves: its memory is not allocated from now on. Returns the data that travels with its bytes.
     pub(super) fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<u8>, String> {
         self.step(Stretch::Detach, base, bytes)?;
         let part = self.allocator.detach(base, bytes)?.encode();
@@ -124,7 +127,7 @@ impl Writer {
         Ok(all)
     }
 
-    /// Stores bytes of a range that is about to come; bytes outside of such a range are dropped.
+    /// Stores bytes of a reserved range that is arriving; other bytes are dropped.
     pub(super) fn fill(&mut self, address: u64, bytes: &[u8]) {
         let reserved = self.reserved.range(..=address).next_back();
         let inside = reserved.is_some_and(|(base, length)| {
@@ -136,7 +139,7 @@ impl Writer {
         }
     }
 
-    /// Takes in a range whose bytes are here, with what [`Writer::export`] of its last node returned.
+    /// Completes a range whose bytes have arrived, with the data that [`Writer::export`] of its last node returned.
     pub(super) fn import(&mut self, base: u64, bytes: u64, all: &[u8]) -> Result<(), String> {
         let broken = || "what came with the range cannot be read".to_owned();
         if self.reserved.get(&base) != Some(&bytes) {
@@ -160,9 +163,9 @@ impl Writer {
             match (&entry.change, &entry.request) {
                 (Change::Settled(id), None) => self.once.settled(id),
                 (Change::Forgotten(tenant, bound), None) => self.once.bound(*tenant, *bound),
-                // A request that is refused by the clock of the range's last node is refused by this one's.
+                // Merged, so that a request that the range's last node would refuse as outdated is refused here too.
                 (Change::Clock(clock), None) => drop(self.clock.merge(*clock)),
-                // A request that is stale here, and so not noted, is stale for its client too.
+                // A request that is refused as stale here is not noted; it is over for its client.
                 (Change::None, Some((id, known @ Known::Settled(..)))) => {
                     self.once.note(id, known.clone());
                 }
@@ -178,7 +181,7 @@ impl Writer {
         self.commit_now().map_err(|error: LogError| error.to_string())
     }
 
-    /// Drops addresses that the map does not give this node, and all that is known about them.
+    /// Drops addresses that the map does not give this node, with all data about them.
     pub(super) fn drop_stretch(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         if self.reserved.contains_key(&base) {
             return self.step(Stretch::Discard, base, bytes);

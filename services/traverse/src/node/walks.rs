@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks in flight on a shard: rounds, where each goes on, and how it ends.
+//! Walks in flight on a shard: their rounds, and how each one continues or ends.
 //!
-//! - **Flow** [`Shard::walk`]: rounds of each lane ─▶ what stopped ([`Shard::stopped`]): goes on ([`Shard::go`]), sends a piece
-//!   of its result, starts again, leaves for another node, or ends ([`Shard::end`])
-//! - **Order** the address of a next node is looked up once per range: the window is held against the tenant's ranges, and what
-//!   is found becomes the lane's region, in which rounds translate by themselves
+//! - **Flow** [`Shard::walk`]: rounds of each lane ─▶ a walk that stopped ([`Shard::stopped`]) continues ([`Shard::go`]), sends
+//!   a piece of its result, starts again, leaves for another node, or ends ([`Shard::end`])
+//! - **Order** the address of a next node is looked up once per range: its window is checked against the tenant's ranges, and
+//!   the range found becomes the lane's region, in which rounds translate addresses without help
 //! - **Owner** the shard's thread
 //! - **Not here** requests before they have a slot (`shard`), walks that change memory once they have ended (`control`)
 
@@ -20,9 +20,9 @@ use crate::wire::{
     ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_SINCE, FLAG_WRITES, Header, Kind, Status,
 };
 
-/// Times that a walk starts again by itself before its client is told.
+/// Times that a walk starts again without its client, before the client is told.
 const RESTARTS_MAX: u32 = 64;
-/// Bytes emitted on one visit: more than a client's ring or socket holds would be lost.
+/// Most bytes emitted on one visit: more than a client's ring or socket holds would be lost.
 const VISIT_BYTES: usize = 64 << 10;
 
 impl Shard {
@@ -50,7 +50,7 @@ impl Shard {
         }
     }
 
-    /// Handles a slot whose step asked for something that a round does not do.
+    /// Handles a slot whose step has asked for something that a round does not do.
     fn stopped(&mut self, index: usize, at: usize) {
         let lane = &mut self.lanes[index];
         let slot = &mut lane.slots[at];
@@ -77,7 +77,8 @@ impl Shard {
                 self.chunks(index, at, false);
                 let lane = &mut self.lanes[index];
                 if lane.contexts[at].visit_bytes >= VISIT_BYTES {
-                    // The client takes what was sent so far before it asks for more.
+                    // The visit ends here, so that the client takes the chunks sent so far before it asks for
+                    // more.
                     let context = &mut lane.contexts[at];
                     context.given -= lane.slots[at].hops_left;
                     lane.slots[at].hops_left = 0;
@@ -100,7 +101,7 @@ impl Shard {
                     return self.end(index, at, Status::Retry, None);
                 }
                 context.restarts += 1;
-                // A restart costs an iteration, so that even a program that always asks for one ends.
+                // A restart costs an iteration, so that even a program that always restarts ends.
                 lane.slots[at].hops_left -= 1;
                 self.tally.add(Counter::Restarts, 1);
                 let first = context.header.address;
@@ -135,7 +136,8 @@ impl Shard {
         lane.prefetch(slot);
     }
 
-    /// Returns where `cur` is mapped, if its whole window is here. `None`: the walk has ended, or left.
+    /// Returns the host address of `cur` if its whole window is on this node. On `None` the walk has ended or
+    /// was forwarded.
     fn find(&mut self, index: usize, slot: usize, cur: u64) -> Option<*const u8> {
         let Lane { tenant, first, window, contexts, slots, .. } = &mut self.lanes[index];
         slots[slot].cur = cur;
@@ -160,7 +162,7 @@ impl Shard {
                 return None;
             }
         };
-        // The whole window and `cur` itself, as `Region::new` counts them.
+        // The range must contain the whole window and `cur` itself, as `Region::new` requires.
         let from = cur.wrapping_add_signed(i64::from(first.min(0)));
         let after = i64::from(first) + i64::from(window);
         let whole = (cur.wrapping_add_signed(after.max(1))).wrapping_sub(from);
@@ -198,7 +200,7 @@ impl Shard {
             let answer = Header { kind: Kind::Chunk, piece, ..header.answer(Status::Done) };
             self.answer_to(&header, peer, answer, body);
         }
-        // The buffer is kept for the next pieces.
+        // The buffer's capacity is reused for the next pieces.
         bytes.drain(..whole);
         self.lanes[index].contexts[at].emitted = bytes;
     }
@@ -216,7 +218,7 @@ impl Shard {
             self.tally.add(Counter::Faults, 1);
         }
         let iterations = context.header.iterations.saturating_sub(hops);
-        // A walk that took too long may have read memory that was used again. Checked after its last step.
+        // A walk that took too long may have read reused memory. This is checked after its last step.
         let (status, operands) = match self.core.clock.outdated(context.header.clock) {
             true => (Status::Outdated, None),
             false => (status, operands),
@@ -227,7 +229,8 @@ impl Shard {
             lane.give(at);
             return self.ended(header, peer, status, cur, operands, body);
         }
-        // Most walks end here: their answer goes from the slot into the packet.
+        // Most walks end here: the answer is copied from the slot into the packet without an intermediate
+        // buffer.
         let epoch = self.router.epoch();
         let (context, body) = lane.used(at);
         let (to, flags) = destination(&context.header, peer);
@@ -246,7 +249,7 @@ impl Shard {
         lane.give(at);
     }
 
-    /// Sends a walk on to another node.
+    /// Forwards a walk to another node.
     fn forward(&mut self, index: usize, at: usize, to: std::net::SocketAddr) {
         let context = &self.lanes[index].contexts[at];
         let (header, peer) = (context.header, context.peer);

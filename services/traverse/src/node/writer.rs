@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The writer makes all changes of memory: allocations, writes and applies, each once, each in the log.
+//! The writer makes all changes of memory: allocations, writes and applies. Each is made once and logged.
 //!
-//! - **Flow** request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may
-//!   leave
-//! - **Order** a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
-//! - **Owner** the writer has allocator, memory of requests and log
-//! - **Not here** walks; which node an address belongs to (`shard` asks before); ranges that come and go (`stretch`)
+//! - **Flow** request ─▶ `once` decides if it runs ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the
+//!   answer may leave
+//! - **Order** a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, that of the
+//!   log
+//! - **Owner** the writer has the allocator, the remembered requests and the log
+//! - **Not here** walks; the node to which an address belongs (`shard` checks that before); ranges that arrive and leave
+//!   (`stretch`)
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,9 +34,9 @@ pub struct Writer {
     pub(super) allocator: Allocator,
     pub(super) once: Once,
     pub(super) log: Option<Log>,
-    /// Ranges that are about to come: first address, bytes.
+    /// Ranges that are arriving: first address, bytes.
     pub(super) reserved: BTreeMap<u64, u64>,
-    /// The newest epoch of the map that is known to this node, over all its starts.
+    /// The newest epoch of the map that this node has seen, over all its starts.
     pub(super) epoch: u64,
     /// Shared with the shards.
     pub(super) clock: Arc<Clock>,
@@ -45,7 +47,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the writer of an empty memory. A log is replayed: its changes into the memory, its programs into the registry.
+    /// Makes the writer of an empty memory. If there is a log, it is replayed: its changes into the memory, its programs
+    /// into the registry.
     pub(super) fn open(
         memory: Arc<Memory>,
         clients: usize,
@@ -89,7 +92,7 @@ impl Writer {
         Ok((writer, replayed))
     }
 
-    /// Makes the change of a log's record again.
+    /// Repeats the change of a log's record.
     pub(super) fn again(&mut self, entry: Entry, registry: &mut Registry) -> Result<(), String> {
         match entry.change {
             Change::None | Change::Start(..) => {}
@@ -164,7 +167,7 @@ impl Writer {
         claimed.map_err(|why| format!("an allocation of {bytes} bytes at {address:#x}: {why}"))
     }
 
-    /// Decides about an attempt at a request.
+    /// Decides about an attempt of a request.
     pub fn begin(&mut self, header: &Header) -> Begin {
         self.once.begin(&Id::of(header), header.attempt)
     }
@@ -175,17 +178,17 @@ impl Writer {
         self.once.runs(&Id::of(header), header.attempt)
     }
 
-    /// Forgets an attempt that came to nothing that has to be remembered.
+    /// Forgets an attempt whose result need not be remembered.
     pub fn forget(&mut self, header: &Header) {
         self.once.forget(&Id::of(header), header.attempt);
     }
 
-    /// Remembers, in the log too, how a request ended.
+    /// Remembers and logs the outcome of a request.
     pub fn settle(&mut self, header: &Header, change: Change, outcome: &Outcome) {
         self.note(header, change, Known::Settled(outcome.clone(), header.clock));
     }
 
-    /// Remembers, in the log too, what a request will change elsewhere.
+    /// Remembers and logs the change that a request will make at another node.
     pub fn decide(&mut self, header: &Header, operands: ApplyOperands, body: &[u8]) {
         self.note(header, Change::None, Known::Decided(operands, body.to_vec(), header.clock));
     }
@@ -209,7 +212,7 @@ impl Writer {
         }
     }
 
-    /// Returns true if a change elsewhere is decided and its outcome not known yet.
+    /// Returns true if the request's change at another node is decided and its outcome is not known yet.
     #[must_use]
     pub fn is_decided(&self, header: &Header) -> bool {
         matches!(self.once.known(&Id::of(header)), Some(Known::Decided(..)))
@@ -223,7 +226,7 @@ impl Writer {
         }
     }
 
-    /// Carries out a request that changes memory and was begun; the answer is remembered.
+    /// Carries out a begun request that changes memory; its answer is remembered.
     pub fn run(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let plain = |status| Outcome { status, value: 0, address: header.address, body: Vec::new() };
         let tenant = header.tenant;
@@ -237,12 +240,13 @@ impl Writer {
                     let body = all.iter().flat_map(|address| address.to_le_bytes()).collect();
                     (change, Outcome { body, ..outcome })
                 }
-                // Memory that is about to leave may be free again soon: the answer is not remembered, and the client asks again.
+                // Memory of a range that is leaving may be available again soon: the answer is not remembered, and the
+                // client asks again.
                 Err(Status::Full) if self.allocator.waits() => {
                     self.forget(header);
                     return plain(Status::Busy);
                 }
-                // The answer says in how many milliseconds enough of the memory that rests is free.
+                // The answer gives the milliseconds until enough retired memory is free.
                 Err(Status::Full) => {
                     let blocks = if header.kind == Kind::Place { u64::from(header.pieces.max(1)) } else { 1 };
                     let wait = self.allocator.wait_for(header.value.saturating_mul(blocks), self.clock.now());
@@ -254,7 +258,7 @@ impl Writer {
             Kind::Retire => {
                 let word = |at: usize| body[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
                 let blocks = (0..body.len() / 16).map(|at| (word(at * 16), word(at * 16 + 8)));
-                // Blocks of a range that left meanwhile are its new node's.
+                // Blocks of a range that has left meanwhile are retired by its new node.
                 let retired: Vec<(u64, u64)> = blocks
                     .filter(|(address, bytes)| self.allocator.retire(tenant, *address, *bytes))
                     .collect();
@@ -312,7 +316,7 @@ impl Writer {
         Ok((Change::Place(tenant, bytes, addresses.clone(), body.to_vec()), addresses))
     }
 
-    /// Frees memory that was unlinked long enough ago.
+    /// Frees memory that was unlinked longer ago than the grace time.
     fn ripen(&mut self) {
         let ripe = self.allocator.ripe(self.clock.now());
         if !ripe.is_empty() {
@@ -320,7 +324,7 @@ impl Writer {
         }
     }
 
-    /// Returns how the memory is used.
+    /// Returns the memory's usage, after freeing retired memory whose grace time is over.
     pub fn usage(&mut self) -> Usage {
         if !self.is_full() {
             self.ripen();
@@ -328,15 +332,15 @@ impl Writer {
         self.allocator.usage()
     }
 
-    /// As [`Writer::usage`]; what has become free meanwhile still counts as given back.
+    /// Returns the memory's usage without freeing anything: memory whose grace time is over still counts as retired.
     #[must_use]
     pub fn usage_now(&self) -> Usage {
         self.allocator.usage()
     }
 
-    /// Changes a word of this node for a request that was begun; the answer is remembered.
+    /// Changes a word of this node for a begun request; the answer is remembered.
     pub fn apply(&mut self, header: &Header, operands: &ApplyOperands, body: &[u8]) -> Outcome {
-        // Checked under the writer's lock: a request that uses the memory again has brought its clock before it wrote.
+        // Checked under the writer's lock: a request that reuses the memory has brought its clock before it wrote.
         if self.clock.outdated(header.clock) {
             let outcome =
                 Outcome { status: Status::Outdated, value: 0, address: operands.address, body: Vec::new() };
@@ -382,8 +386,8 @@ impl Writer {
         }
     }
 
-    /// Writes the log. Answers to changes may leave afterwards, and not before. False: the disk is full. Then nothing may be
-    /// answered, and nothing more changed, until a later call returns true.
+    /// Writes the log; answers to changes may leave only afterwards. Returns false if the disk is full: then nothing may be
+    /// answered or changed until a later call returns true.
     ///
     /// # Errors
     ///
@@ -398,7 +402,7 @@ impl Writer {
         log.commit()
     }
 
-    /// As [`Writer::commit`] for callers that cannot wait for room: a full disk is an error.
+    /// Does what [`Writer::commit`] does, for callers that cannot wait for room: a full disk is an error.
     pub(super) fn commit_now(&mut self) -> Result<(), LogError> {
         if self.commit()? {
             return Ok(());
@@ -407,24 +411,25 @@ impl Writer {
         Err(LogError::System { path, error: std::io::ErrorKind::StorageFull.into() })
     }
 
-    /// True while the log's disk is full: the node takes no changes.
+    /// Returns true while the log's disk is full and the node refuses changes.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.log.as_ref().is_some_and(Log::is_full)
     }
 
-    /// True if something is known of a request, so that it must not be refused as if it were new.
+    /// Returns true if the request is remembered, so that it must not be refused as a new one.
     #[must_use]
     pub fn is_known(&self, header: &Header) -> bool {
         self.once.known(&Id::of(header)).is_some()
     }
 
-    /// Returns the allocator, for programs in this process that fill a node's memory themselves; changes by it are not logged.
+    /// Returns the allocator, for programs in this process that fill the node's memory themselves. Changes made through it
+    /// are not logged.
     pub fn allocator(&mut self) -> &mut Allocator {
         &mut self.allocator
     }
 
-    /// Returns the bytes that no tenant uses, the bytes of the log, and the clients and requests remembered.
+    /// Returns the free bytes, the bytes of the log, and the numbers of remembered clients and requests.
     #[must_use]
     pub fn size(&self) -> (u64, u64, (usize, usize)) {
         (self.allocator.usage().free, self.log.as_ref().map_or(0, Log::bytes), self.once.size())

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks a log without a node, and copies the readable records of a damaged one.
 //!
-//! - **Flow** [`check_log`] reads and says how the file ends; [`repair_log`] writes good records to a new file
-//! - **Order** the file that is looked at is never changed
-//! - **Not here** whether an entry can be carried out: the caller of [`repair_log`] says so for each
+//! - **Flow** [`check_log`] reads a log and returns how the file ends; [`repair_log`] writes the good records to a new
+//!   file
+//! - **Order** the original file is never changed
+//! - **Not here** the check that an entry can be carried out: the caller of [`repair_log`] answers it for each entry
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
@@ -15,23 +16,23 @@ use super::entry::Entry;
 use super::frame::{HEAD_BYTES, Head, Record};
 use super::open::{boot, open_file, survey};
 
-/// How a log ends.
+/// State of the end of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogEnd {
     /// The file ends with a whole record.
     Whole,
-    /// The file ends with remains of records that were not on the disk yet at a crash; the next start cuts them off.
+    /// The file ends with parts of records that had not reached the disk at a crash; the next start cuts them off.
     Torn {
         /// Offset of the first byte that will be cut off.
         at: u64,
         /// Bytes that will be cut off.
         bytes: u64,
     },
-    /// Bytes that were on the disk are no longer what they were; no node starts with this file.
+    /// Bytes that had reached the disk have changed; no node starts with this file.
     Damaged {
-        /// Where the first bad record starts.
+        /// Offset of the first bad record.
         at: u64,
-        /// Good records behind it.
+        /// Number of good records behind it.
         behind: u64,
     },
 }
@@ -39,9 +40,9 @@ pub enum LogEnd {
 /// Result of [`check_log`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogReport {
-    /// First address of the memory that it was begun for.
+    /// First address of the memory for which the log was begun.
     pub base: u64,
-    /// Bytes of that memory; 0: the map of a cluster says which addresses the node has.
+    /// Bytes of that memory; 0: the map of a cluster defines the node's addresses.
     pub memory_bytes: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
@@ -56,11 +57,11 @@ pub struct LogReport {
 pub struct LogSaved {
     /// Records that were copied.
     pub records: u64,
-    /// Good records that were not copied: they lie behind the damage, or build on what is lost.
+    /// Good records that were not copied: they lie behind the damage, or depend on lost records.
     pub left_out: u64,
 }
 
-/// Reads a log. `take` gets the records before the first bad one, `take_behind` the good ones behind it.
+/// Reads a log. `take` receives the records before the first bad one, `take_behind` the good ones behind it.
 fn scan(
     path: &Path,
     take: impl FnMut(Record) -> io::Result<()>,
@@ -85,18 +86,19 @@ fn scan(
 ///
 /// # Errors
 ///
-/// [`LogError`]: it cannot be read, is open, or is no log; [`LogError::Damaged`] at byte 0 if its head is damaged.
+/// [`LogError`]: the file cannot be read, is open in a node, or is not a log; [`LogError::Damaged`] at byte 0 if its head is
+/// damaged.
 pub fn check_log(path: &Path) -> Result<LogReport, LogError> {
     scan(path, |_| Ok(()), |_| Ok(()))
 }
 
-/// Copies good records into `to`, which must not exist yet: those before the first bad one and, with `behind`, those behind it
-/// that `may_follow` lets pass. `may_follow` gets every record that could be copied, in order; its answer counts only behind the
-/// damage.
+/// Copies good records into `to`, which must not exist yet: those before the first bad one and, with `behind`, those behind
+/// it for which `may_follow` returns true. `may_follow` is called with every record that could be copied, in order; its
+/// result only counts behind the damage.
 ///
 /// # Errors
 ///
-/// As [`check_log`]; or `to` cannot be created or written. If `to` was begun, it is removed.
+/// The errors of [`check_log`]; or `to` cannot be created or written. An unfinished `to` is removed.
 pub fn repair_log(
     path: &Path,
     to: &Path,
@@ -117,7 +119,7 @@ pub fn repair_log(
     done
 }
 
-/// The file that failed: the log or the copy.
+/// The file that failed: the log that is read, or the copy.
 enum Copying {
     Log(LogError),
     Target(io::Error),
@@ -145,7 +147,7 @@ fn copy(
         saved: LogSaved::default(),
         may_follow,
     };
-    // Two closures use it, one after the other.
+    // `RefCell`, because two closures use the target, one after the other.
     let target = RefCell::new(target);
     target.borrow_mut().file.write_all(&head.encode()).map_err(Copying::Target)?;
     let put = |record: &Record, is_behind: bool| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A record of the log: a change of the node, and the request that caused it.
 //!
-//! - **Layout** [`Entry::write`] and [`Entry::read`] are each other's inverse; `docs/formats/packet.md` has the bytes
-//! - **Order** change and request are one entry: after a crash either both are there or neither. A change says the bytes that
-//!   were stored, also of an apply, and where memory was given: so an entry may be replayed over a memory that has it already
-//! - **Not here** how an entry becomes a record of a file (`frame`)
+//! - **Layout** [`Entry::write`] and [`Entry::read`] are each other's inverse; `docs/formats/packet.md` defines the bytes
+//! - **Order** change and request are one entry: after a crash either both are there or neither. A change holds results (the
+//!   bytes stored, the addresses allocated), so an entry may be replayed over memory that already contains it
+//! - **Not here** the framing of an entry as a record of a file (`frame`)
 
 use super::super::once::{Id, Known, Outcome};
 use super::Durability;
@@ -13,21 +13,22 @@ use crate::wire::{ApplyOperands, Status};
 /// Change of a node that an entry records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// No change: the entry is about its request only, or marks a sync.
+    /// No change: the entry concerns its request only, or marks a sync.
     None,
     /// Bytes were stored: address, bytes.
     Write(u64, Vec<u8>),
-    /// Memory was given: tenant, bytes, address.
+    /// Memory was allocated: tenant, bytes, address.
     Allocate(u32, u64, u64),
-    /// Memory came back: tenant, address, bytes.
+    /// Memory was freed: tenant, address, bytes.
     Free(u32, u64, u64),
-    /// A step was made with a stretch of addresses: step, first address, bytes.
+    /// A stretch of addresses went through a step: step, first address, bytes.
     Stretch(Stretch, u64, u64),
     /// A program was registered: tenant, upload.
     Program(u32, Vec<u8>),
-    /// A range has arrived in the memory reserved for it: first address, bytes, the allocator's part from its last node.
+    /// A range has arrived in the memory reserved for it: first address, bytes, and the allocator's data about it from
+    /// the last node.
     Take(u64, u64, Vec<u8>),
-    /// In a snapshot: the allocator's part of all addresses, and its cuts as words.
+    /// In a snapshot: the allocator's data about all addresses, and its cuts as words.
     State(Vec<u8>, Vec<u8>),
     /// The node knows the map of this epoch.
     Epoch(u64),
@@ -39,7 +40,7 @@ pub enum Change {
     Clock(u32),
     /// Number of the cluster that the memory belongs to, or of the memory itself.
     Cluster(u64),
-    /// Blocks were given, and bytes stored in the first one: tenant, bytes of each, addresses, what was stored.
+    /// Blocks were allocated, and bytes stored in the first one: tenant, bytes of each, addresses, stored bytes.
     Place(u32, u64, Vec<u64>, Vec<u8>),
     /// Blocks were unlinked: tenant, address and bytes of each.
     Retire(u32, Vec<(u64, u64)>),
@@ -49,25 +50,25 @@ pub enum Change {
     Start([u8; 16], Durability),
 }
 
-/// Steps that a node makes with a stretch of addresses.
+/// Steps that a stretch of addresses of a node can go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Stretch {
-    /// The node has it, all zero.
+    /// The node gets the stretch, all zero.
     Grant = 0,
-    /// It will leave: no allocation crosses its ends from now on.
+    /// The stretch will leave: from now on no allocation crosses its ends.
     Cut = 1,
-    /// It is about to leave: nothing of it is given out any more.
+    /// The stretch is about to leave: no memory of it is allocated any more.
     Detach = 2,
-    /// It stays after all: it is given out again.
+    /// The stretch stays after all: its memory is allocated again.
     Attach = 3,
-    /// It belongs to another node now.
+    /// The stretch belongs to another node now.
     Give = 4,
     /// A range is about to arrive: memory is mapped for it.
     Reserve = 5,
     /// The range did not arrive: its memory is cleared.
     Discard = 6,
-    /// In a snapshot: the reserved stretch is the node's, and its state follows.
+    /// In a snapshot: the reserved stretch belongs to the node; its contents follow.
     Keep = 7,
     /// The node was started with more memory: these addresses follow those that it had.
     Grow = 8,
@@ -87,7 +88,7 @@ impl Stretch {
 pub struct Entry {
     /// The change of the node.
     pub change: Change,
-    /// The request that caused it, and what is known of that request now; `None`: no request did.
+    /// The request that caused the change, and its state after it; `None`: no request caused it.
     pub request: Option<(Id, Known)>,
 }
 
@@ -202,7 +203,7 @@ impl Entry {
         }
     }
 
-    /// Decodes an entry; `None` if the bytes are none.
+    /// Decodes an entry; returns `None` if the bytes are not one.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Entry> {
         let mut rest = Cut(bytes);
@@ -279,7 +280,7 @@ impl Entry {
     }
 }
 
-/// Bytes that are used up from the front.
+/// Bytes that are consumed from the front.
 struct Cut<'a>(&'a [u8]);
 
 impl Cut<'_> {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The file of a log: its head, its records, and which bad record is damage.
+//! The file of a log: its head, its records, and the rule that tells damage from a torn end.
 //!
 //! - **Layout** head of 64 bytes: magic, version u32, 0 u32, base u64, bytes u64, salt u64, CRC-32C u32 of these 40 bytes, zeros.
 //!   Records start at multiples of 8: CRC-32C u32 of the 20 bytes behind it, CRC-32C u32 of what follows these 24 bytes, bytes of
 //!   the entry u32, 0 u32, `durable_to` u64, the entry, zeros to a multiple of 8
-//! - **Salt** both sums begin with the file's salt and the record's position. So bytes that a client stored, an older file's
-//!   blocks and a record at another place are no records
+//! - **Salt** both checksums of a record start with the file's salt and the record's position. So bytes that a client stored,
+//!   blocks of an older file, and a record at a wrong position are not taken for records
 //! - **Order** `durable_to` is the position up to which the file was known to be on the disk when the record was written
 //! - **Not here** entries (`entry`), writing and syncing (the parent)
 
@@ -19,12 +19,12 @@ use super::entry::Entry;
 
 /// Bytes of the head.
 pub(in crate::node) const HEAD_BYTES: usize = 64;
-/// Bytes of a record before its entry.
+/// Bytes of a record in front of its entry.
 const FRAME_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"MLWLOG\0\x01";
 /// The version that this crate writes and reads.
 pub(super) const VERSION: u32 = 4;
-/// Bytes of the longest entry: what an allocator knows about a range.
+/// Bytes of the longest entry: an allocator's data about a range.
 const ENTRY_BYTES_MAX: usize = 1 << 31;
 /// Bytes of the file that a search for records reads at a time.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -54,20 +54,20 @@ pub(in crate::node) struct Head {
     pub salt: u64,
 }
 
-/// True if a file that starts like this is a log.
+/// Returns true if a file that starts with these bytes is a log.
 pub(in crate::node) fn is_log(start: &[u8]) -> bool {
     let length = start.len().min(MAGIC.len());
     start[..length] == MAGIC[..length]
 }
 
-/// Reason that bytes are no head.
+/// Reason that bytes are not a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HeadFault {
     /// The file is not a log.
     Foreign,
-    /// A log of another version.
+    /// The log has another format version.
     Version(u32),
-    /// A log whose head has changed.
+    /// The bytes of the head have changed.
     Broken,
 }
 
@@ -111,7 +111,8 @@ impl Head {
         if found.encode() == *head { Ok(found) } else { Err(HeadFault::Broken) }
     }
 
-    /// True if these bytes, the whole file, are what a crash leaves of a head: there was no record yet.
+    /// Returns true if these bytes, the whole file, are what a crash leaves of an unfinished head: no record was written
+    /// yet.
     pub(super) fn is_torn(file: &[u8]) -> bool {
         file.len() < HEAD_BYTES && (file[..file.len().min(8)] == MAGIC[..file.len().min(8)])
             || file.len() <= HEAD_BYTES && file.iter().all(|byte| *byte == 0)
@@ -140,11 +141,11 @@ impl Head {
         to[start..start + 4].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// Returns the bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of
-    /// `length` bytes.
+    /// If these 24 bytes start the record at `position` of a file of `length` bytes, returns the bytes of its entry, the
+    /// checksum of the entry, and `durable_to`.
     fn frame(&self, frame: &[u8], position: u64, length: u64) -> Option<(usize, u32, u64)> {
         let (bytes, durable_to) = (half(frame, 8) as usize, word(frame, 16));
-        // Cheap comparisons first: a search tries each place of a file.
+        // Cheap comparisons first: a search tries every multiple of 8 in the file.
         let may = bytes > 0
             && bytes <= ENTRY_BYTES_MAX
             && half(frame, 12) == 0
@@ -157,13 +158,13 @@ impl Head {
         ))
     }
 
-    /// The entry in `bytes` bytes of `padded`, if this is what was written at `position`.
+    /// Returns the entry in the first `bytes` bytes of `padded` if the checksum `body` fits it at `position`.
     fn entry(&self, padded: &[u8], bytes: usize, body: u32, position: u64) -> Option<Entry> {
         (sum(padded, self.seed(position)) == body).then(|| Entry::read(&padded[..bytes])).flatten()
     }
 }
 
-/// A record, as it was found.
+/// A record as it was read from the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::node) struct Record {
     pub position: u64,
@@ -173,7 +174,7 @@ pub(in crate::node) struct Record {
     pub entry: Entry,
 }
 
-/// Reads records in order, up to the first bytes that are none.
+/// Reads records in order, up to the first bytes that are not a record.
 pub(in crate::node) struct Records<R> {
     reader: R,
     head: Head,
@@ -184,12 +185,12 @@ pub(in crate::node) struct Records<R> {
 }
 
 impl<R: Read> Records<R> {
-    /// `reader` stands at `position` of a file of `length` bytes.
+    /// Makes a reader of records. `reader` must stand at `position` of a file of `length` bytes.
     pub fn new(reader: R, head: Head, position: u64, length: u64) -> Records<R> {
         Records { reader, head, position, length, bytes: Vec::new() }
     }
 
-    /// Returns the next record; `None` at the end of the file, and at bytes that are no record.
+    /// Returns the next record; `None` at the end of the file, or at bytes that are not a record.
     pub fn next(&mut self) -> io::Result<Option<Record>> {
         let left = self.length - self.position;
         if left < FRAME_BYTES as u64 {
@@ -215,15 +216,15 @@ impl<R: Read> Records<R> {
     }
 }
 
-/// A record behind a bad one.
+/// A record, or part of one, found behind a bad record.
 pub(super) enum Behind {
-    /// The frame is whole, the entry is not: the frame's `durable_to`.
+    /// The frame is good and the entry is not; holds the frame's `durable_to`.
     Frame(u64),
-    /// Frame and entry are whole.
+    /// Frame and entry are good.
     Whole(Record),
 }
 
-/// Hands out the records behind a bad one at `from`, in order; a record may start at any multiple of 8.
+/// Passes the records behind a bad one at `from` to `take`, in order. Every multiple of 8 is tried as the start of a record.
 pub(super) fn behind(
     file: &File,
     head: &Head,

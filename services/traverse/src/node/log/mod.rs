@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log: every change of a node's memory with what is remembered of its request, so that a restarted node has its data.
+//! The log: every change of a node's memory, with the state of its request, so that a restarted node has its data.
 //!
-//! - **Flow** change ─▶ [`Log::append`] ─▶ a record ─▶ [`Log::commit`], before its answer leaves. At a start: [`OpenLog`]
-//! - **Layout** `frame` has head and records, `entry` what a record says
-//! - **Order** each record says up to where the file was known to be on the disk when it was written. A bad record before that
-//!   place is damage, and the log is refused; any other is what a crash left of a group that was not synced yet, and is cut off
+//! - **Flow** change ─▶ [`Log::append`] ─▶ a record ─▶ [`Log::commit`], before the change's answer leaves. At a start:
+//!   [`OpenLog`]
+//! - **Layout** `frame` defines head and records, `entry` the contents of a record
+//! - **Order** each record states up to which position the file was known to be on the disk when the record was written. A bad
+//!   record before such a position is damage, and the log is refused; any other is the remainder of a group that was not synced
+//!   at a crash, and is cut off
 //! - **Owner** the node's writer; one process at a time (the file is locked)
-//! - **Not here** replication: a disk that is lost takes the data with it; how the log is made short again (`compact`)
+//! - **Not here** replication: a disk that is lost takes the data with it; shortening the log (`compact`)
 
 mod check;
 mod entry;
@@ -28,13 +30,13 @@ pub(super) use frame::is_log;
 pub use open::{OpenLog, Replayed};
 use sync::Sync;
 
-/// Pause after a write found the disk full; then the next one is tried.
+/// Pause after a write found the disk full, before the next attempt.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
-/// When a change is on the disk.
+/// Time at which a change reaches the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// In the system's cache before the answer leaves, and on the disk about a second later: a killed node loses nothing, a
+    /// In the system's cache before the answer leaves, and on the disk about a second later. A killed node loses nothing; a
     /// machine that loses power loses the changes of about the last second.
     #[default]
     Process,
@@ -42,11 +44,11 @@ pub enum Durability {
     Disk,
 }
 
-/// Why a log cannot be used.
+/// Reason that a log cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {error}", path.display())]
     System {
         /// Path of the log.
@@ -55,13 +57,13 @@ pub enum LogError {
         #[source]
         error: io::Error,
     },
-    /// Another process has locked it.
+    /// Another process has locked the log.
     #[error("{}: another node has this log open: stop it first, or name another file", .0.display())]
     Locked(PathBuf),
-    /// Not a log.
+    /// The file is not a log.
     #[error("{}: not a log of `memlift node`: name another file", .0.display())]
     Foreign(PathBuf),
-    /// Written by another version.
+    /// The log was written by another version.
     #[error(
         "{}: a log of format version {version}, and this node reads {}: start it with the memlift that wrote it, or begin with a \
          new log and load the data again",
@@ -73,7 +75,7 @@ pub enum LogError {
         /// Format version of the file.
         version: u32,
     },
-    /// Written by a node with more memory, or with other addresses.
+    /// The log was written by a node with more memory, or with other addresses.
     #[error("{}: its node had {bytes} bytes from {base:#x} on: start with as many or more", path.display())]
     Other {
         /// Path of the log.
@@ -83,7 +85,7 @@ pub enum LogError {
         /// That node's bytes.
         bytes: u64,
     },
-    /// Bytes that were on the disk are no longer what they were.
+    /// Bytes that had reached the disk have changed.
     #[error(
         "{}: damaged at byte {at}; {behind} good records follow, and what is damaged was on the disk before them. The file was left as \
          it is: restore it from a copy, or save what can be read with `memlift node log repair {0} --out NEW`",
@@ -92,9 +94,9 @@ pub enum LogError {
     Damaged {
         /// Path of the log.
         path: PathBuf,
-        /// Where the first bad record starts; 0: the head.
+        /// Offset of the first bad record; 0: the head.
         at: u64,
-        /// Good records behind it.
+        /// Number of good records behind it.
         behind: u64,
     },
 }
@@ -112,14 +114,14 @@ pub struct Log {
     pub(super) path: PathBuf,
     pub(super) durability: Durability,
     pub(super) head: Head,
-    /// First address and bytes of the memory that the next snapshot is for.
+    /// First address and bytes of the memory that the next snapshot's head names.
     pub(super) memory: (u64, u64),
     waiting: Vec<u8>,
     pub(super) bytes: u64,
     /// Bytes of the last snapshot in the file; 0 before the first compaction of this process.
     pub(super) snapshot_bytes: u64,
     sync: Sync,
-    /// Time at which a write last found the disk full; `None` once one succeeded.
+    /// Time at which a write last found the disk full; `None` after a write succeeded.
     full: Option<Instant>,
 }
 
@@ -132,7 +134,7 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<(), LogError> {
     }
 }
 
-/// True for errors that end when somebody makes room.
+/// Returns true for errors that go away when somebody frees room on the disk.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
 }
@@ -144,13 +146,13 @@ impl Log {
         self.head.put(position, self.sync.durable(), entry, &mut self.waiting);
     }
 
-    /// Writes the queued records, and syncs them if the log's durability asks for it. False: the disk is full. Then the records
-    /// stay queued, and a call that comes 100 ms later or more tries again. Until one succeeds, no answer to these changes may
-    /// leave.
+    /// Writes the queued records, and syncs them if the log's durability asks for it. Returns false if the disk is full:
+    /// then the records stay queued, and a call 100 ms or more later tries again. Until a call succeeds, no answer to these
+    /// changes may leave.
     ///
     /// # Errors
     ///
-    /// Any other error of the system. The records may not be in the file: the node must answer nothing more.
+    /// Any other error of the system. The records may not be in the file, so the node must not answer anything more.
     pub fn commit(&mut self) -> Result<bool, LogError> {
         if self.waiting.is_empty() {
             return Ok(true);
@@ -177,24 +179,24 @@ impl Log {
         Ok(true)
     }
 
-    /// True while the disk is full: what is waiting was not written yet.
+    /// Returns true while the disk is full and queued records are not written.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.full.is_some()
     }
 
-    /// Bytes in the file.
+    /// Returns the length of the file in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the record that opens a start: boot id, and durability of what follows.
+    /// Returns the record that opens a start: boot id, and durability of the records that follow.
     pub(super) fn start_entry(&self) -> Entry {
         Entry { change: Change::Start(open::boot(), self.durability), request: None }
     }
 
-    /// Continues the log in a synced file that holds the same. No record may be queued.
+    /// Continues the log in another file, which is synced and holds the same contents. No record may be queued.
     pub(super) fn replace(&mut self, file: File, head: Head, bytes: u64, snapshot_bytes: u64) {
         self.file = Arc::new(file);
         (self.head, self.bytes, self.snapshot_bytes) = (head, bytes, snapshot_bytes);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A log as it is found at a node's start.
+//! A log as a node finds it at its start.
 //!
-//! - **Flow** [`OpenLog::open`]: lock, head ─▶ [`OpenLog::replay`]: entries in order, then whether the rest is a torn end or
-//!   damage ─▶ [`OpenLog::start`]: the torn end is cut off, a first record, synced
-//! - **Order** nothing of the file changes before [`OpenLog::start`]
-//! - **Damage** a bad record before the `durable_to` of anything behind it; and, where records were written with
-//!   [`Durability::Process`] since this machine's last start, before any whole record: the system's cache keeps the order of
-//!   writes
+//! - **Flow** [`OpenLog::open`]: lock, head ─▶ [`OpenLog::replay`]: entries in order, then the rest is judged as a torn end
+//!   or as damage ─▶ [`OpenLog::start`]: the torn end is cut off, a first record is written and synced
+//! - **Order** the file does not change before [`OpenLog::start`]
+//! - **Damage** a bad record is damage if a later record's `durable_to` lies behind it. For records written with
+//!   [`Durability::Process`] since this machine's last start it is damage if any whole record follows, because the system's
+//!   cache keeps the order of writes
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -22,32 +22,32 @@ use super::{Durability, Log, LogError, is_full, lock};
 /// Records found in a log at a node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Records, without those that only say that a node was started.
+    /// Number of records, without those that only note a start of a node.
     pub records: u64,
-    /// Bytes at the end that a crash had left, and that were cut off.
+    /// Bytes that a crash had left at the end, and that were cut off.
     pub cut_bytes: u64,
 }
 
-/// Boot id of the machine; zeros where the system has none.
+/// Returns the boot id of the machine; zeros if the system has none.
 pub(super) fn boot() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
 
-/// Result of [`survey`]: where the good records end, and what is behind.
+/// Result of [`survey`]: the end of the good records, and the records behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Survey {
     pub records: u64,
-    /// The end of the last record before the first bad one.
+    /// Position behind the last record before the first bad one.
     pub good_to: u64,
-    /// Whole records behind the first bad one.
+    /// Number of whole records behind the first bad one.
     pub behind: u64,
-    /// True if the first bad record is damage, and not a torn end.
+    /// True if the first bad record is damage, and not part of a torn end.
     pub is_damaged: bool,
 }
 
-/// Reads all records; `take` gets those before the first bad one, `take_behind` those behind it.
+/// Reads all records; `take` receives those before the first bad one, `take_behind` those behind it.
 pub(super) fn survey(
     file: &File,
     head: &Head,
@@ -56,7 +56,7 @@ pub(super) fn survey(
     mut take: impl FnMut(Record) -> io::Result<()>,
     mut take_behind: impl FnMut(Record) -> io::Result<()>,
 ) -> io::Result<Survey> {
-    // True while records are those of this start of the machine, and commits did not sync.
+    // True while records are from the current boot of the machine and were written without a sync per commit.
     let mut ordered = false;
     let mut note = |entry: &Entry| {
         if let Change::Start(of, durability) = &entry.change {
@@ -91,12 +91,13 @@ pub(super) fn survey(
     Ok(found)
 }
 
-/// Opens a file that should be a log: `None` for its head if no record was ever written.
+/// Opens a file that should be a log, and returns its head and length. The head is `None` if no record was ever
+/// written.
 pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(File, Option<Head>, u64), LogError> {
     let system = LogError::system(path);
     let mut file = options.open(path).map_err(&system)?;
     if !file.metadata().map_err(&system)?.is_file() {
-        // A FIFO would be waited for, and a device written to.
+        // Opening a FIFO would wait for a writer, and a device must not be written to.
         return Err(LogError::Foreign(path.to_owned()));
     }
     lock(&file, path)?;
@@ -115,7 +116,7 @@ pub(super) fn open_file(path: &Path, options: &OpenOptions) -> Result<(File, Opt
     }
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct OpenLog {
     file: File,
@@ -123,16 +124,16 @@ pub struct OpenLog {
     /// `None` if no record was ever written.
     head: Option<Head>,
     length: u64,
-    /// First address and bytes that the node has.
+    /// First address and bytes of the node's memory.
     memory: (u64, u64),
-    /// Bytes of memory that the log knows of.
+    /// Bytes of memory that the log accounts for.
     known: u64,
     good_to: u64,
     boot: [u8; 16],
 }
 
 impl OpenLog {
-    /// Opens a log, or begins one, for the memory of `bytes` from `base` on.
+    /// Opens a log, or begins one, for the memory of `bytes` bytes from `base` on.
     ///
     /// # Errors
     ///
@@ -149,17 +150,17 @@ impl OpenLog {
         Ok(OpenLog { file, path, head, length, memory, known, good_to: HEAD_BYTES as u64, boot: boot() })
     }
 
-    /// Bytes of memory that the log's first node had.
+    /// Returns the bytes of memory that the log accounts for; before the replay, those of the node that began it.
     #[must_use]
     pub fn first_bytes(&self) -> u64 {
         self.known
     }
 
-    /// Hands out what the log holds, in order.
+    /// Passes the entries of the log to `take`, in order.
     ///
     /// # Errors
     ///
-    /// [`LogError::Damaged`]; [`LogError::Other`] if a node had more memory meanwhile.
+    /// [`LogError::Damaged`]; [`LogError::Other`] if a node with this log has had more memory than this one.
     pub fn replay(&mut self, mut take: impl FnMut(Entry)) -> Result<Replayed, LogError> {
         let Some(head) = self.head else { return Ok(Replayed { records: 0, cut_bytes: self.length }) };
         let (path, system) = (self.path.clone(), LogError::system(&self.path));
@@ -184,17 +185,18 @@ impl OpenLog {
         Ok(Replayed { records, cut_bytes: self.length - found.good_to })
     }
 
-    /// Returns the addresses that the node has and the log does not know of: first address, bytes.
+    /// Returns the addresses that the node has and the log does not account for: first address, bytes.
     #[must_use]
     pub fn grown(&self) -> Option<(u64, u64)> {
         (self.memory.1 > self.known).then(|| (self.memory.0 + self.known, self.memory.1 - self.known))
     }
 
-    /// Cuts off a torn end, and goes on behind the last record.
+    /// Cuts off a torn end, and continues behind the last record.
     ///
     /// # Errors
     ///
-    /// An error of the system. A full disk is none once the file has a head: then the node starts, and refuses changes.
+    /// An error of the system. A full disk is an error only while the file has no head: otherwise the node starts, and
+    /// refuses changes.
     pub fn start(self, durability: Durability) -> Result<Log, LogError> {
         let path = self.path.clone();
         let (system, grown) = (LogError::system(&path), self.grown());
@@ -230,7 +232,7 @@ impl OpenLog {
             log.append(&Entry { change: Change::Stretch(Stretch::Grow, base, bytes), request: None });
         }
         if log.commit()? {
-            // Synced, so that later damage of these records is told from a torn end.
+            // Synced, so that a later change of these records is recognized as damage, not as a torn end.
             match log.file.sync_data() {
                 Ok(()) => log.sync.wrote(log.bytes, true),
                 Err(error) if is_full(&error) => {}

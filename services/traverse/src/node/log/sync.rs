@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tracks how much of a log is on the disk; a thread syncs it where commits do not.
+//! Tracks how much of a log is on the disk; a thread syncs the log if commits do not.
 //!
-//! - **Flow** [`Sync::wrote`] after each write ─▶ with [`Durability::Process`] a thread syncs once a second what is new ─▶
+//! - **Flow** [`Sync::wrote`] after each write ─▶ with [`Durability::Process`] a thread syncs new bytes once a second ─▶
 //!   [`Sync::durable`] for the records that follow
-//! - **Owner** the log. Dropping it waits for the thread, which then no longer holds the file or its lock
+//! - **Owner** the log. Dropping it waits for the thread, after which nothing holds the file or its lock
 
 use std::fs::File;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ struct Reached {
     stop: AtomicBool,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Sync {
     reached: Arc<Reached>,
@@ -31,7 +31,7 @@ pub(super) struct Sync {
 }
 
 impl Sync {
-    /// Starts the thread where commits do not sync. `bytes` bytes of the file are on the disk already.
+    /// Starts the thread if commits do not sync. `bytes` bytes of the file are on the disk already.
     pub fn start(file: &Arc<File>, durability: Durability, bytes: u64) -> Sync {
         let reached = Arc::new(Reached {
             written: AtomicU64::new(bytes),
@@ -44,19 +44,21 @@ impl Sync {
                 while !reached.stop.load(Ordering::Acquire) {
                     std::thread::park_timeout(PAUSE);
                     let written = reached.written.load(Ordering::Acquire);
-                    // A failed sync leaves `durable` where it is: what follows promises less.
+                    // A failed sync leaves `durable` unchanged: later records then claim less of the file to
+                    // be on the disk.
                     if written > reached.durable.load(Ordering::Relaxed) && file.sync_data().is_ok() {
                         reached.durable.store(written, Ordering::Release);
                     }
                 }
             };
-            // Without the thread the log is as good, and says less about what is on the disk.
+            // The log works without the thread too; its records then claim less of the file to be on the
+            // disk.
             std::thread::Builder::new().name("memlift-log".to_owned()).spawn(run).ok()
         });
         Sync { reached, thread: thread.flatten() }
     }
 
-    /// Notes that the file has `bytes` bytes now; `durable`: they were synced.
+    /// Notes that the file now has `bytes` bytes, and if `durable` that they were synced.
     pub fn wrote(&self, bytes: u64, durable: bool) {
         self.reached.written.store(bytes, Ordering::Release);
         if durable {
@@ -64,7 +66,7 @@ impl Sync {
         }
     }
 
-    /// Returns a number of bytes of the file that are on the disk; there may be more.
+    /// Returns a number of bytes of the file that are on the disk; in fact there may be more.
     pub fn durable(&self) -> u64 {
         self.reached.durable.load(Ordering::Acquire)
     }
@@ -75,7 +77,7 @@ impl Drop for Sync {
         self.reached.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It can only have panicked; the log is closed all the same.
+            // The join fails only if the thread panicked; the log is closed in any case.
             let _ = thread.join();
         }
     }

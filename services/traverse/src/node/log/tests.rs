@@ -36,7 +36,7 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Replays a log as a start does, and leaves out the records of starts.
+/// Replays a log as a start does, and leaves out the records that only note a start.
 fn replay(path: &Path, bytes: u64) -> Result<(Vec<Entry>, Replayed), LogError> {
     let mut all = Vec::new();
     let mut log = OpenLog::open(path, 1 << 32, bytes)?;
@@ -54,7 +54,8 @@ fn begin(path: &Path, durability: Durability) -> Log {
     log.start(durability).expect("started")
 }
 
-/// A log with each entry in a group of its own: its bytes, and where each record ends, that of the start included.
+/// Writes a log with each entry in a group of its own. Returns its bytes and the end of each record, the start record
+/// included.
 fn written(durability: Durability) -> (Vec<u8>, Vec<usize>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("node.log");
@@ -157,7 +158,8 @@ fn damage_of_any_size_is_refused_and_what_can_be_read_is_saved() {
     }
 }
 
-/// A power cut takes any sectors of what was not synced: what was synced is there, and what follows is there up to the first gap.
+/// A power cut may take any sectors that were not synced. Synced records are read back, and so are later ones up to the
+/// first gap.
 #[test]
 fn sectors_of_an_unsynced_group_may_be_lost_in_any_order() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -182,7 +184,7 @@ fn sectors_of_an_unsynced_group_may_be_lost_in_any_order() {
         let mut broken = whole.clone();
         let mut bits = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
         for &sector in &sectors {
-            // As zeros, or as what an older file had there.
+            // A lost sector holds zeros, or bytes of an older file.
             let (from, to) = ((sector * SECTOR).max(synced), ((sector + 1) * SECTOR).min(whole.len()));
             if bits & 1 == 1 {
                 broken[from..to].fill(if seed % 2 == 0 { 0 } else { 0xa5 });
@@ -194,7 +196,7 @@ fn sectors_of_an_unsynced_group_may_be_lost_in_any_order() {
         assert!(all.len() >= 5, "seed {seed}: what was synced is there");
         assert!((0..).zip(&all).all(|(number, one)| *one == entry(number)), "seed {seed}");
     }
-    // The same sectors are damage once something that was written later says that they were on the disk.
+    // Losing the same sectors is damage once a later record states that they were on the disk.
     std::fs::write(&path, &whole).expect("whole");
     let mut log = begin(&path, Durability::Disk);
     log.append(&entry(25));
@@ -233,14 +235,14 @@ fn a_node_may_start_with_more_memory_and_not_with_less() {
     assert!(error.contains("version 3") && error.contains("the memlift that wrote it"), "{error}");
 }
 
-/// A file that says that its disk is full: the limit of this process's files.
+/// Writing to `/dev/full` fails as on a full disk.
 #[test]
 fn a_full_disk_is_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("node.log");
     let mut log = begin(&path, Durability::Disk);
     let (before, small) = (log.bytes(), std::fs::read(&path).expect("there"));
-    // Nothing can be written to this one, as to a full disk.
+    // Writes to this file fail as on a full disk.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the system's full device");
     let file = std::mem::replace(&mut log.file, std::sync::Arc::new(full));
     log.append(&entries()[0]);
