@@ -70,7 +70,7 @@ impl From<i32> for Source {
     }
 }
 
-/// A place in memory: eight bytes, unsigned, unless narrowed by [`Place::u8`] and similar calls.
+/// A place in memory: eight bytes, unsigned, unless narrowed by `Place::u8` and similar calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     base: Reg,
@@ -145,7 +145,7 @@ impl Place {
     }
 }
 
-/// A comparison of two numbers, of 64 bits or (after [`Condition::low`]) of 32.
+/// A comparison of two numbers, of 64 bits or (after `low`) of 32.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
     cmp: Cmp,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Random programs, to try verifier, interpreter and compiler on.
+//! Generates random programs to test verifier, interpreter and compiler.
 //!
 //! - **Flow** seed ──[`Random`]──▶ [`instruction`]: any that can be encoded; [`program`]: loads, arithmetic, spills, branches and
-//!   loops that mostly fit together; [`memory`]: what such a program may find
-//! - **Order** equal seeds give equal programs. A program is not made to be accepted: offsets reach a little too far, indices are
-//!   bounded by a mask, a remainder, a comparison or not at all, and now and then a rule is broken on purpose
-//! - **Not here** what is to be true of them (`tests/generated.rs`, the fuzz target `walk_bytecode`)
+//!   loops that mostly fit together; [`memory`]: contents for such a program to read
+//! - **Order** equal seeds give equal programs. The verifier need not accept a program: offsets reach a little too far; indices
+//!   are bounded by a mask, a remainder, a comparison or not at all; and now and then a rule is broken on purpose
+//! - **Not here** the properties that are tested (`tests/generated.rs`, the fuzz target `walk_bytecode`)
 
 use crate::bpf::{End, Instruction, Source};
 use crate::builder::{Builder, Condition, NODE, R0, R4, SCRATCH, STACK, at, compare};
@@ -17,7 +17,7 @@ use crate::step::Verdict;
 pub struct Random(pub u64);
 
 impl Random {
-    /// Any 64 bits.
+    /// Returns any 64 bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -26,12 +26,12 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// One of `0..end`.
+    /// Returns one of `0..end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.word() % end
     }
 
-    /// True once in `times`.
+    /// Returns true with a chance of 1 in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -44,7 +44,7 @@ impl Random {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// A number near the ends of a width, or any.
+    /// Returns a number near the limits of a width, or any number.
     fn constant(&mut self) -> i32 {
         match self.below(6) {
             0 => self.word() as i32,
@@ -54,7 +54,7 @@ impl Random {
     }
 }
 
-/// Any instruction that has an encoding; its jumps lead anywhere.
+/// Returns any instruction that has an encoding; its jumps lead anywhere.
 pub fn instruction(random: &mut Random) -> Instruction {
     let target = Reg(random.below(10) as u8);
     let any = Reg(random.below(11) as u8);
@@ -89,7 +89,7 @@ pub fn instruction(random: &mut Random) -> Instruction {
     }
 }
 
-/// Content of a register, as far as the generator knows.
+/// Content of a register, as far as the generator tracks it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     Nothing,
@@ -101,7 +101,7 @@ struct Generator {
     random: Random,
     builder: Builder,
     held: [Held; 10],
-    /// Stack slots of eight bytes, from -8 down, that are set.
+    /// Bit mask of the stack slots of eight bytes, from -8 down, that are set.
     slots: u16,
     depth: u32,
     scratch_bytes: i32,
@@ -116,7 +116,7 @@ impl Generator {
         self.held[usize::from(reg.0)] = held;
     }
 
-    /// A register with a number; one is made if there is none.
+    /// Returns a register with a number; makes one if there is none.
     fn number(&mut self) -> Reg {
         let numbers: Vec<Reg> =
             (0..10).map(Reg).filter(|reg| self.held[usize::from(reg.0)] == Held::Number).collect();
@@ -155,7 +155,7 @@ impl Generator {
         });
     }
 
-    /// A register with a pointer into a space, and the constant offsets that are in it, most of the time.
+    /// Returns a register with a pointer into a space, and the offsets that are mostly inside the space.
     fn space(&mut self) -> (Reg, i32, i32) {
         match self.random.below(5) {
             0..2 => (NODE, -40, 200),
@@ -194,7 +194,7 @@ impl Generator {
         }
     }
 
-    /// An access behind an index that is bounded in one of many ways.
+    /// Emits an access with an index that is bounded in one of many ways.
     fn indexed_access(&mut self) {
         let index = self.free();
         let from = self.number();
@@ -226,7 +226,7 @@ impl Generator {
         let base = self.random.pick(&[NODE, NODE, SCRATCH, SCRATCH, STACK]);
         let size = self.random.pick(&Size::ALL);
         if base == STACK {
-            // A load from the stack must find bytes that were stored before.
+            // A load from the stack is only accepted for bytes that were stored before.
             if self.slots & 0xff != 0xff || self.random.once_in(2) {
                 self.builder.add(index, STACK);
                 let (source, offset) = (self.random.constant(), self.random.between(-64, -8) as i16);
@@ -247,7 +247,7 @@ impl Generator {
         }
     }
 
-    /// A pointer goes to the stack and comes back.
+    /// Stores a pointer on the stack and loads it again.
     fn spill(&mut self) {
         let base = self.random.pick(&[NODE, SCRATCH]);
         let target = self.free();
@@ -261,7 +261,7 @@ impl Generator {
         self.builder.store(at(STACK, -72), 0);
     }
 
-    /// Breaks a rule, or nearly.
+    /// Emits code that breaks a rule, or nearly.
     fn mischief(&mut self) {
         let (a, b) = (Reg(self.random.below(10) as u8), Reg(self.random.below(11) as u8));
         match self.random.below(6) {
@@ -274,7 +274,7 @@ impl Generator {
         };
     }
 
-    /// Code that a run may skip, so registers set in it count as set inside it only.
+    /// Emits code that a run may skip: registers set in it count as set only inside it.
     fn inside(&mut self, body: impl FnOnce(&mut Generator)) {
         let (held, slots) = (self.held, self.slots);
         self.depth += 1;
@@ -300,7 +300,7 @@ impl Generator {
         self.builder.bind(behind);
     }
 
-    /// A loop whose counter is kept on the stack or in a register.
+    /// Emits a loop whose counter is kept on the stack or in a register.
     fn repeat(&mut self) {
         let counter = self.random.pick(&[Reg(8), Reg(9)]);
         let rounds = self.random.between(1, 20);
@@ -310,7 +310,8 @@ impl Generator {
         let head = self.builder.here();
         let held = self.held;
         self.inside(|generator| {
-            // The registers of the first round are not those of the second.
+            // Registers may hold other kinds of values in the second round than in the first, so the body
+            // sets those that it uses.
             let index = generator.random.pick(&[R4, Reg(5), Reg(6)]);
             let shift = generator.random.between(0, 3);
             let base = generator.random.pick(&[NODE, SCRATCH]);
@@ -365,10 +366,10 @@ impl Generator {
     }
 }
 
-/// Bytes of the scratchpad that [`program`] counts on.
+/// Bytes of the scratchpad that a program of [`program`] uses.
 pub const SCRATCH_BYTES: usize = 128;
 
-/// The bytecode of a random program.
+/// Returns the bytecode of a random program.
 pub fn program(seed: u64) -> Vec<u8> {
     let mut held = [Held::Nothing; 10];
     for base in [NODE, SCRATCH, Reg(3)] {
@@ -384,11 +385,11 @@ pub fn program(seed: u64) -> Vec<u8> {
     };
     generator.statements();
     generator.verdict();
-    // All labels are bound, and no jump is that long.
+    // Cannot fail: all labels are bound, and no jump is too long.
     generator.builder.bytecode().unwrap_or_default()
 }
 
-/// Fills memory with what programs stumble over: zeros, ones, small numbers, any.
+/// Fills memory with values that programs are likely to mishandle: zeros, ones, small numbers, random words.
 pub fn memory(random: &mut Random, bytes: &mut [u8]) {
     for chunk in bytes.chunks_mut(8) {
         let word = match random.below(6) {

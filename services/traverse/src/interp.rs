@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs the IR, an instruction at a time: where there is no compiler, and as what the compiler is measured against.
+//! Interprets the IR, one instruction at a time. It runs programs where there is no compiler, and is the reference for the
+//! compiler's tests.
 //!
-//! - **Flow** [`step`] runs on addresses, as a compiled step does; [`Checked::step`] runs on slices and distrusts the verifier:
-//!   it checks every access, every proof and every byte of the stack, and says which promise was broken
+//! - **Flow** [`step`] runs on addresses, as a compiled step does. [`Checked::step`] runs on slices and distrusts the verifier:
+//!   it checks every access, every proof and every byte of the stack, and reports a proof that does not hold
 //! - **Order** registers start at 0. Fuel is read from the [`Walk`] once, at the start, and not written back. The node may change
-//!   while it is read: eight aligned bytes are read at once, unaligned ones byte by byte
-//! - **Not here** what a verdict makes the walk do (`node`)
+//!   while it is read: eight aligned bytes are read in one load, unaligned ones byte by byte
+//! - **Not here** the effect of a verdict on the walk (`node`)
 
 use crate::ir::{Address, Alu, Cmp, End, Function, Inst, Operand, REGS, Reg, Size, Space, Width};
 use crate::step::{Verdict, Walk};
 use memlift_spec::operand::walk::STACK_BYTES;
 
-/// `a op b`, as the IR defines it.
+/// Returns `a op b`, as the IR defines it.
 #[must_use]
 pub fn alu(op: Alu, width: Width, a: u64, b: u64) -> u64 {
     match width {
@@ -77,7 +78,7 @@ pub fn compare(cmp: Cmp, width: Width, a: u64, b: u64) -> bool {
     }
 }
 
-/// Sign extension of the low 8, 16 or 32 bits.
+/// Sign-extends the low 8, 16 or 32 bits.
 #[must_use]
 pub fn sign_extend(width: Width, value: u64, bits: u8) -> u64 {
     let by = 64 - u32::from(bits);
@@ -96,9 +97,9 @@ fn byte_swap(value: u64, bits: u8, reverse: bool) -> u64 {
     }
 }
 
-/// The memory of a step. Offsets are distances from the start of the space.
+/// The memory that a step accesses. Offsets are distances from the start of the space.
 trait Memory {
-    /// Why an access did not happen.
+    /// Reason that an access failed.
     type Broken;
     fn load(&mut self, space: Space, at: i64, size: Size) -> Result<u64, Self::Broken>;
     fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Self::Broken>;
@@ -136,7 +137,7 @@ impl<M: Memory> Machine<'_, M> {
         self.set |= 1 << reg.0;
     }
 
-    /// Returns the offset that an access goes to; `None` if a guard refuses it.
+    /// Returns the offset that is accessed; `None` if a guard refuses the access.
     fn place(&self, address: &Address) -> Result<Option<i64>, M::Broken> {
         let offset = i64::from(address.offset);
         let Some(index) = address.index else { return Ok(Some(offset)) };
@@ -151,7 +152,7 @@ impl<M: Memory> Machine<'_, M> {
         Ok(Some(offset.wrapping_add(value)))
     }
 
-    /// One instruction; false if a guard ends the step.
+    /// Runs one instruction; returns false if a guard ends the step.
     fn run(&mut self, inst: &Inst) -> Result<bool, M::Broken> {
         match *inst {
             Inst::Move { width, target, source } => {
@@ -241,13 +242,13 @@ mod addresses {
         }
     }
 
-    /// Bytes that others may be changing.
+    /// Reads bytes that other threads may be changing.
     ///
     /// # Safety
-    /// They may be read, and other threads write them only atomically.
+    /// The bytes may be read, and other threads write them only atomically.
     unsafe fn shared(at: *mut u8, size: Size) -> u64 {
-        // SAFETY: the caller vouches that the bytes may be read and are only written atomically; each cast is to the alignment
-        // just checked.
+        // SAFETY: the caller promises that the bytes may be read and are only written atomically; each cast is to the
+        // alignment that the match arm has checked.
         unsafe {
             match size {
                 Size::B8 if at.addr().is_multiple_of(8) => AtomicU64::from_ptr(at.cast()).load(Relaxed),
@@ -272,8 +273,8 @@ mod addresses {
         fn load(&mut self, space: Space, at: i64, size: Size) -> Result<u64, Infallible> {
             let at = self.at(space, at);
             let mut bytes = [0; 8];
-            // SAFETY: the verifier proved, or a guard has just checked, that the access lies in its space; that the spaces
-            // are there is the promise of `step`'s caller; the stack is `self`'s.
+            // SAFETY: the verifier proved, or a guard has just checked, that the access lies in its space. The caller of
+            // `step` promises that node, scratchpad and walk are there; the stack belongs to `self`.
             unsafe {
                 if space == Space::Window {
                     return Ok(shared(at, size));
@@ -285,8 +286,8 @@ mod addresses {
 
         fn store(&mut self, space: Space, at: i64, size: Size, value: u64) -> Result<(), Infallible> {
             let at = self.at(space, at);
-            // SAFETY: the verifier or a guard has bounded the access to its space, which is never the window; the caller of
-            // `step` gave the scratchpad and the walk for writing, and the stack is `self`'s.
+            // SAFETY: the verifier or a guard has bounded the access to its space, which is never the window. The caller of
+            // `step` gave scratchpad and walk for writing; the stack belongs to `self`.
             unsafe {
                 core::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at, size.bytes() as usize);
             }
@@ -305,11 +306,11 @@ mod addresses {
     /// Runs one iteration on raw addresses.
     ///
     /// # Safety
-    /// `function` is one that the verifier returned, of a [`crate::program::Program`]. The program's window around `node` may
-    /// be read, and whoever writes to it meanwhile does so atomically; `scratch` has the program's scratch bytes and `walk` is
-    /// a [`Walk`], both writable and nobody else's while this runs.
+    /// `function` was returned by the verifier for a [`crate::program::Program`]. The program's window around `node` may be
+    /// read, and others write to it only atomically meanwhile. `scratch` has the program's scratch bytes and `walk` is a
+    /// [`Walk`]; both are writable and used by nobody else while this runs.
     pub unsafe fn step(function: &Function, node: *const u8, scratch: *mut u8, walk: *mut Walk) -> u32 {
-        // SAFETY: the caller gives a `Walk` that is readable and that nobody else uses while this runs.
+        // SAFETY: the caller gives a readable `Walk` that nobody else uses while this runs.
         let fuel = unsafe { (*walk).fuel };
         let mut memory = Addresses { node, scratch, walk: walk.cast(), stack: [0; STACK_BYTES] };
         match run(function, &mut memory, fuel) {
@@ -321,22 +322,22 @@ mod addresses {
 
 pub use addresses::step;
 
-/// Memory of a step that is checked at every access: the window's bytes and where they start, the scratchpad, the walk.
+/// Memory of a step that is checked at every access: the window's bytes and their offset, the scratchpad, the walk.
 #[derive(Debug)]
 pub struct Checked<'a> {
     /// Bytes of the program's window around the node.
     pub node: &'a [u8],
-    /// Where `node` starts, relative to `cur_ptr`.
+    /// Offset of the first byte of `node`, relative to `cur_ptr`.
     pub first: i64,
     /// The scratchpad, as long as the program asks for.
     pub scratch: &'a mut [u8],
-    /// Where the step stores `next` and the operands of its verdict; `fuel` is read at the start.
+    /// The step stores `next` and the operands of its verdict here; `fuel` is read at the start.
     pub walk: &'a mut Walk,
     stack: Box<[Option<u8>; STACK_BYTES]>,
 }
 
 impl<'a> Checked<'a> {
-    /// Memory for one step; the stack is empty.
+    /// Makes the memory for one step; the stack is empty.
     #[must_use]
     pub fn new(node: &'a [u8], first: i64, scratch: &'a mut [u8], walk: &'a mut Walk) -> Checked<'a> {
         Checked { node, first, scratch, walk, stack: Box::new([None; STACK_BYTES]) }
@@ -345,7 +346,7 @@ impl<'a> Checked<'a> {
     /// Runs one iteration.
     ///
     /// # Errors
-    /// The proof of the verifier that did not hold. No program may ever cause this.
+    /// The verifier's proof that did not hold. No program may ever cause this.
     pub fn step(&mut self, function: &Function) -> Result<u32, String> {
         self.stack.fill(None);
         let fuel = self.walk.fuel;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The form that bytecode is lowered to before it is verified or run: blocks of instructions on 64-bit integers, without
-//! pointers.
+//! The form to which bytecode is lowered before it is verified or run: blocks of instructions on 64-bit integers, without pointers.
 //!
 //! - **Flow** bytecode ──`lower`──▶ [`Function`] ──`verify`──▶ the same function, its addresses bounded ──▶ `interp` or `jit`
-//! - **Layout** a register that holds a pointer in the bytecode holds, here, the pointer's distance from the start of its [`Space`]
-//!   (for [`Space::Window`] from `cur_ptr`, for [`Space::Stack`] from r10, so that both may be negative); which space an
-//!   access means is part of the instruction. So no host address is ever a value, and none can leak
+//! - **Layout** a register that holds a pointer in the bytecode holds, in the IR, the pointer's distance from the start of its
+//!   [`Space`] (for [`Space::Window`] from `cur_ptr`, for [`Space::Stack`] from r10, so that both may be negative). The instruction
+//!   of an access names the space. So no host address is ever a value, and none can leak
 //! - **Order** blocks are numbered in the order of the bytecode; an edge to the same or an earlier block costs one unit of fuel
-//! - **Not here** proofs: an [`Index`] says what was proved about it, and what is to be checked while running
+//! - **Not here** proofs: an [`Index`] records what was proved about it, and what must be checked at run time
 //!
 //! The instructions are those of PULSE, Table 2 (load, store, arithmetic, compare and jump, return, next), with widths.
 
@@ -15,10 +14,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reg(pub u8);
 
-/// How many registers there are.
+/// Number of registers.
 pub const REGS: usize = 11;
 
-/// A register, or a constant (for 32-bit operations its low half counts).
+/// A register, or a constant; 32-bit operations use its low half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// The value of a register.
@@ -27,25 +26,25 @@ pub enum Operand {
     Imm(u64),
 }
 
-/// Memory that a step may touch.
+/// Memory that a step may access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// The node, relative to `cur_ptr`: to be read only.
+    /// The node, relative to `cur_ptr`; read-only.
     Window,
     /// The scratchpad, from its start.
     Scratch,
     /// 512 bytes below r10: offsets −512 to −1.
     Stack,
-    /// The [`crate::step::Walk`]: to be written only.
+    /// The [`crate::step::Walk`]; write-only.
     Walk,
 }
 
-/// Bytes of an access.
+/// Number of bytes that an access reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// One byte, of any alignment.
     B1,
-    /// Two bytes, little-endian, of any alignment, as all that follow.
+    /// Two bytes, little-endian, of any alignment. The same holds for the larger sizes.
     B2,
     /// Four bytes, little-endian.
     B4,
@@ -54,7 +53,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Every one, the smallest first.
+    /// All sizes, the smallest first.
     pub const ALL: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
 
     /// Returns the number of bytes.
@@ -74,16 +73,16 @@ impl Size {
 pub struct Index {
     /// The register, read as a signed number.
     pub reg: Reg,
-    /// The values that keep the access in its space, both ends included.
+    /// Least value of the register that keeps the access in its space.
     pub first: i64,
-    /// See `first`.
+    /// Greatest value of the register that keeps the access in its space.
     pub last: i64,
-    /// False: the verifier has proved that the register lies in [first, last]. True: that is compared while running, and
-    /// outside is [`crate::step::Verdict::Guard`].
+    /// False: the verifier has proved that the register lies between `first` and `last`. True: this is checked at run time, and
+    /// a value outside ends the step with [`crate::step::Verdict::Guard`].
     pub guard: bool,
 }
 
-/// Where an access goes: `offset` plus the index, from the start of a space.
+/// Address of an access: `offset` plus the index, from the start of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Memory that the access goes to.
@@ -94,7 +93,7 @@ pub struct Address {
     pub index: Option<Index>,
 }
 
-/// 32-bit operations zero the upper half of their target.
+/// Width of an operation. 32-bit operations zero the upper half of their target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// The low half.
@@ -204,7 +203,7 @@ impl Cmp {
 pub enum Inst {
     /// `target = source`.
     Move {
-        /// 32 bits clear the upper half.
+        /// With 32 bits the upper half is cleared.
         width: Width,
         /// Register that is set.
         target: Reg,
@@ -213,13 +212,13 @@ pub enum Inst {
     },
     /// `target = sign-extended low bits of source`: 8, 16 or 32 of them.
     SignExtend {
-        /// 32 bits clear the upper half afterwards.
+        /// With 32 bits the upper half is cleared afterwards.
         width: Width,
         /// Register that is set.
         target: Reg,
         /// Register that is read.
         source: Reg,
-        /// Bits that count.
+        /// Number of low bits that are extended.
         bits: u8,
     },
     /// `target = a op b`.
@@ -235,31 +234,32 @@ pub enum Inst {
         /// Operand on the right.
         b: Operand,
     },
-    /// Low `bits` of the register (16, 32, 64), their bytes in reverse, zero-extended; without `reverse` only truncated.
+    /// Takes the low `bits` of the register (16, 32, 64), reverses the order of their bytes, and zero-extends them; without
+    /// `reverse` it only truncates.
     ByteSwap {
-        /// Read and set.
+        /// Register that is read and set.
         target: Reg,
         /// Bits that stay: 16, 32 or 64.
         bits: u8,
-        /// True if bytes change places.
+        /// True if the order of the bytes is reversed.
         reverse: bool,
     },
     /// `target = bytes at address`, zero-extended, or sign-extended to 64 bits.
     Load {
-        /// How many bytes.
+        /// Number of bytes read.
         size: Size,
         /// True if the bytes are sign-extended.
         signed: bool,
         /// Register that is set.
         target: Reg,
-        /// Read; never [`Space::Walk`].
+        /// Address that is read; never in [`Space::Walk`].
         address: Address,
     },
-    /// Low bytes of `source` go to `address`.
+    /// Stores the low bytes of `source` at `address`.
     Store {
-        /// How many bytes.
+        /// Number of bytes written.
         size: Size,
-        /// Written; never [`Space::Window`].
+        /// Address that is written; never in [`Space::Window`].
         address: Address,
         /// Value whose low bytes are stored.
         source: Operand,
@@ -270,12 +270,12 @@ pub enum Inst {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
-/// How a block ends.
+/// End of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Goes on at a block.
+    /// Continues at a block.
     Jump(BlockId),
-    /// Goes on at one of two.
+    /// Continues at one of two blocks.
     Branch {
         /// Comparison that decides.
         cmp: Cmp,
@@ -285,9 +285,9 @@ pub enum End {
         a: Operand,
         /// Operand on the right.
         b: Operand,
-        /// When it holds.
+        /// Block to continue at if the comparison holds.
         then: BlockId,
-        /// When it does not.
+        /// Block to continue at if it does not hold.
         or: BlockId,
     },
     /// The step is over; the low 32 bits of r0 are its verdict.
@@ -299,16 +299,16 @@ pub enum End {
 pub struct Block {
     /// The instructions, in the order in which they run.
     pub insts: Vec<Inst>,
-    /// For each of `insts`, and last for `end`, the index of the bytecode instruction that it came from.
+    /// For each of `insts`, and last for `end`, the index of the bytecode instruction from which it was lowered.
     pub origin: Vec<u32>,
-    /// Where to next.
+    /// End of the block: return, or the next blocks.
     pub end: End,
 }
 
 /// A step. It starts at block 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Numbered by their place.
+    /// The blocks, indexed by [`BlockId`].
     pub blocks: Vec<Block>,
 }
 

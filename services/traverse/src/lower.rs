@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytecode to IR: pointers become distances, and every access names its space.
 //!
-//! - **Flow** [`Code`] ──[`cfg`]──▶ blocks ──[`types`]──▶ what each register holds ──▶ [`Function`] for `verify`
-//! - **Layout** registers keep their numbers and start at 0: r1, r2, r3 and r10 then are the distance 0 in their spaces. An access
-//!   gets its base register as [`Index`], guarded over all numbers, until `verify` has narrowed it
+//! - **Flow** [`Code`] ──[`cfg`]──▶ blocks ──[`types`]──▶ the type of each register's content ──▶ [`Function`] for `verify`
+//! - **Layout** registers keep their numbers and start at 0; for r1, r2, r3 and r10 that is the distance 0 in their spaces. The
+//!   base register of an access becomes its [`Index`], guarded over all numbers until `verify` has narrowed it
 //! - **Order** two pointers compare as signed distances, whatever the comparison's sign: they lie in the same memory
-//! - **Not here** bounds; that no pointer leaves the step (`types`)
+//! - **Not here** bounds; the check that no pointer leaves the step (`types`)
 
 use crate::bpf::{Code, End as ByteOrder, Instruction, Source};
 use crate::ir::{Address, Alu, Block, BlockId, Cmp, End, Function, Index, Inst, Operand, Reg, Width};
@@ -13,7 +13,7 @@ use crate::verify::Rejection;
 use crate::verify::cfg::Graph;
 use crate::verify::types::{self, Types};
 
-/// A constant as its operation's width sees it.
+/// Returns a constant as an operation of this width uses it.
 fn constant(width: Width, value: i32) -> u64 {
     match width {
         Width::W32 => u64::from(value as u32),
@@ -34,7 +34,7 @@ fn address(types: &Types, base: Reg, offset: i16) -> Result<Address, String> {
     Ok(Address { space, offset: i32::from(offset), index: Some(index) })
 }
 
-/// The IR of an instruction that does not end a block.
+/// Returns the IR of an instruction that does not end a block.
 fn inst(types: &Types, instruction: &Instruction) -> Result<Option<Inst>, String> {
     Ok(Some(match *instruction {
         Instruction::Move { width, target, source } => {
@@ -94,7 +94,7 @@ fn end(
 /// Lowers a program.
 ///
 /// # Errors
-/// The instruction that breaks a rule of [`types`] or leaves the program at its end.
+/// An instruction breaks a rule of [`types`], or the program can run past its end.
 pub fn lower(code: &Code) -> Result<Function, Rejection> {
     let graph = Graph::new(code)?;
     let entries = types::infer(code, &graph)?;

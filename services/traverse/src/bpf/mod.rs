@@ -87,9 +87,9 @@ impl Instruction {
 pub struct Code {
     /// The instructions in order.
     pub instructions: Vec<Instruction>,
-    /// The place of each of them.
+    /// The place of each instruction.
     pub places: Vec<u32>,
-    /// For every place, which instruction starts there; [`Code::MIDDLE`] for the second half of one.
+    /// For every place, the index of the instruction that starts there; [`Code::MIDDLE`] for the second half of one.
     pub starts: Vec<u32>,
 }
 

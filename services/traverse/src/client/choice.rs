@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Chooses how a walk runs: at the nodes, at the client over its cache, or at the client after it has fetched the whole range.
 //!
-//! - **Flow** [`Chooser::walk`]: the way with the shortest measured time; from time to time the ways in turn, to measure them
-//!   again. [`Chooser::explain`]: the same measurements, in words
+//! - **Flow** [`Chooser::walk`] takes the way with the shortest measured time; from time to time it takes each way in turn, to
+//!   measure it again. [`Chooser::explain`] gives the same measurements as text
 //! - **Order** each program has its own measurements, smoothed over about eight walks; a way that was never tried is tried first
 //! - **Not here** the ways themselves (`local`, and `super::Client`)
 
@@ -13,7 +13,7 @@ use super::cache::{Cache, PIECE_BYTES};
 use super::{Client, Result};
 use crate::structures::heap::{Heap, Walk, Walked};
 
-/// One in so many walks of a program takes the ways in turn, so that all are measured again.
+/// One in `EXPLORE` walks of a program takes the next way in turn, so that all ways are measured again.
 const EXPLORE: u64 = 64;
 /// Most bytes of a range that is fetched before a walk.
 const BULK_BYTES_MAX: u64 = 1 << 20;
@@ -21,18 +21,19 @@ const BULK_BYTES_MAX: u64 = 1 << 20;
 /// A way to run a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// At the nodes.
+    /// The walk runs at the nodes.
     Remote,
-    /// At the client, reading what its cache lacks hop by hop.
+    /// The walk runs at the client; bytes that are not in its cache are read hop by hop.
     Cached,
-    /// At the client, reading the whole range first.
+    /// The walk runs at the client, after the whole range was read.
     Bulk,
 }
 
-/// All ways, in the order of their numbers.
+/// All ways, indexed by `Way as usize`.
 const WAYS: [Way; 3] = [Way::Remote, Way::Cached, Way::Bulk];
 
-/// Measurements of one program's walks: per way the smoothed time, for [`Way::Cached`] also the smoothed steps and reads.
+/// Measurements of one program's walks: per way the smoothed time; for [`Way::Cached`] also the smoothed numbers of steps
+/// and reads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     taken: [Option<Duration>; 3],
@@ -41,7 +42,7 @@ struct Measured {
     walks: u64,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Chooser {
     /// Pieces of nodes' memory that the client has read; [`Way::Cached`] and [`Way::Bulk`] walk over them.
@@ -50,7 +51,7 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// Creates a chooser over this cache.
+    /// Makes a chooser over this cache.
     #[must_use]
     pub fn new(cache: Cache) -> Chooser {
         Chooser { cache, by_program: HashMap::new() }
@@ -75,7 +76,8 @@ impl Chooser {
         Chooser::ways(range).min_by_key(|&way| taken(way)).unwrap_or(Way::Remote)
     }
 
-    /// Runs a walk the shortest way; `range` (first address, bytes) is all that it can touch, if the caller knows.
+    /// Runs a walk the fastest way. `range` (first address, bytes) covers everything that the walk can touch; `None` if
+    /// unknown.
     ///
     /// # Errors
     /// Those of the walk.
@@ -91,7 +93,7 @@ impl Chooser {
         Ok((walked, way))
     }
 
-    /// Runs a walk this way, and measures it.
+    /// Runs a walk this way, and measures its time.
     ///
     /// # Errors
     /// Those of the walk.
@@ -127,7 +129,7 @@ impl Chooser {
         Ok(walked)
     }
 
-    /// Explains which way a walk of this program would take: the time of each way, or why it is not possible.
+    /// Explains the choice for a walk of this program: the time of each way, or the reason that the way is not possible.
     #[must_use]
     pub fn explain(&self, client: &Client, walk: &Walk, range: Option<(u64, u64)>) -> String {
         use std::fmt::Write;

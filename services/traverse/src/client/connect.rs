@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connects a client to its nodes: over given transports, by sockets, or by the names of rings.
 //!
-//! - **Flow** addresses ─▶ a transport per kind of link ─▶ each node is asked what it has ─▶ routes
-//! - **Not here** maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
+//! - **Flow** addresses ─▶ a transport per kind of link ─▶ each node is asked for its range ─▶ routes
+//! - **Not here** maps ([`Client::use_map`]): the ranges given at the start are enough for nodes that do not change
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use crate::transport::Peer;
 use crate::transport::udp::Udp;
 
 impl Client {
-    /// Connects to the nodes at the other ends of these links, and asks each for its range. Where some are silent while others
-    /// answer, only the data of the silent ones is unavailable.
+    /// Connects to the nodes at the other ends of these links, and asks each for its range. If some answer and others are
+    /// silent, only the data of the silent ones is unavailable.
     ///
     /// # Errors
-    /// [`ClientError::Silent`] if none answers; errors of the transports.
+    /// [`ClientError::Silent`] if no node answers; errors of the transports.
     pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
-        let _ = memlift_ground::observe::tapped(); // whether `memlift record` listens is asked once, not at a walk
+        let _ = memlift_ground::observe::tapped(); // looks once for a listening `memlift record`, so that no walk has to
         let mut reaches = Vec::new();
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {
@@ -45,7 +45,7 @@ impl Client {
             routes: Routes::default(),
             process: process_mark(),
             session: Session::default(),
-            // From the kernel: the keys of the standard library's hash maps are the same in a forked child.
+            // From the kernel: random state of this process would be the same in a forked child.
             sender: random(),
             heard: Heard::nothing(),
             config,
@@ -79,7 +79,7 @@ impl Client {
     /// Connects to nodes that listen at these sockets.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// The errors of [`Client::connect`].
     pub fn udp(nodes: &[SocketAddr], config: Config) -> Result<Client> {
         let link = Client::socket_link(nodes, &config)?;
         Client::connect(vec![link], config)
@@ -88,7 +88,7 @@ impl Client {
     /// Connects to nodes on this machine, by the names of their rings.
     ///
     /// # Errors
-    /// As [`Client::connect`].
+    /// The errors of [`Client::connect`].
     pub fn shm(nodes: &[&str], config: Config) -> Result<Client> {
         let link = |&name: &&str| -> Result<Link> {
             let transport = Ring::connect(name)?;
@@ -100,7 +100,7 @@ impl Client {
     /// Connects to nodes whose addresses are given as text: `HOST:PORT`, or `shm:NAME`.
     ///
     /// # Errors
-    /// [`ClientError::Place`]; as [`Client::connect`].
+    /// [`ClientError::Place`]; the errors of [`Client::connect`].
     pub fn reach(nodes: &[&str], config: Config) -> Result<Client> {
         let (mut sockets, mut links) = (Vec::new(), Vec::new());
         for &node in nodes {
@@ -120,10 +120,10 @@ impl Client {
         Client::connect(links, config)
     }
 
-    /// Connects to the nodes of a map; each is reached by its socket if it has one, else by its ring.
+    /// Connects to the nodes of a map; each is reached by its socket if it has one, otherwise by its ring.
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`]: a node without an address; as [`Client::connect`].
+    /// [`ClientError::Unreachable`] if a node has no address; the errors of [`Client::connect`].
     pub fn of_map(map: &Map, config: Config) -> Result<Client> {
         let (mut sockets, mut links) = (Vec::new(), Vec::new());
         for node in map.nodes() {

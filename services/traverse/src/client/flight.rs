@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A request that is under way: what was sent, what has come back, when to send again.
+//! A request in flight: the packets sent, the pieces received, and the time to send again.
 //!
-//! - **Order** a packet of the same request counts whichever attempt it answers, but pieces of a result are put together per
-//!   attempt. A walk that goes on where it stopped is a new request with a new number, and keeps what was emitted so far
+//! - **Order** an answer counts whichever attempt of the request it answers, but pieces of a result are joined per attempt.
+//!   A walk that continues from the place where it stopped is a new request with a new number; it keeps the bytes emitted so
+//!   far
 //! - **Owner** the client
 
 use std::collections::BTreeMap;
@@ -12,18 +13,18 @@ use super::request::Request;
 use super::session::Session;
 use crate::wire::{Header, Kind};
 
-/// Handle of a request, by which its answer is taken.
+/// Handle of a request, used to take its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub(super) u64);
 
 impl Ticket {
-    /// Its number, for interfaces that pass numbers.
+    /// Returns the number of the ticket, for interfaces that pass numbers.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The ticket with that number. One that its client never gave has no answer.
+    /// Returns the ticket with this number. There is no answer for a ticket that the client never gave out.
     #[must_use]
     pub fn numbered(number: u64) -> Ticket {
         Ticket(number)
@@ -39,19 +40,19 @@ struct Part {
 
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// `None`: a request of the client itself, or one that was abandoned.
+    /// `None`: the request is the client's own, or was abandoned.
     pub ticket: Option<Ticket>,
     pub request: Request,
-    /// Session that it was sent under.
+    /// Session under which it was sent.
     pub session: Session,
-    /// Nodes' clock when the addresses that it uses were read; 0: they come from no earlier request.
+    /// Nodes' clock when the addresses in the request were read; 0: they come from no earlier request.
     pub since: u32,
     pub attempt: u32,
     pub started: Instant,
     pub sent: Instant,
     pub timeout: Duration,
     pub node: usize,
-    /// Node that the walk is at; `body` is its scratchpad there.
+    /// Address that the walk has reached; `body` is its scratchpad there.
     pub address: u64,
     pub body: Vec<u8>,
     pub continued: bool,
@@ -59,13 +60,14 @@ pub(super) struct Flight {
     pub result: Vec<u8>,
     pub visits: u32,
     pub restarts: u32,
-    /// Waits for a program to be uploaded.
+    /// True while the walk waits for an upload of its program.
     pub parked: bool,
-    /// Hops that it may still make, and the last node that it was sent on to, as far as was heard.
+    /// Hops left, and the name of the last node to which the request was forwarded, as far as the client was
+    /// told.
     pub beyond: Option<(u8, String)>,
-    /// True if its walk comes back to the client at each border, as it was sent last.
+    /// True if the walk, as last sent, comes back to the client instead of being forwarded from node to node.
     pub bounces: bool,
-    /// True once it was sent on and no answer came from there.
+    /// True once the request was forwarded and no answer came from there.
     pub crossing_lost: bool,
     parts: BTreeMap<u32, Part>,
 }
@@ -75,7 +77,7 @@ pub(super) struct Whole {
     pub header: Header,
     pub body: Vec<u8>,
     pub emitted: Vec<u8>,
-    /// True if there was one attempt only: then its time measures the round trip.
+    /// True if there was only one attempt, so that the time measures the round trip.
     pub timed: bool,
 }
 
@@ -112,7 +114,7 @@ impl Flight {
         }
     }
 
-    /// Takes a packet; returns the whole answer if this was its last piece.
+    /// Adds a packet; returns the whole answer if this was its last piece.
     pub fn take(&mut self, header: Header, body: &[u8], now: Instant) -> Option<Whole> {
         if header.attempt > self.attempt {
             return None;
@@ -137,14 +139,14 @@ impl Flight {
         Some(Whole { header, body, emitted, timed: self.attempt == 0 })
     }
 
-    /// Turns it into a new request: packets for the earlier one no longer count.
+    /// Makes this a new request: packets for the earlier one no longer count.
     pub fn anew(&mut self) {
         self.attempt = 0;
         self.beyond = None;
         self.parts.clear();
     }
 
-    /// Starts it again at its first node.
+    /// Starts the walk again at its first node.
     pub fn restart(&mut self) {
         self.address = self.request.address;
         self.body = self.request.body.clone();

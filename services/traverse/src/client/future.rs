@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests as futures, for any executor and without one of our own.
 //!
-//! - **Flow** [`Shared::call`] submits ─▶ polling the future polls the client: answers of all futures are taken, and theirs are woken
-//! - **Order** a future that is not ready asks to be polled again, so an executor that has nothing else to do spins while requests
-//!   are under way, as a waiting client does
-//! - **Owner** tasks on any threads, one lock
+//! - **Flow** [`Shared::call`] makes a future ─▶ polling it polls the client: answers for all futures are received, and those futures
+//!   are woken
+//! - **Order** a future that is not ready asks to be polled again at once. So an executor with nothing else to do spins while
+//!   requests are in flight, as a waiting client does
+//! - **Owner** tasks on any threads share the client behind one lock
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +25,7 @@ impl Shared {
         Shared(Arc::new(Mutex::new(client)))
     }
 
-    /// Locks the client, and waits while another thread has it.
+    /// Locks the client; blocks while another thread holds the lock.
     pub fn lock(&self) -> MutexGuard<'_, Client> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +43,8 @@ enum State {
     Sent(Ticket),
 }
 
-/// Future of [`Shared::call`]. If it is dropped before it is ready, its answer is dropped too; a change is made all the same.
+/// Future of [`Shared::call`]. If it is dropped before it is ready, its answer is dropped too, but a change that it asks for
+/// is still made.
 #[derive(Debug)]
 pub struct Call {
     client: Shared,

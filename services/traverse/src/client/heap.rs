@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client as the memory that collections lie in.
+//! Implements [`Heap`], the memory that collections live in, for a client.
 //!
-//! - **Flow** reads and writes longer than a packet are cut, and all pieces are under way together; memory is allocated from the
-//!   nodes in turn, from the next one when one is full or silent
+//! - **Flow** reads and writes longer than a packet are split, and all pieces are in flight together. Memory is allocated from
+//!   the nodes in turn; a node that is full or silent is skipped
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn walked(answer: Answer) -> Result<Walked> {
     Ok(Walked { outcome, scratch, result: answer.result, since: answer.since })
 }
 
-/// The outcome of an exchange, or the value that was there instead.
+/// Returns the result of a compare-and-swap: success, or the value that was there instead.
 fn swapped(answer: Result<Answer>) -> Result<std::result::Result<(), u64>> {
     let answer = answer?;
     Ok(if answer.status == Status::Applied { Ok(()) } else { Err(answer.value) })
@@ -35,7 +35,7 @@ fn swapped(answer: Result<Answer>) -> Result<std::result::Result<(), u64>> {
 const REST: Duration = Duration::from_millis(250);
 /// Most blocks in one request.
 const PLACES: usize = 64;
-/// Bytes allocated from one node before the next node's turn, so that what is allocated together lies together.
+/// Bytes allocated from one node before the next node's turn, so that memory allocated together lies together.
 const TURN_BYTES: u64 = 64 << 10;
 
 /// Returns the addresses in the answer to [`Request::place`].
@@ -47,14 +47,14 @@ fn blocks(answer: &Answer, count: usize) -> Result<Vec<u64>> {
 }
 
 impl Client {
-    /// Asks the node whose turn it is for `bytes` bytes, then the next ones where nodes are full or silent. If all are full but
-    /// retired memory will be free soon, it waits for that. Adds `turn_bytes` to the bytes of the node's turn.
+    /// Asks the node whose turn it is for `bytes` bytes, then the next ones if nodes are full or silent. If all are full and
+    /// retired memory will be free soon, waits for that. Adds `turn_bytes` to the bytes of the node's turn.
     fn in_turn(&mut self, bytes: u64, turn_bytes: u64, request: impl Fn(usize) -> Request) -> Result<Answer> {
         let begun = Instant::now();
         loop {
             let mut soonest: Option<Duration> = None;
             let (mut is_full, mut silent) = (false, None);
-            // If no node seems to be there, all are asked anyway: they may only be slow.
+            // If no node seems to be alive, all are asked anyway: they may only be slow.
             for asks_all in [false, true] {
                 for _ in 0..self.nodes() {
                     let node = self.next_node % self.nodes();
@@ -85,7 +85,7 @@ impl Client {
                 }
             }
             match soonest {
-                // Up to twice the grace period, because others may take the memory that becomes free.
+                // At most twice the grace time, because others may take the memory that becomes free.
                 Some(wait) if begun.elapsed() < 2 * GRACE => self.rest(wait.min(REST))?,
                 None if !is_full => return Err(silent.unwrap_or(ClientError::Full { bytes })),
                 _ => return Err(ClientError::Full { bytes }),
@@ -135,7 +135,7 @@ impl Heap for Client {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<u64> {
-        // One allocation uses up the turn: the next one is made at the next node.
+        // A single allocation ends the node's turn: the next one is made at the next node.
         self.in_turn(bytes, TURN_BYTES, |node| Request::allocate(node, bytes)).map(|answer| answer.address)
     }
 
@@ -224,7 +224,7 @@ impl Heap for Client {
                         self.turn_bytes += bytes.len() as u64;
                         Ok(answer.address)
                     }
-                    // The next nodes may have room, or this one soon.
+                    // The next nodes may have room, or this one may have room soon.
                     None | Some(Err(ClientError::Full { .. } | ClientError::Resting { .. })) => {
                         self.place(bytes)
                     }
@@ -248,7 +248,7 @@ impl Heap for Client {
             by_node.entry(self.route(block.0)?).or_default().push(block);
         }
         for blocks in by_node.values().flat_map(|blocks| blocks.chunks(PLACES)) {
-            // Nothing waits for the answer; the request is sent again until there is one.
+            // No caller waits for the answer; the client repeats the request until an answer comes.
             let ticket = self.submit(Request::retire(blocks))?;
             self.abandon(ticket);
         }
@@ -256,7 +256,7 @@ impl Heap for Client {
     }
 
     fn settle(&mut self) -> Result<()> {
-        // A request that nobody answers ends at its deadline.
+        // Ends: an unanswered request is given up at its deadline.
         while self.under_way() > 0 {
             if self.poll()? == 0 {
                 self.pause(Duration::from_millis(1))?;
@@ -310,7 +310,7 @@ impl Heap for Client {
         answers.into_iter().map(swapped).collect()
     }
 
-    /// Handles packets that arrive meanwhile.
+    /// Waits for `time`, and handles packets that arrive meanwhile.
     fn rest(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         loop {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks at the client, over pieces of node memory that it reads: the same bytecode, run here (`stepper`).
+//! Runs walks at the client, over pieces of node memory that it reads. The bytecode is the same as at a node; it is run by `stepper`.
 //!
-//! - **Flow** cur ─▶ the window's pieces from the [`Cache`], those that are missing read ─▶ a step ─▶ … ─▶ an apply goes to its owner
-//! - **Order** the first node is read anew, so what it leads to is as new as the walk; see `cache` for the rest
-//! - **Owner** a client and its cache. This is also the paper's rival "Cache": a remote read per hop that is not cached
-//! - **Not here** when this is the shortest way (`choice`)
+//! - **Flow** cur ─▶ pieces of the window from the [`Cache`]; missing ones are read ─▶ a step ─▶ … ─▶ an apply is sent to its owner
+//! - **Order** the first node is always read anew, so whatever it leads to is as new as the walk; see `cache` for the rest
+//! - **Owner** a client and its cache. With an empty cache this is also the paper's rival design "Cache": one remote read per hop
+//! - **Not here** the decision that this way is the fastest (`choice`)
 
 use std::time::Instant;
 
@@ -17,20 +17,21 @@ use crate::verify::FUEL;
 use crate::wire::Status;
 use memlift_spec::operand::walk::ApplyKind;
 
-/// How a walk at the client went.
+/// Statistics of a walk at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
     /// Steps that the walk made at the client.
     pub steps: u64,
     /// Pieces that had to be read.
     pub reads: u64,
-    /// Nanoseconds spent in steps, not waiting.
+    /// Nanoseconds spent in steps, without waiting.
     pub step_ns: u64,
-    /// True if the steps were machine code.
+    /// True if the steps ran as machine code.
     pub compiled: bool,
 }
 
-/// Nodes' clock at two points: when the oldest piece of a walk was asked for, and a time not before its newest piece was read.
+/// Nodes' clock at two points: when the oldest piece of a walk was requested, and one not earlier than the read of its
+/// newest piece.
 #[derive(Clone, Copy, Default)]
 struct Clocks {
     since: u32,
@@ -44,7 +45,7 @@ impl Clocks {
     }
 }
 
-/// Copies the window's bytes out of the cache; returns false if a piece of it is missing.
+/// Copies the window's bytes out of the cache; returns false if one of its pieces is missing.
 fn gather(
     cache: &mut Cache,
     epoch: u64,
@@ -82,10 +83,10 @@ impl Client {
         Ok(())
     }
 
-    /// Reads a whole range into the cache, with as many reads under way as [`super::Config::window`] allows.
+    /// Reads a whole range into the cache, with [`super::Config::window`] reads in flight.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn fetch_range(&mut self, cache: &mut Cache, base: u64, bytes: u64) -> Result<()> {
         let first = base / PIECE_BYTES * PIECE_BYTES;
         let places: Vec<u64> = (first..base.saturating_add(bytes)).step_by(PIECE_BYTES as usize).collect();
@@ -114,7 +115,7 @@ impl Client {
         let missing: Vec<u64> = places().filter(|&place| cache.get(place, epoch).is_none()).collect();
         gone.reads += missing.len() as u64;
         self.fetch(cache, &missing, clocks.since)?;
-        // A cache too small for one window cannot serve it: then the window is read directly.
+        // A cache smaller than one window cannot hold its pieces: then the window is read directly.
         if !gather(cache, self.epoch(), from, bytes, window, clocks) {
             let clock = self.heard.now();
             *window = self.read_since(from, bytes as usize, clocks.since)?;
@@ -127,7 +128,7 @@ impl Client {
     /// Runs a walk at the client, over the cache.
     ///
     /// # Errors
-    /// As a walk at a node has.
+    /// The errors of a walk at a node.
     pub fn walk_locally(&mut self, cache: &mut Cache, request: &Walk) -> Result<(Walked, Local)> {
         let mut gone = Local::default();
         let walked = self.walk_here(cache, request, &mut gone);
@@ -156,7 +157,7 @@ impl Client {
             let anew = gone.steps == 0 || cur == request.start;
             match self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node, &mut clocks) {
                 Err(ClientError::Outdated) if restarts < self.config().restarts => {
-                    // The pieces on the way here are too old: the walk starts again, with an empty cache.
+                    // The cached pieces on the path are too old: the walk starts again, with an empty cache.
                     restarts += 1;
                     cache.clear();
                     again(&mut scratch, &mut result);

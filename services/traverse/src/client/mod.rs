@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The client of memory nodes: requests out, answers in, whatever is lost, doubled or late on the way.
+//! The client of memory nodes: sends requests and receives answers, whatever packets are lost, doubled or late.
 //!
-//! - **Flow** [`Client::submit`] ─▶ packet ─▶ … ─▶ [`Client::poll`]: answer ─▶ [`Client::take`]; [`Client::call`] is all of it,
-//!   [`Client::call_many`] the same with many under way, [`Shared::call`] as a future
-//!   no answer in time: the same packet again, one attempt higher; `NeedProgram`: the program is uploaded; `Continue`: the
-//!   walk is sent on from where it stopped; `Busy`: later; `WrongNode`: to whom it belongs
-//! - **Order** each request takes effect once: nodes know it by (client, session, sequence), and remember what it changed until
-//!   `settled` says that its answer has come. What was found by one request and is asked by with another carries the nodes'
-//!   clock of the first: nodes refuse it once the memory may have been used again
-//! - **Owner** a client is one thread's, and of the process that connected: in a forked child each call ends with
+//! - **Flow** [`Client::submit`] ─▶ packet ─▶ … ─▶ [`Client::poll`]: answer ─▶ [`Client::take`]. [`Client::call`] does all of
+//!   this; [`Client::call_many`] does it for many requests in flight, [`Shared::call`] as a future. If no answer comes in time,
+//!   the packet is sent again as the next attempt. On `NeedProgram` the program is uploaded; on `Continue` the walk is sent on
+//!   from the place where it stopped; on `Busy` it is sent later; on `WrongNode` it is sent to the owner
+//! - **Order** each request takes effect once: nodes identify it by (client, session, sequence), and remember its outcome until
+//!   `settled` says that its answer has arrived. A request that uses addresses found by an earlier request carries the nodes'
+//!   clock of that one: nodes refuse it once the memory may have been reused
+//! - **Owner** a client belongs to one thread, and to the process that connected: in a forked child each call ends with
 //!   [`ClientError::Forked`]. [`Shared`] is a client behind a lock
-//! - **Not here** what the bytes mean (`structures`), which way is shortest (`choice`)
+//! - **Not here** the meaning of the bytes (`structures`), the choice of the fastest way (`choice`)
 //!
-//! The parts: `connect` who is there, `route` who has what, `send` and `answer` the two halves of a request's life (`flight`),
-//! `upload` programs, `wait` sleeping; `heap` what collections need, `local` walks at the client.
+//! The parts: `connect` finds the nodes, `route` their ranges; `send` and `answer` are the two halves of a request's life
+//! (`flight`); `upload` sends programs, `wait` sleeps; `heap` provides what collections need, `local` runs walks at the client.
 
 mod answer;
 pub mod cache;
@@ -64,12 +64,12 @@ use session::{Heard, Session};
 use stepper::Steppers;
 use wait::Wait;
 
-/// Shortest timeout after which a packet is sent again: longer than a node's thread is off its core.
+/// Shortest timeout before a packet is sent again: longer than a node's thread is descheduled.
 const TIMEOUT_MIN: Duration = Duration::from_millis(20);
 const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 /// Shortest pause after `Busy`, and when an address has no owner at the moment.
 const BACKOFF_MIN: Duration = Duration::from_micros(200);
-/// Most requests from the oldest one under way to the newest: fewer than nodes remember.
+/// Largest distance from the oldest sequence number in flight to the newest: less than nodes remember.
 const SPREAD: u64 = WINDOW - 24;
 /// Packets that are received at a time.
 const BATCH: usize = 64;
@@ -77,31 +77,31 @@ const BATCH: usize = 64;
 /// Counters of a client since it connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets sent, those sent again included.
+    /// Packets sent, including those sent again.
     pub sent: u64,
-    /// Packets received, stray ones included.
+    /// Packets received, including stray ones.
     pub received: u64,
     /// Packets sent again because no answer came in time.
     pub again: u64,
-    /// Walks sent on from where they stopped.
+    /// Walks that the client sent on from the place where they stopped.
     pub continued: u64,
     /// Uploads of programs that were begun.
     pub uploads: u64,
-    /// Packets that were no answer to anything.
+    /// Packets that answered no request of this client.
     pub stray: u64,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Client {
     links: Vec<Box<dyn Transport>>,
     reaches: Vec<Reach>,
     routes: Routes,
     config: Config,
-    /// The process that connected ([`process_mark`]): sockets, rings and numbers are its own.
+    /// Mark of the process that connected ([`process_mark`]): sockets, rings and numbers belong to that process only.
     process: u64,
     session: Session,
-    /// Random number that names this client as the sealer of its packets, over all sessions.
+    /// Random number that identifies this client as the sender of its packets, over all sessions.
     sender: u64,
     heard: Heard,
     nonce: u64,
@@ -110,33 +110,33 @@ pub struct Client {
     flights: BTreeMap<u64, Flight>,
     done: HashMap<Ticket, Result<Answer>>,
     wakers: HashMap<Ticket, Waker>,
-    /// Uploads under way, and how many of their pieces are not answered yet.
+    /// Uploads in progress, each with the number of its pieces that are not answered yet.
     uploads: HashMap<(usize, Hash), u32>,
-    /// Programs that all nodes have taken.
+    /// Programs that all nodes have accepted.
     uploaded: HashSet<Hash>,
-    /// Senders (starts of nodes) that have answered.
+    /// Sender numbers (one per start of a node) from which answers came.
     senders: HashSet<u64>,
     unsent: HashSet<usize>,
     /// Smoothed time of a round trip, and its smoothed deviation.
     trip: Option<(Duration, Duration)>,
-    /// Time at which answers of nodes that a walk was sent on to were last seen to be lost.
+    /// Time at which the client last found that answers of nodes to which a walk was forwarded do not reach it.
     crossing_lost: Option<Instant>,
     next_look: Instant,
-    /// Node that is asked next for memory.
+    /// Node that will be asked next for memory.
     next_node: usize,
     /// Bytes allocated from that node since its turn began.
     turn_bytes: u64,
     counts: Counts,
     row: ClientRow,
     packet: Vec<u8>,
-    /// Bytes of received packets, one after the other, and the end of each.
+    /// Bytes of received packets, one after the other, and the end of each packet.
     arrived: (Vec<u8>, Vec<usize>),
     wait: Wait,
     steppers: Steppers,
 }
 
 impl Client {
-    /// Routes by this map from now on, unless a newer one is known.
+    /// Uses this map for routing from now on, unless a newer one is known.
     pub fn use_map(&mut self, map: &Map) {
         route::take_map(&mut self.routes, &mut self.reaches, map);
     }
@@ -147,8 +147,8 @@ impl Client {
         self.reaches.len()
     }
 
-    /// Returns the number of the memory (the cluster) that an address belongs to; 0 if it is not known. A handle stores it next
-    /// to the address, for [`Client::check_memory`].
+    /// Returns the number of the memory (the cluster) to which an address belongs; 0 if it is not known. A handle stores it
+    /// next to the address, for [`Client::check_memory`].
     pub fn memory_of(&mut self, address: u64) -> u64 {
         self.routes.owner(address).map_or(0, |node| self.reaches[node].cluster)
     }
@@ -156,7 +156,7 @@ impl Client {
     /// Checks that an address still belongs to this memory ([`Client::memory_of`]).
     ///
     /// # Errors
-    /// [`ClientError::OtherMemory`]: what was there is gone, and others may have got the address.
+    /// [`ClientError::OtherMemory`]: the data at the address is gone, and the address may belong to other data.
     pub fn check_memory(&mut self, address: u64, memory: u64) -> Result<()> {
         let node = self.routes.owner(address).unwrap_or(0);
         let Some(reach) = self.reaches.get(node) else { return Ok(()) };
@@ -172,7 +172,7 @@ impl Client {
         &self.config
     }
 
-    /// Returns the newest epoch of the map that was heard.
+    /// Returns the newest epoch of the map that the client knows.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.routes.epoch
@@ -197,13 +197,13 @@ impl Client {
         least.saturating_sub(PACKET_HEADER_BYTES + PACKET_MAC_BYTES).min(PACKET_BODY_BYTES_MAX - 32)
     }
 
-    /// Returns true if the answer of a ticket is still to come, or there and not taken.
+    /// Returns true if the answer of a ticket is outstanding, or has arrived and was not taken.
     #[must_use]
     pub fn is_under_way(&self, ticket: Ticket) -> bool {
         self.done.contains_key(&ticket) || self.flights.values().any(|flight| flight.ticket == Some(ticket))
     }
 
-    /// Returns the number of requests under way.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.flights.len()
@@ -216,10 +216,10 @@ impl Client {
         self.flights.len() < self.config.window && self.next_sequence.saturating_sub(first) < SPREAD
     }
 
-    /// Sends a request; with [`Config::window`] of them under way it first waits for one to end.
+    /// Sends a request. If [`Config::window`] requests are in flight, first waits for one to end.
     ///
     /// # Errors
-    /// Nobody has the address; the transport failed; [`ClientError::Forked`].
+    /// No node has the address; the transport failed; [`ClientError::Forked`].
     pub fn submit(&mut self, request: Request) -> Result<Ticket> {
         self.in_its_process()?;
         if request.writes() || request.kind.changes_memory() {
@@ -241,7 +241,7 @@ impl Client {
         Ok(ticket)
     }
 
-    /// Takes what has come and sends what is due; returns how many packets came.
+    /// Receives packets and sends those that are due; returns the number received.
     ///
     /// # Errors
     /// The transport failed.
@@ -249,7 +249,7 @@ impl Client {
         self.in_its_process()?;
         self.flush()?;
         let mut came = 0;
-        // All packets are taken before any is handled, because handling one may send over the same transport.
+        // All packets are received before any is handled, because handling one may send over the same transport.
         let (mut bytes, mut ends) =
             (std::mem::take(&mut self.arrived.0), std::mem::take(&mut self.arrived.1));
         for transport in self.links.iter_mut() {
@@ -279,8 +279,8 @@ impl Client {
         Ok(came)
     }
 
-    /// Checks that this is the process that connected. Two processes that send under one number, or take each other's answers
-    /// from one socket, lose changes.
+    /// Checks that this is the process that connected. Changes are lost if two processes send under one number, or take each
+    /// other's answers from one socket.
     fn in_its_process(&self) -> Result<()> {
         if self.process == process_mark() { Ok(()) } else { Err(ClientError::Forked) }
     }
@@ -292,7 +292,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives up the answer to a request. A change that the request makes is made all the same.
+    /// Gives up the answer to a request. A change that the request asks for is still made.
     pub fn abandon(&mut self, ticket: Ticket) {
         self.done.remove(&ticket);
         if let Some(flight) = self.flights.values_mut().find(|flight| flight.ticket == Some(ticket)) {
@@ -308,7 +308,7 @@ impl Client {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn call(&mut self, request: Request) -> Result<Answer> {
         let began_ns = if request.is_walk() { observe::work_begins() } else { None };
         let ticket = self.submit(request)?;
@@ -322,7 +322,7 @@ impl Client {
     /// Waits for an answer.
     ///
     /// # Errors
-    /// Why there was none.
+    /// The reason that there was no answer.
     pub fn result(&mut self, ticket: Ticket) -> Result<Answer> {
         let waited = self.until_done(ticket);
         match self.take(ticket) {
@@ -365,7 +365,7 @@ impl Client {
     }
 }
 
-/// Reports walks that were under way together to `memlift record`.
+/// Reports walks that were in flight together to `memlift record`.
 #[cold]
 fn tell<'a>(began_ns: u64, answers: impl IntoIterator<Item = &'a Answer>) {
     let (mut walks, mut steps, mut bytes) = (0, 0, 0);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds out if nodes answer: a dead node makes only its own data unavailable.
+//! Finds out if nodes are alive: a dead node makes only its own data unavailable.
 //!
-//! - **Flow** connecting: all nodes are asked at once for their ranges; once some have answered, silent ones are waited for
-//!   [`PATIENCE`] ([`Client::ask_all`]). Allocating: a node that was not heard lately is asked first if it is there, and passed
-//!   over if not
+//! - **Flow** connecting: all nodes are asked for their ranges at the same time; once some have answered, the client waits
+//!   another [`PATIENCE`] for silent ones ([`Client::ask_all`]). Allocating: a node that has not answered lately is asked first
+//!   if it is alive, and is skipped if not
 //! - **Order** a silent node is asked again every [`AGAIN`] when memory is allocated, and whenever a request is about an address
-//!   that no heard node has
-//! - **Not here** nodes as the map knows them (`route`), requests to a dead node's addresses (`send`, `answer`)
+//!   that no known node has
+//! - **Not here** nodes as the map lists them (`route`), requests to a dead node's addresses (`send`, `answer`)
 
 use std::time::{Duration, Instant};
 
 use super::{Answer, Client, Request, Result, Ticket};
 
-/// Time that a silent node is waited for; when connecting, once others have answered.
+/// Time for which the client waits for a silent node; when connecting, it starts once others have answered.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// A node heard within this time is taken to be there.
+/// A node that has answered within this time counts as alive.
 const LATELY: Duration = Duration::from_secs(1);
 /// Time after which a silent node is asked again.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -65,12 +65,12 @@ impl Client {
         Ok(ticket)
     }
 
-    /// Takes a node's answer about its range.
+    /// Handles a node's answer about its range.
     fn has(&mut self, node: usize, answer: &Answer) {
         let reach = &mut self.reaches[node];
         reach.silent = None;
         reach.heard = Some(Instant::now());
-        // The memory's number stays as first heard: a node that has another memory by now refuses the old one's addresses.
+        // The memory's first number is kept: a node that has another memory by now must refuse addresses of the old one.
         if reach.cluster == 0 {
             reach.cluster = answer.cluster;
             if self.routes.owner(answer.address).is_none() {
@@ -81,11 +81,11 @@ impl Client {
 
     fn give_up_on(&mut self, node: usize, ticket: Ticket) {
         self.reaches[node].silent = Some(Instant::now());
-        // The question changes nothing, so its outcome does not matter. Left under way, it would hold up later requests.
+        // The request changes nothing, so its outcome does not matter. Left in flight, it would hold up later requests.
         self.flights.retain(|_, flight| flight.ticket != Some(ticket));
     }
 
-    /// Returns true if a node is the only one, was heard lately, or answers now.
+    /// Returns true if the node is the only one, has answered lately, or answers now.
     pub(super) fn is_there(&mut self, node: usize) -> Result<bool> {
         let reach = &self.reaches[node];
         if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {
@@ -112,13 +112,13 @@ impl Client {
         Ok(false)
     }
 
-    /// Marks a node as silent: others are asked first for a while.
+    /// Marks a node as silent: for a while other nodes are asked first.
     pub(super) fn mark_silent(&mut self, node: usize) {
         self.reaches[node].heard = None;
         self.reaches[node].silent = Some(Instant::now());
     }
 
-    /// Returns the first node that was not heard yet: it may have an address that no heard node has.
+    /// Returns the first node that has never answered: it may have an address that no other node has.
     pub(super) fn unheard(&self) -> Option<usize> {
         self.reaches.iter().position(|reach| reach.cluster == 0)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests that a client sends, and the answers to them.
 //!
-//! - **Order** every request has its outcome once, however often its packets travel
+//! - **Order** every request has exactly one outcome, however often its packets are sent
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ impl Request {
         }
     }
 
-    /// Marks the addresses as found by an earlier answer ([`Answer::since`]): refused once their memory may have been reused.
+    /// Marks the addresses as found by an earlier answer ([`Answer::since`]). Nodes refuse the request once their memory may
+    /// have been reused.
     #[must_use]
     pub fn since(self, clock: u32) -> Request {
         Request { since: clock, ..self }
@@ -60,26 +61,26 @@ impl Request {
         self.kind == Kind::Walk
     }
 
-    /// Reads the bytes at an address: at most a packet's ([`super::Client::packet_bytes`]).
+    /// Asks for bytes at an address: at most a packet's ([`super::Client::packet_bytes`]).
     #[must_use]
     pub fn read(address: u64, bytes: usize) -> Request {
         Request::new(Kind::Read, address, bytes as u64)
     }
 
-    /// Writes bytes at an address: at most a packet's.
+    /// Asks to write bytes at an address: at most a packet's.
     #[must_use]
     pub fn write(address: u64, bytes: &[u8]) -> Request {
         Request { body: bytes.to_vec(), ..Request::new(Kind::Write, address, 0) }
     }
 
-    /// Allocates memory at a node, named by its index among the client's nodes.
+    /// Asks for memory of a node, which is named by its index among the client's nodes.
     #[must_use]
     pub fn allocate(node: usize, bytes: u64) -> Request {
         Request { node: Some(node), ..Request::new(Kind::Allocate, 0, bytes) }
     }
 
-    /// Allocates `count` blocks at a node, 1 to 64. The first one is filled with `body`, at most `bytes` and a packet's. The
-    /// answer's body has the addresses.
+    /// Asks for `count` blocks of a node, 1 to 64. The first one is filled with `body`, which has at most `bytes` bytes and
+    /// fits a packet. The answer's body has the addresses.
     #[must_use]
     pub fn place(node: usize, bytes: u64, count: u32, body: &[u8]) -> Request {
         Request {
@@ -90,7 +91,7 @@ impl Request {
         }
     }
 
-    /// Retires blocks (address, bytes) of one node that were unlinked: they become free when no walk can be at them any more.
+    /// Retires unlinked blocks (address, bytes) of one node: they become free when no walk can be at them any more.
     #[must_use]
     pub fn retire(blocks: &[(u64, u64)]) -> Request {
         let body =
@@ -99,13 +100,13 @@ impl Request {
         Request { body: body.collect(), ..Request::new(Kind::Retire, first, 0) }
     }
 
-    /// Frees memory that was allocated with so many bytes.
+    /// Frees memory that was allocated with `bytes` bytes.
     #[must_use]
     pub fn free(address: u64, bytes: u64) -> Request {
         Request::new(Kind::Free, address, bytes)
     }
 
-    /// Changes eight bytes at an address.
+    /// Asks to change the eight bytes at an address.
     #[must_use]
     pub fn apply(kind: ApplyKind, address: u64, a: u64, b: u64) -> Request {
         let operands = ApplyOperands { kind: kind as u64, address, a, b };
@@ -118,7 +119,7 @@ impl Request {
         Request { node: Some(node), ..Request::new(Kind::Map, 0, 0) }
     }
 
-    /// True if iterations and hops do not bound it, only [`super::Config::deadline`] does.
+    /// Returns true if iterations and hops do not limit the request; only [`super::Config::deadline`] does.
     pub(super) fn is_library_walk(&self) -> bool {
         self.program.as_ref().is_some_and(|program| crate::structures::shipped::is_library(program))
     }
@@ -138,21 +139,21 @@ impl Request {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Status with which it ended.
+    /// Status with which the request ended.
     pub status: Status,
-    /// Of an allocation, its address; of a walk, the node at which it ended.
+    /// For an allocation its address; for a walk the node (of the structure) at which it ended.
     pub address: u64,
-    /// Of a change, the value before it.
+    /// For a change the value before it.
     pub value: u64,
-    /// Of a walk its scratchpad without the zeros at its end, of a read the bytes.
+    /// For a walk its scratchpad without the zeros at its end; for a read the bytes.
     pub body: Vec<u8>,
     /// Bytes that the walk emitted, in order.
     pub result: Vec<u8>,
     /// Iterations that the walk made, over all nodes.
     pub iterations: u32,
-    /// Visits that it took: one, and one more for each time that the client sent it on.
+    /// Number of visits: one, and one more for each time that the client sent the walk on.
     pub visits: u32,
-    /// Nodes' clock when reading for this answer began: for requests that use addresses in it ([`Request::since`]).
+    /// Nodes' clock when reading for this answer began; pass it to [`Request::since`] with addresses from this answer.
     pub since: u32,
     /// Number of the memory (the cluster) of the node that answered.
     pub cluster: u64,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A ring to a node that may end and be started again: opened anew whenever it is gone.
+//! A ring to a node that may end and be started again: it is reconnected when the node is back.
 //!
-//! - **Flow** the node hangs up, or breaks the ring ─▶ packets are lost, as on any network ─▶ each [`AGAIN`] one attempt to connect
-//! - **Order** what was under way is sent again by the client, which knows whose answer is missing
-//! - **Owner** an epoll descriptor stands for whichever socket there is, so that an event loop watches one and the same
+//! - **Flow** the node hangs up, or breaks the ring ─▶ packets are lost, as on any network ─▶ one attempt to connect every
+//!   [`AGAIN`]
+//! - **Order** requests that were in flight are sent again by the client, which knows the missing answers
+//! - **Owner** an epoll descriptor stands for the current socket, so that an event loop watches the same descriptor throughout
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +39,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Connects to a ring. With `others`, a node that is not running is no error: it is connected to once it runs.
+    /// Connects to a ring. With `others` (there are other nodes) a node that is not running is no error: the ring
+    /// connects once it runs.
     pub fn of(name: &str, others: bool) -> Result<Ring, TransportError> {
         match Ring::connect(name) {
             Err(TransportError::System { .. } | TransportError::Gone) if others => {
@@ -59,7 +61,7 @@ impl Ring {
 
     fn take(&mut self, shm: Shm) -> Result<(), TransportError> {
         for socket in shm.descriptors() {
-            // A socket that is closed leaves an epoll by itself.
+            // A closed socket is removed from an epoll by the kernel.
             epoll::add(&self.watched, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(TransportError::system("watch a ring"))?;
         }
@@ -67,7 +69,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Runs an operation on the ring; `gone` is the result without a ring. A ring that breaks is dropped.
+    /// Runs an operation on the ring; returns `gone` if there is no ring. A ring that breaks is dropped.
     fn with<T>(
         &mut self,
         gone: T,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Routes: the node that a request goes to first, and the transport to it.
 //!
-//! - **Flow** nodes say what they have when a client connects; a map, or the entry in an answer `WrongNode`, changes that
-//! - **Order** what was heard last counts. A wrong guess costs a hop: nodes send walks on to whom the address belongs
+//! - **Flow** nodes report their ranges when a client connects; a map, or the entry in an answer `WrongNode`, changes
+//!   these routes
+//! - **Order** the latest report counts. A wrong route costs a hop only: nodes forward walks to the owner of the address
 //! - **Not here** the map itself (`map`)
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use crate::transport::{Peer, Transport};
 /// A transport, and the nodes that are reached over it.
 #[derive(Debug)]
 pub struct Link {
-    /// Carries the packets to these nodes and back.
+    /// Transport for the packets of these nodes, in both directions.
     pub transport: Box<dyn Transport>,
     /// Names of the nodes (for messages) and their addresses.
     pub nodes: Vec<(String, Peer)>,
@@ -26,15 +27,15 @@ pub(super) struct Reach {
     pub name: String,
     pub link: usize,
     pub peer: Peer,
-    /// Number of its memory (the cluster), as far as it was heard; 0: nothing was heard.
+    /// Number of the node's memory (the cluster); 0: the node has not answered yet.
     pub cluster: u64,
-    /// True if something was changed there, or a change was sent.
+    /// True if this client has sent a change to the node.
     pub changed: bool,
-    /// Time of its last answer.
+    /// Time of the node's last answer.
     pub heard: Option<Instant>,
-    /// Time since which it has not answered; nothing is allocated there before it is asked again.
+    /// Time since which the node has not answered. Nothing is allocated there before it is asked again.
     pub silent: Option<Instant>,
-    /// Somebody says for it that our key is wrong, which no key proves.
+    /// True if somebody claims for the node, without proof by a key, that our key is wrong.
     pub key_refused: bool,
 }
 
@@ -44,7 +45,7 @@ impl Reach {
     }
 }
 
-/// Ranges of addresses by first address: the end, and the node's index.
+/// Ranges of addresses by first address; the values are the end and the node's index.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     ranges: BTreeMap<u64, (u64, usize)>,
@@ -66,13 +67,13 @@ impl Routes {
         Some(node)
     }
 
-    /// Makes a node the owner of the addresses from `base` to before `end`.
+    /// Makes a node the owner of the addresses from `base` up to `end`.
     pub fn assign(&mut self, base: u64, end: u64, node: usize) {
         if base >= end {
             return;
         }
         self.last = (0, 0, 0);
-        // A range that reaches in keeps its parts before and behind.
+        // An older range that overlaps keeps its parts before `base` and behind `end`.
         if let Some((&before, &(stop, owner))) = self.ranges.range(..base).next_back()
             && stop > base
         {
@@ -93,7 +94,7 @@ impl Routes {
     }
 }
 
-/// Returns the index of a node of the map. One that is new is added, if it has a socket and some link has sockets.
+/// Returns the index of a node of the map. A new node is added if it has a socket and some link has sockets.
 pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
     let same = |reach: &Reach| {
         reach.name == node.name
@@ -104,7 +105,7 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Opti
     };
     if let Some(found) = reaches.iter().position(same) {
         let reach = &mut reaches[found];
-        // A node that was started again may listen elsewhere.
+        // A restarted node may listen at another address.
         if let (Peer::Socket(_), Some(socket)) = (reach.peer, node.socket()) {
             reach.peer = Peer::Socket(socket);
             node.name.clone_into(&mut reach.name);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client's line in `memlift top` and `memlift metrics`.
 //!
-//! - **Flow** each request counts itself ─▶ packets are stored now and then ([`super::Client::poll`])
-//! - **Not here** where the numbers lie: `memlift_ground::observe`
+//! - **Flow** each request is counted when it is sent; the numbers of packets are stored now and then
+//!   ([`super::Client::poll`])
+//! - **Not here** the memory in which the numbers lie: `memlift_ground::observe`
 
 use memlift_ground::observe::{Field, Row, Schema};
 
@@ -29,12 +30,12 @@ static SCHEMA: Schema = Schema {
 pub(super) struct ClientRow(Row);
 
 impl ClientRow {
-    /// The row of a client, named after the first node that it was told.
+    /// Opens the row of a client, named after the first node that it was given.
     pub fn open(node: &str) -> ClientRow {
         ClientRow(Row::open(&SCHEMA, "client", node, 0))
     }
 
-    /// A request was sent.
+    /// Counts a request that was sent.
     #[inline]
     pub fn requested(&self) {
         self.0.count([(REQUESTS, 1)]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sends requests as packets: the node, the header, and retransmission when no answer comes.
 //!
-//! - **Order** a request keeps its number over all attempts; a walk that goes on, or starts again, gets a new one
-//! - **Not here** what comes back (`answer`)
+//! - **Order** a request keeps its number over all attempts; a walk that continues, or starts again, gets a new number
+//! - **Not here** the handling of answers (`answer`)
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,11 @@ use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;
 
-/// So many attempts in a row whose walk was sent on without an answer from there are taken for a network that loses those answers.
+/// If this many attempts in a row were forwarded to another node without an answer from there, the network is assumed to
+/// lose those answers.
 const CROSSINGS_LOST: u32 = 2;
 
-/// So long walks then come back to the client at each border, before nodes may send them on again.
+/// Time for which walks then come back to the client at each border, before nodes may forward them again.
 const CROSSING_PAUSE: Duration = Duration::from_secs(60);
 
 impl Client {
@@ -44,7 +45,7 @@ impl Client {
         flight.session = self.session;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        // A walk that writes begins at its first node only once, so that node must have the program by then.
+        // A walk that writes begins at its first node only once, so that node must already have the program.
         let first = flight.request.writes()
             && flight
                 .request
@@ -120,14 +121,14 @@ impl Client {
             self.flights.remove(&sequence);
             return Err(ClientError::TooLong { what: "a packet", bytes: self.packet.len(), most });
         }
-        // False: the packet is lost, and is sent again like any lost packet.
+        // False means that the packet is lost; it is sent again like any lost packet.
         let _ = transport.send(peer, &self.packet)?;
         self.unsent.insert(link);
         self.counts.sent += 1;
         Ok(())
     }
 
-    /// Asks another node for the owner of an address, because the silent one may be down, or not the owner any more.
+    /// Asks another node for the owner of an address, because the silent node may be down, or may not own it any more.
     fn inquire(&mut self, address: u64, silent: usize) -> Result<()> {
         if self.reaches.len() < 2 {
             return Ok(());
@@ -140,7 +141,7 @@ impl Client {
         self.ask_owner(address, node)
     }
 
-    /// Asks a node for the owner of an address, unless such a question is under way.
+    /// Asks a node for the owner of an address, unless such a request is in flight.
     pub(super) fn ask_owner(&mut self, address: u64, node: usize) -> Result<()> {
         let inquiry = |flight: &Flight| flight.request.kind == Kind::Map && flight.ticket.is_none();
         if self.flights.values().any(inquiry) {
@@ -150,7 +151,7 @@ impl Client {
         self.launch(None, request, node)
     }
 
-    /// Sends again all that was not answered in time, and ends requests that are past their deadline.
+    /// Sends again every request that was not answered in time, and ends those that are past their deadline.
     pub(super) fn look(&mut self, now: Instant) -> Result<()> {
         let late: Vec<u64> = self
             .flights
@@ -171,7 +172,7 @@ impl Client {
                     self.finish(sequence, Err(ClientError::WrongKey { node, tenant }));
                     continue;
                 }
-                // The node that is waited for, as far as was heard: the node that was asked may have sent the request on.
+                // The error names the last node that is known to have the request: the first node may have forwarded it.
                 let node = match flight.beyond.take() {
                     Some((_, node)) => node,
                     None => self.reaches[flight.node].name.clone(),
@@ -181,8 +182,9 @@ impl Client {
             }
             flight.attempt += 1;
             self.counts.again += 1;
-            // The node that was asked answers, and no answer comes from where it sent the walk on to: a translation of addresses may
-            // let only answers of nodes through that were asked. Walks that write are answered by the first node.
+            // The first node answers, and no answer comes from the node to which it forwarded the walk: a network address
+            // translation may only let through answers of nodes to which the client has sent. Walks that write are answered
+            // by the first node.
             if flight.attempt > CROSSINGS_LOST && flight.beyond.is_some() && !flight.request.writes() {
                 flight.crossing_lost = true;
             }
@@ -201,7 +203,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends the request again after a pause, as another attempt.
+    /// Schedules the request to be sent again after a pause, as another attempt.
     pub(super) fn later(&mut self, sequence: u64) {
         if let Some(flight) = self.flights.get_mut(&sequence) {
             flight.sent = Instant::now();

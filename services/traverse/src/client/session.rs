@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sessions: the numbers under which a client makes its changes, and the nodes' clock as the client knows it.
 //!
-//! - **Flow** before a change: [`Client::begin_session`] ─▶ changes ─▶ the session is older than [`SESSION_AGE`] and nothing is
-//!   under way: a new one, of another client number ─▶ the client goes: `End` to each node that it has changed something at
-//! - **Order** nodes forget quiet sessions, the oldest first, and refuse packets that come later under their numbers; a client
+//! - **Flow** before a change: [`Client::begin_session`] ─▶ changes ─▶ when the session is older than [`SESSION_AGE`] and no
+//!   change is in flight, a new one begins, with another client number ─▶ when the client ends: `End` to each node at which it
+//!   has changed something
+//! - **Order** nodes forget idle sessions, the oldest first, and refuse packets that arrive later under their numbers. A client
 //!   begins a new session well before that, unless its number is fixed. A session's number begins with the nodes' clock, so it is
 //!   greater than all forgotten ones
-//! - **Owner** a session is of one client in one process: its number has 32 random bits behind the clock
-//! - **Not here** what a node does with them (`node/once`)
+//! - **Owner** a session belongs to one client in one process: its number has 32 random bits behind the clock
+//! - **Not here** a node's handling of sessions (`node/once`)
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::wire::{Header, Kind};
 
 /// Age from which a client begins a new session, once no change is under way.
 const SESSION_AGE: Duration = Duration::from_secs(30);
-/// Age from which a client waits until no change is under way, to begin a new session.
+/// Age from which a change first waits until no other change is in flight, and then begins a new session.
 const SESSION_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// See the module's header.
@@ -31,7 +32,7 @@ pub(super) struct Session {
     begun: Option<Instant>,
 }
 
-/// Newest nodes' clock that was heard, and the time at which it was heard.
+/// Newest nodes' clock in any answer, and the time at which that answer arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard(u32, Instant);
 
@@ -40,7 +41,7 @@ impl Heard {
         Heard(0, Instant::now())
     }
 
-    /// Returns the nodes' clock by now; every node that hears of it takes it over.
+    /// Returns the nodes' clock as of now. Every node that receives it raises its own clock to it.
     pub fn now(self) -> u32 {
         if self.0 == 0 {
             return 0;
@@ -58,17 +59,17 @@ impl Heard {
 }
 
 impl Flight {
-    /// Returns true if it changes memory.
+    /// Returns true if the request changes memory.
     pub fn changes(&self) -> bool {
         self.request.writes() || self.request.kind.changes_memory()
     }
 }
 
 impl Client {
-    /// Prepares a change: replaces an old session, which nodes could forget while the change is under way.
+    /// Prepares a change: replaces an old session, which nodes could forget while the change is in flight.
     pub(super) fn prepare_change(&mut self) -> Result<()> {
         let age = self.session.begun.map(|begun| begun.elapsed());
-        // A fixed number stays with its session, because nodes know the client by it.
+        // A client with a fixed number keeps its session, because nodes know the client by it.
         if age.is_some_and(|age| age < SESSION_AGE || self.config.client.is_some()) {
             return Ok(());
         }
@@ -89,13 +90,13 @@ impl Client {
         let clock = u64::from(self.heard.now());
         let client = self.config.client.unwrap_or_else(random);
         let number = (clock << 32 | random() >> 32).max(bound.saturating_add(random() >> 44));
-        // The number begins with the clock, so a node that hears of it takes that clock over.
+        // The number begins with the clock, so the nodes that receive it raise their clocks to it.
         self.heard.hear(number >> 32);
         self.session = Session { client, number, begun: Some(Instant::now()) };
     }
 
-    /// Handles a session that a node has forgotten, or whose client number another process uses. A change that was sent only once
-    /// was not made: it is sent under a new session, whose number is greater than `bound`.
+    /// Handles a session that a node has forgotten, or whose client number another process uses. If the change was sent only
+    /// once, it was not made: it is sent again under a new session, whose number is greater than `bound`.
     pub(super) fn session_over(&mut self, sequence: u64, error: ClientError, bound: u64) -> Result<()> {
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         flight.restarts += 1;
@@ -112,7 +113,8 @@ impl Client {
         self.send_flight(flight)
     }
 
-    /// Tells the nodes at which something was changed that the client is gone. A node that does not hear it finds out by itself.
+    /// Tells the nodes at which something was changed that the client has ended. A node that misses the message forgets the
+    /// session later.
     fn say_goodbye(&mut self) -> Result<()> {
         let header = Header {
             client: self.session.client,
@@ -140,7 +142,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // In a forked child the session is the parent's, and goes on.
+        // In a forked child the session belongs to the parent, and continues there.
         if self.process == process_mark() && self.session.begun.is_some() {
             let _ = self.say_goodbye();
         }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Steps of walks at the client: interpreted at first, as machine code when a program has made enough of them to pay for compiling.
+//! Runs steps of walks at the client: interpreted at first, and as machine code once a program has run enough steps to pay for
+//! compiling.
 //!
-//! - **Order** both give the same verdicts; the interpreter checks every access, the machine code was compiled for the window and
-//!   scratchpad that it gets, and a step gets no others
-//! - **Owner** the client; at most [`PROGRAMS_MAX`] programs are kept, and forgotten all at once
-//! - **Not here** where the window's bytes come from (`local`)
+//! - **Order** interpreter and machine code give the same verdicts. The interpreter checks every access; the machine code relies on
+//!   the window and the scratchpad that it was compiled for, and gets exactly these
+//! - **Owner** the client; at most [`PROGRAMS_MAX`] programs are kept, and then all are forgotten together
+//! - **Not here** the source of the window's bytes (`local`)
 
 use std::collections::HashMap;
 
@@ -12,13 +13,13 @@ use crate::interp::Checked;
 use crate::program::Program;
 use crate::step::{Verdict, Walk};
 
-/// Steps after which a program is compiled: compiling takes about as long as interpreting some thousand of them.
+/// Steps after which a program is compiled: compiling takes about as long as interpreting a few thousand steps.
 #[cfg(feature = "jit")]
 const COMPILE_AFTER: u64 = 2000;
-/// Programs that are remembered.
+/// Most programs that are remembered.
 const PROGRAMS_MAX: usize = 256;
 
-/// Steps that a program has made here, and its machine code once it was compiled.
+/// Number of steps that a program has run here, and its machine code once it was compiled.
 #[derive(Debug, Default)]
 struct Stepper {
     steps: u64,
@@ -26,7 +27,7 @@ struct Stepper {
     compiled: Option<Option<crate::jit::Compiled>>,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug, Default)]
 pub(super) struct Steppers {
     programs: HashMap<[u8; 32], Stepper>,
@@ -56,7 +57,7 @@ impl Steppers {
         }
     }
 
-    /// Counts steps that were made.
+    /// Adds to the number of steps that a program has run.
     pub fn count(&mut self, program: &Program, steps: u64) {
         self.programs.entry(program.hash()).or_default().steps += steps;
     }
@@ -70,7 +71,7 @@ pub(super) struct Stepping {
 }
 
 impl Stepping {
-    /// Returns true if it is machine code.
+    /// Returns true if the steps run as machine code.
     pub fn is_compiled(&self) -> bool {
         #[cfg(feature = "jit")]
         return self.compiled.is_some();
@@ -89,8 +90,9 @@ impl Stepping {
                 return Verdict::Guard;
             }
             let node = window.as_ptr().wrapping_offset(-isize::from(first));
-            // SAFETY: the code was compiled for a window of `first` and `bytes`, which is exactly `window` around `node`, and
-            // for as many scratch bytes as `scratch` has; both borrows and that of `walk` are exclusive where it writes.
+            // SAFETY: the code was compiled for a window of `first` and `bytes`, which is exactly `window` around `node`,
+            // and for as many scratch bytes as `scratch` has. The step writes only to `scratch` and `walk`, which are
+            // borrowed exclusively.
             let stepped = unsafe { compiled.step(node, scratch.as_mut_ptr(), walk) };
             return Verdict::from_return(stepped);
         }

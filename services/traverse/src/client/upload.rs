@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that nodes lack: uploaded once, to all of them, while the walks that need them wait.
+//! Uploads programs that nodes lack: once, to all nodes, while the walks that need them wait.
 //!
-//! - **Order** the pieces are requests like others, with numbers of their own; the walks go on when the last one is answered
-//! - **Not here** what a node makes of a program (`node/registry`)
+//! - **Order** the pieces are ordinary requests with numbers of their own; the walks continue when the last piece is
+//!   answered
+//! - **Not here** a node's handling of an upload (`node/registry`)
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,8 +77,8 @@ impl Client {
         self.release(hash)
     }
 
-    /// Gives up on a node that does not answer a piece of an upload. The walks that wait go on without it; if one reaches it
-    /// later, the node asks for the program.
+    /// Gives up on a node that does not answer a piece of an upload. The waiting walks continue without it; if one reaches
+    /// that node later, the node asks for the program.
     pub(super) fn give_up(&mut self, sequence: u64) -> Result<()> {
         let Some(flight) = self.flights.remove(&sequence) else { return Ok(()) };
         let Some(hash) = flight.request.hash else { return Ok(()) };
@@ -85,7 +86,7 @@ impl Client {
         self.release(hash)
     }
 
-    /// Sends the walks that waited for a program, unless an upload of it is still under way.
+    /// Sends the walks that waited for a program, unless another upload of it is in progress.
     fn release(&mut self, hash: Hash) -> Result<()> {
         if self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
             return Ok(());

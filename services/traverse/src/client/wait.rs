@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waiting for answers: asleep on the links, with a callback that may end the call; or inside an event loop of the caller.
+//! Waits for answers: asleep on the links, with a callback that may end the call; or inside an event loop of the caller.
 //!
-//! - **Flow** nothing came ─▶ [`Client::wait`]: the links sleep
-//!   in an event loop: [`Client::descriptor`] is watched once; at each turn [`Client::poll`] until nothing comes, then
-//!   [`Client::arm`]: false ─▶ come back when the descriptor is readable, or at [`Client::due`]
-//! - **Order** after [`Client::arm`], poll before arming again: then a packet that arrives between the last poll and the sleep
-//!   wakes the client
-//! - **Owner** the epoll descriptor is the client's; links are not added or taken away after it was made
+//! - **Flow** no packet has arrived ─▶ [`Client::wait`]: the links sleep. In an event loop: register [`Client::descriptor`]
+//!   once; at each turn call [`Client::poll`] until it returns 0, then [`Client::arm`]; on false return to the loop until the
+//!   descriptor is readable, or until [`Client::due`]
+//! - **Order** after [`Client::arm`] returned true, poll before arming again: then a packet that arrives between the last poll
+//!   and the sleep wakes the client
+//! - **Owner** the epoll descriptor belongs to the client; no link is added or removed after it was made
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::transport::TransportError;
 /// Time between two calls of the callback that may end a wait.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Callback that says if a call goes on waiting: false ends it.
+/// Callback that returns true if the call shall keep waiting; false ends the call.
 pub type Ask = Box<dyn FnMut() -> bool + Send>;
 
 /// State for waiting: the caller's interrupt callback, and the descriptors to sleep on.
@@ -44,7 +44,7 @@ impl Client {
         self.wait.ask = ask;
     }
 
-    /// Sleeps until something may have come, at most so long.
+    /// Sleeps until a packet may have arrived, at most `at_most`.
     ///
     /// # Errors
     /// The transport failed.
@@ -59,7 +59,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits within a call: asks the callback first.
+    /// Waits within a call, and calls the callback first.
     pub(super) fn pause(&mut self, at_most: Duration) -> Result<()> {
         if let Some(ask) = &mut self.wait.ask {
             let now = Instant::now();
@@ -73,10 +73,11 @@ impl Client {
         self.wait(at_most)
     }
 
-    /// Returns a descriptor that becomes readable when something has arrived after [`Client::arm`]; always the same one.
+    /// Returns a descriptor that becomes readable when a packet has arrived after [`Client::arm`]; it is always the same
+    /// one.
     ///
     /// # Errors
-    /// The system has none left.
+    /// The system has no descriptor left.
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
         self.in_its_process()?;
         if self.wait.epoll.is_none() {
@@ -93,7 +94,7 @@ impl Client {
         Ok(self.wait.epoll.as_ref().expect("made just now").as_fd())
     }
 
-    /// Sends pending packets and marks this client as asleep until its descriptor is readable. Returns true if something has
+    /// Sends pending packets and marks this client as asleep until its descriptor is readable. Returns true if a packet has
     /// arrived already: then poll again first.
     ///
     /// # Errors
@@ -113,7 +114,7 @@ impl Client {
         self.links.iter_mut().for_each(|link| link.disarm());
     }
 
-    /// Returns the time at which to poll even if nothing arrives: a packet has to be sent again, or a request given up.
+    /// Returns the time at which to poll even if nothing arrives, to send a packet again or to give up a request.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let deadline = self.config.deadline;

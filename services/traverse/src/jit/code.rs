@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Machine code in memory: written while it is not executable, executable when it can no longer be written, freed at the end.
+//! Machine code in memory: its pages are first writable and not executable, then executable and not writable, and are freed at
+//! the end.
 //!
 //! - **Flow** [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write,
 //!   then set to read-execute) ──▶ two function pointers
 //! - **Order** settings of the compiler: see [`flags`]
-//! - **Owner** [`Code`] owns the pages; its drop unmaps them
+//! - **Owner** [`Code`] owns the pages; dropping it unmaps them
 
 use super::lower::{Bases, Body};
 use super::{CompileError, prefetch, reach::Reach, round};
@@ -22,12 +23,12 @@ use std::sync::Mutex;
 pub(super) type RoundFn =
     unsafe extern "C" fn(slots: *mut Slot, count: usize, region: *const Region) -> usize;
 
-/// Two functions, and the pages that they are in.
+/// Two functions, and the pages that contain them.
 pub(super) struct Code {
     pub step: StepFn,
     pub round: RoundFn,
     pub bytes: usize,
-    /// Taken by drop, and locked by nothing else. The mutex is there because a module may be sent, but not shared.
+    /// Only drop takes this. It is in a mutex that nobody else locks because a module is `Send` and not `Sync`.
     module: Mutex<Option<JITModule>>,
 }
 
@@ -41,7 +42,8 @@ impl Drop for Code {
     fn drop(&mut self) {
         let module = self.module.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(module) = module.take() {
-            // SAFETY: the last owner is dropped, so that no call is running and none follows (`Compiled::step_fn`).
+            // SAFETY: the last owner of the code is being dropped, so no call of it is running, and none follows
+            // (`Compiled::step_fn`).
             unsafe { module.free_memory() };
         }
     }
@@ -71,7 +73,7 @@ impl Code {
             functions: FunctionBuilderContext::new(),
             bytes: 0,
         };
-        // On an error the draft's module is dropped, which keeps its pages: never executable, and rare.
+        // On an error the draft's module is dropped. That leaks its pages, which were never executable; it is rare.
         let step = draft.define(types::I32, |builder| step(builder, function, reach))?;
         let round = draft.define(types::I64, |builder| round::emit(builder, function, reach))?;
         let Draft { mut module, bytes, .. } = draft;
@@ -89,7 +91,7 @@ impl Code {
     }
 }
 
-/// The step alone, as a function.
+/// Emits the step as a function of its own.
 fn step(builder: &mut FunctionBuilder, function: &Function, reach: &Reach) {
     let [entry, exit] = core::array::from_fn(|_| builder.create_block());
     let body = Body::declare(builder, reach);
@@ -110,7 +112,7 @@ struct Draft {
 }
 
 impl Draft {
-    /// Compiles a function of three words.
+    /// Compiles a function with three parameters of one word each.
     fn define(
         &mut self,
         returns: Type,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The body of a step in Cranelift's IR, written to where its caller stands: into a function of its own or into a loop.
+//! Emits the body of a step in Cranelift's IR, at the caller's position: into a function of its own or into a loop.
 //!
-//! - **Layout** each register is a variable; a pointer's register holds its distance, and `Bases` what to add to it
-//! - **Flow** [`Body::emit`]: block by block, instruction by instruction; every way out defines `verdict` and jumps to one block
+//! - **Layout** each register is a variable; a register with a pointer holds its distance, and `Bases` holds the addresses to
+//!   add
+//! - **Flow** [`Body::emit`]: block by block, instruction by instruction; every exit sets `verdict` and jumps to one block
 //! - **Order** fuel is a variable too: loaded from the walk at the start, counted down on back edges, never written back
-//! - **Not here** whether accesses are inside: `reach`. The index is clamped by [`Body::address`] all the same
+//! - **Not here** the check that accesses are inside their spaces: `reach`. [`Body::address`] clamps the index in any case
 
 use super::reach::Reach;
 use crate::ir::{Address, Alu, BlockId, Cmp, End, Function, Inst, Operand, REGS, Reg, Size, Space, Width};
@@ -16,19 +17,19 @@ use cranelift_codegen::ir::{
 };
 use cranelift_frontend::{FunctionBuilder, Variable};
 
-/// Flags of accesses that are neither aligned nor constant. They stay inside: `reach` checked them against the declared areas,
-/// and the caller of the step vouches for these.
+/// Flags of accesses that are neither aligned nor constant. The accesses stay inside their areas: `reach` has checked them
+/// against the declared areas, and the caller of the step promises that the areas are there.
 pub(super) const PLAIN: MemFlagsData =
     MemFlagsData::new().with_trap_code(None).with_endianness(Endianness::Little);
 
-/// Where the spaces of one step are mapped.
+/// Addresses at which the spaces of one step are mapped.
 #[derive(Clone, Copy)]
 pub(super) struct Bases {
-    /// Where the node is mapped.
+    /// Address of the node.
     pub node: Value,
-    /// Where the scratchpad starts.
+    /// Address of the scratchpad's start.
     pub scratch: Value,
-    /// The walk lies `walk_offset` bytes after this.
+    /// Address that lies `walk_offset` bytes before the walk.
     pub walk: Value,
     /// Bytes from `walk` to the walk.
     pub walk_offset: i32,
@@ -38,7 +39,7 @@ pub(super) struct Bases {
 pub(super) struct Body {
     regs: [Variable; REGS],
     fuel: Variable,
-    /// The step's verdict, 32 bits; set before the exit block is entered.
+    /// The step's verdict, 32 bits; set before the jump to the exit block.
     pub verdict: Variable,
     stack: Option<(StackSlot, i32)>,
 }
@@ -59,7 +60,7 @@ impl Body {
         }
     }
 
-    /// Writes the body from the builder's current block on; it leaves to `exit`.
+    /// Emits the body, starting in the builder's current block; it ends with jumps to `exit`.
     pub fn emit(
         &self,
         builder: &mut FunctionBuilder,
@@ -122,7 +123,7 @@ impl Writer<'_, '_> {
         self.builder.use_var(self.body.regs[usize::from(reg.0)])
     }
 
-    /// Sets a register from a value of 64 bits, or of 32 that are extended by zeros.
+    /// Sets a register to a value of 64 bits, or to one of 32 that is zero-extended.
     fn set(&mut self, reg: Reg, value: Value) {
         let value = self.extend(value);
         self.builder.def_var(self.body.regs[usize::from(reg.0)], value);
@@ -183,9 +184,9 @@ impl Writer<'_, '_> {
                 self.set(target, value);
             }
             Inst::Load { size, signed, target, address } => {
-                // Others write the node: a load is neither taken from an earlier one nor done before it.
+                // Other threads write the node, so a load must not be merged with an earlier one, nor be moved before it.
                 if address.space == Space::Window && cfg!(target_arch = "x86_64") {
-                    self.builder.ins().sequence_point(); // the processor keeps the order of loads; no code
+                    self.builder.ins().sequence_point(); // x86-64 keeps the order of loads; this emits no code
                 } else if address.space == Space::Window {
                     self.builder.ins().fence();
                 }
@@ -215,7 +216,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Base and offset of an access. Where it has an index, that is compared if it is not proved, and clamped in any case.
+    /// Returns base and offset of an access. Its index, if any, is compared unless it is proved, and clamped in any case.
     fn address(&mut self, address: &Address) -> (Value, i32) {
         let (base, start) = match address.space {
             Space::Window => (self.bases.node, 0),
@@ -223,7 +224,7 @@ impl Writer<'_, '_> {
             Space::Walk => (self.bases.walk, self.bases.walk_offset),
             Space::Stack => match self.body.stack {
                 Some((slot, start)) => (self.builder.ins().stack_addr(types::I64, slot, 0), start),
-                // The stack is not in use: the accesses that are left have guards that always fail.
+                // The stack is not in use: the guards of the remaining accesses always fail.
                 None => (self.bases.scratch, 0),
             },
         };
@@ -261,7 +262,7 @@ impl Writer<'_, '_> {
             Alu::And => self.builder.ins().band(a, b),
             Alu::Or => self.builder.ins().bor(a, b),
             Alu::Xor => self.builder.ins().bxor(a, b),
-            // Cranelift takes the amount modulo the width, as BPF does.
+            // Cranelift takes the shift amount modulo the width, as BPF does.
             Alu::Shl => self.builder.ins().ishl(a, b),
             Alu::Shr => self.builder.ins().ushr(a, b),
             Alu::Sar => self.builder.ins().sshr(a, b),
@@ -269,7 +270,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Division that never traps: the machine divides by 1 where the real divisor is 0, or −1 in a signed division.
+    /// Emits a division that never traps: the machine divides by 1 if the divisor is 0, or −1 in a signed division.
     fn divide(&mut self, op: Alu, ty: Type, a: Value, b: Value) -> Value {
         let ins = self.builder.ins();
         let by_zero = ins.icmp_imm_s(IntCC::Equal, b, 0);
@@ -331,7 +332,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Returns the block that a branch goes to: the target or, for a backward jump, a new block that takes the fuel first.
+    /// Returns the block that a branch jumps to: the target or, for a back edge, a new block that first takes the fuel.
     fn target(&mut self, from: BlockId, to: BlockId) -> clif::Block {
         if Function::is_back_edge(from, to) {
             self.builder.create_block()
@@ -340,7 +341,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Jumps to a block; a backward jump costs a unit of fuel.
+    /// Jumps to a block; a back edge costs a unit of fuel.
     fn edge(&mut self, from: BlockId, to: BlockId) {
         let target = self.blocks[to.0 as usize];
         if !Function::is_back_edge(from, to) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Prefetches, which Cranelift's IR does not have: a load that it must keep marks the place, and becomes one in the bytes.
+//! Prefetches, which Cranelift's IR lacks: a marked load that Cranelift must keep is emitted, and replaced by a prefetch in
+//! the machine code.
 //!
 //! - **Flow** [`emit`]: a load of one byte (eight on aarch64) with a trap code of its own, whose result nobody uses
-//!   ──Cranelift──▶ the code, with the offset of each such load in its table of traps ──[`patch`]──▶ the same bytes, opcode
-//!   exchanged
-//! - **Order** what stands at the offset is decoded first: anything but the load that was asked for is an error, so that no
-//!   placeholder is ever left as a load (it would wait for memory, at an address that nobody has vouched for)
+//!   ──Cranelift──▶ the code, with the offset of each such load in its table of traps ──[`patch`]──▶ the same bytes with the
+//!   opcode replaced
+//! - **Order** the instruction at the offset is decoded first, and anything but the expected load is an error. So no
+//!   placeholder is ever left as a load: it would wait for memory, at an address that may not be mapped
 //!
 //! x86-64: `movzx r, byte [m]` (0F B6 /r) and `prefetcht0 [m]` (0F 18 /1) share length and address. aarch64: `ldr x, [n, …]`
 //! and `prfm pldl1keep, [n, …]` differ in two bits.
@@ -17,7 +18,7 @@ use cranelift_frontend::FunctionBuilder;
 
 const PLACE: TrapCode = TrapCode::unwrap_user(1);
 
-/// Prefetches the line of `base + offset`.
+/// Prefetches the cache line of `base + offset`.
 pub(super) fn emit(builder: &mut FunctionBuilder, base: Value, offset: i32) {
     let flags = MemFlagsData::new().with_trap_code(Some(PLACE));
     if cfg!(target_arch = "x86_64") {
@@ -27,7 +28,7 @@ pub(super) fn emit(builder: &mut FunctionBuilder, base: Value, offset: i32) {
     }
 }
 
-/// Turns the loads that were kept into prefetches. Where no step returns `Next`, Cranelift has removed the code after it.
+/// Turns the placeholder loads into prefetches. If no step returns `Next`, Cranelift has removed them as dead code.
 pub(super) fn patch(code: &mut [u8], traps: &[MachTrap]) -> Result<(), CompileError> {
     for trap in traps.iter().filter(|trap| trap.code == PLACE) {
         patch_one(code, trap.offset as usize).ok_or_else(|| {
@@ -47,7 +48,7 @@ fn patch_one(code: &mut [u8], at: usize) -> Option<()> {
     *opcode = 0x18;
     *modrm = *modrm & 0b1100_0111 | 1 << 3;
     if rex == 1 {
-        code[at] &= !0b0000_1100; // W and R: both belonged to the register that was loaded
+        code[at] &= !0b0000_1100; // W and R both belonged to the register that was loaded
     }
     Some(())
 }
@@ -56,7 +57,8 @@ fn patch_one(code: &mut [u8], at: usize) -> Option<()> {
 fn patch_one(code: &mut [u8], at: usize) -> Option<()> {
     let bytes = code.get_mut(at..at + 4)?;
     let word = u32::from_le_bytes(bytes.try_into().ok()?);
-    // Scaled offset, unscaled offset, register: in each, the load has 01 where the prefetch has 10 (bits 23 and 22).
+    // Three forms of the address: scaled offset, unscaled offset, register. In each, bits 23 and 22 are 01 in the load
+    // and 10 in the prefetch.
     let scaled = word & 0xFFC0_0000 == 0xF940_0000;
     let unscaled = word & 0xFFE0_0C00 == 0xF840_0000;
     let register = word & 0xFFE0_0C00 == 0xF860_0800;

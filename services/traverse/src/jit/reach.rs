@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that a function touches: found, and held against what was declared, before any of it becomes machine code.
+//! Finds the memory that a function accesses, and checks it against the declared areas before any machine code is made.
 //!
-//! - **Flow** [`Function`] + [`Limits`] ──[`Reach::of`]──▶ [`Reach`]: the part of the stack in use, and the lines of a node
-//! - **Not here** proofs about registers: an index is clamped to its ends by the code, so that the ends are all that counts here
+//! - **Flow** [`Function`] + [`Limits`] ──[`Reach::of`]──▶ [`Reach`]: the part of the stack in use, and the cache lines of a
+//!   node
+//! - **Not here** proofs about registers: the code clamps an index to its ends, so only these ends matter
 
 use super::{CompileError, Limits};
 use crate::ir::{Address, End, Function, Inst, Operand, REGS, Reg, Size, Space};
@@ -10,26 +11,27 @@ use core::ops::Range;
 
 /// Bytes of the stack, below r10.
 const STACK_BYTES: i64 = 512;
-/// The program may store to all of the walk before its fuel.
+/// Bytes of the walk that a program may store to: all before its fuel.
 const WALK_BYTES: i64 = core::mem::offset_of!(crate::step::Walk, fuel) as i64;
 /// Bytes of a cache line.
 const LINE: i64 = 64;
-/// Cranelift numbers instructions with 24 bits in places; a verified program is far below.
+/// Most instructions. Cranelift numbers instructions with 24 bits in some places; a verified program stays
+/// far below.
 const INSTS: usize = 1 << 16;
 
-/// Memory that a well-formed function touches.
+/// Memory that a well-formed function accesses.
 #[derive(Debug)]
 pub(super) struct Reach {
-    /// Bytes of the stack in use, from r10.
+    /// Bytes of the stack in use, as offsets from r10.
     pub stack: Range<i64>,
-    /// True if a block is entered again.
+    /// True if a block can be entered again.
     pub loops: bool,
-    /// Accesses to the node, from `cur_ptr`.
+    /// Bytes of the node that are accessed, as offsets from `cur_ptr`.
     window: Vec<Range<i64>>,
 }
 
 impl Reach {
-    /// Checks every instruction, and notes what it touches.
+    /// Checks every instruction, and records the memory that it accesses.
     pub fn of(function: &Function, limits: &Limits) -> Result<Reach, CompileError> {
         let mut reach = Reach { stack: 0..0, loops: false, window: Vec::new() };
         let blocks = u32::try_from(function.blocks.len()).unwrap_or(u32::MAX);
@@ -97,7 +99,7 @@ impl Reach {
         let (first, last) = match address.index {
             None => (0, 0),
             Some(index) if !register(index.reg) => return Err("names a register that does not exist"),
-            // Nothing keeps it inside: the guard always says no.
+            // No value is allowed: the guard always refuses the access.
             Some(index) if index.first > index.last && index.guard => return Ok(()),
             Some(index) if index.first > index.last => return Err("an index without a value"),
             Some(index) => (index.first, index.last),
@@ -127,7 +129,8 @@ impl Reach {
         Ok(())
     }
 
-    /// One offset for each line of a node that starts with a line, and the last byte, for nodes that do not.
+    /// Returns one offset for each cache line of a node that starts at a line, and the last byte, for nodes
+    /// that do not.
     pub fn touches(&self) -> Vec<i16> {
         let mut touches: Vec<i64> = Vec::new();
         for range in &self.window {
@@ -142,7 +145,7 @@ impl Reach {
         touches.extend(self.window.iter().map(|range| range.end - 1).max());
         touches.sort_unstable();
         touches.dedup();
-        // The window was held against limits of 16 bits.
+        // Cannot drop any: the window was checked against limits of 16 bits.
         touches.into_iter().filter_map(|touch| i16::try_from(touch).ok()).collect()
     }
 }

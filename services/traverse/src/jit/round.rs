@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The round as machine code: a loop over slots with the step inside it, and the next node translated and prefetched.
+//! The round as machine code: a loop over slots that contains the step, and translates and prefetches the next node.
 //!
-//! - **Flow** `round(slots, count, region)`: region into registers; per slot: not `RUN` → next slot; step; `Next` → count the
-//!   hop, translate, prefetch, next slot; else write the verdict, list the slot and count it as stopped. Returns how many stopped
+//! - **Flow** `round(slots, count, region)`: load the region into registers. Per slot: if it is not in state `RUN`, next slot;
+//!   run the step; on `Next` count the hop, translate, prefetch, next slot; otherwise write the verdict, list the slot and count
+//!   it as stopped. Returns how many stopped
 //! - **Layout** offsets are those of [`Slot`] and [`Region`]
 //! - **Order** the offset into the region is clamped without a branch before it becomes an address
-//! - **Not here** the same contract without a compiler: `crate::round`
+//! - **Not here** the same function without a compiler: `crate::round`
 
 use super::lower::{Bases, Body, PLAIN};
 use super::{prefetch, reach::Reach};
@@ -27,10 +28,10 @@ const LISTED: i32 = offset_of!(Slot, listed) as i32;
 const WALK: i32 = offset_of!(Slot, walk) as i32;
 const NEXT: i32 = WALK + offset_of!(Walk, next) as i32;
 
-/// Shift that makes a slot's offset from its number.
+/// Shift that turns a slot's number into its offset.
 const SLOT_SHIFT: i64 = size_of::<Slot>().trailing_zeros() as i64;
 
-/// Writes the loop into an empty function of three parameters.
+/// Emits the loop into an empty function with three parameters.
 pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &Reach) {
     let [entry, head, look, step, exit, go, on, far, stop, next, done] =
         core::array::from_fn(|_| builder.create_block());
@@ -68,7 +69,7 @@ pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &R
 
     builder.switch_to_block(exit);
     let verdict = builder.use_var(body.verdict);
-    builder.ins().brif(verdict, stop, &[], go, &[]); // Next is 0
+    builder.ins().brif(verdict, stop, &[], go, &[]); // `Next` is 0
 
     builder.switch_to_block(go);
     let hops = builder.ins().load(types::I32, PLAIN, this, HOPS_LEFT);
@@ -92,7 +93,8 @@ pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &R
         for &touch in lines {
             prefetch::emit(builder, host, i32::from(touch));
         }
-        // The window's last byte lies in a line of its own only where nodes do not start with a line.
+        // Only for a node that does not start at a cache line does the window's last byte lie in an
+        // additional line.
         let behind = lines.last().map(|&touch| {
             let [before, after] = [touch, *last].map(|at| builder.ins().iadd_imm_s(host, i64::from(at)));
             let differ = builder.ins().bxor(before, after);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers and texts as bytes, and back from bytes that anybody may have sent.
+//! Encodes numbers and texts as bytes, and decodes bytes that anybody may have sent.
 //!
-//! - **Layout** a number is 7 bits a byte, lowest first, the top bit set where more follow, as short as possible; a text is its
-//!   number of bytes in one byte, then UTF-8
-//! - **Owner** a reader gives [`MapError::Encoding`] instead of going past the end, and allocates no more than there are bytes
+//! - **Layout** a number has 7 bits per byte, lowest first, with the top bit set if more bytes follow, in the shortest form; a
+//!   text is its number of bytes in one byte, then UTF-8
+//! - **Owner** a reader returns [`MapError::Encoding`] at the end of the bytes, and allocates no more than there are bytes
 
 use super::MapError;
 
-/// Bytes in the making.
+/// Bytes that are being written.
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
@@ -22,14 +22,14 @@ impl Writer {
         self.bytes.push(value as u8);
     }
 
-    /// At most 255 bytes of text, after their number.
+    /// Appends a text: its length in one byte, then at most 255 bytes.
     pub(super) fn text(&mut self, text: &str) {
         self.bytes.push(text.len() as u8);
         self.bytes.extend(text.as_bytes());
     }
 }
 
-/// Bytes and how far they were read.
+/// Bytes, and the position up to which they were read.
 pub(super) struct Reader<'b> {
     pub(super) bytes: &'b [u8],
     pub(super) at: usize,

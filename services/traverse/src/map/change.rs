@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every change that a map can go through, as functions from one map to the next: no clock, no network, no file.
+//! Every change of a map, as a function from one map to the next: without clock, network or file.
 //!
-//! - **Flow** [`Map::join`] when a node comes, [`Map::down`] when its lease runs out, [`Map::forget`] when it will not come back;
+//! - **Flow** [`Map::join`] when a node joins, [`Map::down`] when its lease runs out, [`Map::forget`] when it will not come back;
 //!   [`Map::plan`] ─▶ [`Map::commit`] or [`Map::cancel`] for a migration
-//! - **Order** each gives a map of the next epoch, or the reason why not; whoever stores the map does so by comparing with the epoch
-//!   that the change began from, so that of two changes at a time one is made again
-//! - **Owner** coordinator and etcd share these, so a cluster behaves the same on both
+//! - **Order** each function returns a map of the next epoch, or the reason for refusing. The map is only stored if the stored epoch
+//!   is still the one from which the change began; of two concurrent changes one is computed again
+//! - **Owner** coordinator and etcd both use these functions, so a cluster behaves the same on both
 //!
-//! A migration holds for one start of either node. So a commit after a crash of the source or of the target is refused, and
-//! nobody needs to ask a clock whether the other is still there.
+//! A migration is valid for one start of its source and of its target. So a commit after either has crashed is refused, without
+//! asking a clock for its lease.
 
 use super::MapError;
 use super::node::{Address, Node, NodeId, State};
@@ -17,21 +17,21 @@ use super::range::{Map, Move, PAGE_BYTES, Permissions, Range};
 /// A node's request to join the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// Its name, which stays the same from start to start.
+    /// Name of the node, which stays the same from start to start.
     pub name: String,
-    /// Where it listens.
+    /// Addresses at which the node listens.
     pub addresses: Vec<Address>,
-    /// This start of it: never the same twice.
+    /// Number of this start of the node; no two starts have the same.
     pub incarnation: u64,
-    /// How much memory it has.
+    /// Bytes of memory that the node brings.
     pub bytes: u64,
-    /// True if it has the data of its earlier starts (from its log). If not, that data is lost, and said to be.
+    /// True if the node has the data of its earlier starts (from its log). Otherwise that data is lost, and the map says so.
     pub recovered: bool,
-    /// The newest epoch that it knows; 0 for none. A map that is older has lost changes, and nobody joins it.
+    /// The newest epoch that the node knows; 0 for none. An older map has lost changes, and the node may not join it.
     pub epoch: u64,
     /// Tenant that owns its memory; 0: all tenants may use it.
     pub tenant: u32,
-    /// The cluster that its memory, and its log, belong to; 0: none yet.
+    /// Number of the cluster to which the node's memory and log belong; 0: none yet.
     pub cluster: u64,
 }
 
@@ -56,12 +56,14 @@ impl Map {
         })
     }
 
-    /// A node comes: with new memory, or again with what it had. Gives the map and the node's number.
+    /// A node joins, with new memory or with the ranges that it had. Returns the map and the node's number.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`] when the map is older than what the node knows or another node of that name is up;
+    /// [`MapError::Refused`] if the map is older than the epoch that the node knows, or another node of that name is up;
     /// [`MapError::Invalid`]
+    /// The first node to join founds the cluster. Its incarnation becomes the cluster's number, because no two starts have
+    /// the same.
     pub fn join(&self, join: &Join) -> Result<(Map, NodeId), MapError> {
         if join.epoch > self.epoch {
             return Err(MapError::refused(format!(
@@ -142,14 +144,14 @@ impl Map {
         Ok((map.checked()?, id))
     }
 
-    /// Gives a node addresses that nobody ever had.
+    /// Assigns addresses to a node that no node ever had.
     fn grant(&mut self, id: NodeId, bytes: u64, tenant: u32) -> Result<(), MapError> {
         let base = self.next_base;
         self.next_base = base
             .checked_add(bytes)
             .filter(|end| *end <= super::range::ADDRESS_END)
             .ok_or_else(|| MapError::refused("there are no addresses left: start a new cluster"))?;
-        // A power of two of pages, so that a switch can match a prefix of the address.
+        // The next range starts at a multiple of 1 GiB, so that a switch can match a prefix of the address.
         self.next_base = self.next_base.next_multiple_of(1 << 30).min(super::range::ADDRESS_END);
         let permissions = Permissions::READ_WRITE;
         self.ranges.push(Range { base, bytes, owner: Some(id), since: self.epoch, permissions, tenant });
@@ -163,7 +165,7 @@ impl Map {
         }
     }
 
-    /// Lost ranges side by side become one: what is lost takes no room for ever.
+    /// Merges adjacent lost ranges, so that lost data does not fill the map.
     fn merge_lost(&mut self) {
         self.ranges.dedup_by(|later, earlier| {
             let both = earlier.owner.is_none() && later.owner.is_none() && earlier.end() == later.base;
@@ -175,11 +177,11 @@ impl Map {
         });
     }
 
-    /// The lease of one start of a node ran out: its ranges stay its own, its migrations are cancelled.
+    /// The lease of one start of a node has run out: its ranges stay assigned to it, its migrations are cancelled.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`] when it is another start of it, or is down already
+    /// [`MapError::Refused`] if the node has been started again since, or is down already
     pub fn down(&self, id: NodeId, incarnation: u64) -> Result<Map, MapError> {
         let mut map = self.next()?;
         let node = map.nodes.iter_mut().find(|node| node.id == id && node.incarnation == incarnation);
@@ -195,7 +197,7 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`] when it is up or unknown
+    /// [`MapError::Refused`] if the node is up or unknown
     pub fn forget(&self, name: &str) -> Result<Map, MapError> {
         let mut map = self.next()?;
         let node = map.named_mut(name)?;
@@ -211,7 +213,7 @@ impl Map {
         map.checked()
     }
 
-    /// Plans that a range, or whole pages of one, go to another node. Gives the map and the migration's id.
+    /// Plans that a range, or whole pages of one, move to another node. Returns the map and the migration's id.
     ///
     /// # Errors
     ///
@@ -233,11 +235,11 @@ impl Map {
         Ok((map.checked()?, id))
     }
 
-    /// A migration's data is at its target: the range is the target's from this epoch on.
+    /// A migration's data has arrived: the range belongs to the target from this epoch on.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`] when the migration was cancelled or made already, or one of its nodes is not what it was
+    /// [`MapError::Refused`] if the migration was cancelled or committed already, or one of its nodes was restarted
     pub fn commit(&self, id: u64) -> Result<Map, MapError> {
         let mut map = self.next()?;
         let Some(place) = map.moves.iter().position(|one| one.id == id) else {
@@ -274,11 +276,11 @@ impl Map {
         map.checked()
     }
 
-    /// A migration is not to be made.
+    /// Cancels a planned migration.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`] when it is not planned
+    /// [`MapError::Refused`] if no such migration is planned
     pub fn cancel(&self, id: u64) -> Result<Map, MapError> {
         let mut map = self.next()?;
         let before = map.moves.len();
@@ -292,7 +294,7 @@ impl Map {
     }
 }
 
-/// A change that a node or an operator asks the keeper of the map to make.
+/// A change that a node or an operator asks the map's authority to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// [`Map::plan`].
@@ -301,7 +303,7 @@ pub enum Order {
         base: u64,
         /// Length of the range, in bytes.
         bytes: u64,
-        /// To which node, by name.
+        /// Name of the node to which the range moves.
         to: String,
     },
     /// [`Map::commit`].
@@ -310,16 +312,16 @@ pub enum Order {
     Cancel(u64),
     /// [`Map::forget`].
     Forget(String),
-    /// [`Map::down`], said by the node itself: which, and which start of it.
+    /// [`Map::down`], requested by the node itself: its id and incarnation.
     Leave(NodeId, u64),
 }
 
 impl Order {
-    /// The map after it, and the id of the migration that was planned.
+    /// Returns the changed map, and the id of the migration if one was planned.
     ///
     /// # Errors
     ///
-    /// Those of the function that it names
+    /// The errors of the function that the order names
     pub fn carry_out(&self, map: &Map) -> Result<(Map, u64), MapError> {
         match self {
             Order::Plan { base, bytes, to } => map.plan(*base, *bytes, to),

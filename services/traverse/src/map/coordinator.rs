@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The built-in coordinator: one process that keeps the map, in a file, and knows who is there.
+//! The built-in coordinator: one process that keeps the map in a file, and tracks the leases of nodes.
 //!
-//! - **Flow** question ─▶ one function from map to map (`change`) ─▶ written beside the file, synced, renamed over it ─▶ told to all
-//!   who wait. A node that did not renew its lease in time is marked down, which is a change like any other
-//! - **Order** nobody hears of a map before it is on disk. A lease that was running when the coordinator was started starts anew: the
-//!   coordinator cannot know who renewed while it was away
+//! - **Flow** request ─▶ one function from map to map (`change`) ─▶ written to a file beside the map's, synced, renamed over it ─▶
+//!   sent to all who wait. A node that does not renew its lease in time is marked down, by a change like any other
+//! - **Order** no map is sent before it is on disk. When the coordinator is restarted, all leases start anew: it cannot know which
+//!   nodes tried to renew while it was away
 //! - **Owner** the file's lock, `FILE.lock`: a second coordinator on one file is refused. There is one coordinator; while it is away
-//!   nodes and clients go on with the map they have, and nothing moves. For more than one machine's fate: etcd
-//! - **Not here** walks: no packet passes through here
+//!   nodes and clients continue with the map they have, and no range moves. For a map that survives the loss of a machine use etcd
+//! - **Not here** walks: none of their packets pass through the coordinator
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -34,11 +34,11 @@ use super::range::Map;
 use super::remote::Peer;
 use super::shared::Shared;
 
-/// How long a lease lasts unless something else is asked for.
+/// Default length of a lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 /// Most connections at a time: two for each node and client.
 pub const CONNECTIONS_MAX: usize = 8192;
-/// A connection on which nothing was asked for so long is closed.
+/// A connection without a request for this long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Connections that may wait to be accepted.
@@ -47,15 +47,15 @@ const BACKLOG: i32 = 128;
 /// Settings that a coordinator is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the map is kept.
+    /// File in which the map is kept.
     pub file: PathBuf,
-    /// How long a lease lasts.
+    /// Length of a lease.
     pub lease: Duration,
-    /// Secret that clients must know; required where it listens beyond this machine.
+    /// Secret that clients must know; required if the coordinator listens beyond this machine.
     pub secret: Option<Secret>,
 }
 
-/// A running coordinator. Dropped, it stops; the map stays in its file.
+/// A running coordinator. Dropping it stops it; the map stays in its file.
 #[derive(Debug)]
 pub struct Coordinator {
     state: Arc<Keeper>,
@@ -75,7 +75,7 @@ struct Keeper {
 
 enum Listener {
     Tcp(TcpListener),
-    /// With its file, which goes with the thread that listens.
+    /// With its socket file, which is removed when the listening thread ends.
     Unix(UnixListener, SocketFile),
 }
 
@@ -88,13 +88,13 @@ impl Drop for Listener {
 }
 
 impl Coordinator {
-    /// Starts one at `HOST:PORT` (port 0: any) or `unix:PATH`.
+    /// Starts a coordinator at `HOST:PORT` (port 0: any) or `unix:PATH`.
     ///
     /// # Errors
     ///
-    /// [`MapError::File`], [`MapError::Refused`], and what is wrong with a map that is there
+    /// [`MapError::File`], [`MapError::Refused`], and errors of the map in the file
     pub fn start(listen: &Peer, mut options: Options) -> Result<Coordinator, MapError> {
-        // If the path is a symbolic link, the file that it leads to is replaced.
+        // If the path is a symbolic link, its target is replaced.
         options.file = options.file.canonicalize().unwrap_or(options.file);
         let lock = lock(&options.file)?;
         let map = load(&options.file)?;
@@ -116,19 +116,19 @@ impl Coordinator {
         Ok(Coordinator { state, address, threads })
     }
 
-    /// Where it listens.
+    /// Returns the address at which the coordinator listens.
     #[must_use]
     pub fn address(&self) -> &Peer {
         &self.address
     }
 
-    /// The map as it is.
+    /// Returns the current map.
     #[must_use]
     pub fn map(&self) -> Arc<Map> {
         self.state.shared.map()
     }
 
-    /// Waits until the map is newer than `epoch` or the time is over, and returns the map.
+    /// Waits until the map is newer than `epoch` or `timeout` is over, and returns the map.
     #[must_use]
     pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
         self.state.shared.wait_newer(epoch, timeout)
@@ -153,7 +153,7 @@ fn lock(file: &Path) -> Result<File, MapError> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
-    // A FIFO there must not be waited for.
+    // NONBLOCK: opening a FIFO at this path must not block.
     let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOFOLLOW).bits() as i32;
     let mut options = OpenOptions::new();
     let opened = options.create(true).truncate(false).write(true).custom_flags(flags).open(&path);
@@ -167,7 +167,7 @@ fn lock(file: &Path) -> Result<File, MapError> {
     Ok(opened)
 }
 
-/// The map in a file; a new one where there is none.
+/// Reads the map of a file; returns an empty one if there is no file.
 fn load(file: &Path) -> Result<Map, MapError> {
     let opened = match File::open(file) {
         Ok(opened) => opened,
@@ -182,7 +182,7 @@ fn load(file: &Path) -> Result<Map, MapError> {
     Map::decode(&bytes)
 }
 
-/// Writes a map so that after a crash either it or the one before is there, whole.
+/// Writes a map so that after a crash the file holds either this map or the one before, complete.
 fn save(map: &Map, file: &Path) -> io::Result<()> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -263,7 +263,7 @@ impl Keeper {
         }
         let keeper = self.clone();
         let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
-            // Whatever was wrong with this connection: it is closed, and the other side sees that.
+            // After any error the connection is closed, which the other side sees.
             let _ = keeper.serve(stream);
             keeper.connections.fetch_sub(1, Ordering::Relaxed);
         });
@@ -325,7 +325,8 @@ impl Keeper {
         }
     }
 
-    /// Changes happen one at a time, under the lock of the leases.
+    /// Stores a map and publishes it. The caller holds the lock of the leases, so changes happen one at a
+    /// time.
     fn keep(&self, map: Map) -> Result<(), MapError> {
         if map.epoch() == self.shared.map().epoch() {
             return Ok(());
@@ -353,7 +354,7 @@ impl Keeper {
         }
     }
 
-    /// Marks those down whose lease ran out.
+    /// Marks the nodes down whose leases have run out.
     fn expire(&self) {
         let pause = (self.options.lease / 20).clamp(Duration::from_millis(5), Duration::from_millis(200));
         while !self.stopped() {
@@ -366,7 +367,7 @@ impl Keeper {
                 .map(|(id, (of, _))| (*id, *of))
                 .collect();
             for (id, incarnation) in over {
-                // A map that cannot be written is tried again: until then nobody hears of the change.
+                // If the map cannot be written the change is tried again; until then it is not published.
                 let kept = self.shared.map().down(id, incarnation).map(|map| self.keep(map));
                 if !matches!(kept, Ok(Err(_))) {
                     leases.remove(&id);
@@ -376,7 +377,7 @@ impl Keeper {
     }
 }
 
-/// A connection of either kind.
+/// A connection over TCP or a Unix socket.
 trait Conversation: Read + Write + Send + 'static {
     fn prepare(&self) -> io::Result<()>;
     fn readable(&self, timeout: Duration) -> io::Result<bool>;

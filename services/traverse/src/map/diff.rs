@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Differences between a map and a later one: ranges that a cache has to forget, and lines for an operator to read.
+//! Differences between a map and a later one: ranges that a cache must forget, and lines for an operator to read.
 //!
-//! - **Layout** the address line is cut wherever either map has a boundary; pieces side by side with the same change are one
-//! - **Not here** acting on it
+//! - **Layout** the address line is cut at every boundary of either map; adjacent pieces with the same change are merged
+//! - **Not here** the reaction to a change
 
 use std::fmt;
 
@@ -12,26 +12,26 @@ use super::range::{Map, Range};
 /// Kind of change to a piece of the address line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It has an owner, and had none before.
+    /// The piece has an owner, and had none before.
     Added(NodeId),
-    /// It went from one node to another.
+    /// The piece moved from one node to another.
     Moved(NodeId, NodeId),
-    /// Its data is gone.
+    /// The data of the piece is lost.
     Lost(NodeId),
-    /// It is not in the map any more.
+    /// The piece is not in the map any more.
     Removed,
-    /// Its permissions or its tenant are others.
+    /// The permissions or the tenant of the piece changed.
     Rights(NodeId),
 }
 
-/// A piece of the address line and what happened to it.
+/// A piece of the address line, and its change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First address of the piece.
     pub base: u64,
-    /// First address behind it.
+    /// First address behind the piece.
     pub end: u64,
-    /// Change that the piece went through.
+    /// Change of the piece.
     pub change: Change,
 }
 
@@ -40,22 +40,22 @@ pub struct Piece {
 pub struct Diff {
     /// Epochs of the earlier and the later map.
     pub epochs: (u64, u64),
-    /// Sorted by address.
+    /// The changed pieces, sorted by address.
     pub pieces: Vec<Piece>,
-    /// Nodes that came, went, or can be reached elsewhere, and the names of those.
+    /// Nodes that came, went, or have another address: id, name and change.
     pub nodes: Vec<(NodeId, String, NodeChange)>,
 }
 
 /// Kind of change to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChange {
-    /// It is new, or there again.
+    /// The node is new, or up again.
     Up,
-    /// Its lease ran out.
+    /// The lease of the node ran out.
     Down,
-    /// It has another address or was started again.
+    /// The node has another address or was started again.
     Changed,
-    /// It is not in the map any more.
+    /// The node is not in the map any more.
     Removed,
 }
 
@@ -78,7 +78,8 @@ impl Diff {
         self.pieces.is_empty() && self.nodes.is_empty()
     }
 
-    /// Returns true if the bytes of an address are where they were, so that what was read of them still holds.
+    /// Returns true if the bytes of an address are still at the same node, so that cached copies of them
+    /// remain valid.
     #[must_use]
     pub fn keeps(&self, address: u64) -> bool {
         let after = self.pieces.partition_point(|piece| piece.base <= address);

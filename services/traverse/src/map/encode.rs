@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A map as bytes: for coordinators, etcd and, one range at a time, for the answer that a range has moved.
+//! A map as bytes: for coordinators, etcd and, one range at a time, for the answer that a range belongs to another node.
 //!
 //! - **Layout** 0 magic "MLMP" · 4 version u16 · 6 kind u16 (0 map, 1 entry) · 8 CRC-32C of all from byte 12 · 12 bytes of all u32 ·
-//!   16 epoch u64 · 24 nodes u16 · 26 moves u16 · 28 ranges u32 · 32 cluster u64 · then varints, see docs/formats/map.md
-//!   A range takes about 6 bytes: the gap before it and its size in pages, owner, permissions, tenant, age
-//! - **Order** one map has one encoding: varints are as short as possible, everything is sorted, nothing is left over. So equal
-//!   bytes are equal maps, and what decodes encodes to the same bytes
-//! - **Owner** hostile bytes give [`MapError`]; no count is believed before as many bytes are there
-//! - **Not here** who may send one: the packet, the frame or etcd has been authenticated before
+//!   16 epoch u64 · 24 nodes u16 · 26 moves u16 · 28 ranges u32 · 32 cluster u64 · then varints, see docs/formats/map.md. A range
+//!   takes about 6 bytes: the gap before it and its size in pages, owner, permissions, tenant, age
+//! - **Order** a map has exactly one encoding: varints are in their shortest form, everything is sorted, and no bytes are left over.
+//!   So equal bytes mean equal maps, and a decoded map encodes to the same bytes
+//! - **Owner** hostile bytes give [`MapError`]; a count is only believed if as many bytes are there
+//! - **Not here** authentication of the sender: the packet, the frame or etcd was authenticated before
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,9 +26,9 @@ pub const MAGIC: [u8; 4] = *b"MLMP";
 pub const VERSION: u16 = 2;
 /// Bytes before the varints.
 pub const HEADER_BYTES: usize = 40;
-/// Most bytes of a map: as many as etcd takes in one value, and room for 100,000 ranges.
+/// Most bytes of a map: the limit of a value in etcd, and enough for 100,000 ranges.
 pub const MAP_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of an [`Entry`]: it fits in a packet.
+/// Most bytes of an [`Entry`], so that it fits in a packet.
 pub const ENTRY_BYTES_MAX: usize = 640;
 
 const KIND_MAP: u16 = 0;
@@ -37,18 +37,18 @@ const KIND_ENTRY: u16 = 1;
 /// A node's answer for a range that is not its own: the range, and the node to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Of the map that says so.
+    /// Cluster of the map from which the entry was taken.
     pub cluster: u64,
-    /// Of the map that says so.
+    /// Epoch of that map.
     pub epoch: u64,
-    /// The range, as the map has it.
+    /// The range, with its owner and permissions.
     pub range: Range,
-    /// Its owner; `None` where the data was lost.
+    /// The owner of the range; `None` if its data was lost.
     pub node: Option<Node>,
 }
 
 impl Entry {
-    /// Returns the map's entry for an address; `None` when no range has it.
+    /// Returns the map's entry for an address; `None` if no range has it.
     #[must_use]
     pub fn of(map: &Map, address: u64) -> Option<Entry> {
         let (range, node) = match map.place(address) {
@@ -59,7 +59,7 @@ impl Entry {
         Some(Entry { cluster: map.cluster(), epoch: map.epoch(), range, node })
     }
 
-    /// As bytes, at most [`ENTRY_BYTES_MAX`].
+    /// Encodes the entry as bytes, at most [`ENTRY_BYTES_MAX`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer =
@@ -71,7 +71,7 @@ impl Entry {
         writer.finish()
     }
 
-    /// From bytes.
+    /// Decodes an entry.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Entry {
         let node = if counts.nodes == 1 { Some(reader.node(0)?) } else { None };
         let range = reader.range(0)?;
         reader.end()?;
-        // The same checks as for a map of one range.
+        // The checks are those of a map with this one range.
         let map = Map {
             cluster: counts.cluster,
             epoch: counts.epoch,
@@ -132,7 +132,7 @@ impl Map {
         writer.finish()
     }
 
-    /// From bytes.
+    /// Decodes a map.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl Map {
         let next_base = reader.pages()?;
         let next_node =
             u16::try_from(reader.number()?).map_err(|_| reader.fault("the next node's number"))?;
-        // A node takes at least 8 bytes, a range 6: a count that cannot be true allocates nothing.
+        // A node takes at least 8 bytes, a range 6: so an impossible count allocates nothing.
         let left = reader.left();
         if counts.nodes * 8 + counts.ranges * 6 + counts.moves * 7 > left {
             return Err(reader.fault("as many nodes and ranges as announced"));
@@ -189,7 +189,7 @@ impl Writer {
         Writer { bytes }
     }
 
-    /// `after`: the id that follows that of the node before.
+    /// Appends a node. `after` is the number that follows the id of the node before.
     pub(super) fn node(&mut self, node: &Node, after: u64) {
         self.number(u64::from(node.id.0) - after);
         self.bytes.push((node.state == State::Down) as u8);
@@ -223,7 +223,7 @@ impl Writer {
         }
     }
 
-    /// `end`: of the range before.
+    /// Appends a range. `end` is the end of the range before.
     fn range(&mut self, range: &Range, end: u64) {
         self.number((range.base - end) / PAGE_BYTES);
         self.number(range.bytes / PAGE_BYTES);
@@ -260,7 +260,7 @@ struct Counts {
     ranges: usize,
 }
 
-/// Reads a map's parts.
+/// Decodes the parts of a map.
 impl<'b> Reader<'b> {
     fn open(bytes: &'b [u8], kind: u16) -> Result<(Reader<'b>, Counts), MapError> {
         let mut reader = Reader::new(bytes);
@@ -288,7 +288,7 @@ impl<'b> Reader<'b> {
         Ok((reader, Counts { cluster, epoch, nodes, moves, ranges }))
     }
 
-    /// A number of pages, in bytes.
+    /// Reads a number of pages, and returns it in bytes.
     fn pages(&mut self) -> Result<u64, MapError> {
         let pages = self.number()?;
         if pages > ADDRESS_END / PAGE_BYTES { Err(self.fault("an address")) } else { Ok(pages * PAGE_BYTES) }

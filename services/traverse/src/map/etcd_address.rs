@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where an etcd is and how it is spoken to, as one text.
+//! The address of an etcd, with the options of the connection, as one text.
 //!
 //! - **Layout** `https://HOST:PORT[,https://HOST:PORT…][/PREFIX][?OPTION=VALUE&…]`, the options `user`, `password-file`, `ca`,
 //!   `cert`, `key`
-//! - **Not here** the password itself: a command line is read by everybody on its machine
+//! - **Not here** the password itself: every user of a machine can read command lines
 
 use std::path::PathBuf;
 
-/// An etcd, and what it wants to see before it answers.
+/// An etcd, and the credentials for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// `http://HOST:PORT` or `https://HOST:PORT`, of each member.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of each member.
     pub hosts: Vec<String>,
-    /// Everything lies below this key.
+    /// Key prefix below which all keys of the cluster lie.
     pub prefix: String,
     /// User, and the file that holds the password.
     pub login: Option<(String, PathBuf)>,
-    /// PEM file of the authorities that may vouch for etcd; `None`: those that this machine trusts.
+    /// PEM file of the authorities that may certify etcd; `None`: those that this machine trusts.
     pub ca: Option<PathBuf>,
     /// PEM files of this client's certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The form, for an error.
+/// Text for an error that shows the syntax.
 pub(super) const FORM: &str = "after etcd: comes http://HOST:PORT or https://HOST:PORT, more of them after commas, /PREFIX, and \
      ?user=NAME&password-file=FILE&ca=FILE&cert=FILE&key=FILE (user with password-file; cert with key; files need https or a user)";
 
 impl EtcdAddress {
-    /// Reads the text; `None`: it is not what [`FORM`] says.
+    /// Parses the text; returns `None` if it does not match [`FORM`].
     pub(super) fn parse(text: &str) -> Option<EtcdAddress> {
         let (places, options) =
             text.split_once('?').map_or((text, None), |(places, options)| (places, Some(options)));
@@ -38,7 +38,7 @@ impl EtcdAddress {
                 part.split_once("://").filter(|(scheme, _)| matches!(*scheme, "http" | "https"))?;
             let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
             let (name, port) = host.rsplit_once(':')?;
-            // Nobody's password is written before an @.
+            // Refuses `user:password@host`, because a password must not be written here.
             if name.is_empty()
                 || name.contains('@')
                 || port.parse::<u16>().ok().filter(|port| *port != 0).is_none()
@@ -77,12 +77,12 @@ impl EtcdAddress {
         self.login = both(user, password)?;
         self.identity = both(certificate, key)?;
         let tls = self.hosts.iter().all(|host| host.starts_with("https://"));
-        // A certificate that nothing looks at would be trust in vain.
+        // Without TLS certificates would not be checked, so they are refused.
         (tls || (self.ca.is_none() && self.identity.is_none())).then_some(self)
     }
 }
 
-/// Two options that make sense together only; the outer `None`: one of them is missing.
+/// Returns two options that are only valid together; the outer `None`: one of them is missing.
 fn both<A, B>(one: Option<A>, other: Option<B>) -> Option<Option<(A, B)>> {
     match (one, other) {
         (Some(one), Some(other)) => Some(Some((one, other))),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A map in a TOML file, written by hand: for clusters whose nodes are known and stay.
+//! A map in a TOML file, written by hand: for clusters whose nodes are known and do not change.
 //!
 //! - **Layout** epoch = 1, then `[[node]]` name, addresses; `[[range]]` base, bytes, node, permissions ("rw" or "r"), tenant.
-//!   Numbers may be texts: "0x100000000", "8G"; K, M, G and T count in 1024
-//! - **Order** who edits the file raises `epoch`: a file of the same or an older epoch is not taken
-//! - **Not here** leases: in a file, every node is up. A node that comes back without its log has to be given a new base here
+//!   Numbers may be texts: "0x100000000", "8G"; K, M, G and T are powers of 1024
+//! - **Order** an edit must raise `epoch`: a file of the same or an older epoch is ignored
+//! - **Not here** leases: in a file, every node is up. A node that comes back without its log must be given a new base in the
+//!   file
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use super::MapError;
 use super::node::{Address, Node, NodeId, State};
 use super::range::{Map, Permissions, Range};
 
-/// A file larger than this is no map.
+/// A larger file is refused as not a map.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;
 
 #[derive(Deserialize)]
@@ -62,7 +63,7 @@ impl Number {
     }
 }
 
-/// A number as people write it: decimal, 0x…, with K, M, G or T for powers of 1024.
+/// Parses a number as people write it: decimal, or 0x…, with K, M, G or T for powers of 1024.
 pub fn number(text: &str) -> Option<u64> {
     let text = text.replace('_', "");
     if let Some(digits) = text.strip_prefix("0x") {
@@ -91,7 +92,7 @@ pub fn read(path: &Path) -> Result<Map, MapError> {
     parse(&input_file::text(path, FILE_BYTES_MAX).map_err(file("reading the map file"))?, path)
 }
 
-/// Reads the text of a map file; `path` only stands in errors.
+/// Parses the text of a map file; `path` is only used in errors.
 ///
 /// # Errors
 ///
@@ -192,14 +193,14 @@ impl Lines<'_> {
                 .map_err(|_| self.fault(tenant.span().start, "a tenant is a number below 2^32".to_owned()))?,
         };
         let range = Range { base, bytes, owner: Some(owner), since: 1, permissions, tenant };
-        // Alone: what is wrong with this range is said of its own line.
+        // Checked alone, so that an error names the line of this range.
         Map::new(1, nodes.to_vec(), vec![range])
             .map_err(|error| self.wrong(one.base.span().start, &error))?;
         Ok(range)
     }
 }
 
-/// A file that is looked at again and again.
+/// A file that is checked for changes repeatedly.
 #[derive(Debug)]
 pub struct Watched {
     path: PathBuf,
@@ -207,17 +208,17 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Nothing read so far.
+    /// Makes the watch of a file that was not read yet.
     #[must_use]
     pub fn new(path: PathBuf) -> Watched {
         Watched { path, stamp: None }
     }
 
-    /// The map, if the file changed since the last time.
+    /// Returns the map if the file has changed since the last call.
     ///
     /// # Errors
     ///
-    /// As [`read`]; the same change is reported once
+    /// The errors of [`read`]; the same change is reported once
     pub fn read(&mut self) -> Result<Option<Map>, MapError> {
         let stamp = std::fs::metadata(&self.path).and_then(|data| Ok((data.modified()?, data.len())));
         let stamp = stamp.map_err(|source| MapError::File {
@@ -233,7 +234,7 @@ impl Watched {
     }
 }
 
-/// A map as the text of a file.
+/// Returns a map as the text of a file.
 #[must_use]
 pub fn print(map: &Map) -> String {
     use std::fmt::Write;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames on a stream, each with a MAC: nobody else can say anything on a connection, nor repeat what was said.
+//! Frames on a stream, each with a MAC: nobody else can insert a frame into a connection, nor replay one.
 //!
-//! - **Layout** greeting, both ways: 0 magic "MLCO" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes
-//!   frame: 0 payload bytes u32 · 4 payload · then 32 bytes BLAKE3, keyed, of direction u8, number u64 and payload
-//! - **Order** frames count from 0 in each direction, so one that is repeated, left out or from another connection has a wrong MAC
-//! - **Owner** the key of a connection comes from the secret and both nonces. Without a secret the MAC only finds damage; then the
-//!   server listens on loopback or a Unix socket
+//! - **Layout** greeting, both ways: 0 magic "MLCO" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes. Frame:
+//!   0 payload bytes u32 · 4 payload · then 32 bytes BLAKE3, keyed, of direction u8, number u64 and payload
+//! - **Order** frames are numbered from 0 in each direction, so a frame that is repeated, omitted or from another connection has a
+//!   wrong MAC
+//! - **Owner** the key of a connection is derived from the secret and both nonces. Without a secret the MAC only detects damage;
+//!   then the server listens on loopback or a Unix socket only
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -14,7 +15,7 @@ use std::path::Path;
 use super::MapError;
 use super::encode::MAP_BYTES_MAX;
 
-/// A key file holds 64 digits and perhaps a line end. Bytes.
+/// Most bytes of a key file. It holds 64 digits and perhaps a line end.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
 /// Most bytes of a request.
@@ -34,13 +35,13 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// From its bytes.
+    /// Makes a secret from its bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
 
-    /// From a file of 64 hexadecimal digits that nobody else may read.
+    /// Reads a secret from a file of 64 hexadecimal digits that other users must not be able to read.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ fn broken(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Returns sixteen random bytes of the system, which nobody can foresee.
+/// Returns sixteen unpredictable random bytes of the system.
 pub(super) fn nonce() -> io::Result<[u8; 16]> {
     let mut nonce = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
@@ -112,7 +113,7 @@ impl<S: Read + Write> Frames<S> {
     ///
     /// # Errors
     ///
-    /// Of the stream, or `InvalidData` with what to do
+    /// Errors of the stream, or `InvalidData` with a text that says what to do
     pub fn greet(mut stream: S, secret: Option<&Secret>, side: Side) -> io::Result<Frames<S>> {
         let ours = greeting(secret, nonce()?);
         stream.write_all(&ours)?;
@@ -141,7 +142,7 @@ impl<S: Read + Write> Frames<S> {
     ///
     /// # Errors
     ///
-    /// Of the stream
+    /// Errors of the stream
     pub fn send(&mut self, payload: &[u8]) -> io::Result<()> {
         let mac = self.mac(self.side, self.sent, payload);
         self.sent += 1;
@@ -153,11 +154,11 @@ impl<S: Read + Write> Frames<S> {
         self.stream.flush()
     }
 
-    /// The next frame.
+    /// Receives the next frame.
     ///
     /// # Errors
     ///
-    /// Of the stream (`UnexpectedEof`: the other side is gone), or `InvalidData`
+    /// Errors of the stream (`UnexpectedEof`: the other side is gone), or `InvalidData`
     pub fn receive(&mut self) -> io::Result<Vec<u8>> {
         let mut count = [0; 4];
         self.stream.read_exact(&mut count)?;
@@ -165,7 +166,7 @@ impl<S: Read + Write> Frames<S> {
         if count > if self.side == Side::Server { REQUEST_BYTES_MAX } else { ANSWER_BYTES_MAX } {
             return Err(broken("a frame is longer than any message"));
         }
-        // Memory for the bytes that came, not for those announced.
+        // Memory grows with the bytes received, not with the announced count.
         let mut payload = Vec::new();
         (&mut self.stream).take(count as u64).read_to_end(&mut payload)?;
         if payload.len() != count {
@@ -182,7 +183,7 @@ impl<S: Read + Write> Frames<S> {
         Ok(payload)
     }
 
-    /// The stream below.
+    /// Returns the underlying stream.
     pub fn stream(&self) -> &S {
         &self.stream
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A process of the cluster: joins, keeps its lease, and has the newest map.
+//! A process of the cluster: joins, renews its lease, and follows the newest map.
 //!
-//! - **Flow** [`Member::join`] (a node) or [`Member::watch`] (a client) ─▶ [`Shared`], kept new by a thread that waits for maps, and
-//!   for a node by another one that renews
-//! - **Order** a lease is renewed three times in its time. Lost, the node joins again as the same start of itself: its data is still
-//!   there, and so are its ranges. While nobody answers, the map stays as it is and the attempts go on, at most two seconds
-//!   apart
+//! - **Flow** [`Member::join`] (a node) or [`Member::watch`] (a client) ─▶ [`Shared`], updated by a thread that waits for maps; a
+//!   node has a second thread that renews the lease
+//! - **Order** a lease is renewed three times in its duration. If it is lost, the node joins again as the same start: its data is
+//!   still there, and so are its ranges. While the map's authority does not answer, the map stays unchanged and the attempts
+//!   continue, at most two seconds apart
 //! - **Owner** the threads end when the member is dropped; a node then gives its lease back
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub struct Member {
 #[derive(Debug, Default)]
 struct Life {
     stop: AtomicBool,
-    /// Last error of the thread that waits, and of the one that renews; `None` once that thread has succeeded.
+    /// Last errors of the thread that waits for maps and of the one that renews; `None` after a success.
     trouble: [Mutex<Option<String>>; 2],
 }
 
@@ -42,7 +42,7 @@ impl Life {
         *self.trouble[thread].lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Sleeps until the time is over or the member ends; returns true to go on.
+    /// Sleeps until the time is over or the member ends; returns true if the thread must continue.
     fn sleep(&self, mut left: Duration) -> bool {
         while !self.stop.load(Ordering::SeqCst) && !left.is_zero() {
             let step = left.min(Duration::from_millis(20));
@@ -58,7 +58,7 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`], [`MapError::Unreachable`]: nothing was started
+    /// [`MapError::Refused`], [`MapError::Unreachable`]: no thread was started
     pub fn join(source: Source, join: Join) -> Result<Member, MapError> {
         let mut authority = source.connect()?;
         let (map, id, lease) = authority.join(&join)?;
@@ -71,11 +71,11 @@ impl Member {
         Ok(member)
     }
 
-    /// Watches as a client.
+    /// Follows the map as a client.
     ///
     /// # Errors
     ///
-    /// [`MapError::Unreachable`], or what is wrong with the map
+    /// [`MapError::Unreachable`], or an error in the map
     pub fn watch(source: Source) -> Result<Member, MapError> {
         let map = source.connect()?.read()?;
         Member::start(source, map, None)
@@ -89,30 +89,30 @@ impl Member {
         Ok(Member { shared, node, source, life, threads: vec![thread] })
     }
 
-    /// The current map.
+    /// Returns the copy of the map that the threads keep up to date.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Returns this node's id; `None` for one that only follows the map.
+    /// Returns this node's id; `None` for a client.
     #[must_use]
     pub fn id(&self) -> Option<NodeId> {
         self.node.map(|(id, _)| id)
     }
 
-    /// Returns the current error of the map's source as text, if there is one.
+    /// Returns the current error of the map's source for people to read; `None` if there is none.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let read = |one: &Mutex<Option<String>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.life.trouble.iter().find_map(read)
     }
 
-    /// Changes the map, and takes the new one.
+    /// Asks the map's authority for a change, and adopts the new map.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`]; [`MapError::Unreachable`]: it may have happened or not
+    /// [`MapError::Refused`]; [`MapError::Unreachable`]: the change may have been made or not
     pub fn order(&self, order: &Order) -> Result<u64, MapError> {
         let (map, number) = self.source.connect()?.order(order)?;
         self.shared.publish(map);
@@ -139,7 +139,7 @@ impl Drop for Member {
     }
 }
 
-/// Waits for maps for as long as the process is there.
+/// Follows the map until the member ends.
 fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
     let mut pause = Duration::from_millis(50);
     while !life.stop.load(Ordering::SeqCst) {
@@ -150,7 +150,8 @@ fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
                 if let Some(map) = map {
                     shared.publish(map);
                 }
-                // There is nothing newer, so the claim was wrong: a forged or misled packet costs one reading, not more.
+                // There is no newer map, so the claimed epoch was wrong: a forged packet costs one reading of the map,
+                // not more.
                 if let Some(claimed) = claimed.filter(|_| newest) {
                     shared.settle_wanted(claimed);
                 }
@@ -168,7 +169,7 @@ fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
     }
 }
 
-/// Keeps a node's lease.
+/// Renews a node's lease.
 struct Keep {
     authority: Box<dyn Authority>,
     join: Join,
@@ -193,7 +194,7 @@ impl Keep {
                 }
             };
         }
-        // A node that stops in order is marked down at once. If that message is lost, its lease runs out.
+        // A node that stops regularly is marked down immediately. If that message is lost, its lease runs out.
         let _ = self.authority.order(&Order::Leave(self.id, self.join.incarnation));
     }
 

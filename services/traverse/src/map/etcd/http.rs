@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Questions to etcd's JSON gateway, over HTTP or HTTPS.
+//! Requests to etcd's JSON gateway, over HTTP or HTTPS.
 //!
 //! - **Flow** POST, JSON ─▶ one JSON value, or [`Stream`]: one JSON value per line, for at most [`WATCH_LASTS`]
-//! - **Owner** a connection per question; every wait has a limit, every answer a largest size. What the other side says is hostile:
-//!   lengths and JSON are checked, errors are errors
-//! - **Not here** redirects, proxies, cookies: a password goes to no host that the source does not name
+//! - **Owner** one connection per request; every wait has a limit, every answer a largest size. The bytes from the other side may
+//!   be hostile: lengths and JSON are checked, and any fault is an error
+//! - **Not here** redirects, proxies, cookies: a password is only sent to hosts that the source names
 //!
-//! Why not a gRPC client: those build their messages with `protoc`, which this project does not ask anybody to install. The
-//! gateway is part of every etcd server since 3.0 and speaks the same API (etcd's documentation, "gRPC gateway"; RFC 9112).
+//! A gRPC client was not used because it builds its messages with `protoc`, which users would have to install. The gateway is part
+//! of every etcd server since 3.0 and offers the same API (etcd's documentation, "gRPC gateway"; RFC 9112).
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::map::etcd_address::EtcdAddress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A watch ends after this time, so that one whose connection is dead is noticed.
+/// A watch ends after this time, so that a dead connection is noticed.
 pub(super) const WATCH_LASTS: Duration = Duration::from_secs(5);
-/// A map is at most 4 MiB, in base64 a third more.
+/// Most bytes of an answer: a map is at most 4 MiB, in base64 a third more.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-/// Certificates, keys and passwords are short.
+/// Most bytes of a certificate, key or password file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Characters of an answer that an error repeats.
+/// Characters of an answer that an error message quotes.
 const SAID_MAX: usize = 200;
-/// Events that wait for their reader; the thread that reads waits for room.
+/// Events that wait for their reader; when there are more, the thread that reads waits.
 const EVENTS_MAX: usize = 16;
 
 fn broken(what: impl Into<String>) -> io::Error {
@@ -43,7 +43,7 @@ fn broken(what: impl Into<String>) -> io::Error {
 pub(super) struct Http {
     address: EtcdAddress,
     agent: Option<Agent>,
-    /// Proof of user and password, given by etcd.
+    /// Token that etcd gave in exchange for user and password.
     token: Option<String>,
 }
 
@@ -56,12 +56,12 @@ impl Http {
         &self.address
     }
 
-    /// Asks one question of one of the hosts.
+    /// Sends one request to one of the hosts, and returns the answer.
     pub(super) fn ask(&mut self, host: usize, path: &str, body: &Value) -> io::Result<Value> {
         answer(self.send(host, path, body, false)?)
     }
 
-    /// A question whose answers go on.
+    /// Sends a request whose answer is a stream of values.
     pub(super) fn stream(&mut self, host: usize, path: &str, body: &Value) -> io::Result<Stream> {
         let response = self.send(host, path, body, true)?;
         if response.status() == 200 {
@@ -70,7 +70,7 @@ impl Http {
         Err(answer(response).err().unwrap_or_else(|| broken("etcd does not watch")))
     }
 
-    /// Sends a question; a token that etcd no longer knows is replaced once.
+    /// Sends a request; a token that etcd no longer accepts is replaced once.
     fn send(&mut self, host: usize, path: &str, body: &Value, goes_on: bool) -> io::Result<Response<Body>> {
         if self.address.login.is_some() && self.token.is_none() {
             self.log_in(host)?;
@@ -112,7 +112,8 @@ impl Http {
         Ok(())
     }
 
-    /// Made when it is first used: certificates are read then, and an error is an answer that did not come.
+    /// Returns the HTTP agent. It is made at its first use, because certificates are read then: an unreadable
+    /// one is an error of the request.
     fn agent(&mut self) -> io::Result<Agent> {
         if let Some(agent) = &self.agent {
             return Ok(agent.clone());
@@ -146,7 +147,7 @@ fn at(file: &std::path::Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
-/// The certificates of a PEM file.
+/// Reads the certificates of a PEM file.
 fn certificates(file: &std::path::Path) -> io::Result<Vec<Certificate<'static>>> {
     let pem = input_file::bytes(file, FILE_BYTES_MAX).map_err(|error| at(file, error))?;
     let mut found = Vec::new();
@@ -161,7 +162,7 @@ fn certificates(file: &std::path::Path) -> io::Result<Vec<Certificate<'static>>>
     Ok(found)
 }
 
-/// The JSON of an answer; what etcd refuses is an error.
+/// Returns the JSON of an answer; a refusal by etcd is an error.
 fn answer(response: Response<Body>) -> io::Result<Value> {
     let code = response.status().as_u16();
     let body = response.into_body().into_with_config().limit(ANSWER_BYTES_MAX);
@@ -181,7 +182,7 @@ fn answer(response: Response<Body>) -> io::Result<Value> {
     }
 }
 
-/// Answers that go on, read by a thread that ends with them.
+/// A stream of answers, read by a thread that ends with the stream.
 pub(super) struct Stream {
     events: Receiver<io::Result<Value>>,
 }
@@ -190,7 +191,7 @@ pub(super) struct Stream {
 pub(super) enum Next {
     Event(Value),
     Nothing,
-    /// It lasted as long as one may.
+    /// The stream has reached its longest duration.
     Ended,
 }
 
@@ -203,7 +204,7 @@ impl Stream {
             loop {
                 let event = match event(&mut lines) {
                     Ok(Some(event)) => Ok(event),
-                    // Only its time ends a stream in order, and the sender that is dropped then says so.
+                    // A timeout is the regular end of a stream: the dropped sender tells the reader so.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => return,
                     Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
                     Err(error) => Err(error),
@@ -218,7 +219,7 @@ impl Stream {
         Ok(Stream { events })
     }
 
-    /// The next value, if there is one in time.
+    /// Returns the next value, if one arrives in time.
     pub(super) fn next(&mut self, timeout: Duration) -> io::Result<Next> {
         match self.events.recv_timeout(timeout) {
             Ok(event) => Ok(Next::Event(event?)),
@@ -228,7 +229,7 @@ impl Stream {
     }
 }
 
-/// The value of the next line that is not empty; `None` at the end.
+/// Returns the value of the next line that is not empty; `None` at the end.
 fn event(lines: &mut impl BufRead) -> io::Result<Option<Value>> {
     loop {
         let mut line = Vec::new();

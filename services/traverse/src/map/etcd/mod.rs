@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A map in etcd: it survives what a coordinator's machine does not.
+//! A map in etcd, which survives the loss of a machine, as a single coordinator does not.
 //!
-//! - **Layout** PREFIX/map: the whole map, encoded, in one value · PREFIX/node/NAME/INCARNATION: there while that node's lease is
-//! - **Flow** a change: read ─▶ one function from map to map (`change`) ─▶ put, if nobody put meanwhile; otherwise once more.
-//!   A node whose key is gone is marked down by whoever sees it first
-//! - **Order** the map's epoch is the fence: it grows by one with each put, and a put needs the revision that was read. After each loss
-//!   of the connection the whole prefix is read again and watched from the revision of that reading; what was deleted
-//!   meanwhile is missing then, and so noticed
-//! - **Owner** the lease belongs to the [`Etcd`] that joined. While etcd is away everybody goes on with the map they have; nothing
-//!   moves, nobody joins
-//! - **Not here** how a question reaches etcd, with TLS and a password: `http`; how all that is written: `etcd_address`
+//! - **Layout** PREFIX/map: the whole map, encoded, in one value · PREFIX/node/NAME/INCARNATION: a key that exists while that node's
+//!   lease runs
+//! - **Flow** a change: read ─▶ one function from map to map (`change`) ─▶ put, if the map was not put meanwhile; otherwise try again.
+//!   A node whose key is gone is marked down by the first process that notices
+//! - **Order** the map's epoch orders all changes: it grows by one with each put, and a put requires the revision that was read. After
+//!   each loss of the connection the whole prefix is read again, and watched from the revision of that reading; keys that were deleted
+//!   meanwhile are missing in it, and so noticed
+//! - **Owner** the lease belongs to the [`Etcd`] that joined. While etcd is away all processes continue with the map they have; no
+//!   range moves, no node joins
+//! - **Not here** the transport of requests to etcd, with TLS and a password: `http`; the syntax of its address: `etcd_address`
 
 mod http;
 
@@ -30,9 +31,9 @@ use super::range::Map;
 use super::source::Authority;
 use http::{Http, Next, Stream};
 
-/// How long a lease lasts; etcd counts in seconds.
+/// Default length of a lease in seconds, etcd's unit.
 pub const LEASE_S: u64 = 5;
-/// So often a change is tried when others change the map at the same time.
+/// Number of times that a change is tried while others change the map at the same time.
 const TRIES: usize = 32;
 
 /// A map in etcd.
@@ -41,7 +42,7 @@ pub struct Etcd {
     /// The host that answered last.
     host: usize,
     lease_s: u64,
-    /// The lease that a node holds by this connection, and the key that is there while it is.
+    /// The lease that this node holds through this connection, and its key, which exists while the lease runs.
     lease: Option<(String, String)>,
     watch: Option<Stream>,
     epoch: u64,
@@ -56,18 +57,18 @@ impl fmt::Debug for Etcd {
     }
 }
 
-/// Result of one reading of the prefix.
+/// Result of reading the prefix once.
 struct Reading {
     map: Map,
     /// Revision of the last put of the map; 0: there is none.
     put: i64,
     /// Revision of the reading.
     revision: i64,
-    /// Names and incarnations whose leases run.
+    /// Names and incarnations of the nodes whose leases run.
     alive: BTreeSet<(String, u64)>,
 }
 
-/// The bytes that a field holds in base64.
+/// Decodes a base64 field.
 fn decoded(value: &Value) -> Option<Vec<u8>> {
     BASE64_STANDARD.decode(value.as_str()?).ok()
 }
@@ -77,13 +78,13 @@ fn number(value: &Value) -> Option<i64> {
 }
 
 impl Etcd {
-    /// An etcd that is not spoken to before something is asked.
+    /// Makes the access to an etcd; nothing is sent before the first request.
     #[must_use]
     pub fn new(address: EtcdAddress) -> Etcd {
         Etcd { http: Http::new(address), host: 0, lease_s: LEASE_S, lease: None, watch: None, epoch: 0 }
     }
 
-    /// With leases of another length, in seconds.
+    /// Sets the length of leases, in seconds.
     #[must_use]
     pub fn with_lease_s(mut self, seconds: u64) -> Etcd {
         self.lease_s = seconds.max(1);
@@ -98,7 +99,7 @@ impl Etcd {
         }
     }
 
-    /// Asks the host that answered last, then the others.
+    /// Sends a request to the host that answered last, then to the others.
     fn ask(&mut self, path: &str, body: &Value) -> Result<Value, MapError> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no hosts");
         let hosts = self.http.address().hosts.len();
@@ -116,9 +117,9 @@ impl Etcd {
         BASE64_STANDARD.encode(format!("{}/{rest}", self.http.address().prefix))
     }
 
-    /// The keys below the prefix: from, and first behind.
+    /// Returns the range of keys below the prefix: the first key, and the first one behind.
     fn keys(&self) -> (String, String) {
-        // '0' follows '/'.
+        // '0' is the character after '/'.
         (self.key(""), BASE64_STANDARD.encode(format!("{}0", self.http.address().prefix)))
     }
 
@@ -160,7 +161,7 @@ impl Etcd {
         Ok(reading)
     }
 
-    /// Puts a map if the last put is the one that was read; returns true if it was put.
+    /// Puts a map if the last put is still the one that was read; returns true if it was put.
     fn put(&mut self, map: &Map, read: i64) -> Result<bool, MapError> {
         let (key, value) = (self.key("map"), BASE64_STANDARD.encode(map.encode()));
         let compare =
@@ -170,7 +171,7 @@ impl Etcd {
         Ok(answer["succeeded"].as_bool().unwrap_or(false))
     }
 
-    /// Reads, and marks those down whose leases ran out.
+    /// Reads the map, and marks the nodes down whose leases have run out.
     fn tended(&mut self) -> Result<Reading, MapError> {
         for _ in 0..TRIES {
             let mut reading = self.reading()?;
@@ -205,7 +206,7 @@ impl Etcd {
 
     fn revoke(&mut self) {
         if let Some((lease, _)) = self.lease.take() {
-            // A lease that is not revoked runs out by itself.
+            // A lease that is not revoked runs out without help.
             let _ = self.ask("/v3/lease/revoke", &json!({"ID": lease}));
         }
     }
@@ -219,7 +220,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Returns true if an event says that something changed; an error if the watch has ended.
+    /// Returns true if an event reports a change; an error if the watch has ended.
     fn event(&self, event: &Value) -> Result<bool, MapError> {
         let result = &event["result"];
         if result.is_null() || result["canceled"].as_bool() == Some(true) {
@@ -255,11 +256,11 @@ impl Authority for Etcd {
                 Err(error) => Err(self.unreachable(error)),
             };
             match changed {
-                // The prefix is read whole, because only the outcome of several events counts.
+                // The prefix is read as a whole, because only the outcome of several events matters.
                 Ok(true) => {
                     let reading = self.tended();
                     if reading.is_err() {
-                        // The event is used up: what it said is read with the next watch.
+                        // The event is consumed, so the watch starts again: its first reading shows the change.
                         self.watch = None;
                     }
                     let reading = reading?;
@@ -281,7 +282,7 @@ impl Authority for Etcd {
         let granted = self.ask("/v3/lease/grant", &json!({"TTL": self.lease_s.to_string()}))?;
         let lease = granted["ID"].as_str().ok_or_else(|| self.bad("no lease"))?.to_owned();
         let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
-        // The key is put before the map says that the node is up: a reader of both never finds an up node without its key.
+        // The key is put before the map shows the node as up: a reader of both never finds an up node without its key.
         let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
         self.lease = Some((lease.clone(), key.clone()));
         self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;
@@ -298,11 +299,11 @@ impl Authority for Etcd {
         let lost = || MapError::LeaseLost { node: node.to_string() };
         let (lease, key) = self.lease.clone().ok_or_else(lost)?;
         let answer = self.ask("/v3/lease/keepalive", &json!({"ID": lease}))?;
-        // A lease that is not there any more is answered without a time to live.
+        // For a lease that does not exist any more, the answer has no time to live.
         if number(&answer["result"]["TTL"]).is_none_or(|ttl| ttl <= 0) {
             return Err(lost());
         }
-        // A key that somebody deleted marks the node down although its lease runs: it joins again.
+        // If somebody deleted the key, the node is marked down although its lease runs: it must join again.
         let there = self.ask("/v3/kv/range", &json!({"key": key, "count_only": true}))?;
         if number(&there["count"]).is_none_or(|count| count < 1) {
             return Err(lost());
