@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages between a coordinator and its clients.
 //!
-//! - **Layout** request: 1 read · 2 wait · 3 join · 4 renew · 5 order, then its fields as in `bytes`
-//!   answer: 0 map · 1 refused · 2 lease lost · 3 nothing new, then its fields
-//! - **Owner** a decoder believes nothing; what it gives encodes to the same bytes
-//! - **Not here** the frames that carry it, and who may say it (`frame`)
+//! - **Layout** request: 1 read · 2 wait · 3 join · 4 renew · 5 order, then its fields as in `bytes`. Answer: 0 map · 1
+//!   refused · 2 lease lost · 3 nothing new, then its fields
+//! - **Owner** a decoder checks everything; a decoded message encodes to the same bytes
+//! - **Not here** the frames that carry a message, and the check of its sender (`frame`)
 
 use super::MapError;
 use super::bytes::{Reader, Writer};
@@ -15,9 +15,9 @@ use super::range::Map;
 /// A client's request to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The newest map.
+    /// Asks for the newest map.
     Read,
-    /// A map that is newer than this epoch, after at most so many milliseconds.
+    /// Waits for a map that is newer than this epoch, for at most this many milliseconds.
     Wait(u64, u64),
     /// A node asks to join.
     Join(Join),
@@ -30,17 +30,18 @@ pub enum Request {
 /// The coordinator's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A map; the id of the node that joined, or of the migration that was planned, else 0; the lease in milliseconds, or 0.
+    /// A map; then the id of the node that joined or of the migration that was planned, else 0; then the lease in
+    /// milliseconds, or 0.
     Map(Map, u64, u64),
     /// There is no newer map.
     Nothing,
     /// The request is refused, with the reason as text.
     Refused(String),
-    /// The node's lease ran out: it has to join again.
+    /// The node's lease has run out: it must join again.
     LeaseLost,
 }
 
-/// As much of a name as the encoding takes; a longer one is refused by who reads it.
+/// Returns as much of a name as the encoding can hold; the receiver refuses a name that long.
 fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(255)]
 }
@@ -83,7 +84,7 @@ impl Request {
         writer.bytes
     }
 
-    /// Reads a request.
+    /// Decodes a request.
     ///
     /// # Errors
     ///
@@ -125,7 +126,7 @@ impl Answer {
         writer.bytes
     }
 
-    /// Reads an answer.
+    /// Decodes an answer.
     ///
     /// # Errors
     ///

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A range goes from one node to another while it is walked and written, and no request is lost.
+//! Moves a range from one node to another while it is walked and written; no request is lost.
 //!
-//! - **Flow** somebody plans it (`Map::plan`): the map names source and target, the range is still the source's.
-//!   Source: note what is written ─▶ copy all, then what was written meanwhile ─▶ hold writes, copy the rest ─▶ the outcomes
-//!   of earlier writes ─▶ the target has sealed it ─▶ hold everything ─▶ **commit**: one change of the map ─▶ what was
-//!   held and all that comes later goes on to the target ─▶ memory is released
-//! - **Order** the range changes hands at one moment, the commit, which the keeper of the map decides. Before it the target
-//!   answers nothing for the range; once the commit was asked for, the source answers nothing either until it knows the outcome
-//! - **Owner** [`Migrations`], one per node, run by one thread of it; the node's memory through [`Host`]
-//! - **Not here** packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
-//!   packet says
+//! - **Flow** an operator plans the migration (`Map::plan`): the map names source and target, and the range still belongs to the source.
+//!   Source: record which pieces are written ─▶ copy all, then the pieces written meanwhile ─▶ hold writes, copy the rest ─▶ send the
+//!   outcomes of earlier writes ─▶ the target makes its copy durable (seals it) ─▶ hold all requests ─▶ **commit**: one change of the map
+//!   ─▶ held and later requests are forwarded to the target ─▶ the source's memory is released
+//! - **Order** the range changes its owner at one moment, the commit, which the map's authority makes. Before the commit the target
+//!   answers nothing for the range; after asking for it the source answers nothing either until it knows the outcome
+//! - **Owner** one [`Migrations`] per node, run by one of its threads; it accesses the node's memory through [`Host`]
+//! - **Not here** packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`]. They may be lost, doubled and reordered; the packet
+//!   authenticates the sender
 //!
 //! State after a crash:
 //!
-//! - **Source, before the commit** the map drops the migration when the node's lease runs out or when it joins again, and the
-//!   target discards its copy. Clients that asked to write before go on asking, and the source's next start answers them
-//! - **Target, before the commit** the map drops the migration in the same way, and the source lets writes through again. The
-//!   commit is refused when either node was started again, so a target that forgot its copy never becomes the owner
-//! - **After the commit** the range is the target's. If a log brings back the source's memory of it, the source discards that
-//!   memory because the map says so
-//! - **Keeper of the map** the source holds the range and asks until it is answered. A commit that was made but not answered
-//!   shows in the map
+//! - **Source, before the commit** the map drops the migration when the node's lease runs out or when the node joins again, and the
+//!   target discards its copy. Clients with unanswered writes repeat them, and the restarted source answers
+//! - **Target, before the commit** the map drops the migration in the same way, and the source lets writes through again. A commit is
+//!   refused if either node was restarted, so a target that lost its copy never becomes the owner
+//! - **After the commit** the range belongs to the target. If a log restores the source's memory of the range, the source discards it
+//!   because the map says so
+//! - **Authority of the map** the source holds the range and repeats its request until it is answered. If the commit was made and its
+//!   answer lost, the map shows it
 
 mod incoming;
 mod message;
@@ -39,45 +39,46 @@ use outgoing::{Outgoing, Step};
 
 /// Operations that a migration needs from its node. The thread that runs [`Migrations`] makes all calls.
 pub trait Host {
-    /// Source, before anything: the range is to leave.
+    /// Source, at the start: prepares the range to leave.
     ///
     /// # Errors
     ///
-    /// Why it cannot, for people to read: the migration is cancelled
+    /// The reason that it cannot leave, for people to read: the migration is cancelled
     fn begin(&mut self, base: u64, bytes: u64) -> Result<(), String>;
     /// Source: reads bytes of a range that other threads may be writing, eight at a time.
     fn load(&mut self, address: u64, target: &mut [u8]);
-    /// Source, when nobody writes any more: what belongs to the range besides its bytes. The outcomes of applied writes, so that
-    /// one that is sent again is not carried out again; what is allocated and what is free. Records of at most
-    /// [`RECORD_BYTES_MAX`], which only [`Host::import`] reads.
+    /// Source, when nobody writes any more: returns the data that travels with the range's bytes: the outcomes of applied
+    /// writes, so that a repeated one is not carried out again, and the allocated and free blocks. Records have at most
+    /// [`RECORD_BYTES_MAX`] bytes, and only [`Host::import`] reads them.
     ///
     /// # Errors
     ///
-    /// Why it cannot be said, for people to read: the migration is cancelled
+    /// The reason that the data cannot be returned, for people to read: the migration is cancelled
     fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<Vec<u8>>, String>;
-    /// Source: the range stays. What [`Host::begin`] and [`Host::export`] changed is as before.
+    /// Source: the range stays. Undoes the changes of [`Host::begin`] and [`Host::export`].
     fn keep(&mut self, base: u64, bytes: u64);
-    /// Source, after the commit: the range is another node's. Nobody uses its memory any more.
+    /// Source, after the commit: the range belongs to another node, and nobody uses its memory here any more.
     fn release(&mut self, base: u64, bytes: u64);
-    /// Target: memory for the range, all zero, which nobody is served from yet.
+    /// Target: reserves zeroed memory for the range, from which no request is served yet.
     ///
     /// # Errors
     ///
-    /// Why not, for people to read
+    /// The reason that it cannot be reserved, for people to read
     fn reserve(&mut self, base: u64, bytes: u64) -> Result<(), String>;
-    /// Target: bytes of a range that was reserved.
+    /// Target: stores bytes of a reserved range.
     fn store(&mut self, address: u64, bytes: &[u8]);
-    /// Target: what [`Host::export`] gave. When it returns, bytes and records survive what an acknowledged write survives.
+    /// Target: adopts the records of [`Host::export`]. When this returns, bytes and records are as durable as an
+    /// acknowledged write.
     ///
     /// # Errors
     ///
-    /// Why not, for people to read
+    /// The reason that they cannot be adopted, for people to read
     fn import(&mut self, base: u64, bytes: u64, records: &[Vec<u8>]) -> Result<(), String>;
-    /// Target: the migration was cancelled.
+    /// Target: the migration was cancelled, and the reserved memory is dropped.
     fn discard(&mut self, base: u64, bytes: u64);
 }
 
-/// A request that the owner of [`Migrations`] makes to the keeper of the map, until the map shows that it was done.
+/// A request that the owner of [`Migrations`] repeats to the map's authority until the map shows that it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// `Order::Commit`.
@@ -86,28 +87,28 @@ pub enum Ask {
     Cancel(u64),
 }
 
-/// How a migration ended at this node.
+/// End of a migration at this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The range was given away, with so many pieces copied and so long during which writes were held.
+    /// The range was given to another node.
     Given {
         /// Id of the migration.
         id: u64,
-        /// Pieces sent, those sent again included.
+        /// Pieces sent, including those sent again.
         pieces: u64,
-        /// From holding writes to the commit.
+        /// Time from the holding of writes to the commit.
         held: Duration,
     },
-    /// The range came.
+    /// The range has arrived.
     Taken {
         /// Id of the migration.
         id: u64,
     },
-    /// It stays where it was.
+    /// The range stays at its node.
     Cancelled {
         /// Id of the migration.
         id: u64,
-        /// Why, as far as this node knows.
+        /// Reason, as far as this node knows it.
         why: String,
     },
 }
@@ -116,22 +117,22 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Doing {
-    /// It waits until all shards note what they write, and until the target has memory.
+    /// Waits until all shards record their writes, and until the target has memory.
     Offering = 1,
-    /// It copies, while everything goes on.
+    /// Copies pieces, while requests are served.
     Copying = 2,
-    /// Writes wait; it copies what was written last, and what belongs to the range besides its bytes.
+    /// Holds writes; copies the pieces written last, and the data that travels with the range.
     Draining = 3,
-    /// The target makes it last.
+    /// Waits until the target has made its copy durable.
     Sealing = 4,
-    /// Everything waits; the map is asked.
+    /// Holds all requests; asks the map's authority to commit.
     Committing = 5,
-    /// It cannot be done: the map is asked to drop it.
+    /// The migration failed: asks the map's authority to cancel it.
     Cancelling = 6,
 }
 
 impl Doing {
-    /// From its number.
+    /// Returns the phase with this number.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Doing> {
         use Doing::{Cancelling, Committing, Copying, Draining, Offering, Sealing};
@@ -141,7 +142,7 @@ impl Doing {
     }
 }
 
-/// Progress of a range that leaves this node.
+/// Progress of a range that is leaving this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Id of the migration.
@@ -150,28 +151,28 @@ pub struct Progress {
     pub base: u64,
     /// Length of the range, in bytes.
     pub bytes: u64,
-    /// Pieces of [`PIECE_BYTES`].
+    /// Number of pieces of [`PIECE_BYTES`].
     pub pieces: u64,
-    /// Pieces that the target has in their newest version.
+    /// Pieces whose newest version the target has.
     pub settled: u64,
     /// The migration's current phase.
     pub step: Doing,
 }
 
-/// Progress of a range that comes to this node.
+/// Progress of a range that is arriving at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Id of the migration.
     pub id: u64,
-    /// Pieces of [`PIECE_BYTES`].
+    /// Number of pieces of [`PIECE_BYTES`].
     pub pieces: u64,
     /// Pieces that have not arrived yet.
     pub missing: u64,
-    /// True if all of it is here and durable.
+    /// True if the whole range has arrived and is durable.
     pub sealed: bool,
 }
 
-/// Most records of a range of so many bytes.
+/// Returns the most records of a range of `bytes` bytes.
 pub(super) fn records_max(bytes: u64) -> u64 {
     bytes.div_ceil(PIECE_BYTES) * 8 + (1 << 16)
 }
@@ -184,14 +185,14 @@ pub struct Migrations {
     incarnation: u64,
     outgoing: BTreeMap<u64, Outgoing>,
     incoming: BTreeMap<u64, Incoming>,
-    /// Migrations that ended here and are not to be begun again while the map still names them.
+    /// Ids of migrations that have ended here and must not begin again while the map still lists them.
     over: Vec<u64>,
     outcomes: Vec<Outcome>,
     asks: Vec<Ask>,
 }
 
 impl Migrations {
-    /// None yet, of a node that has joined.
+    /// Makes the migrations of a node that has joined; at first there are none.
     #[must_use]
     pub fn new(shared: Arc<Shared>, me: NodeId, incarnation: u64) -> Migrations {
         Migrations {
@@ -206,14 +207,14 @@ impl Migrations {
         }
     }
 
-    /// Returns true if there is nothing to do before the map changes or a message comes.
+    /// Returns true if there is nothing to do until the map changes or a message arrives.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outgoing.is_empty() && self.incoming.is_empty()
     }
 
-    /// Goes on with all of them. `now` is any clock that only goes forward; call it every few milliseconds while
-    /// [`Migrations::is_idle`] is false, and after each change of the map. Messages and whom they are for go to `out`.
+    /// Continues all migrations. `now` is any monotonic clock. Call it every few milliseconds while [`Migrations::is_idle`]
+    /// is false, and after each change of the map. Messages are appended to `out`, each with its destination.
     pub fn poll(&mut self, now: Duration, host: &mut dyn Host, out: &mut Vec<(NodeId, Message)>) {
         let map = self.shared.map();
         self.over.retain(|id| map.moves().iter().any(|one| one.id == *id));
@@ -257,7 +258,7 @@ impl Migrations {
         });
     }
 
-    /// Handles a message of another node.
+    /// Handles a message from another node.
     pub fn receive(
         &mut self,
         from: NodeId,
@@ -281,12 +282,12 @@ impl Migrations {
             return;
         }
         let Message::Offer { base, bytes, .. } = message else {
-            // This node may have known it before a restart; the source learns from the map that it is over.
+            // The migration may have been known before a restart; the source learns its end from the map.
             return;
         };
         let map = self.shared.map();
-        // Arrivals that are over let go of their memory first, because their addresses may be among these. If some are still
-        // being given away, the offer is ignored, and the source repeats it.
+        // Arrivals that have ended release their memory first, because their addresses may overlap this offer's. If some of
+        // these addresses are still leaving this node, the offer is ignored, and the source repeats it.
         self.settle(&map, host);
         let overlaps = |one: &Outgoing| one.overlaps(base, bytes);
         if self.outgoing.values().any(overlaps) {
@@ -306,25 +307,25 @@ impl Migrations {
                 }
                 Err(why) => out.push((from, Message::Refuse { id, why })),
             },
-            // The id is the epoch of the plan: a map that is older does not show it yet.
+            // The id is the epoch of the plan, so an older map does not contain the migration yet.
             None if map.epoch() < id => self.shared.want(id),
             None => {}
         }
     }
 
-    /// Returns the progress of each range that leaves.
+    /// Returns the progress of each range that is leaving.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.outgoing.values().map(Outgoing::progress).collect()
     }
 
-    /// Returns the progress of each range that comes.
+    /// Returns the progress of each range that is arriving.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.incoming.values().map(Incoming::arrival).collect()
     }
 
-    /// Returns the requests to make to the keeper of the map. Making one twice does no harm.
+    /// Returns the requests to make to the map's authority. Making one twice does no harm.
     #[must_use]
     pub fn asks(&self) -> &[Ask] {
         &self.asks

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The map of address ranges and the nodes that own them. It changes from epoch to epoch while walks go on.
+//! The map of address ranges and the nodes that own them. It changes from epoch to epoch while walks continue.
 //!
-//! - **Flow** [`Source`] (a file, a coordinator, etcd) ─▶ [`Map`] ─▶ [`Shared`], one per process ─▶ a [`View`] per shard or client,
-//!   which says for a packet's epoch and address: [`Route::Here`], to a peer, refresh first, or an error
-//! - **Order** a packet with an older epoch is routed by the newer map; one with a newer epoch, about what is not this node's in the older
-//!   map, waits until the map has been read again. A range that moved is answered with its new [`Entry`]
-//! - **Owner** [`Shared`]; a view holds one map for one round, and says when it has taken the next
-//! - **Not here** translating an address to memory (`memory`), packets (`wire`), what a node does with a route (`node`)
+//! - **Flow** [`Source`] (a file, a coordinator, etcd) ─▶ [`Map`] ─▶ [`Shared`], one per process ─▶ a [`View`] per shard or client. The
+//!   view returns for a packet's epoch and address: [`Route::Here`], a peer, a refresh, or an error
+//! - **Order** a packet with an older epoch is routed by the newer map. A packet with a newer epoch, about addresses that this node does
+//!   not own in its older map, waits until the map was read again. A request for a range that has moved is answered with its new [`Entry`]
+//! - **Owner** [`Shared`]; a view uses one map for a whole round, and records when it has adopted the next
+//! - **Not here** translating an address to memory (`memory`), packets (`wire`), a node's use of a route (`node`)
 //!
-//! The parts: `range` the map, `change` every step from one map to the next, `encode`, `diff`; `file`, `coordinator` and `etcd`
-//! are where maps come from; `migrate` moves a range between nodes while it is used.
+//! The parts: `range` is the map, `change` every step from one map to the next; `encode` and `diff` are its bytes and differences; maps
+//! come from `file`, `coordinator` and `etcd`; `migrate` moves a range between nodes while it is used.
 
 mod bytes;
 mod change;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memory node as the map knows it: name, addresses, whether it is there.
+//! A memory node as the map describes it: name, addresses, state.
 //!
-//! - **Order** an id is never given twice; an incarnation is a start of the node's process: what was promised to an earlier one
-//!   (a planned migration) does not hold for a later one
-//! - **Not here** what the node does
+//! - **Order** an id is never given twice. An incarnation is one start of the node's process; a promise to an earlier
+//!   incarnation (a planned migration) does not hold for a later one
+//! - **Not here** the work of a node
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::resolve::resolve;
 pub const NAME_BYTES_MAX: usize = 63;
 /// Most addresses of one node.
 pub const ADDRESSES_MAX: usize = 4;
-/// Most bytes of a shared-memory address: what a Unix socket's path may have.
+/// Most bytes of a shared-memory address: the limit of a Unix socket's path.
 pub const SHM_BYTES_MAX: usize = 107;
 
-/// A node's number, its place in every packet.
+/// A node's number, which names it in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u16);
 
@@ -28,12 +28,12 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Where a node listens.
+/// Address at which a node listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// `127.0.0.1:7700`, `host:7700`, or `udp:…`.
     Udp(SocketAddr),
-    /// `shm:PATH`: the socket by which a shared-memory ring is opened, on the same machine.
+    /// `shm:PATH`: the socket through which a shared-memory ring is opened, on the same machine.
     Shm(String),
 }
 
@@ -47,11 +47,11 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Reads `HOST:PORT`, `udp:HOST:PORT` or `shm:PATH`, as a map's file has it; a host's name is looked up.
+    /// Parses `HOST:PORT`, `udp:HOST:PORT` or `shm:PATH`, as a map's file has it; a host's name is looked up.
     ///
     /// # Errors
     ///
-    /// The text is neither, the name was not found, or nobody can be reached there.
+    /// The text has none of these forms, the name was not found, or the address cannot be listened at.
     pub fn resolve(text: &str) -> Result<Address, MapError> {
         if let Some(path) = text.strip_prefix("shm:") {
             let address = Address::Shm(path.to_owned());
@@ -75,7 +75,7 @@ impl Address {
         }
     }
 
-    /// Returns true if somebody could listen there, and every bit of it is part of the encoding.
+    /// Returns true if a node could listen there, and the encoding contains all of the address.
     pub(super) fn is_good(&self) -> bool {
         match self {
             Address::Udp(SocketAddr::V4(address)) => address.port() != 0 && !address.ip().is_unspecified(),
@@ -106,18 +106,18 @@ pub enum State {
 pub struct Node {
     /// The node's number in the map.
     pub id: NodeId,
-    /// Its name: letters, digits, `.`, `_` and `-`.
+    /// Name of the node: letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// Where it listens; the first is preferred.
+    /// Addresses at which the node listens; the first is preferred.
     pub addresses: Vec<Address>,
-    /// Number of this start of its process: never the same twice.
+    /// Number of this start of the node's process; no two starts have the same.
     pub incarnation: u64,
-    /// State of its lease.
+    /// State of the node's lease.
     pub state: State,
 }
 
 impl Node {
-    /// Returns the first UDP address at which others reach it, if it has one.
+    /// Returns the first UDP address at which others reach the node, if it has one.
     #[must_use]
     pub fn socket(&self) -> Option<SocketAddr> {
         self.addresses.iter().find_map(|address| match address {
@@ -126,7 +126,7 @@ impl Node {
         })
     }
 
-    /// Checks everything that one node says of itself.
+    /// Checks the fields that a node reports about itself.
     pub(super) fn validate(&self) -> Result<(), MapError> {
         if !is_name(&self.name) {
             return Err(MapError::invalid(format!(
@@ -150,7 +150,7 @@ impl Node {
     }
 }
 
-/// Returns true if a text may name a node.
+/// Returns true if a text is a valid name of a node.
 pub(super) fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The map itself: which node has which addresses, valid from one epoch to the next.
 //!
-//! - **Layout** ranges sorted by base, none overlapping, gaps allowed; bases and sizes are multiples of a page; address 0 to 4095
-//!   belong to nobody, so that a null pointer is never an address
-//! - **Order** each change makes a new map with the next epoch. An address is given once: a node that comes back without its data
-//!   gets new addresses, so that an old pointer leads to [`Place::Lost`] and never to somebody else's bytes
-//! - **Owner** a map is a value that never changes; `shared` holds the current one
-//! - **Not here** how a map is changed (`change`), encoded (`encode`), or got (`file`, `coordinator`, `etcd`)
+//! - **Layout** ranges are sorted by base and do not overlap; gaps are allowed. Bases and sizes are multiples of a page.
+//!   Addresses 0 to 4095 belong to nobody, so that a null pointer is never an address
+//! - **Order** each change makes a new map with the next epoch. An address is given out once: a node that comes back without its
+//!   data gets new addresses, so that an old pointer leads to [`Place::Lost`] and never to other data
+//! - **Owner** a map is an immutable value; `shared` holds the current one
+//! - **Not here** changing a map (`change`), encoding it (`encode`), obtaining it (`file`, `coordinator`, `etcd`)
 
 use std::collections::HashSet;
 
 use super::MapError;
 use super::node::{Node, NodeId, State};
 
-/// Bases and sizes are multiples of this.
+/// Bases and sizes of ranges are multiples of this.
 pub const PAGE_BYTES: u64 = 4096;
-/// Addresses lie below this, so that a window before or after one never wraps.
+/// End of the addresses, so low that a window before or after an address never wraps.
 pub const ADDRESS_END: u64 = 1 << 62;
 /// Most nodes of a map.
 pub const NODES_MAX: usize = 4096;
@@ -29,24 +29,24 @@ pub const MOVES_MAX: usize = 256;
 pub struct Permissions(u8);
 
 impl Permissions {
-    /// Walks may pass.
+    /// Walks may read.
     pub const READ: Permissions = Permissions(1);
-    /// Walks may pass, and eight bytes may be changed.
+    /// Walks may read, and requests may change the memory.
     pub const READ_WRITE: Permissions = Permissions(3);
 
-    /// From their encoding; `None` where it means nothing.
+    /// Decodes permissions; `None` if the bits mean nothing.
     #[must_use]
     pub fn from_bits(bits: u8) -> Option<Permissions> {
         matches!(bits, 1 | 3).then_some(Permissions(bits))
     }
 
-    /// Their encoding: bit 0 read, bit 1 write.
+    /// Encodes permissions: bit 0 read, bit 1 write.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// Returns true if something may be changed.
+    /// Returns true if the memory may be changed.
     #[must_use]
     pub fn write(self) -> bool {
         self.0 & 2 != 0
@@ -60,24 +60,24 @@ pub struct Range {
     pub base: u64,
     /// Length of the range, in bytes.
     pub bytes: u64,
-    /// The node that owns it; `None`: its data was lost.
+    /// The node that owns the range; `None`: its data was lost.
     pub owner: Option<NodeId>,
-    /// The epoch in which the owner got it, or in which it was lost.
+    /// The epoch in which the owner got the range, or in which it was lost.
     pub since: u64,
-    /// Accesses that it allows.
+    /// Accesses that the range allows.
     pub permissions: Permissions,
-    /// Tenant that owns it; 0: all tenants may use it.
+    /// Tenant that owns the range; 0: all tenants may use it.
     pub tenant: u32,
 }
 
 impl Range {
-    /// First address behind it.
+    /// Returns the first address behind the range.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.base + self.bytes
     }
 
-    /// Returns true if an address lies in it.
+    /// Returns true if an address lies in the range.
     #[must_use]
     #[inline]
     pub fn contains(&self, address: u64) -> bool {
@@ -85,23 +85,23 @@ impl Range {
     }
 }
 
-/// A range, or a part of one, on its way to another node. Until it is committed the range is the source's.
+/// A range, or a part of one, that is moving to another node. Until the commit it belongs to the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The epoch in which it was planned; no two have the same.
+    /// The epoch in which the move was planned; no two moves have the same.
     pub id: u64,
     /// First address of the range.
     pub base: u64,
     /// Length of the range, in bytes.
     pub bytes: u64,
-    /// Source node, and the incarnation for which the migration holds.
+    /// Source node, and the incarnation for which the migration is valid.
     pub from: (NodeId, u64),
-    /// Target node, and the incarnation for which the migration holds.
+    /// Target node, and the incarnation for which the migration is valid.
     pub to: (NodeId, u64),
 }
 
 impl Move {
-    /// First address behind it.
+    /// Returns the first address behind the range.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.base + self.bytes
@@ -111,21 +111,20 @@ impl Move {
 /// Owner of an address, and the owner's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'m> {
-    /// A node that owns it and is up.
+    /// The node owns the address and is up.
     Owned(&'m Range, &'m Node),
-    /// A node that owns it and is down.
+    /// The node owns the address and is down.
     Down(&'m Range, &'m Node),
-    /// No node any more: the data was lost.
+    /// No node owns it any more: the data was lost.
     Lost(&'m Range),
     /// No range has the address.
     Nowhere,
 }
 
-/// All nodes and ranges in one epoch.
+/// All nodes and ranges of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
-    /// The cluster's number: the incarnation of its first node, from when that joins; 0 before and in maps that are written by
-    /// hand.
+    /// The cluster's number: the incarnation of the first node that joined; 0 before that, and in maps written by hand.
     pub(super) cluster: u64,
     pub(super) epoch: u64,
     pub(super) next_base: u64,
@@ -136,7 +135,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// A map without nodes, of epoch 1.
+    /// Makes a map without nodes, of epoch 1.
     #[must_use]
     pub fn empty() -> Map {
         Map {
@@ -150,7 +149,7 @@ impl Map {
         }
     }
 
-    /// A map of these nodes and ranges, in any order.
+    /// Makes a map of these nodes and ranges, given in any order.
     ///
     /// # Errors
     ///
@@ -166,8 +165,8 @@ impl Map {
         Ok(map)
     }
 
-    /// Returns the cluster's number, which no other cluster has; 0 for maps that are written by hand. An address is meaningful in
-    /// its cluster only.
+    /// Returns the cluster's number, which no other cluster has; 0 for maps written by hand. An address is only valid in its
+    /// cluster.
     #[must_use]
     pub fn cluster(&self) -> u64 {
         self.cluster
@@ -179,44 +178,44 @@ impl Map {
         self.epoch
     }
 
-    /// Sorted by id.
+    /// Returns the nodes, sorted by id.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Sorted by base.
+    /// Returns the ranges, sorted by base.
     #[must_use]
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// Sorted by id.
+    /// Returns the planned migrations, sorted by id.
     #[must_use]
     pub fn moves(&self) -> &[Move] {
         &self.moves
     }
 
-    /// The node of that number.
+    /// Returns the node with this number.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|index| &self.nodes[index])
     }
 
-    /// The node of that name.
+    /// Returns the node with this name.
     #[must_use]
     pub fn node_named(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Index of the range that holds an address.
+    /// Returns the index of the range that contains an address.
     pub(super) fn index(&self, address: u64) -> Option<usize> {
         let after = self.ranges.partition_point(|range| range.base <= address);
         let index = after.checked_sub(1)?;
         self.ranges[index].contains(address).then_some(index)
     }
 
-    /// The range that holds an address.
+    /// Returns the range that contains an address.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&Range> {
         self.index(address).map(|index| &self.ranges[index])
@@ -237,7 +236,7 @@ impl Map {
         }
     }
 
-    /// The node that answers for an address.
+    /// Returns the node that owns an address and is up.
     ///
     /// # Errors
     ///
@@ -253,13 +252,13 @@ impl Map {
         }
     }
 
-    /// The migration that an address is part of.
+    /// Returns the migration that an address is part of.
     #[must_use]
     pub fn move_of(&self, address: u64) -> Option<&Move> {
         self.moves.iter().find(|one| address.wrapping_sub(one.base) < one.bytes)
     }
 
-    /// Checks all of it: whoever holds a map that was decoded, parsed or changed may rely on the module's *Layout*.
+    /// Checks the whole map: every decoded, parsed or changed map then has the properties of the module's *Layout*.
     pub(super) fn validate(&self) -> Result<(), MapError> {
         if self.epoch == 0 || self.epoch == u64::MAX {
             return Err(MapError::invalid("epochs count from 1"));
@@ -390,14 +389,14 @@ impl Map {
     }
 }
 
-/// Remembers where the last address was found.
+/// Remembers the index at which the last address was found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
     index: usize,
 }
 
 impl Cursor {
-    /// The range that holds an address: one comparison when it is the one that held the last.
+    /// Returns the range that contains an address; takes one comparison if the last address was in the same range.
     #[must_use]
     #[inline]
     pub fn find<'m>(&mut self, map: &'m Map, address: u64) -> Option<&'m Range> {

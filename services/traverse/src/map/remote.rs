@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A coordinator, asked over TCP or a Unix socket.
+//! A client of a coordinator, over TCP or a Unix socket.
 //!
-//! - **Order** a connection that failed is dropped; the next question opens one. No question is asked twice by itself, because the
-//!   first may have been heard: who asks knows what a second time means
-//! - **Owner** who holds the [`Remote`]; it blocks for at most [`ANSWER_TIMEOUT`] beyond what was asked for
+//! - **Order** a failed connection is dropped, and the next request opens a new one. A request is never repeated automatically,
+//!   because the first one may have been carried out: the caller knows if repeating is safe
+//! - **Owner** the holder of the [`Remote`]; a call blocks for at most [`ANSWER_TIMEOUT`] beyond the wait that was asked for
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -20,11 +20,11 @@ use super::node::NodeId;
 use super::range::Map;
 use super::source::Authority;
 
-/// How long an answer may take.
+/// Longest time that an answer may take.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a coordinator listens.
+/// Address at which a coordinator listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// `HOST:PORT`.
@@ -34,7 +34,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Reads `HOST:PORT` or `unix:PATH`.
+    /// Parses `HOST:PORT` or `unix:PATH`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Peer> {
         if let Some(path) = text.strip_prefix("unix:") {
@@ -57,7 +57,7 @@ impl fmt::Display for Peer {
 trait Stream: Read + Write + Send {}
 impl<S: Read + Write + Send> Stream for S {}
 
-/// A map that a coordinator keeps, over one connection that is opened again when it breaks.
+/// Access to the map of a coordinator, over one connection that is reopened when it breaks.
 pub struct Remote {
     peer: Peer,
     secret: Option<Secret>,
@@ -72,7 +72,7 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// A coordinator that is not spoken to before something is asked.
+    /// Makes the access to a coordinator; nothing is sent before the first request.
     #[must_use]
     pub fn new(peer: Peer, secret: Option<Secret>) -> Remote {
         Remote { peer, secret, frames: None, epoch: 0 }
@@ -125,7 +125,7 @@ impl Remote {
     }
 }
 
-/// A TCP connection with timeouts.
+/// Opens a TCP connection with timeouts.
 pub(super) fn tcp(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
@@ -148,7 +148,7 @@ impl Authority for Remote {
     }
 
     fn wait(&mut self, epoch: u64, timeout: Duration) -> Result<Option<Map>, MapError> {
-        // Shorter than what an answer may take, so that one read timeout serves all.
+        // Shorter than an answer may take, so that one read timeout fits all requests.
         let wait_ms = timeout.min(ANSWER_TIMEOUT / 2).as_millis() as u64;
         match self.ask(&Request::Wait(epoch, wait_ms))? {
             Answer::Map(map, ..) if map.epoch() > epoch => Ok(Some(map)),

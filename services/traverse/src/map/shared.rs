@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The current map of a process, and each shard's view of it, which says where a packet goes.
+//! The current map of a process, and each shard's view of it, which routes packets.
 //!
-//! - **Flow** a new map or a new hold ─▶ [`Shared`] counts one generation on ─▶ each [`View`], at the start of its next round,
-//!   takes both ─▶ [`Shared::settled`] when the last one has
-//! - **Order** a view uses one map and one set of holds for a whole round. So what was decided by the old ones is over when a
-//!   generation has settled: that is how a migration knows that nobody writes any more, without a lock per write
-//! - **Owner** a shard owns its view; a shard that sleeps parks it, so that nobody waits for it
-//! - **Not here** why something is held (`migrate`); what happens to a packet that is held: the node asks again in its next round
+//! - **Flow** a new map or a new hold ─▶ [`Shared`] increments its generation ─▶ each [`View`] adopts both at the start of its
+//!   next round ─▶ [`Shared::settled`] returns true once the last view has
+//! - **Order** a view uses one map and one set of holds for a whole round. So when a generation has settled, all work that was
+//!   allowed by older maps and holds is finished: a migration learns in this way that nobody writes any more, without a lock per
+//!   write
+//! - **Owner** a shard owns its view. A shard that sleeps parks its view, so that nobody waits for it
+//! - **Not here** the reasons for a hold (`migrate`); the handling of held packets: the node routes them again in its next round
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,46 +20,46 @@ use super::{Entry, MapError};
 /// Access that a packet makes to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To walk through.
+    /// To read, by a walk or a read.
     Read,
-    /// To change, fill or allocate it.
+    /// To change, fill or allocate memory.
     Write,
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route<'v> {
-    /// This node has it.
+    /// This node owns the address.
     Here(&'v Range),
-    /// That node has it: send the packet on with this view's epoch, or answer with [`View::entry`].
+    /// That node owns it: forward the packet with this view's epoch, or answer with [`View::entry`].
     Peer(&'v Range, &'v Node),
-    /// The packet knows a newer map, and the range is not this node's in the older one: keep it until the next round, the map is being
-    /// read again.
+    /// The packet knows a newer map, and this node does not own the range in its older one: retry in the next round, while
+    /// the map is being read again.
     Refresh,
-    /// The range is being handed over: keep the packet until the next round.
+    /// The range is being handed over: retry the packet in the next round.
     Held,
-    /// Its node is down.
+    /// The node that owns it is down.
     Down(&'v Range, &'v Node),
-    /// Its data was lost.
+    /// The data at the address was lost.
     Lost(&'v Range),
-    /// Nobody has it.
+    /// No node owns it.
     Nowhere,
-    /// It may only be read.
+    /// The address may only be read.
     Denied(&'v Range),
 }
 
-/// Accesses that are held back from a range while it is handed over.
+/// Accesses that are held back from a range while it moves to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Nothing; what is written is noted.
+    /// No access is held back; writes are recorded.
     Nothing,
-    /// Changes, fills and allocations; walks may still read.
+    /// Changes, fills and allocations are held back; walks may still read.
     Writes,
-    /// Everything: it may be another node's already.
+    /// All accesses are held back: the range may already belong to another node.
     Everything,
 }
 
-/// Pieces of a range that were written since they were last taken.
+/// Pieces of a range that were written since they were last copied.
 #[derive(Debug)]
 pub struct Dirty {
     base: u64,
@@ -68,7 +69,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// All pieces of a range, all of them written.
+    /// Makes the record of a range with all pieces marked as written.
     #[must_use]
     pub fn all(base: u64, bytes: u64, piece_bytes: u64) -> Dirty {
         let pieces = bytes.div_ceil(piece_bytes);
@@ -76,7 +77,7 @@ impl Dirty {
         Dirty { base, bytes, piece_bytes, words: (0..pieces.div_ceil(64)).map(word).collect() }
     }
 
-    /// Notes that bytes were written. Call it after they were: what was stored before is seen by whoever takes the note.
+    /// Records that bytes were written. Call it after the store: whoever takes the piece then sees the stored bytes.
     pub fn mark(&self, address: u64, bytes: u64) {
         let (from, to) = (address.max(self.base), address.saturating_add(bytes).min(self.base + self.bytes));
         if from >= to {
@@ -87,7 +88,7 @@ impl Dirty {
         }
     }
 
-    /// The next written piece from `piece` on, which counts as unwritten from now on.
+    /// Returns the next written piece from `piece` on, and marks it as unwritten.
     pub fn take(&self, piece: u64) -> Option<u64> {
         let mut index = (piece / 64) as usize;
         let mut below = (1u64 << (piece % 64)) - 1;
@@ -103,14 +104,14 @@ impl Dirty {
         None
     }
 
-    /// How many pieces are written.
+    /// Returns the number of written pieces.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 }
 
-/// A range that is handed over.
+/// A range that is being handed over, and the accesses that are held back from it.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The migration's id.
@@ -142,7 +143,7 @@ pub struct Shared {
     views: Mutex<Vec<Arc<Seen>>>,
 }
 
-/// The generation that a view uses, on a cache line of its own; [`PARKED`] for none.
+/// The generation that a view uses, on a cache line of its own; [`PARKED`] if it uses none.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Seen(AtomicU64);
@@ -150,7 +151,7 @@ struct Seen(AtomicU64);
 const PARKED: u64 = u64::MAX;
 
 impl Shared {
-    /// A map, as seen by one of its nodes, or by a client (`None`).
+    /// Makes the shared map of a process: of this node, or of a client (`None`).
     #[must_use]
     pub fn new(map: Map, me: Option<NodeId>) -> Arc<Shared> {
         let now = Mutex::new(Now { map: Arc::new(map), rules: Arc::default() });
@@ -162,22 +163,22 @@ impl Shared {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the node that this process is; `None` in a client.
+    /// Returns the number of the node that this process is; `None` in a client.
     #[must_use]
     pub fn me(&self) -> Option<NodeId> {
         self.me
     }
 
-    /// The current map.
+    /// Returns the current map.
     #[must_use]
     pub fn map(&self) -> Arc<Map> {
         self.now().map.clone()
     }
 
-    /// Makes a map the current one, if it is newer. Gives whether it was.
+    /// Makes a map the current one if it is newer; returns true if it was.
     pub fn publish(&self, map: Map) -> bool {
         let mut now = self.now();
-        // A map of another cluster gives the same addresses to others.
+        // A map of another cluster assigns the same addresses to other data.
         let other = now.map.cluster() != 0 && map.cluster() != now.map.cluster();
         if other || map.epoch() <= now.map.epoch() {
             return false;
@@ -188,7 +189,7 @@ impl Shared {
         true
     }
 
-    /// Sets, changes or (with `None`) ends what is held for a migration. Gives the generation that says so.
+    /// Sets or (with `None`) removes the hold of a migration. Returns the generation from which the change is visible.
     pub fn hold(&self, id: u64, rule: Option<Rule>) -> u64 {
         let mut now = self.now();
         let mut rules: Vec<Rule> = now.rules.iter().filter(|rule| rule.id != id).cloned().collect();
@@ -206,7 +207,7 @@ impl Shared {
         views.iter().all(|seen| seen.0.load(Ordering::SeqCst) >= generation)
     }
 
-    /// Notes that somebody claims a newer epoch, so that the thread that waits for maps reads again.
+    /// Records that a packet claims a newer epoch, so that the thread that waits for maps reads again.
     pub fn want(&self, epoch: u64) {
         if self.wanted.fetch_max(epoch, Ordering::Relaxed) < epoch {
             self.changed.notify_all();
@@ -220,12 +221,12 @@ impl Shared {
         (wanted > self.map().epoch()).then_some(wanted)
     }
 
-    /// Drops a claim of a newer epoch that turned out to be wrong: the newest map has been read.
+    /// Drops the claim of a newer epoch after the newest map was read, which showed that the claim was wrong.
     pub fn settle_wanted(&self, claimed: u64) {
         let _ = self.wanted.compare_exchange(claimed, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Waits until the map is newer than `epoch` or the time is over; returns the map.
+    /// Waits until the map is newer than `epoch` or `timeout` is over; returns the map.
     #[must_use]
     pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
         let now = self.now();
@@ -233,7 +234,7 @@ impl Shared {
         waited.unwrap_or_else(PoisonError::into_inner).0.map.clone()
     }
 
-    /// A view for one shard or client.
+    /// Makes a view for one shard or client.
     #[must_use]
     pub fn view(self: &Arc<Self>) -> View {
         let seen = Arc::new(Seen(AtomicU64::new(0)));
@@ -247,7 +248,7 @@ impl Shared {
     }
 }
 
-/// One shard's view of the map: a map and a set of holds, for a whole round.
+/// One shard's view: the map and the holds that it uses for a whole round.
 #[derive(Debug)]
 pub struct View {
     shared: Arc<Shared>,
@@ -265,14 +266,14 @@ impl Drop for View {
 }
 
 impl View {
-    /// Returns the first UDP socket that the map has of this node.
+    /// Returns this node's first UDP socket in the map.
     #[must_use]
     pub fn home(&self) -> Option<std::net::SocketAddr> {
         self.map.node(self.shared.me()?)?.socket()
     }
 
-    /// Takes the newest map and holds. Call it at the start of each round, when nothing that an earlier answer allowed is still
-    /// to be done: one load where nothing changed. Gives whether something did.
+    /// Adopts the newest map and holds; returns true if they changed. Call it at the start of each round, when no work in
+    /// progress depends on an earlier answer. Costs one load if nothing changed.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         let generation = self.shared.generation.load(Ordering::SeqCst);
@@ -288,39 +289,39 @@ impl View {
         let now = self.shared.now();
         self.map = now.map.clone();
         self.rules = now.rules.clone();
-        // Read under the lock: it is the generation of exactly these two.
+        // Read under the lock, so that it is the generation of exactly this map and these rules.
         let generation = self.shared.generation.load(Ordering::SeqCst);
         drop(now);
         self.seen.0.store(generation, Ordering::SeqCst);
     }
 
-    /// Parks this view before its shard sleeps: it uses no map until it is refreshed, and nobody waits for it.
+    /// Parks this view before its shard sleeps: the view uses no map until it is refreshed, and nobody waits for it.
     pub fn park(&mut self) {
         self.seen.0.store(PARKED, Ordering::SeqCst);
     }
 
-    /// Takes the newest map and holds again. Call it after [`View::park`], before anything else.
+    /// Adopts the newest map and holds again. Call it after [`View::park`], before anything else.
     pub fn unpark(&mut self) {
-        // A thread that asks from here on if all views have settled waits for this one. A thread that asked before had raised the
-        // generation before, and `take` reads it only now.
+        // From this store on, `settled` waits for this view. A thread that called `settled` before had already incremented
+        // the generation, and `take` reads it only now.
         self.seen.0.store(0, Ordering::SeqCst);
         self.take();
     }
 
-    /// Epoch of the map that this view uses; it goes into every packet that is sent.
+    /// Returns the epoch of the map that this view uses; packets carry it.
     #[must_use]
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.map.epoch()
     }
 
-    /// The map that this view uses.
+    /// Returns the map that this view uses.
     #[must_use]
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }
 
-    /// Where a packet goes that carries `epoch` and is about `address`.
+    /// Routes a packet that carries `epoch` and is about `address`.
     #[must_use]
     pub fn route(&mut self, epoch: u64, address: u64, access: Access) -> Route<'_> {
         let newer = epoch > self.map.epoch();
@@ -330,8 +331,8 @@ impl View {
         let Some(range) = self.cursor.find(&self.map, address) else {
             return if newer { Route::Refresh } else { Route::Nowhere };
         };
-        // This node's own range stays its own until the node has agreed to give it up, so packets pass even if the newer map
-        // cannot be read now.
+        // In any newer map this node's range is still its own, unless it has agreed to give the range up. So packets pass
+        // even if the newer map cannot be read now.
         if newer && (range.owner.is_none() || range.owner != self.shared.me) {
             return Route::Refresh;
         }
@@ -358,13 +359,14 @@ impl View {
         rule.map_or(Hold::Nothing, |rule| rule.hold)
     }
 
-    /// Returns the ranges that are being handed over. Shards that cache translated ranges leave these out of the cache.
+    /// Returns the ranges that are being handed over. Shards that cache translated ranges must not cache these.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// After bytes of a range of this node were changed, in the round in which [`View::route`] allowed it.
+    /// Records that bytes of a range of this node were changed; call it in the round in which [`View::route`] allowed the
+    /// change.
     #[inline]
     pub fn written(&self, address: u64, bytes: u64) {
         for rule in self.rules.iter() {
@@ -372,13 +374,13 @@ impl View {
         }
     }
 
-    /// Returns the answer for an address in another node's range.
+    /// Returns the map's entry for an address of another node.
     #[must_use]
     pub fn entry(&self, address: u64) -> Option<Entry> {
         Entry::of(&self.map, address)
     }
 
-    /// Where to send a packet about an address.
+    /// Returns the node to which a packet about an address is sent.
     ///
     /// # Errors
     ///

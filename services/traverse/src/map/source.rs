@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a map comes from, as it is written on a command line, and what each of those can do.
+//! The source of a map as written on a command line, and the operations that every kind of source offers.
 //!
 //! - **Flow** text ─[`Source::parse`]─▶ [`Source`] ─[`Source::connect`]─▶ an [`Authority`] ─▶ `member` keeps a process up to date
-//! - **Order** [`Authority::wait`] never gives an older map than one before it gave
-//! - **Not here** the file, the coordinator, etcd: a file each
+//! - **Order** [`Authority::wait`] never returns an older map than an earlier call
+//! - **Not here** the file, the coordinator, etcd: each has a file of its own
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,61 +17,62 @@ use super::node::NodeId;
 use super::range::Map;
 use super::remote::{Peer, Remote};
 
-/// Where a map comes from.
+/// Place from which a map is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `file:PATH`, or a path.
     File(PathBuf),
-    /// `coordinator:HOST:PORT` or `coordinator:unix:PATH`, with `?key=FILE` where it wants a key.
+    /// `coordinator:HOST:PORT` or `coordinator:unix:PATH`, with `?key=FILE` if the coordinator requires a key.
     Coordinator(Peer, Option<Secret>),
-    /// `etcd:` and what [`EtcdAddress`] is read from.
+    /// `etcd:` and the text of an [`EtcdAddress`].
     Etcd(EtcdAddress),
 }
 
-/// A store of the map, which gives it to nodes and clients and makes their changes.
+/// A store of the map, which nodes and clients read, and which carries out their changes.
 pub trait Authority: Send {
-    /// The newest map.
+    /// Reads the newest map.
     ///
     /// # Errors
     ///
-    /// [`MapError::Unreachable`], or what is wrong with the map
+    /// [`MapError::Unreachable`], or an error in the map
     fn read(&mut self) -> Result<Map, MapError>;
 
-    /// Waits for a map that is newer than `epoch`; `None` when there was none after `timeout`.
+    /// Waits for a map that is newer than `epoch`; returns `None` if there is none after `timeout`.
     ///
     /// # Errors
     ///
-    /// As [`Authority::read`]
+    /// The errors of [`Authority::read`]
     fn wait(&mut self, epoch: u64, timeout: Duration) -> Result<Option<Map>, MapError>;
 
-    /// A node comes. Gives the map, its number, and how long its lease lasts.
+    /// A node joins. Returns the map, the node's number, and the duration of its lease.
     ///
     /// # Errors
     ///
     /// [`MapError::Refused`], [`MapError::Unreachable`]
     fn join(&mut self, join: &Join) -> Result<(Map, NodeId, Duration), MapError>;
 
-    /// The node is still there.
+    /// Renews the lease of a node.
     ///
     /// # Errors
     ///
     /// [`MapError::LeaseLost`]: join again. [`MapError::Unreachable`]: try again
     fn renew(&mut self, node: NodeId, incarnation: u64) -> Result<(), MapError>;
 
-    /// Changes the map. Gives the new one, and the id of a planned migration.
+    /// Changes the map. Returns the new one, and the id of the migration if one was planned.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`], [`MapError::Unreachable`] (then it may have happened: read the map)
+    /// [`MapError::Refused`], [`MapError::Unreachable`] (then the change may have been made: read the map)
     fn order(&mut self, order: &Order) -> Result<(Map, u64), MapError>;
 }
 
 impl Source {
-    /// Reads what a command line says.
+    /// Parses the text of a command line.
     ///
     /// # Errors
     ///
-    /// [`MapError::Source`] says what can be written; [`MapError::File`], [`MapError::Refused`]: of a key file
+    /// [`MapError::Source`] lists the valid forms; [`MapError::File`], [`MapError::Refused`] concern a key
+    /// file
     pub fn parse(text: &str) -> Result<Source, MapError> {
         let fault = |what| MapError::Source { text: text.to_owned(), what };
         if let Some(rest) = text.strip_prefix("coordinator:") {
@@ -94,7 +95,7 @@ impl Source {
         Ok(Source::File(PathBuf::from(path)))
     }
 
-    /// The same coordinator, spoken to with a key.
+    /// Returns the same source; requests to a coordinator are authenticated with this secret.
     #[must_use]
     pub fn with_secret(self, secret: Secret) -> Source {
         match self {
@@ -103,11 +104,11 @@ impl Source {
         }
     }
 
-    /// Opens it. A coordinator or etcd is spoken to only when something is asked of it.
+    /// Opens the source. Nothing is sent to a coordinator or etcd before the first request.
     ///
     /// # Errors
     ///
-    /// [`MapError::Refused`] when this build cannot
+    /// [`MapError::Refused`] if this build lacks that kind of source
     pub fn connect(&self) -> Result<Box<dyn Authority>, MapError> {
         match self {
             Source::File(path) => Ok(Box::new(Static { file: Watched::new(path.clone()), map: None })),

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gives out the memory of a node, pages to tenants and blocks of any size to their clients, and takes both back.
+//! Allocates the memory of a node: pages to tenants, and blocks of any size to their clients.
 //!
-//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again.
-//!   Neighbouring extents of a tenant are one, up to 64 MiB
-//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ else an extent more ─▶ else whole free pages of any
-//!   tenants that lie in a row come back, and once more. [`Allocator::free`]: joins its neighbours, whatever sizes they were
-//!   given out in; an extent that is free is nobody's. [`Allocator::retire`] does so later (`retired`)
-//! - **Bound** with a memory of 256 times the largest allocation, and sizes drawn uniformly, more than 90 % of it are given out
-//!   when an allocation fails for the first time, also after a hundred times its size was given out and freed (test `churn`)
-//! - **Order** a log says where each block was given, and replays it with [`Allocator::claim`]: no choice made here has to be
-//!   made again. No extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
-//! - **Owner** the node's writer. What is free is kept here and not in the memory itself, which tenants write
+//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] unused bytes, blocks, and the same number of
+//!   unused bytes. Neighbouring extents of a tenant are merged, up to 64 MiB
+//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ otherwise a new extent ─▶ otherwise adjacent free
+//!   pages are taken back from all tenants, and the search is repeated. [`Allocator::free`]: joins the block with its free
+//!   neighbours, whatever their sizes; an extent that is all free goes back to the free pages. [`Allocator::retire`] frees
+//!   later (`retired`)
+//! - **Bound** in a memory of 256 times the largest allocation, with sizes drawn uniformly, more than 90 % is allocated when an
+//!   allocation fails for the first time, even after a hundred times the memory's size was allocated and freed (test `churn`)
+//! - **Order** a log records the address of each block and replays it with [`Allocator::claim`]: no choice made here is
+//!   repeated. No extent and no free run crosses a cut: an address at which a moving range, or a mapping, begins or ends
+//! - **Owner** the node's writer. The records of free memory lie outside the memory itself, which tenants can write
 //! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`]
-//!   when it stays. One that comes: [`Allocator::take`]
-//! - **Not here** exactly once: `node` remembers what it has answered
+//!   if it stays. One that arrives: [`Allocator::take`]
+//! - **Not here** making each change once: `node` remembers its answers
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use super::retired::Retired;
 use super::runs::{Dirt, Runs};
 use super::{MARGIN_BYTES, Memory, PAGE_BYTES, Part, Ranges};
 
-/// Extents double with what a tenant has, from the first to the second.
+/// Extents grow with the memory that a tenant has, from the first size to the second.
 const EXTENT_BYTES: (u64, u64) = (256 << 10, 64 << 20);
 
 /// The largest allocation.
@@ -38,39 +39,39 @@ struct Heap {
     bytes: u64,
 }
 
-/// How a node's memory is used, in bytes. The four parts are all of it, except for ranges that are leaving.
+/// Use of a node's memory, in bytes. Live, retired, free and waste add up to all memory, except for ranges that are leaving.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes that tenants have been given and still use.
+    /// Bytes that tenants have allocated and still use.
     pub live: u64,
-    /// Bytes unlinked by their owners, and free again once no walk can be there.
+    /// Bytes that were unlinked and become free once no walk can be there.
     pub retired: u64,
-    /// Bytes that can be given out.
+    /// Bytes that can be allocated.
     pub free: u64,
-    /// The empty ends of extents.
+    /// The unused ends of extents.
     pub waste: u64,
-    /// The largest free piece.
+    /// The largest contiguous free piece.
     pub largest_free: u64,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Allocator {
     memory: Arc<Memory>,
-    /// Pages that nobody has.
+    /// Pages that no tenant has.
     runs: Runs,
-    /// Addresses at which neither extents nor free runs are joined.
+    /// Addresses across which neither extents nor free runs are merged.
     cuts: BTreeSet<u64>,
     /// Extents: first address → bytes, tenant.
     extents: BTreeMap<u64, (u64, u32)>,
     heaps: BTreeMap<u32, Heap>,
     retired: Retired,
     ranges: Ranges,
-    /// Detached ranges: first address → bytes, and all that is known about the range.
+    /// Detached ranges: first address → bytes, and the allocator's data about the range.
     detached: BTreeMap<u64, (u64, Part)>,
 }
 
-/// Returns the bytes of an extent that has room for a block of `bytes` bytes.
+/// Returns the bytes of a new extent that has room for a block of `bytes` bytes.
 fn room_for(bytes: u64) -> u64 {
     (bytes + 64 + 2 * MARGIN_BYTES).next_multiple_of(PAGE_BYTES)
 }
@@ -93,20 +94,21 @@ impl Allocator {
         allocator
     }
 
-    /// Adds free addresses that follow those that it has, in the same mapping.
+    /// Adds free addresses that follow the present ones in the same mapping.
     pub fn grow(&mut self, base: u64, bytes: u64) {
         self.cuts.remove(&base);
         self.cuts.insert(base + bytes);
         self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
     }
 
-    /// Adds free addresses that are mapped and that nobody had.
+    /// Adds free addresses that are mapped and that no node had before.
     pub fn grant(&mut self, base: u64, bytes: u64) {
         self.cuts.extend([base, base + bytes]);
         self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
     }
 
-    /// Gives a tenant `bytes` bytes, or `None` when there are none left. Blocks of a multiple of 64 bytes start a cache line.
+    /// Allocates `bytes` bytes for a tenant; returns `None` if there is no room. A block of a multiple of 64 bytes starts at
+    /// a cache line.
     pub fn allocate(&mut self, tenant: u32, bytes: u64) -> Option<u64> {
         if bytes > ALLOCATION_BYTES_MAX {
             return None;
@@ -122,12 +124,13 @@ impl Allocator {
         self.heaps.entry(tenant).or_default().free.take(bytes)
     }
 
-    /// Adds an extent for a tenant, with room for a block of `bytes` bytes; false: there are no such pages.
+    /// Adds an extent for a tenant, with room for a block of `bytes` bytes; returns false if there are no such pages.
     fn extend(&mut self, tenant: u32, bytes: u64) -> bool {
         let least = room_for(bytes);
         let has = self.heaps.entry(tenant).or_default().bytes;
         let wanted = has.clamp(EXTENT_BYTES.0, EXTENT_BYTES.1).next_multiple_of(PAGE_BYTES).max(least);
-        // A small rest of the memory still serves: all of it, so that nothing is left between two extents.
+        // If the wanted size is not free, a smaller run that has room for the block serves too. All of it is taken, so that
+        // no gap is left between two extents.
         let Some((base, length)) = self.runs.find(wanted).or_else(|| self.runs.find(least)) else {
             return false;
         };
@@ -136,8 +139,8 @@ impl Allocator {
         true
     }
 
-    /// Takes free blocks of any tenants back, so that they and the free pages between them are a free run of at least `bytes`
-    /// bytes. The shortest such stretch is taken; `None`: there is none.
+    /// Takes free blocks back from all tenants, so that they and the free pages between them form a free run of at least
+    /// `bytes` bytes. The shortest such stretch is chosen; `None`: there is none.
     fn gather(&mut self, bytes: u64) -> Option<()> {
         let mut pieces: Vec<(u64, u64)> =
             self.runs.within(0, u64::MAX).map(|(at, length)| (at, at + length)).collect();
@@ -171,10 +174,10 @@ impl Allocator {
         Some(())
     }
 
-    /// Makes free pages an extent of a tenant.
+    /// Makes free pages into an extent of a tenant.
     fn occupy(&mut self, tenant: u32, base: u64, bytes: u64) {
         if self.runs.take(base, bytes).is_foreign_to(tenant) {
-            // The tenant must not read what another tenant left there.
+            // The tenant must not read bytes that another tenant left there.
             self.memory.clear(base, bytes);
         }
         self.extents.insert(base, (bytes, tenant));
@@ -186,7 +189,7 @@ impl Allocator {
         self.join(base, EXTENT_BYTES.1);
     }
 
-    /// Joins the two extents that meet at an address, if they are one tenant's and together no longer than `most`.
+    /// Merges the two extents that meet at an address, if they belong to one tenant and are together no longer than `most`.
     fn join(&mut self, at: u64, most: u64) {
         let Some((&left, &(left_bytes, tenant))) = self.extents.range(..at).next_back() else { return };
         let Some(&(right_bytes, other)) = self.extents.get(&at) else { return };
@@ -213,7 +216,7 @@ impl Allocator {
         self.publish();
     }
 
-    /// The whole pages of a free block that its extent can do without: from, to.
+    /// Returns the whole pages of a free block that can be taken out of its extent: from, to.
     fn pages_of(&self, at: u64, length: u64) -> Option<(u64, u64)> {
         let (&extent, &(bytes, _)) = self.extents.range(..=at).next_back()?;
         let end = extent + bytes;
@@ -224,7 +227,7 @@ impl Allocator {
         (from < to).then_some((from, to))
     }
 
-    /// Takes the whole pages of a free block back from its tenant; the rests of its extent on both sides get empty ends.
+    /// Takes the whole pages of a free block back from its tenant; the remaining extents on both sides get unused ends.
     fn release(&mut self, tenant: u32, at: u64, length: u64) {
         let Some((&extent, &(bytes, _))) = self.extents.range(..=at).next_back() else { return };
         let Some((from, to)) = self.pages_of(at, length) else { return };
@@ -254,11 +257,11 @@ impl Allocator {
         self.memory.publish(self.ranges.clone());
     }
 
-    /// Gives a tenant the block that a log says was given at this address.
+    /// Allocates the block that a log recorded at this address.
     ///
     /// # Errors
     ///
-    /// The block cannot have been there: other memory lies there, or nothing of this node.
+    /// The block cannot have been there: other blocks lie there, or the addresses do not belong to this node.
     pub fn claim(&mut self, tenant: u32, address: u64, bytes: u64) -> Result<(), &'static str> {
         let good =
             address.is_multiple_of(GRAIN_BYTES) && bytes <= ALLOCATION_BYTES_MAX && address >= MARGIN_BYTES;
@@ -298,7 +301,7 @@ impl Allocator {
         }
     }
 
-    /// True if these pages are free or the tenant's.
+    /// Returns true if these pages are free or belong to the tenant.
     fn covers(&self, tenant: u32, from: u64, to: u64) -> bool {
         let mut at = from;
         while at < to {
@@ -313,7 +316,7 @@ impl Allocator {
         true
     }
 
-    /// True if these bytes were given to the tenant, and are neither free nor retired.
+    /// Returns true if these bytes are allocated to the tenant, and neither free nor retired.
     fn is_live(&self, tenant: u32, address: u64, bytes: u64) -> bool {
         let extent = self.extents.range(..=address).next_back();
         address.is_multiple_of(GRAIN_BYTES)
@@ -327,8 +330,8 @@ impl Allocator {
             && !self.retired.overlaps(address, bytes)
     }
 
-    /// Takes memory back: all of an allocation, or any part of it at multiples of 16. False: the tenant has none there, or it
-    /// came back before.
+    /// Frees an allocation, or any part of it at multiples of 16. Returns false if the tenant has no allocation there, or
+    /// freed it before.
     pub fn free(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let bytes = rounded(bytes);
         let live = self.is_live(tenant, address, bytes);
@@ -347,8 +350,8 @@ impl Allocator {
         }
     }
 
-    /// Takes memory back that was unlinked just now: it is free when no walk can be there any more ([`Allocator::ripe`]). False:
-    /// as [`Allocator::free`].
+    /// Retires memory that was unlinked just now: it becomes free when no walk can be there any more ([`Allocator::ripe`]).
+    /// Returns false in the same cases as [`Allocator::free`].
     pub fn retire(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let bytes = rounded(bytes);
         let live = self.is_live(tenant, address, bytes);
@@ -358,7 +361,7 @@ impl Allocator {
         live
     }
 
-    /// Gives this clock to all blocks retired so far: they were retired at it, or before.
+    /// Assigns this clock to all blocks retired so far; they were retired at this clock or earlier.
     pub fn stamp(&mut self, now: u32) {
         self.retired.stamp(now);
     }
@@ -372,18 +375,18 @@ impl Allocator {
         ripe
     }
 
-    /// Returns how long it takes until `bytes` retired bytes are free; `None`: fewer are retired.
+    /// Returns the time until `bytes` retired bytes are free; `None`: fewer bytes are retired.
     #[must_use]
     pub fn wait_for(&self, bytes: u64, now: u32) -> Option<Duration> {
         self.retired.wait_for(rounded(bytes), now)
     }
 
-    /// Sets for how many seconds of the clock retired memory rests; 0: it does not.
+    /// Sets the seconds of the clock for which retired memory rests; 0: it is freed without a rest.
     pub fn set_grace(&mut self, grace_s: u32) {
         self.retired.grace_s = grace_s;
     }
 
-    /// Frees a retired piece, as a log says; false: it is not retired.
+    /// Frees a retired piece, as a log recorded; returns false if it is not retired.
     pub fn unretire(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let retired = self.retired.remove(tenant, address, bytes);
         if retired {
@@ -396,7 +399,7 @@ impl Allocator {
     ///
     /// # Errors
     ///
-    /// An allocation crosses an end already; for people to read.
+    /// An allocation crosses one of the ends; the text is for people to read.
     pub fn cut(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         for at in [base, base + bytes] {
             if let Some((&extent, &(length, tenant))) = self.extents.range(..at).next_back()
@@ -415,7 +418,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Makes two extents of one, if the bytes around the place are free for their empty ends.
+    /// Splits an extent in two, if the bytes around the address are free for the unused ends.
     fn split(&mut self, tenant: u32, extent: u64, at: u64) -> bool {
         let (length, _) = self.extents[&extent];
         let free = &mut self.heaps.entry(tenant).or_default().free;
@@ -425,7 +428,7 @@ impl Allocator {
         self.extents.insert(extent, (at - extent, tenant));
         self.extents.insert(at, (extent + length - at, tenant));
         self.cuts.insert(at);
-        // The ranges on the two sides of the cut must not be one.
+        // The tenant's ranges on the two sides of the cut must be separate.
         self.ranges.remove(tenant, extent, length);
         self.ranges.add(tenant, extent, at - extent, &self.cuts);
         self.ranges.add(tenant, at, extent + length - at, &self.cuts);
@@ -433,12 +436,12 @@ impl Allocator {
         true
     }
 
-    /// Detaches a range: nothing of it is given out or taken back from now on; what was given stays readable and writable. What
-    /// is known about the range stays here until [`Allocator::give`] or [`Allocator::attach`].
+    /// Detaches a range: from now on nothing in it is allocated or freed; allocated blocks stay readable and writable. The
+    /// allocator's data about the range is kept here until [`Allocator::give`] or [`Allocator::attach`].
     ///
     /// # Errors
     ///
-    /// As [`Allocator::cut`], which it does before.
+    /// The errors of [`Allocator::cut`], which is called first.
     pub fn detach(&mut self, base: u64, bytes: u64) -> Result<&Part, String> {
         if !self.detached.contains_key(&base) {
             self.cut(base, bytes)?;
@@ -461,7 +464,7 @@ impl Allocator {
         Ok(&self.detached[&base].1)
     }
 
-    /// Returns all that is known about a stretch whose ends are cuts.
+    /// Returns the allocator's data about a stretch whose ends are cuts.
     #[must_use]
     pub fn part(&self, base: u64, bytes: u64) -> Part {
         let end = base.saturating_add(bytes);
@@ -487,7 +490,7 @@ impl Allocator {
         }
     }
 
-    /// Gives a detached range to another node: nobody here may touch it any more. Its pages go back to the system.
+    /// Gives a detached range to another node: no tenant may access it here any more. Its pages go back to the system.
     pub fn give(&mut self, base: u64) {
         let Some((bytes, part)) = self.detached.remove(&base) else { return };
         for &(extent, length, tenant) in &part.extents {
@@ -497,7 +500,7 @@ impl Allocator {
         self.memory.clear(base, bytes);
     }
 
-    /// Takes in a range that has come, with what its last node knew about it; it is mapped already.
+    /// Adopts a range that has arrived, with the data of its last node's allocator; the range is already mapped.
     pub fn take(&mut self, base: u64, bytes: u64, part: &Part) {
         self.cuts.extend([base, base + bytes]);
         for &(extent, length, tenant) in &part.extents {
@@ -523,12 +526,12 @@ impl Allocator {
         }
     }
 
-    /// Addresses that no extent and no free run crosses.
+    /// Returns the addresses that no extent and no free run crosses.
     pub fn cuts(&self) -> impl Iterator<Item = u64> {
         self.cuts.iter().copied()
     }
 
-    /// Makes an allocator like the one that returned these `cuts`, and `part` for all addresses.
+    /// Makes an allocator with the state of the one that returned these `cuts`, and `part` for all addresses.
     #[must_use]
     pub fn restore(memory: Arc<Memory>, cuts: impl IntoIterator<Item = u64>, part: &Part) -> Allocator {
         let mut allocator = Allocator {
@@ -549,24 +552,24 @@ impl Allocator {
         allocator
     }
 
-    /// Detached ranges: first address, bytes of each.
+    /// Returns the detached ranges: first address, bytes of each.
     #[must_use]
     pub fn detached(&self) -> Vec<(u64, u64)> {
         self.detached.iter().map(|(base, (bytes, _))| (*base, *bytes)).collect()
     }
 
-    /// Returns true if a range is detached, and neither attached again nor given away yet.
+    /// Returns true if a range is detached, and was neither attached again nor given away yet.
     #[must_use]
     pub fn waits(&self) -> bool {
         !self.detached.is_empty()
     }
 
-    /// Extents in order: first address, bytes, tenant; those detached are not among them.
+    /// Returns the extents in order: first address, bytes, tenant; without detached ranges.
     pub fn extents(&self) -> impl Iterator<Item = (u64, u64, u32)> {
         self.extents.iter().map(|(&base, &(bytes, tenant))| (base, bytes, tenant))
     }
 
-    /// Returns all addresses that it gives out or has given, neighbours joined; those detached are not among them.
+    /// Returns all addresses that the allocator manages, neighbours merged; without detached ranges.
     #[must_use]
     pub fn stretches(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<(u64, u64)> = self.runs.within(0, u64::MAX).collect();

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Free blocks of one tenant: the best fit is given, and what comes back joins its neighbours.
+//! Free blocks of one tenant: allocation takes the best fit, and freed blocks join their free neighbours.
 //!
-//! - **Layout** blocks of any multiple of 16 bytes, kept beside the memory, by address and by size
-//! - **Order** of blocks of one size the one with the lowest address is given
-//! - **Not here** where blocks may lie (`allocate`)
+//! - **Layout** blocks of any multiple of 16 bytes, indexed outside the memory by address and by size
+//! - **Order** among blocks of one size the one with the lowest address is taken
+//! - **Not here** the addresses where blocks may lie (`allocate`)
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sizes and addresses are multiples of this.
 pub(super) const GRAIN_BYTES: u64 = 16;
-/// Blocks whose size is a multiple of this start at one, so that a node of whole cache lines starts a line.
+/// Blocks whose size is a multiple of this also start at a multiple, so that a node of whole cache lines
+/// starts at a line.
 const LINE_BYTES: u64 = 64;
-/// Blocks of nearly the right size that are tried before a larger one is cut.
+/// Blocks of nearly the right size that are tried before a larger one is split.
 const NEAR_FITS: usize = 8;
 
 /// Returns the bytes that an allocation of `bytes` takes up; `u64::MAX` if rounding up overflows.
@@ -24,7 +25,7 @@ pub(super) fn align_of(bytes: u64) -> u64 {
     if bytes.is_multiple_of(LINE_BYTES) { LINE_BYTES } else { GRAIN_BYTES }
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
     by_address: BTreeMap<u64, u64>,
@@ -41,7 +42,7 @@ impl Blocks {
         }
     }
 
-    /// Takes a block out, and says how long it was.
+    /// Removes a block, and returns its length.
     pub fn remove(&mut self, address: u64) -> Option<u64> {
         let bytes = self.by_address.remove(&address)?;
         self.by_size.remove(&(bytes, address));
@@ -49,7 +50,7 @@ impl Blocks {
         Some(bytes)
     }
 
-    /// Takes a place for `bytes` bytes, a multiple of 16, out of the block that fits best.
+    /// Takes `bytes` bytes, a multiple of 16, out of the block that fits best; returns their address.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let align = align_of(bytes);
         let fits = |&(length, at): &(u64, u64)| {
@@ -69,7 +70,7 @@ impl Blocks {
         self.insert(start + bytes, at + length - start - bytes);
     }
 
-    /// Takes these bytes, if all of them are free.
+    /// Takes these bytes if all of them are free; returns true if it did.
     pub fn take_at(&mut self, address: u64, bytes: u64) -> bool {
         let Some((at, length)) = self.around(address) else { return false };
         let all = address + bytes <= at + length;
@@ -79,18 +80,18 @@ impl Blocks {
         all
     }
 
-    /// The block that holds an address: first, bytes.
+    /// Returns the free block that contains an address: first, bytes.
     pub fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&at, &length) = self.by_address.range(..=address).next_back()?;
         (address < at + length).then_some((at, length))
     }
 
-    /// True if any of these bytes is free.
+    /// Returns true if any of these bytes is free.
     pub fn overlaps(&self, address: u64, bytes: u64) -> bool {
         self.by_address.range(..address + bytes).next_back().is_some_and(|(at, length)| at + length > address)
     }
 
-    /// Frees bytes, none of which was free. Returns the block that they are part of now.
+    /// Frees bytes, none of which may be free already. Returns the free block that now contains them.
     pub fn give(&mut self, mut address: u64, mut bytes: u64) -> (u64, u64) {
         if let Some((at, length)) = address.checked_sub(1).and_then(|before| self.around(before)) {
             self.remove(at);
@@ -108,17 +109,17 @@ impl Blocks {
         self.by_size.range((bytes, 0)..).map(|&(length, at)| (at, length)).collect()
     }
 
-    /// Blocks that start in a stretch of addresses, in order: first, bytes.
+    /// Returns the blocks that start in a stretch of addresses, in order: first, bytes.
     pub fn within(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         self.by_address.range(base..end).map(|(&at, &length)| (at, length))
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all blocks.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes of the largest.
+    /// Returns the bytes of the largest block.
     pub fn largest(&self) -> u64 {
         self.by_size.last().map_or(0, |(bytes, _)| *bytes)
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory of a node: stretches of global addresses, each mapped once, written by one thread and read by all.
 //!
-//! - **Flow** [`Allocator`] gives extents to tenants ─▶ [`Ranges`] is published ─▶ each shard takes it at its next turn
-//!   ─▶ [`Ranges::find`] ─▶ a host address for a whole window
+//! - **Flow** [`Allocator`] gives extents to tenants ─▶ [`Ranges`] is published ─▶ each shard adopts it at its next turn ─▶
+//!   [`Ranges::find`] ─▶ a host address for a whole window
 //! - **Order** only the node's writer stores, eight bytes at a time and atomically, so a reader sees old or new words and never a
-//!   mixture; what a link points to is stored before the link (Release)
-//! - **Owner** [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that
-//!   went to another node the pages go back to the system, and the mapping stays for the day that it returns
-//! - **Not here** what the bytes mean, and the log that outlives the process (`node`)
+//!   mixture. A new node is stored before the link to it (Release)
+//! - **Owner** [`Memory`] owns the mappings while a reference to it exists; none is unmapped or moved before. When a stretch goes
+//!   to another node its pages go back to the system, and its mapping stays, in case the stretch comes back
+//! - **Not here** the meaning of the bytes, and the log that survives the process (`node`)
 
 mod allocate;
 mod blocks;
@@ -29,11 +29,11 @@ pub use retired::GRACE;
 pub use segment::SEGMENTS_MAX;
 use segment::{Segment, Segments};
 
-/// Bytes at both ends of an extent that no allocation uses. So the whole window of each node (at most 256 bytes, from 256 before
-/// it on) lies in its tenant's range.
+/// Bytes at both ends of an extent that no allocation uses. With them the whole window of each node (at most 256 bytes,
+/// starting at most 256 before it) lies in its tenant's range.
 pub const MARGIN_BYTES: u64 = 256;
 
-/// Tenants get whole pages of this size, whatever pages the mapping has.
+/// Tenants get whole pages of this size, whatever the mapping's page size is.
 const PAGE_BYTES: u64 = 4096;
 
 /// Memory that a node serves: mapped stretches of addresses, and the ranges of its tenants.
@@ -45,12 +45,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps `bytes` (rounded up to 4 KiB; 0: nothing yet) behind the global addresses from `base` on: in huge pages where there
-    /// are any, and touched now, so that memory which is not there is missed here and not in the middle of a walk.
+    /// Maps `bytes` bytes (rounded up to 4 KiB; 0: nothing yet) behind the global addresses from `base` on, in huge pages if
+    /// there are any. With `prefault` the pages are touched now, so that missing memory is found here and not in the middle
+    /// of a walk.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Headroom`] when there is not as much memory; what mmap says.
+    /// [`RegionError::Headroom`] if the machine has not enough memory; errors of mmap.
     pub fn new(base: u64, bytes: u64, prefault: bool) -> Result<Memory, RegionError> {
         let memory = Memory {
             segments: Segments::default(),
@@ -64,11 +65,11 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Maps more addresses, all zero. Those of a stretch that is mapped already are zero again.
+    /// Maps more addresses, all zero. Addresses in a stretch that is mapped already become zero again.
     ///
     /// # Errors
     ///
-    /// There is not as much memory, or these addresses lie partly in a stretch that is mapped; for people to read.
+    /// The machine has not enough memory, or these addresses overlap a mapped stretch in part; for people to read.
     pub(crate) fn add(&self, base: u64, bytes: u64, prefault: bool) -> Result<(), String> {
         if let Some(segment) = self.segments.iter().find(|segment| segment.overlaps(base, bytes)) {
             if !segment.holds(base, bytes) {
@@ -87,19 +88,19 @@ impl Memory {
         Ok(())
     }
 
-    /// First global address of what it was made with, or got first; 0 while there is nothing.
+    /// Returns the first global address of the first stretch; 0 while there is none.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.base)
     }
 
-    /// Returns how many addresses follow [`Memory::base`] in the same stretch.
+    /// Returns the number of bytes of the first stretch, which starts at [`Memory::base`].
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.bytes)
     }
 
-    /// First address and bytes of each stretch that is mapped, those included that are another node's by now.
+    /// Returns first address and bytes of each mapped stretch, including those that belong to another node by now.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         self.segments.iter().map(|segment| (segment.base, segment.bytes))
     }
@@ -110,7 +111,7 @@ impl Memory {
         self.segments.first().map_or(memlift_ground::region::Huge::None, |segment| segment.region.huge())
     }
 
-    /// Returns true if an address is mapped here, even if it is another node's by now.
+    /// Returns true if an address is mapped here, even if it belongs to another node by now.
     #[must_use]
     pub fn holds(&self, address: u64) -> bool {
         self.segments.find(address).is_some()
@@ -122,13 +123,13 @@ impl Memory {
         self.segments.find(address).is_some_and(|segment| segment.holds(address, bytes))
     }
 
-    /// Grows when [`Memory::ranges`] changes.
+    /// Returns a number that grows whenever [`Memory::ranges`] changes.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Returns the ranges that each tenant has now.
+    /// Returns the present ranges of all tenants.
     #[must_use]
     pub fn ranges(&self) -> Arc<Ranges> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -139,11 +140,11 @@ impl Memory {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns where an address is mapped.
+    /// Returns the host address at which a global address is mapped.
     ///
     /// # Panics
     ///
-    /// When it is not one of this memory.
+    /// If the address is not in this memory.
     #[must_use]
     pub fn host(&self, address: u64) -> *const u8 {
         match self.segments.find(address) {
@@ -154,16 +155,18 @@ impl Memory {
 
     pub(crate) fn word(&self, address: u64) -> &AtomicU64 {
         assert!(address.is_multiple_of(8), "{address:#x} names no word of this memory");
-        // SAFETY: mapped and writable while `self` lives (a segment's size is a multiple of 4096, so all eight bytes are), and
-        // aligned: the mapping is, and its base is a multiple of 4096. Rust code touches these bytes by atomics only.
+        // SAFETY: the word is mapped and writable while `self` lives (a segment's size is a multiple of 4096, so all eight
+        // bytes are). It is aligned: the mapping is, and its base is a multiple of 4096. Rust code accesses these bytes by
+        // atomics only.
         unsafe { AtomicU64::from_ptr(self.host(address).cast_mut().cast()) }
     }
 
-    /// Stores bytes, each aligned word of them at once. Only the node's writer calls this, for a range that it has checked.
+    /// Stores bytes; each aligned word is stored in one piece. Only the node's writer calls this, for a range that it has
+    /// checked.
     ///
     /// # Panics
     ///
-    /// When the bytes do not lie in this memory.
+    /// If the bytes do not lie in this memory.
     pub fn store(&self, address: u64, bytes: &[u8]) {
         let mut at = address;
         let mut left = bytes;
@@ -179,7 +182,7 @@ impl Memory {
         }
     }
 
-    /// Sets bytes to zero. Whole pages go back to the system where it takes them.
+    /// Sets bytes to zero. Whole pages are given back to the system if it accepts them.
     pub(crate) fn clear(&self, address: u64, bytes: u64) {
         let (from, to) = (address.next_multiple_of(4096), (address + bytes) / 4096 * 4096);
         if from < to && self.segments.find(from).is_some_and(|segment| segment.forget(from, to - from)) {
@@ -195,11 +198,11 @@ impl Memory {
         }
     }
 
-    /// Appends `bytes` bytes to `target`, each aligned word of them as it was at one moment.
+    /// Appends `bytes` bytes to `target`; each aligned word is read in one piece.
     ///
     /// # Panics
     ///
-    /// When the bytes do not lie in this memory.
+    /// If the bytes do not lie in this memory.
     pub fn load(&self, address: u64, bytes: usize, target: &mut Vec<u8>) {
         let (mut at, end) = (address, address + bytes as u64);
         while at < end {
@@ -211,22 +214,22 @@ impl Memory {
         }
     }
 
-    /// Makes the word `new` if it is `expected`; returns what it was.
+    /// Replaces the word by `new` if it is `expected`; returns the value before.
     ///
     /// # Panics
     ///
-    /// When the address names no word of this memory.
+    /// If the address is not that of a word in this memory.
     pub fn compare_swap(&self, address: u64, expected: u64, new: u64) -> u64 {
         match self.word(address).compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(was) | Err(was) => was,
         }
     }
 
-    /// Adds to a word, wrapping; returns what it was.
+    /// Adds to a word, wrapping; returns the value before.
     ///
     /// # Panics
     ///
-    /// When the address names no word of this memory.
+    /// If the address is not that of a word in this memory.
     pub fn fetch_add(&self, address: u64, addend: u64) -> u64 {
         self.word(address).fetch_add(addend, Ordering::AcqRel)
     }

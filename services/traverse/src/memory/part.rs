@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! State of an allocator for a stretch of addresses; it travels with a range from node to node, and into a snapshot.
+//! State of an allocator for a stretch of addresses; it is sent with a range from node to node, and stored in a snapshot.
 //!
 //! - **Layout** four lists, each its length u64 and its entries, all u64: extents (base, bytes, tenant) · free blocks (tenant,
 //!   address, bytes) · retired blocks (tenant, address, bytes) · free runs (base, bytes)
-//! - **Owner** decoding trusts nothing: all that it returns fits together and lies in the stretch that was asked for
+//! - **Owner** decoding checks everything: all entries of the result fit together and lie in the expected stretch
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Part {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Decodes bytes that may say anything; everything in the result lies in `bytes` bytes from `base` on.
+    /// Decodes bytes from another node; everything in the result lies in the `bytes` bytes from `base` on.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Part {
             }
             taken.insert(from, (length, tenant));
         }
-        // True for a block in an extent of its tenant, apart from the bytes that stay empty at both ends.
+        // True for a block in an extent of its tenant, without the unused bytes at both ends.
         let within = |tenant: u32, from: u64, length: u64| {
             taken.range(..=from).next_back().is_some_and(|(at, (size, owner))| {
                 *owner == Some(tenant)
@@ -96,7 +96,7 @@ impl Part {
                 && length > 0
                 && within(tenant, at, length)
         });
-        // Each ends in its extent, so no sum wraps.
+        // Each block ends in its extent, so no sum wraps.
         if good && blocks.windows(2).all(|pair| pair[0].1 + pair[0].2 <= pair[1].1) {
             Ok(())
         } else {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ranges of addresses that each tenant may touch, sorted, so that one binary search finds the range of an address.
+//! Ranges of addresses that each tenant may access, sorted, so that a binary search finds the range of an address.
 //!
-//! - **Order** a tenant's neighbouring ranges are one range, except where a cut parts them: there the mapping may end
-//! - **Owner** immutable; the writer publishes a new one for every change
-//! - **Not here** the map over nodes (`map`): these are the ranges within one node
+//! - **Order** adjacent ranges of a tenant are merged, except at a cut, where a mapping may end
+//! - **Owner** immutable; the writer publishes a new value for every change
+//! - **Not here** the map of nodes (`map`): these are the ranges within one node
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ pub struct Range {
     pub base: u64,
     /// Bytes of the range.
     pub bytes: u64,
-    /// True if they may be changed by packets.
+    /// True if requests may change the range.
     pub writable: bool,
 }
 
 impl Range {
-    /// Returns true if all of `bytes` from `address` on are in it.
+    /// Returns true if all of the `bytes` bytes from `address` on are in the range.
     #[must_use]
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
         let offset = address.wrapping_sub(self.base);
@@ -27,14 +27,14 @@ impl Range {
     }
 }
 
-/// Every tenant's ranges.
+/// The ranges of all tenants.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
     tenants: BTreeMap<u32, Vec<Range>>,
 }
 
 impl Ranges {
-    /// The tenant's range that holds all of `bytes` from `address` on.
+    /// Returns the tenant's range that contains all of the `bytes` bytes from `address` on.
     #[must_use]
     pub fn find(&self, tenant: u32, address: u64, bytes: u64) -> Option<Range> {
         let ranges = self.tenants.get(&tenant)?;
@@ -43,19 +43,20 @@ impl Ranges {
         range.holds(address, bytes).then_some(range)
     }
 
-    /// The tenant's ranges in order.
+    /// Returns the tenant's ranges in order.
     #[must_use]
     pub fn of(&self, tenant: u32) -> &[Range] {
         self.tenants.get(&tenant).map_or(&[], Vec::as_slice)
     }
 
-    /// The largest range of a tenant.
+    /// Returns the largest range of a tenant.
     #[must_use]
     pub fn largest(&self, tenant: u32) -> Option<Range> {
         self.of(tenant).iter().copied().max_by_key(|range| range.bytes)
     }
 
-    /// Gives a tenant addresses that nobody had. They stay apart from neighbours beyond a cut: those may be mapped elsewhere.
+    /// Adds addresses that no tenant had to a tenant. They are not merged with neighbours across a cut, which may be mapped
+    /// elsewhere.
     pub(super) fn add(&mut self, tenant: u32, base: u64, bytes: u64, cuts: &BTreeSet<u64>) {
         let ranges = self.tenants.entry(tenant).or_default();
         let at = ranges.partition_point(|range| range.base < base);
@@ -73,7 +74,7 @@ impl Ranges {
         }
     }
 
-    /// Takes addresses from a tenant that it had.
+    /// Removes addresses from a tenant that has them.
     pub(super) fn remove(&mut self, tenant: u32, base: u64, bytes: u64) {
         let ranges = self.tenants.entry(tenant).or_default();
         let Some(at) = ranges.iter().position(|range| range.holds(base, bytes)) else { return };

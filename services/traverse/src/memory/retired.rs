@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Blocks that were unlinked, and that a walk which began before may still be at.
+//! Blocks that were unlinked, and at which a walk that began earlier may still be.
 //!
-//! - **Order** what is retired was unlinked: no new walk comes to it. It is free when the node's clock is more than [`GRACE`]
-//!   further: a request that may have found it before is refused from then on, whenever it comes (`node/clock`)
-//! - **Clock** a block gets the clock of the next `stamp` or `ripe`, which is not less than that at which it was retired; after a
-//!   restart, and in a range that came, the time begins anew
+//! - **Order** a retired block is unlinked, so no new walk reaches it. It becomes free when the node's clock has advanced by more
+//!   than [`GRACE`]: from then on a request that may have found it earlier is refused, whenever it comes (`node/clock`)
+//! - **Clock** a block gets the clock of the next `stamp` or `ripe`, which is not less than the clock at which it was retired.
+//!   After a restart, and in a range that has arrived, the time begins anew
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Seconds of the nodes' clock for which unlinked memory is left as it is.
+/// Seconds of the nodes' clock for which unlinked memory is not reused.
 pub const GRACE: u32 = 30;
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub(super) struct Retired {
     pub grace_s: u32,
@@ -40,7 +40,7 @@ impl Default for Retired {
 }
 
 impl Retired {
-    /// Returns how long it takes from `now` on until `bytes` bytes are free again; `None`: fewer are retired.
+    /// Returns the time from `now` until `bytes` bytes are free again; `None`: fewer are retired.
     pub fn wait_for(&self, bytes: u64, now: u32) -> Option<Duration> {
         let mut left = bytes;
         let fresh = self.fresh.iter().map(|&(address, ticket)| (now, address, ticket));
@@ -62,12 +62,13 @@ impl Retired {
         self.bytes += bytes;
     }
 
-    /// Gives this clock to the blocks that have none yet.
+    /// Assigns this clock to the blocks that have none yet.
     pub fn stamp(&mut self, now: u32) {
         self.due.extend(self.fresh.drain(..).map(|(address, ticket)| (now, address, ticket)));
     }
 
-    /// Takes out the blocks that no request may be at any more, at this clock: tenant, address, bytes.
+    /// Removes and returns the blocks that no request can reach any more at this clock: tenant, address,
+    /// bytes.
     pub fn ripe(&mut self, now: u32) -> Vec<(u32, u64, u64)> {
         self.stamp(now);
         let mut ripe = Vec::new();
@@ -83,7 +84,7 @@ impl Retired {
         ripe
     }
 
-    /// Takes a block out; false: there is no such block.
+    /// Removes a block; returns false if there is no such block.
     pub fn remove(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
         let there = self.blocks.get(&address).is_some_and(|block| (block.0, block.1) == (bytes, tenant));
         if there {
@@ -93,17 +94,17 @@ impl Retired {
         there
     }
 
-    /// True if any of these bytes is retired.
+    /// Returns true if any of these bytes is retired.
     pub fn overlaps(&self, address: u64, bytes: u64) -> bool {
         self.blocks.range(..address + bytes).next_back().is_some_and(|(at, block)| at + block.0 > address)
     }
 
-    /// Those that start in a stretch of addresses: tenant, address, bytes.
+    /// Returns the blocks that start in a stretch of addresses: tenant, address, bytes.
     pub fn within(&self, base: u64, end: u64) -> Vec<(u32, u64, u64)> {
         self.blocks.range(base..end).map(|(&at, &(bytes, tenant, _))| (tenant, at, bytes)).collect()
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all blocks.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pages that nobody has, and what was left in them.
+//! Pages that no tenant has, and whose bytes may be left in them.
 //!
-//! - **Layout** runs of whole pages; neighbours are one, except at cuts
-//! - **Dirt** pages are cleared when a tenant gets them, and only if another one's bytes may be in them
+//! - **Layout** runs of whole pages; adjacent runs are merged, except at cuts
+//! - **Dirt** pages are cleared when a tenant gets them, and only if bytes of another tenant may be in them
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) enum Dirt {
     /// All bytes are zero.
     Clean,
-    /// Bytes that this tenant left, or zeros.
+    /// Bytes that this tenant has left, or zeros.
     Of(u32),
-    /// Bytes of anybody, or unknown ones.
+    /// Bytes of any tenant, or unknown ones.
     Mixed,
 }
 
@@ -26,18 +26,18 @@ impl Dirt {
         }
     }
 
-    /// True if a tenant must not see it.
+    /// Returns true if the pages may hold bytes that the tenant must not see.
     pub fn is_foreign_to(self, tenant: u32) -> bool {
         !matches!(self, Dirt::Clean) && self != Dirt::Of(tenant)
     }
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug, Default)]
 pub(super) struct Runs(BTreeMap<u64, (u64, Dirt)>);
 
 impl Runs {
-    /// Adds pages that nobody has any more.
+    /// Adds pages that a tenant has given back.
     pub fn give(&mut self, mut base: u64, mut bytes: u64, mut dirt: Dirt, cuts: &BTreeSet<u64>) {
         if let Some((&before, &(length, old))) = self.0.range(..base).next_back()
             && before + length == base
@@ -62,7 +62,7 @@ impl Runs {
         runs.filter(|(_, length)| *length >= bytes).min_by_key(|(_, length)| *length)
     }
 
-    /// Takes pages that are all in one run, and says what is in them.
+    /// Takes pages that all lie in one run, and returns their state.
     pub fn take(&mut self, base: u64, bytes: u64) -> Dirt {
         let Some((at, length)) = self.around(base) else { return Dirt::Mixed };
         let Some((_, dirt)) = self.0.remove(&at) else { return Dirt::Mixed };
@@ -75,7 +75,7 @@ impl Runs {
         dirt
     }
 
-    /// The run that holds an address: first, bytes.
+    /// Returns the run that contains an address: first, bytes.
     pub fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&at, &(length, _)) = self.0.range(..=address).next_back()?;
         (address < at + length).then_some((at, length))
@@ -90,12 +90,12 @@ impl Runs {
         }
     }
 
-    /// Runs that start in a stretch of addresses, in order: first, bytes.
+    /// Returns the runs that start in a stretch of addresses, in order: first, bytes.
     pub fn within(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         self.0.range(base..end).map(|(&at, &(length, _))| (at, length))
     }
 
-    /// Returns the bytes of all runs, and of the longest.
+    /// Returns the bytes of all runs, and of the longest one.
     pub fn bytes(&self) -> (u64, u64) {
         self.0.values().fold((0, 0), |(all, most), (length, _)| (all + length, most.max(*length)))
     }

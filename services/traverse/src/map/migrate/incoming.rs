@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The target's side of a migration.
 //!
-//! - **Order** of each piece the newest version is kept; each is acknowledged, as often as it comes. After sealing nothing changes
-//! - **Owner** memory that was reserved is either served from, when the map says that the range is this node's, or discarded
+//! - **Order** the newest version of each piece is kept, and every message is acknowledged each time that it arrives. After
+//!   sealing the copy does not change
+//! - **Owner** reserved memory is served once the map gives the range to this node; if the migration is cancelled it is discarded
 
 use super::message::GOT_MAX;
 use super::{Arrival, Host, Message, Outcome, PIECE_BYTES, records_max};
@@ -12,7 +13,7 @@ use crate::map::range::{Map, Move};
 #[derive(Debug)]
 pub(super) struct Incoming {
     plan: Move,
-    /// The version of each piece; 0: it did not come yet.
+    /// The version of each piece; 0: the piece has not arrived yet.
     versions: Vec<u32>,
     missing: u64,
     records: Vec<Option<Vec<u8>>>,
@@ -55,7 +56,8 @@ impl Incoming {
                 acknowledge(out, from, id, here.then_some((index, version)));
             }
             Message::Record { index, total, bytes, .. } if !self.sealed => {
-                // A record that announces absurdly many allocates nothing.
+                // A record that announces too many others is dropped, so that it cannot make this node
+                // allocate.
                 if u64::from(total) > records_max(self.plan.bytes) || index >= total {
                     return;
                 }
@@ -70,7 +72,7 @@ impl Incoming {
         }
     }
 
-    /// Returns true if the piece is there, in this version or a newer one.
+    /// Returns true if the piece has arrived, in this version or a newer one.
     fn piece(&mut self, index: u64, version: u32, bytes: &[u8], host: &mut dyn Host) -> bool {
         let offset = index.saturating_mul(PIECE_BYTES);
         let Some(known) = usize::try_from(index).ok().and_then(|index| self.versions.get_mut(index)) else {
@@ -82,7 +84,7 @@ impl Incoming {
         }
         if version > *known {
             let zeros = [0; PIECE_BYTES as usize];
-            // Reserved memory is zero, so a first piece of zeros need not be stored.
+            // Reserved memory is zero, so a piece of zeros is stored only over an earlier version.
             if !bytes.is_empty() {
                 host.store(self.plan.base + offset, bytes);
             } else if *known != 0 {
@@ -99,7 +101,7 @@ impl Incoming {
         if !self.sealed {
             let here = self.records.iter().flatten().count();
             if self.missing != 0 || here != records as usize || self.records.len() != here {
-                // A correct source does not seal before all pieces and records were acknowledged.
+                // A correct source seals only after all pieces and records were acknowledged.
                 return;
             }
             let records: Vec<Vec<u8>> = self.records.drain(..).flatten().collect();
@@ -127,7 +129,7 @@ impl Incoming {
     }
 }
 
-/// Several pieces that came together are acknowledged together.
+/// Queues an acknowledgement of a piece; pieces that arrived together are acknowledged in one message.
 fn acknowledge(out: &mut Vec<(NodeId, Message)>, to: NodeId, id: u64, piece: Option<(u64, u32)>) {
     let Some(piece) = piece else { return };
     if let Some((target, Message::Got { id: last, pieces })) = out.last_mut()

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages between the source and the target of a migration.
 //!
-//! - **Layout** 0 CRC-32C of the rest u32 · 4 kind u8 · then the migration's id and the fields, as in `bytes`
-//!   to the target: 1 offer · 2 piece · 3 record · 4 seal; to the source: 5 accept · 6 refuse · 7 got · 8 got record · 9 sealed
-//! - **Order** a piece carries a version that grows with each sending of any piece; the target keeps the newest. So a copy that was
-//!   delayed never replaces a later one
-//! - **Owner** a message that decodes is no longer than [`MESSAGE_BYTES_MAX`] and encodes to the same bytes
+//! - **Layout** 0 CRC-32C of the rest u32 · 4 kind u8 · then the migration's id and the fields, as in `bytes`. To the target: 1
+//!   offer · 2 piece · 3 record · 4 seal; to the source: 5 accept · 6 refuse · 7 got · 8 got record · 9 sealed
+//! - **Order** a piece carries a version that grows with each sending of any piece, and the target keeps the newest. So a delayed
+//!   copy never replaces a later one
+//! - **Owner** a message that can be decoded has at most [`MESSAGE_BYTES_MAX`] bytes and encodes to the same bytes
 
 use memlift_offload::Engine;
 
 use crate::map::MapError;
 use crate::map::bytes::{Reader, Writer};
 
-/// Bytes of one piece of a range: with everything around it, it fits in an Ethernet frame.
+/// Bytes of one piece of a range, so small that its packet fits in an Ethernet frame.
 pub const PIECE_BYTES: u64 = 1024;
 /// Most bytes of one record.
 pub const RECORD_BYTES_MAX: usize = 1024;
@@ -25,23 +25,23 @@ pub(super) const GOT_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are named by what they are; the module says what they do")]
 pub enum Message {
-    /// There is a range to take.
+    /// Offers a range to the target.
     Offer { id: u64, base: u64, bytes: u64 },
-    /// A piece of it; no bytes: all zero.
+    /// A piece of the range; without bytes it is all zero.
     Piece { id: u64, index: u64, version: u32, bytes: Vec<u8> },
-    /// A record of the range: state that belongs to it besides its bytes.
+    /// A record of the range: part of the data that travels with its bytes.
     Record { id: u64, index: u32, total: u32, bytes: Vec<u8> },
-    /// That was all.
+    /// All pieces and records were sent and acknowledged.
     Seal { id: u64, records: u32 },
-    /// There is memory for it.
+    /// The target has reserved memory for the range.
     Accept { id: u64 },
-    /// It cannot be taken.
+    /// The target cannot take the range.
     Refuse { id: u64, why: String },
-    /// These pieces are there, in these versions.
+    /// These pieces have arrived, in these versions.
     Got { id: u64, pieces: Vec<(u64, u32)> },
-    /// This record is there.
+    /// This record has arrived.
     GotRecord { id: u64, index: u32 },
-    /// All of it is there, and lasts.
+    /// The whole range has arrived and is durable.
     Sealed { id: u64 },
 }
 
@@ -62,7 +62,7 @@ impl Message {
         }
     }
 
-    /// Returns true if it is the target who says it.
+    /// Returns true if the target sends this message to the source.
     #[must_use]
     pub fn is_for_source(&self) -> bool {
         !matches!(
@@ -102,7 +102,7 @@ impl Message {
         writer.bytes
     }
 
-    /// From bytes.
+    /// Decodes a message.
     ///
     /// # Errors
     ///

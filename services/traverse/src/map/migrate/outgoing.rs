@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The source's side of a migration.
 //!
-//! - **Flow** [`Phase`], in its order. Each phase says again what was not acknowledged; the map alone ends it
-//! - **Order** a piece counts as unwritten before it is read: what is written while it is read is copied again. It is settled when the
-//!   target has the version that was sent last
-//! - **Owner** what is held is let go in one place, [`Outgoing::end`], when the map says how it ended
+//! - **Flow** the phases of [`Phase`], in order. Each phase repeats messages that were not acknowledged; only a change of the map ends
+//!   the last one
+//! - **Order** a piece is marked as unwritten before it is read, so a piece that is written while it is read is copied again. A piece
+//!   is settled when the target has the version that was sent last
+//! - **Owner** held requests are released in one place, [`Outgoing::end`], when the map shows how the migration ended
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +16,14 @@ use crate::map::node::NodeId;
 use crate::map::range::{Map, Move};
 use crate::map::shared::{Dirty, Hold, Rule, Shared};
 
-/// Pieces on their way at a time.
+/// Most pieces in flight at a time.
 const WINDOW: usize = 128;
 /// Time after which a message that was not acknowledged is sent again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Writes are held when so few pieces are left to copy...
+/// Writes are held when at most this many pieces are left to copy ...
 const FEW_PIECES: u64 = 256;
-/// ... or after so many times through the range: whoever writes faster than is copied does not put it off for ever.
+/// ... or after this many passes over the range: a client that writes faster than pieces are copied must not delay
+/// the move for ever.
 const PASSES_MAX: u32 = 4;
 
 /// Result of one poll of a migration.
@@ -33,44 +35,44 @@ pub(super) enum Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Until every shard notes what it writes.
+    /// Waits until every shard records which pieces it writes.
     Arming(u64),
-    /// Until the target has memory.
+    /// Waits until the target has reserved memory.
     Offering,
-    /// While writes go on.
+    /// Copies pieces while writes continue.
     Copying,
-    /// Until nobody writes.
+    /// Waits until nobody writes.
     Freezing(u64),
     /// Copies the pieces written since they were last copied.
     Draining,
-    /// Sends the records: state that belongs to the range besides its bytes.
+    /// Sends the records: the data that travels with the range's bytes.
     Recording,
-    /// Until the target has all of it.
+    /// Waits until the target has sealed its copy.
     Sealing,
-    /// Until nobody reads.
+    /// Waits until nobody reads.
     Closing(u64),
-    /// Until the map says that it is the target's, or not.
+    /// Waits until the map shows the commit or the cancellation.
     Committing,
-    /// It cannot be done: until the map says so.
+    /// The migration failed; waits until the map shows the cancellation.
     Cancelling,
 }
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
     plan: Move,
-    /// Epoch since which the source has had the range: shows afterwards if the range is still the same.
+    /// Epoch since which the source has owned the range; shows at the end if the range is still the same.
     since: u64,
     shared: Arc<Shared>,
     dirty: Arc<Dirty>,
     phase: Phase,
-    /// Pieces on their way: the version that was sent, and when.
+    /// Pieces in flight: the version that was sent, and the time of sending.
     window: BTreeMap<u64, (u32, Duration)>,
     next: u64,
     passes: u32,
     version: u32,
     sent: u64,
     records: Vec<Vec<u8>>,
-    /// Records not acknowledged, and when they were sent.
+    /// Records that are not acknowledged, and the time at which each was sent.
     open: BTreeMap<u32, Option<Duration>>,
     said: Option<Duration>,
     frozen: Option<Duration>,
@@ -105,12 +107,12 @@ impl Outgoing {
         self.plan.to.0
     }
 
-    /// Returns true if some of these addresses are among those given away.
+    /// Returns true if some of these addresses are in the range that is leaving.
     pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
         self.plan.base < base.saturating_add(bytes) && base < self.plan.end()
     }
 
-    /// It cannot be done.
+    /// Notes that the migration cannot be carried out; the first reason is kept.
     pub(super) fn refuse(&mut self, why: String) {
         self.refused.get_or_insert(why);
     }
@@ -140,7 +142,7 @@ impl Outgoing {
         self.said = None;
     }
 
-    /// Returns true if a message is due to be sent, or sent again; notes the time.
+    /// Returns true if the phase's message is due to be sent, or sent again; records the time.
     fn again(&mut self, now: Duration) -> bool {
         let due = self.said.is_none_or(|said| now.saturating_sub(said) >= AGAIN);
         if due {
@@ -225,7 +227,7 @@ impl Outgoing {
         Step::Working
     }
 
-    /// Fills the window with what was written, and says again what was not acknowledged.
+    /// Fills the window with written pieces, and repeats pieces that were not acknowledged.
     fn copy(&mut self, now: Duration, host: &mut dyn Host, out: &mut Vec<(NodeId, Message)>) {
         let late: Vec<u64> = self
             .window
@@ -245,7 +247,7 @@ impl Outgoing {
                 return;
             };
             self.next = index + 1;
-            // One that is on its way and was written again: its next version replaces the one before.
+            // A piece in flight that was written again is sent in a new version, which replaces the earlier one.
             self.say_piece(index, now, host, out);
         }
     }
@@ -306,7 +308,7 @@ impl Outgoing {
         }
     }
 
-    /// The map does not name the migration any more: the range is the target's, or stays here.
+    /// The map does not list the migration any more: the range belongs to the target now, or stays here.
     fn end(&mut self, map: &Map, now: Duration, host: &mut dyn Host) -> Outcome {
         let Move { id, base, bytes, .. } = self.plan;
         let same = map
@@ -319,7 +321,7 @@ impl Outgoing {
                 self.refused.take().unwrap_or_else(|| "it was cancelled, or a node went down".to_owned());
             return Outcome::Cancelled { id, why };
         }
-        // Everything was held before the commit, and every shard knew: nobody uses the memory.
+        // All requests were held before the commit, and every shard had noticed: nobody uses the memory.
         host.release(base, bytes);
         self.shared.hold(id, None);
         let held = self.frozen.map_or(Duration::ZERO, |frozen| now.saturating_sub(frozen));

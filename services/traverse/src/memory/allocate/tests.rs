@@ -62,7 +62,7 @@ fn a_part_leaves_comes_back_and_gives_what_it_would_have_given() {
     let mut source = Allocator::new(here.clone());
     let mut target = Allocator::new(there.clone());
     let small: Vec<u64> = (0..100).filter_map(|_| source.allocate(1, 64)).collect();
-    // Around the place that is to be cut.
+    // Blocks on both sides of the address at which the extent is cut below, and one across it.
     source.allocate(1, 200 << 10).expect("in the first extent");
     let large = source.allocate(2, 300 << 10).expect("large");
     assert!(source.free(1, small[3], 64) && source.free(1, small[9], 64));
@@ -93,7 +93,7 @@ fn a_part_leaves_comes_back_and_gives_what_it_would_have_given() {
     assert_eq!(all(target.usage()) + all(source.usage()), 8 << 20);
 }
 
-/// A tenant's blocks, each with a byte of its own in all of its bytes.
+/// Fills a block with one byte value, to find overlaps later.
 fn fill(memory: &Memory, address: u64, bytes: u64, with: u8) {
     memory.store(address, &vec![with; bytes as usize]);
 }
@@ -148,7 +148,7 @@ fn one_size_frees_what_another_needs_and_one_tenant_what_another_does() {
         let all: Vec<u64> = std::iter::from_fn(|| allocator.allocate(tenant, bytes)).collect();
         let given = all.len() as u64 * bytes.next_multiple_of(16);
         let whole = BYTES / bytes.next_multiple_of(16) * bytes.next_multiple_of(16);
-        // The missing bytes are an extent's ends, and less than one block.
+        // The missing bytes are an extent's unused ends, and less than one block.
         assert!(
             given + bytes + (8 << 10) >= whole.min(BYTES - (8 << 10)),
             "{given} bytes in blocks of {bytes}"
@@ -161,14 +161,15 @@ fn one_size_frees_what_another_needs_and_one_tenant_what_another_does() {
                 fill(&memory, *address, bytes, 0x5a);
             }
         }
-        // In an order that is not that of the addresses; the last one only later, when the rest has joined around it.
+        // Freed in another order than that of the addresses; the last block only later, when its neighbours have been
+        // joined.
         let (last, rest) = all.split_last().expect("one");
         rest.iter().step_by(2).chain(rest.iter().skip(1).step_by(2)).for_each(|address| {
             assert!(allocator.free(tenant, *address, bytes));
             assert!(!allocator.free(tenant, *address, bytes) && !allocator.retire(tenant, *address, bytes));
         });
         assert_eq!(allocator.usage().live, bytes.next_multiple_of(16));
-        // One block does not keep all pages from another tenant.
+        // One block in use must not keep all pages from another tenant.
         if bytes < 1 << 20 {
             let other = allocator.allocate(9, 1 << 20).expect("pages of the tenant before");
             assert!(allocator.free(9, other, 1 << 20));
@@ -196,7 +197,8 @@ fn parts_of_a_block_come_back_and_join() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever was given, retired and freed: who hears where each block was given has the same blocks, and gives none of them.
+    /// After any allocations, retirements and frees, an allocator that replays the address of each block has the same
+    /// blocks, and does not allocate them again.
     #[test]
     fn what_was_given_can_be_claimed_in_a_memory_of_the_same_size(
         calls in prop::collection::vec((0u32..3, 1u64..40, 0u32..16, 0u8..4), 1..300),
