@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A program: bytecode that was decoded, lowered and verified, with all that running it takes.
+//! A program: bytecode that was decoded, lowered and verified, with everything needed to run it.
 //!
 //! - **Flow** bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
-//! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` has them
-//! - **Order** the name is not part of a program: equal encodings have equal hashes
-//! - **Owner** immutable; whoever runs it shares it
-//! - **Not here** who may register and run it (`node`)
+//! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` defines them
+//! - **Order** the name is not part of the encoding: equal encodings have equal hashes
+//! - **Owner** immutable; all users share it
+//! - **Not here** permission to register and run it (`node`)
 
 use crate::bpf::{Code, decode, disasm};
 use crate::error::{Error, Result};
@@ -34,7 +34,7 @@ impl Program {
     /// Decodes, lowers and verifies `bytecode`, for a scratchpad of `scratch_bytes` (a multiple of 8, at most 4096).
     ///
     /// # Errors
-    /// The instruction that is wrong, and the reason.
+    /// The invalid instruction, and the reason.
     pub fn new(name: impl Into<String>, bytecode: &[u8], scratch_bytes: usize) -> Result<Program> {
         if scratch_bytes > SCRATCH_BYTES_MAX || !scratch_bytes.is_multiple_of(8) {
             return Err(Error::Program(format!(
@@ -61,10 +61,10 @@ impl Program {
         Ok(program)
     }
 
-    /// Reads what [`Program::encoding`] wrote.
+    /// Decodes the bytes that [`Program::encoding`] has returned.
     ///
     /// # Errors
-    /// As [`Program::new`], and if the header is none.
+    /// The errors of [`Program::new`], and an invalid header.
     pub fn from_encoding(name: impl Into<String>, encoding: &[u8]) -> Result<Program> {
         let Some((header, bytecode)) = encoding.split_first_chunk::<PROGRAM_HEADER_BYTES>() else {
             return Err(Error::Program(format!("{} bytes are too few for a header", encoding.len())));
@@ -91,32 +91,32 @@ impl Program {
         &self.name
     }
 
-    /// Returns the bytecode that it was made of.
+    /// Returns the program's bytecode.
     #[must_use]
     pub fn bytecode(&self) -> &[u8] {
         &self.bytecode
     }
 
-    /// Its instructions, decoded.
+    /// Returns the decoded instructions.
     #[must_use]
     pub fn code(&self) -> &Code {
         &self.code
     }
 
-    /// Header and instructions.
+    /// Encodes the program: header and instructions.
     #[must_use]
     pub fn encoding(&self) -> Vec<u8> {
         let header = ProgramHeader::new(self.scratch_bytes, (self.bytecode.len() / INSTRUCTION_BYTES) as u32);
         [&header.to_bytes()[..], &self.bytecode].concat()
     }
 
-    /// BLAKE3 of the encoding.
+    /// Returns the BLAKE3 hash of the encoding.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         self.hash
     }
 
-    /// The verified IR.
+    /// Returns the verified IR.
     #[must_use]
     pub fn function(&self) -> &Function {
         &self.verified.function
@@ -128,19 +128,21 @@ impl Program {
         self.verified.window
     }
 
-    /// The 64-byte lines that it can touch if `cur_ptr` starts one: bit 4 is that one, bit 3 the one before it.
+    /// Returns the 64-byte lines that a step can read if `cur_ptr` is at the start of a line: bit 4 is that line,
+    /// bit 3 the one before.
     #[must_use]
     pub fn lines(&self) -> u8 {
         self.verified.lines
     }
 
-    /// Bytes of its scratchpad.
+    /// Returns the bytes of the program's scratchpad.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.scratch_bytes as usize
     }
 
-    /// Returns the length of the scratchpad's start that it can store to; bytes behind it stay as they were.
+    /// Returns the number of bytes at the scratchpad's start that the program can store to; it never changes bytes
+    /// behind them.
     #[must_use]
     pub fn scratch_stored(&self) -> usize {
         let stores =
@@ -159,25 +161,25 @@ impl Program {
         usize::try_from(end).unwrap_or(usize::MAX).min(self.scratch_bytes())
     }
 
-    /// Returns the cost of one step, as the verifier has found it.
+    /// Returns the cost of one step, as the verifier has computed it.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.verified.cost
     }
 
-    /// Returns true if it can ask for an apply: it stores to that field.
+    /// Returns true if the program can ask for an apply: it stores to that field.
     #[must_use]
     pub fn uses_apply(&self) -> bool {
         self.verified.uses_apply
     }
 
-    /// Returns true if it can emit: it stores to those fields.
+    /// Returns true if the program can emit: it stores to those fields.
     #[must_use]
     pub fn uses_emit(&self) -> bool {
         self.verified.uses_emit
     }
 
-    /// Its text, as `bpf::asm` reads it.
+    /// Returns the program as text that `bpf::asm` can read.
     #[must_use]
     pub fn listing(&self) -> String {
         disasm::listing(&self.code)

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Addresses as people write them, host names among them.
+//! Resolves addresses as people write them, including host names.
 //!
 //! - **Flow** `HOST:PORT` ─▶ the system's resolver ─▶ one socket address
-//! - **Rule** only what a user, a command line or a file of the user's says is looked up: never what a packet, a peer or a map of the
-//!   coordinator's says
-//! - **Not here** `shm:` and `unix:`, which are no sockets of the network
+//! - **Rule** only names given by the user (on a command line, in a file) are resolved, never names from a packet, a peer or a
+//!   coordinator's map
+//! - **Not here** `shm:` and `unix:`, which are no network addresses
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Finds the address of `ADDRESS:PORT` or `HOST:PORT`. Of a name with several, the first of IPv4, else the first: a node that listens
-/// at a name and a client that connects to it then mean the same one. May wait for the network.
+/// Returns the address of `ADDRESS:PORT` or `HOST:PORT`. If a name has several addresses, the first IPv4 one is used,
+/// otherwise the first: so a node that listens at a name and a client that connects to it use the same one. May wait for the
+/// network.
 ///
 /// # Errors
 ///
-/// A text that says what is wrong: there is no port, or the name has no address.
+/// A text that describes the fault: there is no port, or the name has no address.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

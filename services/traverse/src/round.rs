@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A round in Rust, not compiled from a program: one step for each walk that is due, by any stepper.
+//! A round in Rust, not compiled from a program: one step for each walk in state [`RUN`], by any stepper.
 //!
-//! - **Flow** slots ──[`round`]──▶ for each [`RUN`] slot: step, then on `Next` translate, prefetch and go on, else stop
-//! - **Not here** the same loop as machine code, with the step inside: `jit::round`. Both keep one contract: that of `slot`
+//! - **Flow** slots ──[`round`]──▶ for each [`RUN`] slot: step; on `Next` translate, prefetch and continue, otherwise stop
+//! - **Not here** the same loop as machine code, with the step inside: `jit::round`. Both follow the contract in `slot`
 
 use crate::slot::{RUN, Region, STOPPED, Slot};
 use crate::step::{Verdict, Walk};
@@ -28,7 +28,7 @@ pub fn prefetch(address: *const u8) {
 #[inline(always)]
 pub fn prefetch_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, whatever the address; processors that do not know PREFETCHW take it for no instruction.
+    // SAFETY: a prefetch never faults, whatever the address; processors without PREFETCHW execute it as a no-op.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(address.cast());
     }
@@ -41,11 +41,12 @@ pub fn prefetch_write(address: *const u8) {
     let _ = address;
 }
 
-/// One step for each slot that is [`RUN`], by `step`; `touches` are the offsets from `cur_ptr` to prefetch at the next node.
-/// Returns how many slots stopped.
+/// Runs one step with `step` for each slot in state [`RUN`]. `touches` are the offsets from `cur_ptr` to prefetch at the
+/// next node. Returns how many slots stopped.
 ///
 /// # Safety
-/// For each slot that is [`RUN`], `host` and `scratch` are what `step` needs; so is every address that `region` maps.
+/// For each slot in state [`RUN`], `host` and `scratch` are valid arguments of `step`, and so is every host address to which
+/// `region` maps.
 pub unsafe fn round(
     slots: &mut [Slot],
     region: &Region,

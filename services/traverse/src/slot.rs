@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A walk in flight, and the range that its next hops are translated in: all that a round of the scheduler reads and writes.
+//! A walk in flight, and the address range in which its hops are translated: all state that a round of the scheduler reads and
+//! writes.
 //!
-//! - **Layout** [`Slot`] is two cache lines: what the round needs of every walk, then the [`Walk`] of its step. [`Region`] is the one
-//!   range of global addresses that a round translates itself
-//! - **Flow** the scheduler fills a slot ([`Slot::start`]) ──round──▶ one step per slot that is [`RUN`]: on `Next` inside the region
-//!   `cur`, `host` and `hops_left` move on; on anything else the slot is [`STOPPED`] with its `verdict`, for the slow path
-//!   numbers of those that stopped in a round are listed in [`Slot::listed`], so that nobody has to look for them
+//! - **Layout** [`Slot`] is two cache lines: the state that a round reads for every walk, then the [`Walk`] of its step. [`Region`]
+//!   is the one range of global addresses that a round translates without the slow path
+//! - **Flow** the scheduler fills a slot ([`Slot::start`]) ──round──▶ one step per slot in state [`RUN`]: on `Next` inside the region
+//!   `cur`, `host` and `hops_left` advance; on any other result the slot becomes [`STOPPED`] with its `verdict`, for the slow path.
+//!   The numbers of the slots that stopped in a round are listed in [`Slot::listed`], so that nobody has to search for them
 //! - **Owner** one thread has the slots during a round; `scratch` belongs to its slot alone
-//! - **Not here** what the slow path does (`node`), and who may read which range (`memory`)
+//! - **Not here** the slow path (`node`), and permissions to read a range (`memory`)
 
 use crate::step::Walk;
 
-/// [`Slot::state`]: nothing is in the slot; a round skips it.
+/// [`Slot::state`]: the slot holds no walk; a round skips it.
 pub const FREE: u32 = 0;
-/// [`Slot::state`]: a step is due.
+/// [`Slot::state`]: the slot's next step is due.
 pub const RUN: u32 = 1;
 /// [`Slot::state`]: the last step asked for something that a round cannot do; a round skips it.
 pub const STOPPED: u32 = 2;
@@ -22,13 +23,14 @@ pub const STOPPED: u32 = 2;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Slot {
-    /// Where the node that `cur` names is mapped; valid while the slot is [`RUN`].
+    /// Host address of the node at `cur`; valid while the slot is [`RUN`].
     pub host: *const u8,
     /// The walk's scratchpad, as long as the program asks for.
     pub scratch: *mut u8,
-    /// Global address of the node that is due, or after [`STOPPED`] with `Next` the one to go on at.
+    /// Global address of the node for the next step; in a slot that [`STOPPED`] with `Next`, the address to continue at.
     pub cur: u64,
-    /// Steps that may still end in `Next`: not 0 in a slot that is [`RUN`]. When it becomes 0, the slot stops with `Next`.
+    /// Steps that may still end in `Next`: never 0 in a slot that is [`RUN`]. When it becomes 0, the slot stops with
+    /// `Next`.
     pub hops_left: u32,
     /// [`FREE`], [`RUN`] or [`STOPPED`].
     pub state: u32,
@@ -36,7 +38,7 @@ pub struct Slot {
     pub verdict: u32,
     /// One entry of a list over the whole array: entry n holds the number of the n-th slot that stopped in the last round.
     pub listed: u32,
-    /// Words for the scheduler's own use; rounds leave them alone.
+    /// Words for the scheduler's own use; rounds do not change them.
     pub owner: [u64; 3],
     /// Output of the last step. Each step starts with `fuel`, which no round changes.
     pub walk: Walk,
@@ -64,7 +66,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Makes the slot due at a node that is mapped at `host`, with room for `hops` steps.
+    /// Makes the next step of the slot due, at a node that is mapped at `host`, with `hops` steps left.
     pub fn start(&mut self, cur: u64, host: *const u8, hops: u32) {
         self.cur = cur;
         self.host = host;
@@ -74,26 +76,26 @@ impl Slot {
     }
 }
 
-/// A range of global addresses at which the program may be stepped, and where it is mapped.
+/// A range of global addresses in which a round may step the program, and its mapping.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Region {
-    /// The lowest `cur_ptr` whose whole window is in the range.
+    /// The lowest `cur_ptr` whose whole window lies in the range.
     pub base: u64,
-    /// How many addresses from `base` on have their window in the range.
+    /// Number of addresses from `base` on whose window lies in the range.
     pub bytes: u64,
-    /// Where `base` is mapped.
+    /// Host address of `base`.
     pub host: *const u8,
 }
 
 const _: () = assert!(size_of::<Region>() == 24);
 
 impl Region {
-    /// Nowhere: every hop takes the slow path.
+    /// The empty region: every hop takes the slow path.
     pub const NONE: Region = Region { base: 0, bytes: 0, host: core::ptr::null() };
 
-    /// The `cur_ptr`s whose window (`window_bytes` from `cur_ptr + window_first` on) lies in `bytes` bytes from the global
-    /// address `base` on, which are mapped at `host`.
+    /// Makes the region of all `cur_ptr`s whose window (`window_bytes` from `cur_ptr + window_first` on) lies in the
+    /// `bytes` bytes from the global address `base` on, which are mapped at `host`.
     #[must_use]
     pub fn new(base: u64, bytes: u64, host: *const u8, window_first: i16, window_bytes: u16) -> Region {
         let before = u64::from(window_first.min(0).unsigned_abs());

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One iteration of a walk, as it is called: three addresses in, a verdict out.
+//! One iteration of a walk, as a function call: three addresses in, a verdict out.
 //!
-//! - **Layout** in C `long step(const void *node, void *scratch, struct walk *walk)`: r1 is the node that `cur_ptr` names, to be
-//!   read only; r2 the scratchpad; r3 a [`Walk`], to be written only; r10 a stack of 512 bytes
-//! - **Owner** the caller: it has checked that the program's window around `node` may be read, that the scratchpad is as long as
-//!   the program asks for, and nobody else refers to scratchpad and [`Walk`] while the step runs
-//! - **Not here** how a global address becomes that of a node (`memory`); a step never follows `next` itself
+//! - **Layout** in C `long step(const void *node, void *scratch, struct walk *walk)`: r1 is the node at `cur_ptr`, read-only; r2
+//!   the scratchpad; r3 a [`Walk`], write-only; r10 a stack of 512 bytes
+//! - **Owner** the caller. It has checked that the program's window around `node` may be read and that the scratchpad is as long
+//!   as the program asks for; while the step runs nobody else refers to scratchpad and [`Walk`]
+//! - **Not here** translating a global address to that of a node (`memory`); a step never follows `next` itself
 //!
 //! This is PULSE's iterator (§3: `next()` and `end()` in one call) with a return code in place of a trap.
 
-/// Output of a step besides its verdict. 64 bytes; the program stores to it and cannot load from it.
+/// Output of a step besides its verdict; 64 bytes. The program stores to it and cannot load from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Walk {
-    /// Global address of the node to go on at ([`Verdict::Next`], [`Verdict::Emit`]).
+    /// Global address of the node to continue at ([`Verdict::Next`], [`Verdict::Emit`]).
     pub next: u64,
     /// Number of the change to make at `address` ([`Verdict::Apply`]), from `spec`.
     pub apply: u64,
     /// Global address that an apply changes: eight bytes, aligned.
     pub address: u64,
-    /// First operand: the value expected, or the addend.
+    /// First operand: the expected value, or the addend.
     pub a: u64,
     /// Second operand: the new value.
     pub b: u64,
-    /// Where in the scratchpad the bytes lie that [`Verdict::Emit`] appends to the result.
+    /// Offset in the scratchpad of the bytes that [`Verdict::Emit`] appends to the result.
     pub emit_offset: u32,
-    /// How many they are.
+    /// Number of these bytes.
     pub emit_bytes: u32,
     /// Backward jumps that one step may make. The runtime sets it; programs that store here are refused.
     pub fuel: u64,
@@ -42,15 +42,15 @@ const _: () = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Verdict {
-    /// Go on at `next`.
+    /// Continue at `next`.
     Next = 0,
     /// The scratchpad is the answer.
     Done = 1,
-    /// Append a piece of the scratchpad to the result, then go on at `next`.
+    /// Append a piece of the scratchpad to the result, then continue at `next`.
     Emit = 2,
-    /// Change eight bytes at their owner, exactly once; its outcome is the answer.
+    /// Change eight bytes at the node that owns them, exactly once; the outcome is the answer.
     Apply = 3,
-    /// A writer was here: start again from the first node.
+    /// A writer has interfered: start again from the first node.
     Retry = 4,
     /// The walk is done and found nothing.
     Missing = 5,
@@ -58,14 +58,14 @@ pub enum Verdict {
     OutOfFuel = 0x80,
     /// Fault: the program returned a number that is no verdict.
     BadVerdict = 0x81,
-    /// Fault: what is to be emitted is not in the scratchpad.
+    /// Fault: the piece to emit does not lie in the scratchpad.
     BadEmit = 0x82,
-    /// Fault: an offset that could not be proved left the window or the scratchpad.
+    /// Fault: an offset that could not be proved was outside the window or the scratchpad.
     Guard = 0x83,
 }
 
 impl Verdict {
-    /// The verdict that a program returned; a number that is none is a fault.
+    /// Decodes the value that a program returned; an unknown number is a fault.
     #[must_use]
     pub fn from_return(value: u32) -> Verdict {
         match value {
@@ -89,5 +89,5 @@ impl Verdict {
     }
 }
 
-/// A compiled step; what it may assume is the module's *Owner*.
+/// A compiled step. It relies on the conditions in the module's *Owner*.
 pub type StepFn = unsafe extern "C" fn(node: *const u8, scratch: *mut u8, walk: *mut Walk) -> u32;

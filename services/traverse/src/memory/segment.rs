@@ -11,7 +11,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use memlift_ground::region::{Region, RegionError, RegionOptions};
 use rustix::mm::{Advice, madvise};
 
-/// Stretches that a node can map in its life: its own, and one for each range that came and was never here before.
+/// Most stretches that a node can map in its life: its own, and one for each range that arrived and had never been here
+/// before.
 pub const SEGMENTS_MAX: usize = 1024;
 
 /// A stretch of global addresses, and its mapping.
@@ -41,19 +42,20 @@ impl Segment {
         self.region.base().wrapping_add((address - self.base) as usize)
     }
 
-    /// Gives whole pages back: they read as zero from now on. False: the system did not take them, nothing has changed.
+    /// Gives whole pages back to the system: they read as zero from now on. Returns false if the system refused; then
+    /// nothing has changed.
     pub fn forget(&self, address: u64, bytes: u64) -> bool {
         if !self.holds(address, bytes) {
             return false;
         }
-        // SAFETY: the pages lie in this mapping, which is private and anonymous and stays; Rust code touches its bytes by atomics
-        // only, for which zeros are as good as any value.
+        // SAFETY: the pages lie in this mapping, which is private and anonymous and stays mapped. Rust code accesses its
+        // bytes by atomics only, for which zero is a valid value.
         unsafe { madvise(self.host(address).cast_mut().cast(), bytes as usize, Advice::LinuxDontNeed) }
             .is_ok()
     }
 }
 
-/// All stretches, in the order in which they came.
+/// All stretches, in the order in which they were added.
 #[derive(Debug)]
 pub(super) struct Segments {
     all: Box<[OnceLock<Segment>]>,
@@ -69,7 +71,7 @@ impl Default for Segments {
 }
 
 impl Segments {
-    /// Adds a stretch; the caller has checked that there is room.
+    /// Adds a stretch. The caller has checked that there is room.
     pub fn push(&self, segment: Segment) {
         let _one = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count.load(Ordering::Relaxed);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables of Apache Arrow as pairs for a load, through Arrow's C stream interface: no Arrow library is linked.
 //!
-//! - **Flow** a stream that somebody exports (pyarrow, pandas, arrow-rs' `FFI_ArrowArrayStream`) ─▶ [`Rows::new`]: columns by name
-//!   ─▶ an iterator of pairs ─▶ `load`
-//! - **Layout** `ArrowSchema`, `ArrowArray`, `ArrowArrayStream` as the interface has them; formats read: whole numbers of any width,
-//!   floats of 32 and 64 bits, dates and times, strings, bytes, bytes of a fixed width
-//!   values: each number becomes 8 bytes (integers extended, floats as f64), bytes stay; several columns follow each other
-//! - **Order** batches are asked for one at a time, and given back before the next
-//! - **Owner** [`Rows`] owns the stream from `new` on and releases it, its schema and its batch exactly once
+//! - **Flow** a stream exported by pyarrow, pandas or arrow-rs' `FFI_ArrowArrayStream` ─▶ [`Rows::new`]: columns by name ─▶ an
+//!   iterator of pairs ─▶ `load`
+//! - **Layout** `ArrowSchema`, `ArrowArray`, `ArrowArrayStream` as the interface defines them. Formats read: whole numbers of any
+//!   width, floats of 32 and 64 bits, dates and times, strings, bytes, bytes of a fixed width. Values: each number becomes 8 bytes
+//!   (integers extended, floats as f64), bytes are copied; several columns are concatenated
+//! - **Order** batches are requested one at a time, and each is released before the next
+//! - **Owner** [`Rows`] owns the stream from `new` on, and releases it, its schema and its batch exactly once
 //! - **Not here** dictionaries, nested columns, nulls: refused with the column's name
 //!
 //! Source: Apache Arrow, "The Arrow C data interface" and "The Arrow C stream interface".
@@ -94,7 +94,8 @@ impl Array {
 impl Drop for Schema {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the producer's own callback on a structure that it filled and that was not released: `release` is set.
+            // SAFETY: `release` is set, so the structure was filled by the producer and was not released; the callback is
+            // the producer's own.
             unsafe { release(self) };
         }
     }
@@ -103,7 +104,8 @@ impl Drop for Schema {
 impl Drop for Array {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the producer's own callback on an array that it filled and that was not released: `release` is set.
+            // SAFETY: `release` is set, so the array was filled by the producer and was not released; the callback is the
+            // producer's own.
             unsafe { release(self) };
         }
     }
@@ -112,22 +114,23 @@ impl Drop for Array {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the producer's own callback on a stream that it filled and that was not released: `release` is set.
+            // SAFETY: `release` is set, so the stream was filled by the producer and was not released; the callback is the
+            // producer's own.
             unsafe { release(self) };
         }
     }
 }
 
-/// How a column's elements lie.
+/// Memory layout of a column's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Whole numbers: bytes of each, and true if they have a sign.
+    /// Whole numbers: the bytes of each, and true if they are signed.
     Whole(usize, bool),
-    /// Floats of so many bytes.
+    /// Floats: the bytes of each.
     Float(usize),
-    /// Strings or bytes of any length: bytes of each offset.
+    /// Strings or bytes of any length: the bytes of each offset.
     Bytes(usize),
-    /// Bytes of a fixed length: bytes of each element.
+    /// Bytes of a fixed length: the bytes of each element.
     Fixed(usize),
 }
 
@@ -151,7 +154,7 @@ impl Kind {
         })
     }
 
-    /// Bytes of an element as part of a value; `None`: each has its own.
+    /// Returns the bytes of an element in a value; `None` if the elements differ in length.
     fn value_bytes(self) -> Option<usize> {
         match self {
             Kind::Whole(..) | Kind::Float(_) => Some(8),
@@ -171,22 +174,22 @@ struct Column {
 /// Type of a value's column, for code that unpacks values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A whole number with a sign, 8 bytes.
+    /// A signed whole number, 8 bytes.
     Signed,
-    /// One without, 8 bytes.
+    /// An unsigned whole number, 8 bytes.
     Unsigned,
     /// A float, 8 bytes.
     Float,
-    /// So many bytes.
+    /// Bytes of this fixed length.
     Fixed(usize),
-    /// Any number of bytes; then it is the only column.
+    /// Bytes of any length; then it is the only column.
     Bytes,
 }
 
-/// Pairs out of a stream's batches.
+/// Iterator over the pairs in a stream's batches.
 #[derive(Debug)]
 pub struct Rows {
-    // Before `stream`: batches are given back first.
+    // Declared before `stream`, so that the batch is released first.
     batch: Array,
     stream: Box<Stream>,
     key: Column,
@@ -197,14 +200,15 @@ pub struct Rows {
     ended: bool,
 }
 
-// SAFETY: the interface lets a stream and its batches be used from any thread, one at a time; `Rows` is used by `&mut` only.
+// SAFETY: the interface lets a stream and its batches be used from any thread, one at a time; all uses need `&mut Rows`.
 unsafe impl Send for Rows {}
 
 fn text(from: *const c_char) -> String {
     if from.is_null() {
         return String::new();
     }
-    // SAFETY: the interface's strings end with a zero and live as long as the structure that they belong to.
+    // SAFETY: the interface's strings end with a zero byte and live as long as the structure that holds them, which the
+    // caller has.
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
@@ -213,17 +217,18 @@ fn wrong(line: u64, reason: impl Into<String>) -> ClientError {
 }
 
 impl Rows {
-    /// Takes the stream over. `key` and `values` name columns; without `values` all others are taken, in their order.
+    /// Takes ownership of the stream. `key` and `values` name columns; without `values` all other columns are taken, in
+    /// their order.
     ///
     /// # Errors
-    /// [`ClientError::Input`]: a column that is not there, or of a type that is not read; what the stream says.
+    /// [`ClientError::Input`]: a column does not exist, or has a type that is not read; an error of the stream.
     ///
     /// # Safety
-    /// `stream` points to an initialized stream of the C stream interface whose callbacks keep to it. It is moved from: its
-    /// `release` is null afterwards, whatever is returned.
+    /// `stream` points to an initialized stream of the C stream interface whose callbacks follow the interface. It is moved
+    /// from: its `release` is null afterwards, also on an error.
     pub unsafe fn new(stream: *mut Stream, key: &str, values: Option<&[&str]>) -> Result<Rows> {
-        // SAFETY: the caller vouches that `stream` points to an initialized stream; the interface says that a move is a copy that
-        // leaves a null `release` behind.
+        // SAFETY: the caller promises that `stream` points to an initialized stream; the interface defines a move as a copy
+        // that leaves a null `release` behind.
         let mut stream = Box::new(unsafe {
             let moved = stream.read();
             (&raw mut (*stream).release).write(None);
@@ -231,7 +236,7 @@ impl Rows {
         });
         let mut schema = Schema::EMPTY;
         let get = stream.get_schema.ok_or_else(|| wrong(0, "the Arrow stream was released before"))?;
-        // SAFETY: the stream's own callback, and a place for the schema.
+        // SAFETY: the callback is the stream's own, and `schema` is a place for its result.
         let failed = unsafe { get(&raw mut *stream, &raw mut schema) };
         if failed != 0 {
             return Err(refused(&mut stream, failed));
@@ -242,7 +247,7 @@ impl Rows {
         let count = usize::try_from(schema.n_children).unwrap_or(0);
         let mut columns = Vec::with_capacity(count);
         for index in 0..count {
-            // SAFETY: the schema has `n_children` children, each a schema that lives as long as it.
+            // SAFETY: `index` is below `n_children`, and each child is a schema that lives as long as its parent.
             let child = unsafe { &**schema.children.add(index) };
             let format =
                 if child.dictionary.is_null() { text(child.format) } else { "a dictionary".to_owned() };
@@ -286,7 +291,7 @@ impl Rows {
         Ok(Rows { batch: Array::EMPTY, stream, key, values, columns: count, next: 0, taken: 0, ended: false })
     }
 
-    /// Bytes of every value; `None`: each has its own length.
+    /// Returns the bytes of every value; `None` if values differ in length.
     #[must_use]
     pub fn value_bytes(&self) -> Option<usize> {
         self.values.iter().map(|column| column.kind.value_bytes()).sum()
@@ -305,7 +310,7 @@ impl Rows {
         self.values.iter().map(|column| (column.name.as_str(), content(column.kind))).collect()
     }
 
-    /// The same rows with keys that must be numbers.
+    /// Returns the same rows; a key that is not a number is an error.
     pub fn numbered(self) -> impl Iterator<Item = Result<(u64, Vec<u8>)>> {
         self.enumerate().map(|(row, pair)| match pair? {
             (OwnedKey::Number(key), value) => Ok((key, value)),
@@ -315,12 +320,12 @@ impl Rows {
         })
     }
 
-    /// The next batch; false: there is none.
+    /// Advances to the next batch; returns false if there is none.
     fn advance(&mut self) -> Result<bool> {
         self.batch = Array::EMPTY;
         self.next = 0;
         let get = self.stream.get_next.ok_or_else(|| wrong(0, "the Arrow stream was released before"))?;
-        // SAFETY: the stream's own callback, and an empty place for the batch.
+        // SAFETY: the callback is the stream's own, and `batch` is empty, a place for its result.
         let failed = unsafe { get(&raw mut *self.stream, &raw mut self.batch) };
         if failed != 0 {
             return Err(refused(&mut self.stream, failed));
@@ -336,8 +341,8 @@ impl Rows {
 
     fn element(&self, column: &Column) -> Result<Element<'_>> {
         let line = self.taken + 1;
-        // SAFETY: `advance` has seen that the batch has as many children as the schema, whose indices these are; a child lives
-        // as long as its batch.
+        // SAFETY: `advance` has checked that the batch has as many children as the schema, in which `column.index` is valid;
+        // a child lives as long as its batch.
         let array = unsafe { &**self.batch.children.add(column.index) };
         let (row, length) = (self.next + self.batch.offset, array.length);
         let buffers = if matches!(column.kind, Kind::Bytes(_)) { 3 } else { 2 };
@@ -345,8 +350,8 @@ impl Rows {
             return Err(wrong(line, format!("column {:?} of an Arrow batch is too short", column.name)));
         }
         let at = usize::try_from(array.offset + row).unwrap_or(usize::MAX);
-        // SAFETY: the array has `n_buffers` buffers, which was compared just now. Their sizes are what the interface says they
-        // are for `length` elements behind `offset`, and `at` is one of those.
+        // SAFETY: the array has `n_buffers` buffers, which was checked just above. The interface defines their sizes for
+        // `length` elements behind `offset`, and `at` is one of those.
         unsafe {
             let buffer = |index: usize| (*array.buffers.add(index)).cast::<u8>();
             let valid = buffer(0);
@@ -431,7 +436,7 @@ enum Element<'b> {
 
 fn refused(stream: &mut Stream, failed: c_int) -> ClientError {
     let said = stream.get_last_error.map(|say| {
-        // SAFETY: the stream's own callback after a failure; its text lives until the next call.
+        // SAFETY: the callback is the stream's own, called after a failure; its text lives until the next call.
         text(unsafe { say(stream) })
     });
     wrong(0, format!("the Arrow stream failed ({failed}): {}", said.unwrap_or_default()))
@@ -465,12 +470,12 @@ impl Iterator for Rows {
 mod tests {
     use super::*;
 
-    /// A table of a column `k` of u64 and a column `v` of text, in batches, as a producer exports it.
+    /// A table in batches, as a producer exports it: a column `k` of u64 and a column `v` of text.
     struct Table {
         batches: Vec<(Vec<u64>, Vec<&'static str>)>,
     }
 
-    /// Memory that a batch's buffers lie in.
+    /// Memory of a batch's buffers.
     struct Kept {
         keys: Vec<u64>,
         offsets: Vec<i32>,
@@ -488,11 +493,11 @@ mod tests {
             Box::into_raw(Box::new(schema))
         };
         unsafe extern "C" fn gone(schema: *mut Schema) {
-            // SAFETY: the structure that is released.
+            // SAFETY: `schema` is the structure that is being released, which the callback's caller owns.
             unsafe { (*schema).release = None };
         }
         unsafe extern "C" fn all_gone(schema: *mut Schema) {
-            // SAFETY: made below: two children, and their array.
+            // SAFETY: the schema was made below, with two children in a vector of capacity 2.
             unsafe {
                 let children = Vec::from_raw_parts((*schema).children, 2, 2);
                 for child in children {
@@ -516,7 +521,7 @@ mod tests {
     }
 
     unsafe extern "C" fn batch_gone(array: *mut Array) {
-        // SAFETY: made in `next`.
+        // SAFETY: the array was made in `next`, which leaked this box into `private_data`.
         unsafe {
             drop(Box::from_raw((*array).private_data.cast::<Kept>()));
             (*array).release = None;
@@ -524,7 +529,7 @@ mod tests {
     }
 
     unsafe extern "C" fn next(stream: *mut Stream, to: *mut Array) -> c_int {
-        // SAFETY: made in `stream`.
+        // SAFETY: the stream was made in `stream`, which leaked this box into `private_data`.
         let table = unsafe { &mut *(*stream).private_data.cast::<Table>() };
         let Some((keys, texts)) = table.batches.pop() else {
             // SAFETY: `to` is a place for one array, which the caller of the callback has.
@@ -569,7 +574,7 @@ mod tests {
     }
 
     unsafe extern "C" fn stream_gone(stream: *mut Stream) {
-        // SAFETY: made in `stream`.
+        // SAFETY: the stream was made in `stream`, which leaked this box into `private_data`.
         unsafe {
             drop(Box::from_raw((*stream).private_data.cast::<Table>()));
             (*stream).release = None;
@@ -590,7 +595,7 @@ mod tests {
     fn rows_come_batch_by_batch_and_the_stream_is_taken_over() {
         let mut made =
             stream(vec![(vec![7], vec!["seven"]), (vec![], vec![]), (vec![1, 2], vec!["one", ""])]);
-        // SAFETY: a stream made just now, whose callbacks keep to the interface.
+        // SAFETY: the stream was made just now, its callbacks follow the interface, and nobody else has it.
         let rows = unsafe { Rows::new(&raw mut made, "k", None) }.expect("columns");
         assert!(made.release.is_none(), "moved from");
         assert_eq!(rows.contents(), [("v", Content::Bytes)]);
@@ -601,12 +606,12 @@ mod tests {
     #[test]
     fn columns_that_are_not_there_are_named() {
         let mut made = stream(vec![]);
-        // SAFETY: `stream` made it just now, and its callbacks follow the stream interface; nobody else has it.
+        // SAFETY: the stream was made just now, its callbacks follow the interface, and nobody else has it.
         let error = unsafe { Rows::new(&raw mut made, "key", None) }.expect_err("no such column");
         assert!(error.to_string().contains("\"key\": the table has k, v"), "{error}");
         assert!(made.release.is_none(), "released with the error");
         let mut keyed = stream(vec![(vec![1], vec!["one"])]);
-        // SAFETY: `stream` made it just now, and its callbacks follow the stream interface; nobody else has it.
+        // SAFETY: the stream was made just now, its callbacks follow the interface, and nobody else has it.
         let rows = unsafe { Rows::new(&raw mut keyed, "v", Some(&["k"])) }.expect("columns");
         assert_eq!(rows.value_bytes(), Some(8));
         assert!(rows.numbered().next().expect("a row").is_err(), "keys of bytes");

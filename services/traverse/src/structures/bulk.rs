@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Builds whole structures: each node is laid out once, at its place, and goes to a [`Sink`] as it lies in memory.
+//! Builds whole structures: each node is assembled once, for its final address, and passed to a [`Sink`] as it will lie in memory.
 //!
 //! - **Flow** pairs, sorted or not, from an iterator or CSV ──[`ordered()`], [`hash()`]──▶ nodes ──▶ [`Sink`]
-//! - **Order** leaves are written as their keys come, so a sorted input of any length needs one node per level; an unsorted one is
-//!   sorted in memory first. The handle comes last: nothing can be walked before all of it is there
-//! - **Not here** where nodes go (`placement`, or `load`), and how they are written (`sink`)
+//! - **Order** leaves are written in the order of their keys, so a sorted input of any length needs memory for one node per level;
+//!   an unsorted one is sorted in memory first. The handle is written last: nothing can be walked before all of it is there
+//! - **Not here** the choice of addresses (`placement`, or `load`), and writing (`sink`)
 
 use std::io::BufRead;
 
@@ -18,10 +18,10 @@ use crate::client::{ClientError, Result};
 
 /// Chooses the addresses of nodes.
 pub trait Places {
-    /// Gives a place: an address, a multiple of 16, for so many bytes and those up to the next multiple of 16.
+    /// Returns an address, a multiple of 16, for `bytes` bytes, rounded up to a multiple of 16.
     ///
     /// # Errors
-    /// [`ClientError::Full`], or why there is none.
+    /// [`ClientError::Full`], or the reason that there is no address.
     fn place(&mut self, bytes: u64) -> Result<u64>;
 }
 
@@ -37,10 +37,11 @@ impl<P: Places + ?Sized> Places for &mut P {
     }
 }
 
-/// An ordered map of pairs whose keys ascend strictly. `progress` hears how many were taken, now and then.
+/// Builds an ordered map of pairs whose keys ascend strictly. `progress` is called now and then with the number of pairs
+/// taken.
 ///
 /// # Errors
-/// [`ClientError::Input`] at a key that is not greater than the one before; [`ClientError::Full`]; what the sink says.
+/// [`ClientError::Input`] at a key that is not greater than the one before; [`ClientError::Full`]; errors of the sink.
 pub fn ordered<V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = Result<(u64, V)>>,
     value_bytes: usize,
@@ -89,7 +90,7 @@ pub fn ordered<V: AsRef<[u8]>>(
     if taken != 0 {
         let mut level = 0;
         loop {
-            // The highest level with one child only: that child is the root.
+            // The highest level has a single child: that child is the root.
             if level + 1 == levels.len() && levels[level].level != 0 && levels[level].places.len() == 1 {
                 root = levels[level].places[0];
                 break;
@@ -100,14 +101,14 @@ pub fn ordered<V: AsRef<[u8]>>(
     }
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&root.to_le_bytes());
-    // The cell is placed after the root, often beside it, because each walk goes from the cell to the root.
+    // The cell is placed right after the root, often beside it, because each walk goes from the cell to the root.
     handle.cell = placement.place(16)?;
     sink.put(handle.cell, &bytes)?;
     progress(taken);
     Ok(handle)
 }
 
-/// Writes the open node of a level and puts it under the level above.
+/// Writes the unfinished node of a level, and adds it as a child to the level above.
 fn close(
     levels: &mut Vec<Node>,
     level: usize,
@@ -118,7 +119,7 @@ fn close(
     let mut node = std::mem::replace(&mut levels[level], fresh);
     let last = *node.keys.last().expect("nodes are closed when they are not empty");
     if level != 0 {
-        // An open node has a key for each child; when it is closed, the last child's key moves up.
+        // An unfinished node has a key for each child; when it is finished, the last child's key moves up.
         node.keys.pop();
     }
     let address = placement.place(NODE_BYTES as u64)?;
@@ -133,10 +134,10 @@ fn close(
     Ok(())
 }
 
-/// The same of pairs in any order; of equal keys the last one counts.
+/// Builds an ordered map of pairs in any order; of equal keys the last one counts.
 ///
 /// # Errors
-/// As [`ordered()`] has.
+/// The errors of [`ordered()`].
 pub fn ordered_unsorted<V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = Result<(u64, V)>>,
     value_bytes: usize,
@@ -151,10 +152,10 @@ pub fn ordered_unsorted<V: AsRef<[u8]>>(
     ordered(pairs.into_iter().map(Ok), value_bytes, placement, sink, progress)
 }
 
-/// A hash map of 2^`log2` chains; keys come once each, in any order: their nodes are placed in that order.
+/// Builds a hash map of 2^`log2` chains. Each key must come once; nodes are placed in the order of the keys in the input.
 ///
 /// # Errors
-/// [`ClientError::Full`]; what the sink says.
+/// [`ClientError::Full`]; errors of the sink.
 pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = (K, V)>,
     log2: u32,
@@ -185,19 +186,19 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     Ok(hash::Handle { heads, log2 })
 }
 
-/// Type that the numbers in a column of a CSV file are stored as.
+/// Type with which the numbers in a column of a CSV file are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numbers {
-    /// Whole numbers with a sign; one with a fraction, or beyond 64 bits, is an error.
+    /// Signed whole numbers; a number with a fraction, or beyond 64 bits, is an error.
     Whole,
-    /// The same, of the numbers times this, rounded.
+    /// Signed whole numbers: each number is multiplied by this factor and rounded.
     Scaled(f64),
-    /// Floats, of the numbers times this. A whole number that no float is, is an error.
+    /// Floats: each number is multiplied by this factor. A whole number that no float represents exactly is an error.
     Float(f64),
 }
 
 impl Numbers {
-    /// The number that a field says, as it lies in memory; or why not.
+    /// Parses a field into the bytes that are stored; returns the reason if that is not possible.
     fn read(self, field: &str) -> std::result::Result<[u8; 8], &'static str> {
         const NONE: &str = "holds no number";
         const LARGE: &str = "holds a number beyond 64 bits";
@@ -212,11 +213,11 @@ impl Numbers {
                 if float.fract() != 0.0 {
                     return Err("holds a number that has a fraction");
                 }
-                // Beyond 2^53 a float may be another number than what stands there.
+                // Beyond 2^53 a float may not be the number in the text.
                 if float.abs() < 2.0_f64.powi(53) { Ok((float as i64).to_le_bytes()) } else { Err(LARGE) }
             }
             Numbers::Scaled(scale) => {
-                // Beyond 2^53 a float is no longer exact, and beyond 2^63 no longer a value.
+                // Beyond 2^53 a float is not exact, and beyond 2^63 it does not fit in the result.
                 let scaled = Some(float.ok_or(NONE)? * scale).filter(|value| value.abs() < 9.2e18);
                 scaled.map(|value| (value.round() as i64).to_le_bytes()).ok_or(LARGE)
             }
@@ -279,7 +280,7 @@ mod tests {
     use super::super::sink::{JOINED_BYTES, ToHeap, Writes};
     use super::*;
 
-    /// Places in a row, as a slab gives them.
+    /// Consecutive addresses, as a slab gives them.
     struct Row(u64);
 
     impl Places for Row {
@@ -290,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Memory, and how many writes reached it.
+    /// Memory that counts the writes that reach it.
     #[derive(Default)]
     struct Memory {
         bytes: BTreeMap<u64, u8>,
@@ -324,7 +325,7 @@ mod tests {
             let each_bytes = (handle.record_bytes() as u64).next_multiple_of(PLACE_BYTES) + 64;
             let fewest = ROWS * each_bytes / JOINED_BYTES as u64;
             assert!(memory.writes as u64 <= 2 * fewest + 8, "{value_bytes}: {} writes", memory.writes);
-            // The first record lies at the first place.
+            // The first record lies at the first address.
             let record: Vec<u8> =
                 (0..handle.record_bytes() as u64).map(|at| memory.bytes[&(4096 + at)]).collect();
             assert_eq!(record, handle.record(0, &pairs[0].1), "{value_bytes}");

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chains that many clients change at once: the client's half of `programs/collections/chain.h`.
+//! Chains that many clients change at the same time: the client's half of `programs/collections/chain.h`.
 //!
-//! - **Layout** as that file has it; offsets below
-//! - **Flow** find, insert, replace, remove: a walk each, whose last step is a compare-and-swap; then [`Chain::tidy`] unlinks what
-//!   was removed and retires it
-//! - **Not here** which chain a key belongs to (`hash`, `list`)
+//! - **Layout** as that file defines it; offsets below
+//! - **Flow** find, insert, replace, remove: a walk each, whose last step is a compare-and-swap; then [`Chain::tidy`] unlinks
+//!   removed nodes and retires them
+//! - **Not here** the choice of a key's chain (`hash`, `list`)
 
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use super::shipped::{self, Shipped};
 use crate::client::{ClientError, Result};
 
-/// Bytes of a node before its key or value.
+/// Bytes of a node in front of its key or value.
 pub const HEADER_BYTES: usize = 24;
 /// Most bytes of a key.
 pub const KEY_BYTES_MAX: usize = 128;
 /// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
-/// Attempts at a change before it ends with [`ClientError::Contended`].
+/// Attempts at a change before it fails with [`ClientError::Contended`].
 pub(super) const TRIES: u32 = 1000;
 
 const KEY: usize = 0;
@@ -31,7 +31,7 @@ const REMOVED: usize = 80;
 const SUM: usize = 152;
 const LAST: usize = 184;
 const WORDS: usize = 192;
-/// Removed nodes that one walk unlinks.
+/// Most removed nodes that one walk unlinks.
 const RUN_MAX: u64 = 8;
 
 /// Key of a value: a number, or bytes.
@@ -67,7 +67,7 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Key<'a> {
     }
 }
 
-/// The first eight bytes of BLAKE3: a peer that chooses keys cannot fill one bucket.
+/// Returns the first eight bytes of the key's BLAKE3 hash, so that a client that chooses its keys cannot fill one bucket.
 #[must_use]
 pub fn hash_bytes(key: &[u8]) -> u64 {
     u64::from_le_bytes(blake3::hash(key).as_bytes()[..8].try_into().expect("eight bytes"))
@@ -88,7 +88,7 @@ impl Key<'_> {
             Key::Bytes(bytes) if bytes.len() > KEY_BYTES_MAX => {
                 Err(ClientError::TooLong { what: "a key", bytes: bytes.len(), most: KEY_BYTES_MAX })
             }
-            // A node of 0 key bytes has a number as its key, so an empty key is refused.
+            // An empty key is refused: a node with 0 key bytes has a number as its key.
             Key::Bytes([]) => {
                 Err(ClientError::TooLong { what: "an empty key", bytes: 0, most: KEY_BYTES_MAX })
             }
@@ -105,7 +105,7 @@ impl Key<'_> {
         scratch
     }
 
-    /// Bytes that it takes in a node.
+    /// Returns the bytes that the key takes in a node.
     #[must_use]
     pub fn room(&self) -> usize {
         match *self {
@@ -114,7 +114,7 @@ impl Key<'_> {
         }
     }
 
-    /// Size of a node with this key and a value of so many bytes.
+    /// Returns the size of a node with this key and a value of `value_bytes` bytes.
     pub(super) fn node_size(&self, value_bytes: u64) -> u64 {
         size_of_node(self.room() as u64, value_bytes)
     }
@@ -127,7 +127,7 @@ impl Key<'_> {
     }
 }
 
-/// The bytes of a node.
+/// Builds the bytes of a node.
 ///
 /// # Errors
 /// [`ClientError::TooLong`]
@@ -152,7 +152,7 @@ pub fn node_bytes(next: u64, key: Key<'_>, value: &[u8]) -> Result<Vec<u8>> {
     Ok(node)
 }
 
-/// Bytes of the node with this header.
+/// Returns the size of the node with this header.
 fn bytes_of(header: &Scratch) -> u64 {
     let (value, key) = (u64::from(header.half(16)), u64::from(header.half(20)));
     size_of_node(key.next_multiple_of(8), value)
@@ -162,17 +162,17 @@ fn size_of_node(key_room: u64, value_bytes: u64) -> u64 {
     (HEADER_BYTES as u64 + key_room + value_bytes.next_multiple_of(8)).max(32)
 }
 
-/// Address of the node that [`Chain::insert_walk`] found with its key, and that node's next word.
+/// Returns the address of the node that [`Chain::insert_walk`] found with its key, and that node's next word.
 pub(super) fn place_of(walked: &Walked) -> (u64, u64) {
     (walked.scratch.word(AT), walked.scratch.word(NEXT))
 }
 
-/// Bytes of the value that a walk found.
+/// Returns the bytes of the value that a walk found.
 pub(super) fn value_bytes_of(walked: &Walked) -> u64 {
     u64::from(walked.scratch.half(VALUE_BYTES))
 }
 
-/// Addresses of the nodes that a walk's apply has unlinked.
+/// Returns the addresses of the nodes that a walk's apply has unlinked.
 pub(super) fn unlinked(walked: &Walked) -> Vec<u64> {
     let count = walked.scratch.word(RUN).min(RUN_MAX) as usize;
     (0..count).map(|index| walked.scratch.word(REMOVED + index * 8)).collect()
@@ -190,24 +190,24 @@ pub(super) fn retire_nodes(heap: &mut impl Heap, nodes: &[u64]) -> Result<()> {
     heap.retire(&blocks)
 }
 
-/// A node, as a walk over all of them sees it.
+/// A node, as a walk over a whole chain reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Address of the node.
     pub address: u64,
-    /// Its number, or the hash of its key.
+    /// Key of the node if it is a number, otherwise the hash of the key.
     pub word: u64,
-    /// Bytes of its value.
+    /// Bytes of the node's value.
     pub value_bytes: u32,
-    /// Bytes of its key; 0: it is a number.
+    /// Bytes of the node's key; 0: the key is a number.
     pub key_bytes: u32,
-    /// The first eight bytes behind its header.
+    /// The first eight bytes behind the node's header.
     pub first: u64,
-    /// The memory's clock when it was found.
+    /// The memory's clock when the node was found.
     pub since: u32,
 }
 
-/// A chain, by the address of its head.
+/// A chain, named by the address of its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain(pub u64);
 
@@ -216,12 +216,12 @@ impl Chain {
         Walk { program: shipped.program(), start: self.0, scratch: scratch.with(AT, self.0) }
     }
 
-    /// The walk that unlinks removed nodes, a run of them at a time.
+    /// Returns the walk that unlinks a run of removed nodes.
     pub(super) fn tidy_walk(self) -> Walk {
         self.request(&shipped::CHAIN_UNLINK, Scratch::new())
     }
 
-    /// The walk that finds a key; [`Chain::found`] reads its answer.
+    /// Returns the walk that finds a key; [`Chain::found`] reads its answer.
     ///
     /// # Errors
     /// [`ClientError::TooLong`]
@@ -234,10 +234,10 @@ impl Chain {
         Ok(self.request(if with_value { get } else { find }, key.scratch()))
     }
 
-    /// The value in the answer of [`Chain::find_walk`]; `None`: no such key.
+    /// Returns the value in the answer of [`Chain::find_walk`]; `None` if there is no such key.
     ///
     /// # Errors
-    /// [`ClientError::Outdated`]: walk again; else as reading has.
+    /// [`ClientError::Outdated`]: walk again; otherwise the errors of a read.
     pub fn found(
         heap: &mut impl Heap,
         key: Key<'_>,
@@ -264,10 +264,10 @@ impl Chain {
         heap.read_since(at, bytes, walked.since).map(Some)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// Why it has no answer.
+    /// The reason that there was no answer.
     pub fn get(self, heap: &mut impl Heap, key: Key<'_>, with_value: bool) -> Result<Option<Vec<u8>>> {
         for _ in 0..TRIES {
             let walked = heap.walk(&self.find_walk(key, with_value)?)?;
@@ -279,23 +279,24 @@ impl Chain {
         Err(ClientError::Outdated)
     }
 
-    /// Gives a key a value; true: it had none.
+    /// Sets the value of a key; returns true if the key had none.
     ///
     /// # Errors
-    /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
+    /// [`ClientError::Contended`], [`ClientError::Full`], or the reason that there was no answer.
     pub fn insert(self, heap: &mut impl Heap, key: Key<'_>, value: &[u8]) -> Result<bool> {
         let node = node_bytes(0, key, value)?;
         let fresh = heap.place(&node)?;
         let done = self.insert_node(heap, key, fresh);
         if let Err(ClientError::Contended { .. } | ClientError::ReadOnly) = done {
-            // The new node was not linked, so its memory is freed. If a node did not answer, that is not known: then the memory
-            // is left alone.
+            // The new node was not linked, so its memory is freed. If instead some node did not answer, the new node may be
+            // linked: then its memory stays allocated.
             heap.free(fresh, node.len() as u64)?;
         }
         done
     }
 
-    /// The walk that links a node whose next word is 0, unless its key is there ([`place_of`] says where).
+    /// Returns the walk that links a node whose next word is 0, unless its key exists already (then [`place_of`] reads the
+    /// address).
     pub(super) fn insert_walk(self, key: Key<'_>, fresh: u64) -> Walk {
         let insert = key.of(&shipped::HASH_INSERT, &shipped::HASH_INSERT_BYTES);
         self.request(insert, key.scratch().with(FRESH, fresh))
@@ -318,7 +319,8 @@ impl Chain {
                 }
                 Outcome::Differs(_) | Outcome::Missing => {}
                 Outcome::Done => {
-                    // The key is there: the new node takes the place of the old one, whose next word becomes the way to it.
+                    // The key exists: the new node replaces the old one. The old node's next word is changed to point to the
+                    // new node.
                     let (old, next) = place_of(&walked);
                     heap.write(fresh, &next.to_le_bytes())?;
                     match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
@@ -336,10 +338,10 @@ impl Chain {
         Err(ClientError::Contended { what: "an insert", times: TRIES })
     }
 
-    /// Removes a key; false: it was not there.
+    /// Removes a key; returns false if there was no such key.
     ///
     /// # Errors
-    /// [`ClientError::Contended`], or why there was no answer.
+    /// [`ClientError::Contended`], or the reason that there was no answer.
     pub fn remove(self, heap: &mut impl Heap, key: Key<'_>) -> Result<bool> {
         key.check()?;
         let remove = key.of(&shipped::HASH_REMOVE, &shipped::HASH_REMOVE_BYTES);
@@ -357,10 +359,10 @@ impl Chain {
         Err(ClientError::Contended { what: "a removal", times: TRIES })
     }
 
-    /// Adds to the first eight bytes of a number's value, and says what they were.
+    /// Adds to the first eight bytes of a number's value; returns their value before.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn add(self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
         let scratch = Key::Number(key).scratch().with(FRESH, addend);
         match heap.walk(&self.request(&shipped::HASH_ADD, scratch))?.outcome {
@@ -369,10 +371,10 @@ impl Chain {
         }
     }
 
-    /// Puts a node at the end, whatever its key.
+    /// Appends a node to the chain, whatever its key.
     ///
     /// # Errors
-    /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
+    /// [`ClientError::Contended`], [`ClientError::Full`], or the reason that there was no answer.
     pub fn append(self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<()> {
         let node = node_bytes(0, Key::Number(key), value)?;
         let fresh = heap.place(&node)?;
@@ -392,10 +394,10 @@ impl Chain {
         Err(ClientError::Contended { what: "an append", times: TRIES })
     }
 
-    /// Puts a node at the start, whatever its key.
+    /// Prepends a node to the chain, whatever its key.
     ///
     /// # Errors
-    /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
+    /// [`ClientError::Contended`], [`ClientError::Full`], or the reason that there was no answer.
     pub fn prepend(self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<()> {
         let read = heap.read(self.0, 8)?;
         let mut head = Scratch(read).word(0);
@@ -412,10 +414,10 @@ impl Chain {
         Err(ClientError::Contended { what: "a prepend", times: TRIES })
     }
 
-    /// Unlinks what is removed, and retires it.
+    /// Unlinks removed nodes, and retires them.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn tidy(self, heap: &mut impl Heap) -> Result<()> {
         for _ in 0..TRIES {
             let walked = heap.walk(&self.tidy_walk())?;
@@ -425,7 +427,7 @@ impl Chain {
                 Outcome::Done | Outcome::Missing => return Ok(()),
             }
         }
-        // Others tidy this chain all the time, which does as well.
+        // The attempts failed because other clients keep tidying this chain, so it needs no more here.
         Ok(())
     }
 
@@ -434,7 +436,8 @@ impl Chain {
         retire_nodes(heap, &unlinked(walked))
     }
 
-    /// Retires all nodes of the chains whose heads lie in these bytes of heads, removed ones too. Nobody may use the chains any more.
+    /// Retires all nodes, removed ones too, of the chains whose heads are in these bytes. Nobody may use the chains any
+    /// more.
     pub(super) fn drop_all(heap: &mut impl Heap, heads: &[u8]) -> Result<()> {
         let clear = |next: u64| next & !1;
         let mut level: Vec<u64> = heads
@@ -456,10 +459,10 @@ impl Chain {
         heap.retire(&blocks)
     }
 
-    /// All nodes of the chains whose heads lie side by side, from this one to `last`.
+    /// Returns all nodes of the chains with adjacent heads, from this one to the head at `last`.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn scan(self, heap: &mut impl Heap, last: u64) -> Result<Vec<Seen>> {
         let walked = heap.walk(&self.request(&shipped::CHAIN_SCAN, Scratch::new().with(LAST, last)))?;
         let since = walked.since;
@@ -477,10 +480,10 @@ impl Chain {
         Ok(walked.result.chunks_exact(32).map(seen).collect())
     }
 
-    /// Sum, count, least and greatest of the keys.
+    /// Returns sum, count, least and greatest of the keys.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn sum(self, heap: &mut impl Heap) -> Result<Aggregate> {
         let walked = heap.walk(&self.request(&shipped::LIST_SUM, Scratch::new()))?;
         Ok(Aggregate::from_scratch(&walked.scratch, SUM))
@@ -494,9 +497,9 @@ pub struct Aggregate {
     pub count: u64,
     /// Sum of the values; wraps.
     pub sum: i64,
-    /// The least; 0 if there is none.
+    /// The least value; 0 if there is none.
     pub min: i64,
-    /// The greatest; 0 if there is none.
+    /// The greatest value; 0 if there is none.
     pub max: i64,
 }
 
@@ -506,7 +509,7 @@ impl Aggregate {
         Aggregate { sum: word(0) as i64, count: word(1), min: word(2) as i64, max: word(3) as i64 }
     }
 
-    /// The mean; `None` of nothing.
+    /// Returns the mean; `None` if there are no values.
     #[must_use]
     pub fn average(&self) -> Option<f64> {
         (self.count != 0).then(|| self.sum as f64 / self.count as f64)

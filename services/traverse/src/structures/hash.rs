@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hash map on memory nodes: keys are numbers or bytes, values bytes.
 //!
-//! - **Layout** 2ⁿ heads of eight bytes side by side; a key's chain is that of the top n bits of its mixed word (`chain`)
-//! - **Order** each operation takes effect at one compare-and-swap; a get sees a whole value, never parts of two
-//! - **Owner** the handle ([`HashMap::handle`]) says where the map is; any number of clients open it
+//! - **Layout** 2ⁿ adjacent heads of eight bytes; a key's chain has the number in the top n bits of its mixed word
+//!   (`chain`)
+//! - **Order** each operation takes effect at one compare-and-swap; a get returns a whole value, never parts of two
+//! - **Owner** the handle ([`HashMap::handle`]) names the map; any number of clients open it
 //! - **Not here** growth: the number of heads is chosen when the map is made
 
 use super::chain::{Chain, Key, Seen};
@@ -11,29 +12,29 @@ use super::heap::{Heap, Walk};
 use super::many;
 use crate::client::{ClientError, Result};
 
-/// Heads of one scan's walk.
+/// Heads that one walk of a scan covers.
 const SCAN_HEADS: u64 = 512;
-/// Zeros that are written at a time.
+/// Zeros that are written in one request.
 const ZERO_BYTES: u64 = 1 << 20;
-/// Bytes of heads whose chains are dropped at a time.
+/// Bytes of heads whose chains are dropped together.
 const DROP_BYTES: u64 = 4096;
 /// Most heads, as a power of two.
 const LOG2_MAX: u32 = 40;
 
-/// Where a map is.
+/// Address and size of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// Address of the first head.
     pub heads: u64,
-    /// How many there are, as a power of two.
+    /// Number of heads, as a power of two.
     pub log2: u32,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct HashMap {
     handle: Handle,
-    /// True if values were longer than eight bytes so far: then they are fetched in the same walk.
+    /// True if a value longer than eight bytes was seen: then values are fetched in the same walk.
     long: bool,
 }
 
@@ -47,7 +48,7 @@ pub fn chain_of(word: u64, log2: u32) -> u64 {
     if log2 == 0 { 0 } else { mixed >> (64 - log2) }
 }
 
-/// Memory for 2^`log2` heads, which are not written yet: where, and how much.
+/// Allocates memory for 2^`log2` heads, which are not written yet; returns its address and size.
 pub(super) fn heads(heap: &mut impl Heap, log2: u32) -> Result<(u64, u64)> {
     if log2 > LOG2_MAX {
         return Err(ClientError::TooLong {
@@ -64,7 +65,7 @@ impl HashMap {
     /// Makes a map of 2^`log2` chains.
     ///
     /// # Errors
-    /// [`ClientError::Full`], or why there was no answer.
+    /// [`ClientError::Full`], or the reason that there was no answer.
     pub fn create(heap: &mut impl Heap, log2: u32) -> Result<HashMap> {
         let (heads, bytes) = heads(heap, log2)?;
         let zeros = |at| (heads + at, vec![0; ZERO_BYTES.min(bytes - at) as usize]);
@@ -74,19 +75,19 @@ impl HashMap {
         Ok(HashMap::open(Handle { heads, log2 }))
     }
 
-    /// The map that a handle names.
+    /// Opens the map that a handle names.
     #[must_use]
     pub fn open(handle: Handle) -> HashMap {
         HashMap { handle, long: false }
     }
 
-    /// Where it is.
+    /// Returns the handle of the map.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// The chain of a key.
+    /// Returns the chain of a key.
     #[must_use]
     pub fn chain(&self, key: Key<'_>) -> Chain {
         Chain(self.handle.heads + 8 * chain_of(key.word(), self.handle.log2))
@@ -97,10 +98,10 @@ impl HashMap {
         value
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn get<'k>(&mut self, heap: &mut impl Heap, key: impl Into<Key<'k>>) -> Result<Option<Vec<u8>>> {
         let key = key.into();
         let value = self.chain(key).get(heap, key, self.fetches(key))?;
@@ -111,10 +112,10 @@ impl HashMap {
         self.long || matches!(key, Key::Bytes(_))
     }
 
-    /// The values of many numbers, as many walks at a time as the heap makes.
+    /// Returns the values of many numbers, with as many walks in flight as the heap allows.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error.
     pub fn get_many(&mut self, heap: &mut impl Heap, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
         let with_value = self.long;
         let walk = |&key: &u64| self.chain(Key::Number(key)).find_walk(Key::Number(key), with_value);
@@ -133,10 +134,10 @@ impl HashMap {
         Ok(values)
     }
 
-    /// Gives a key a value; true: it had none.
+    /// Sets the value of a key; returns true if the key had none.
     ///
     /// # Errors
-    /// [`ClientError::Full`], [`ClientError::Contended`], or why there was no answer.
+    /// [`ClientError::Full`], [`ClientError::Contended`], or the reason that there was no answer.
     pub fn insert<'k>(
         &mut self,
         heap: &mut impl Heap,
@@ -148,39 +149,39 @@ impl HashMap {
         self.chain(key).insert(heap, key, value)
     }
 
-    /// Gives many keys values, as many requests at a time as the heap makes; returns how many of them had none. Each key changes at
-    /// one compare-and-swap, in any order; of a key that comes twice the last value counts.
+    /// Sets the values of many keys, with as many requests in flight as the heap allows; returns how many keys had none.
+    /// Each key changes at one compare-and-swap, in any order; if a key comes twice the last value counts.
     ///
     /// # Errors
-    /// The first one: keys that had changed by then stay changed. Else as [`HashMap::insert`] has.
+    /// The first error; keys that had changed by then stay changed. Otherwise the errors of [`HashMap::insert`].
     pub fn insert_many(&mut self, heap: &mut impl Heap, pairs: &[(Key<'_>, &[u8])]) -> Result<u64> {
         self.long |= pairs.iter().any(|(_, value)| value.len() > 8);
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| (self.chain(key), key, value)).collect();
         many::insert_many(heap, &pairs)
     }
 
-    /// Removes a key; false: it was not there.
+    /// Removes a key; returns false if there was no such key.
     ///
     /// # Errors
-    /// [`ClientError::Contended`], or why there was no answer.
+    /// [`ClientError::Contended`], or the reason that there was no answer.
     pub fn remove<'k>(&mut self, heap: &mut impl Heap, key: impl Into<Key<'k>>) -> Result<bool> {
         let key = key.into();
         self.chain(key).remove(heap, key)
     }
 
-    /// Adds to a number's value of eight bytes, and says what it was; `None`: there is none. An add and a replacement of the
-    /// same value at the same time take effect in that order.
+    /// Adds to a number's value of eight bytes, and returns the value before; `None` if there is no such key. If the value
+    /// is replaced at the same time, the add counts as the earlier of the two.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn add(&mut self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
         self.chain(Key::Number(key)).add(heap, key, addend)
     }
 
-    /// All nodes; each that is there all the time is seen once.
+    /// Returns all nodes; each node that exists during the whole scan is returned once.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<Seen>> {
         let mut seen = Vec::new();
         let heads = 1_u64 << self.handle.log2;
@@ -191,10 +192,10 @@ impl HashMap {
         Ok(seen)
     }
 
-    /// Gives all of the map's memory back. Nobody may use the map any more; walks that have begun end as they would have.
+    /// Frees all of the map's memory. Nobody may use the map any more; walks that have begun still end normally.
     ///
     /// # Errors
-    /// Why there was no answer: then it can be dropped again.
+    /// The reason that there was no answer; then the map can be dropped again.
     pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
         let bytes = 8_u64 << self.handle.log2;
         for at in (0..bytes).step_by(DROP_BYTES as usize) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The operations that a collection needs from the memory that its nodes lie in, at nodes or in this process.
+//! The operations that a collection needs from the memory of its nodes, on memory nodes or in this process.
 //!
 //! - **Flow** collection ──[`Heap`]──▶ [`crate::client::Client`]: memory nodes; or [`super::image::Image`]: this process
-//! - **Order** `compare_swap` and a walk that ends with an apply happen exactly once, `write` before everything that is asked after
-//!   it returned
-//! - **Not here** what lies in the memory
+//! - **Order** `compare_swap` and a walk that ends with an apply happen exactly once; a `write` happens before every request that
+//!   is made after it returned
+//! - **Not here** the contents of the memory
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::client::Result;
 use crate::program::Program;
 use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
 
-/// How a walk ended.
+/// End of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The scratchpad is the answer.
@@ -29,23 +29,23 @@ pub enum Outcome {
 /// Result of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walked {
-    /// How it ended.
+    /// End of the walk.
     pub outcome: Outcome,
-    /// The scratchpad at its end.
+    /// The scratchpad at the end of the walk.
     pub scratch: Scratch,
     /// Bytes that the walk emitted.
     pub result: Vec<u8>,
-    /// The memory's clock when the walk began: for [`Heap::read_since`] and [`Heap::compare_swap_since`] with addresses that it
-    /// found.
+    /// The memory's clock when the walk began; pass it to [`Heap::read_since`] and [`Heap::compare_swap_since`] with
+    /// addresses that the walk found.
     pub since: u32,
 }
 
-/// A scratchpad, read and written by words. What is beyond its end is 0.
+/// A scratchpad, read and written by words. Bytes beyond its end are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scratch(pub Vec<u8>);
 
 impl Scratch {
-    /// Creates a scratchpad of zeros.
+    /// Makes a scratchpad of zeros.
     #[must_use]
     pub fn new() -> Scratch {
         Scratch::default()
@@ -61,7 +61,7 @@ impl Scratch {
     /// Sets bytes.
     ///
     /// # Panics
-    /// If they would lie outside of the 1 KiB that every program has.
+    /// If they would lie outside the 1 KiB that every program has.
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         let end = offset + bytes.len();
         assert!(end <= SCRATCH_BYTES_DEFAULT, "a scratchpad has {SCRATCH_BYTES_DEFAULT} bytes");
@@ -71,7 +71,7 @@ impl Scratch {
         self.0[offset..end].copy_from_slice(bytes);
     }
 
-    /// The eight bytes at an offset.
+    /// Returns the eight bytes at an offset.
     #[must_use]
     pub fn word(&self, offset: usize) -> u64 {
         let mut word = [0; 8];
@@ -81,13 +81,13 @@ impl Scratch {
         u64::from_le_bytes(word)
     }
 
-    /// The four bytes at an offset.
+    /// Returns the four bytes at an offset.
     #[must_use]
     pub fn half(&self, offset: usize) -> u32 {
         self.word(offset) as u32
     }
 
-    /// Returns bytes; those beyond its end are zeros.
+    /// Returns `bytes` bytes; those beyond the scratchpad's end are zeros.
     #[must_use]
     pub fn bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
         let mut found: Vec<u8> = self.0.iter().skip(offset).take(bytes).copied().collect();
@@ -96,10 +96,10 @@ impl Scratch {
     }
 }
 
-/// A walk that can be made.
+/// A walk to run.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// Program that makes the steps.
+    /// Program that runs the steps.
     pub program: Arc<Program>,
     /// Address of the first node.
     pub start: u64,
@@ -107,35 +107,36 @@ pub struct Walk {
     pub scratch: Scratch,
 }
 
-/// See the module.
+/// See the module's header.
 pub trait Heap {
-    /// Makes a walk.
+    /// Runs a walk.
     ///
     /// # Errors
-    /// Why it has no answer.
+    /// The reason that there is no answer.
     fn walk(&mut self, walk: &Walk) -> Result<Walked>;
 
-    /// Makes walks, in any order, as many at a time as it can.
+    /// Runs walks, in any order, as many at a time as it can.
     fn walk_many(&mut self, walks: &[Walk]) -> Vec<Result<Walked>> {
         walks.iter().map(|walk| self.walk(walk)).collect()
     }
 
-    /// Reads bytes. Each aligned word of eight is read whole; different words may be of different times.
+    /// Reads bytes. Each aligned word of eight is read in one piece; different words may have been read at different times.
     ///
     /// # Errors
-    /// Why it has no answer.
+    /// The reason that there is no answer.
     fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>>;
 
-    /// Reads bytes at an address that was found at this clock.
+    /// Reads bytes at an address that was found at the clock `since`.
     ///
     /// # Errors
-    /// [`crate::client::ClientError::Outdated`]: the memory may have been used again since; or why it has no answer.
+    /// [`crate::client::ClientError::Outdated`]: the memory may have been reused since; or the reason that there is no
+    /// answer.
     fn read_since(&mut self, address: u64, bytes: usize, since: u32) -> Result<Vec<u8>> {
         let _ = since;
         self.read(address, bytes)
     }
 
-    /// Returns the memory's clock. Memory that is unlinked now may not be used by requests that found it more than
+    /// Returns the memory's clock. Memory that is unlinked now must not be used by requests that found it more than
     /// [`GRACE`](super::pool::GRACE) ago. 0: there is no clock, because nobody else uses the memory.
     fn clock(&mut self) -> u32 {
         0
@@ -144,24 +145,24 @@ pub trait Heap {
     /// Writes bytes that no walk reads yet.
     ///
     /// # Errors
-    /// Why it has no answer: they may be written or not.
+    /// The reason that there is no answer; the bytes may be written or not.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Writes at several places.
+    /// Writes at several addresses.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error.
     fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
         writes.iter().try_for_each(|(address, bytes)| self.write(*address, bytes))
     }
 
-    /// New memory, at a multiple of 64 if `bytes` is one; what it holds is not said.
+    /// Allocates memory, at a multiple of 64 if `bytes` is one; its contents are undefined.
     ///
     /// # Errors
     /// [`crate::client::ClientError::Full`]
     fn allocate(&mut self, bytes: u64) -> Result<u64>;
 
-    /// New memory at several places, of so many bytes each: all of them or none.
+    /// Allocates `count` blocks of `bytes` bytes each: all of them or none.
     ///
     /// # Errors
     /// [`crate::client::ClientError::Full`]
@@ -169,16 +170,16 @@ pub trait Heap {
         (0..count).map(|_| self.allocate(bytes)).collect()
     }
 
-    /// Makes a walk, and meanwhile allocates memory as [`Heap::allocate_many`] does.
+    /// Runs a walk, and meanwhile allocates memory as [`Heap::allocate_many`] does.
     ///
     /// # Errors
-    /// The first one; then there is no new memory.
+    /// The first error; then no memory was allocated.
     fn walk_and_allocate(&mut self, walk: &Walk, count: usize, bytes: u64) -> Result<(Walked, Vec<u64>)> {
         let walked = self.walk(walk)?;
         Ok((walked, self.allocate_many(count, bytes)?))
     }
 
-    /// New memory that holds these bytes.
+    /// Allocates memory and fills it with these bytes.
     ///
     /// # Errors
     /// [`crate::client::ClientError::Full`]
@@ -188,25 +189,27 @@ pub trait Heap {
         Ok(address)
     }
 
-    /// New memory for each of these, that holds its bytes. What could not be placed has its reason; the others are there.
+    /// Allocates memory for each of these blocks and fills it with the block's bytes. Each result is the address, or the
+    /// reason that the block could not be placed.
     fn place_many(&mut self, blocks: &[Vec<u8>]) -> Vec<Result<u64>> {
         blocks.iter().map(|bytes| self.place(bytes)).collect()
     }
 
-    /// Memory that nobody refers to and no walk can be at, allocated with so many bytes, or a part of such memory at multiples of 16.
+    /// Frees memory that nobody refers to and no walk can reach: a whole allocation of `bytes` bytes, or a part of one at
+    /// multiples of 16.
     ///
     /// # Errors
-    /// Why it has no answer.
+    /// The reason that there is no answer.
     fn free(&mut self, address: u64, bytes: u64) -> Result<()>;
 
     /// Retires memory that was unlinked just now: addresses and bytes. It becomes free once no walk can be at it any more
-    /// ([`crate::memory::GRACE`]).
+    /// ([`crate::memory::GRACE`]). Does not wait for the node's answer.
     ///
     /// # Errors
-    /// Why it could not be said; whether it comes back is not waited for.
+    /// The reason that the request could not be sent.
     fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()>;
 
-    /// Waits until all that was asked is answered, also what [`Heap::retire`] said.
+    /// Waits until all requests are answered, including those of [`Heap::retire`].
     ///
     /// # Errors
     /// The transport failed, or the wait was interrupted.
@@ -217,7 +220,7 @@ pub trait Heap {
     /// Reads at several places: address and bytes of each.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error.
     fn read_many(&mut self, pieces: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
         pieces.iter().map(|&(address, bytes)| self.read(address, bytes)).collect()
     }
@@ -225,7 +228,7 @@ pub trait Heap {
     /// Replaces the eight bytes by `fresh` if they are `expected`; otherwise returns their value.
     ///
     /// # Errors
-    /// Why it has no answer: they may be changed or not.
+    /// The reason that there is no answer; the bytes may be changed or not.
     fn compare_swap(
         &mut self,
         address: u64,
@@ -233,11 +236,11 @@ pub trait Heap {
         fresh: u64,
     ) -> Result<std::result::Result<(), u64>>;
 
-    /// Does the same with an address and a value that were found at this clock.
+    /// Does what [`Heap::compare_swap`] does, with an address and a value that were found at the clock `since`.
     ///
     /// # Errors
-    /// [`crate::client::ClientError::Outdated`]: the memory may have been used again since, and nothing was changed; or why it
-    /// has no answer.
+    /// [`crate::client::ClientError::Outdated`]: the memory may have been reused since, and nothing was changed; or the
+    /// reason that there is no answer.
     fn compare_swap_since(
         &mut self,
         address: u64,
@@ -249,10 +252,10 @@ pub trait Heap {
         self.compare_swap(address, expected, fresh)
     }
 
-    /// Adds to the eight bytes; returns what they were.
+    /// Adds to the eight bytes; returns their value before.
     ///
     /// # Errors
-    /// Why it has no answer: it may be added or not.
+    /// The reason that there is no answer; the addend may be added or not.
     fn fetch_add(&mut self, address: u64, addend: u64) -> Result<u64> {
         let mut now = Scratch(self.read(address, 8)?).word(0);
         loop {
@@ -263,7 +266,7 @@ pub trait Heap {
         }
     }
 
-    /// Lets time pass.
+    /// Waits for this time.
     ///
     /// # Errors
     /// The transport failed, or the wait was interrupted.
@@ -272,7 +275,7 @@ pub trait Heap {
         Ok(())
     }
 
-    /// Makes many such exchanges, in any order.
+    /// Runs [`Heap::compare_swap_since`] for many operands, in any order.
     fn compare_swap_many(&mut self, swaps: &[Swap]) -> Vec<Result<std::result::Result<(), u64>>> {
         let swap = |one: &Swap| self.compare_swap_since(one.address, one.expected, one.fresh, one.since);
         swaps.iter().map(swap).collect()
@@ -284,9 +287,9 @@ pub trait Heap {
 pub struct Swap {
     /// Address of the eight bytes.
     pub address: u64,
-    /// Value that they must have.
+    /// Value that the bytes must have.
     pub expected: u64,
-    /// Value that they get.
+    /// Value that the bytes get.
     pub fresh: u64,
     /// The memory's clock when the address and the value were found.
     pub since: u32,

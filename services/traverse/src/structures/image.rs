@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A range of global addresses in this process: to build structures in, to be sent to a node as they are, and to walk without one.
+//! A range of global addresses in this process: for building structures that are then sent to a node unchanged, and for walks
+//! without a node.
 //!
-//! - **Layout** the bytes of addresses `base` to `base + len`; memory is given out from its start on, at multiples of 64
-//! - **Order** walks are made by the checking interpreter, one after the other: what they answer is what any node must answer
+//! - **Layout** the bytes of addresses `base` to `base + len`; memory is allocated from the start on, at multiples of 64
+//! - **Order** walks are run by the checking interpreter, one after the other: their answers are those that any node must give
 //! - **Owner** one thread
-//! - **Not here** coalescing: what is freed is used again only for the same size. What is retired is never used again, but with
-//!   [`Image::reuse`]
+//! - **Not here** joining of free blocks: a freed block is only reused for the same size. Retired memory is never reused, except
+//!   with [`Image::reuse`]
 
 use std::collections::HashMap;
 
@@ -16,38 +17,38 @@ use crate::step::{self, Verdict};
 use crate::verify::FUEL;
 use memlift_spec::operand::walk::ApplyKind;
 
-/// Iterations after which a walk is ended.
+/// Iterations after which a walk is stopped.
 const ITERATIONS_MAX: u32 = 1 << 22;
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct Image {
     base: u64,
     bytes: Vec<u8>,
     used: usize,
     free: HashMap<u64, Vec<u64>>,
-    /// Steps that walks have made.
+    /// Steps of all walks so far.
     pub steps: u64,
-    /// Walks that were made.
+    /// Number of walks so far.
     pub walks: u64,
-    /// Retired memory is free at once: for one user, whose walks are over by then.
+    /// True: retired memory becomes free immediately, for a single user whose walks are over by then.
     pub reuse: bool,
 }
 
 impl Image {
-    /// `bytes` zeros from address `base` on.
+    /// Makes an image of `bytes` zeros from address `base` on.
     #[must_use]
     pub fn new(base: u64, bytes: usize) -> Image {
         Image { base, bytes: vec![0; bytes], used: 0, free: HashMap::new(), steps: 0, walks: 0, reuse: false }
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Returns the bytes from the first address to the end of all that was ever allocated.
+    /// Returns the bytes from the first address to the end of all memory that was ever allocated.
     #[must_use]
     pub fn content(&self) -> &[u8] {
         &self.bytes[..self.used]
@@ -62,7 +63,7 @@ impl Image {
         }
     }
 
-    /// The bytes at an address.
+    /// Returns the bytes at an address.
     ///
     /// # Errors
     /// [`ClientError::Nowhere`]
@@ -163,7 +164,7 @@ impl Heap for Image {
         }
         let full = ClientError::Full { bytes };
         let end = usize::try_from(bytes).ok().and_then(|bytes| self.used.checked_add(bytes));
-        // A program's window may reach past its node, so bytes are left behind the last one.
+        // A program's window may extend past its node, so some bytes stay unused behind the last one.
         let end = end.filter(|end| end + 256 <= self.bytes.len()).ok_or(full)?;
         let address = self.base + self.used as u64;
         self.used = end;

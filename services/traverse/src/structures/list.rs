@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A list on memory nodes: numbers, each with bytes, in the order in which they were put in.
+//! A list on memory nodes: numbers, each with bytes, in the order of insertion.
 //!
 //! - **Layout** a head of eight bytes, and a chain (`chain`)
 //! - **Owner** the head's address is the handle; any number of clients open it
@@ -11,85 +11,85 @@ use crate::client::Result;
 /// Bytes of a head.
 const HEAD_BYTES: usize = 16;
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct List {
     chain: Chain,
 }
 
 impl List {
-    /// An empty list.
+    /// Makes an empty list.
     ///
     /// # Errors
-    /// [`crate::client::ClientError::Full`], or why there was no answer.
+    /// [`crate::client::ClientError::Full`], or the reason that there was no answer.
     pub fn create(heap: &mut impl Heap) -> Result<List> {
         Ok(List { chain: Chain(heap.place(&[0; HEAD_BYTES])?) })
     }
 
-    /// The list whose head is there.
+    /// Opens the list whose head is at this address.
     #[must_use]
     pub fn open(head: u64) -> List {
         List { chain: Chain(head) }
     }
 
-    /// The address of its head.
+    /// Returns the address of the list's head.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.chain.0
     }
 
-    /// Puts a number at the end.
+    /// Appends a number.
     ///
     /// # Errors
-    /// [`crate::client::ClientError::Full`], or why there was no answer.
+    /// [`crate::client::ClientError::Full`], or the reason that there was no answer.
     pub fn push_back(&mut self, heap: &mut impl Heap, number: u64, bytes: &[u8]) -> Result<()> {
         self.chain.append(heap, number, bytes)
     }
 
-    /// Puts a number at the start.
+    /// Prepends a number.
     ///
     /// # Errors
-    /// [`crate::client::ClientError::Full`], or why there was no answer.
+    /// [`crate::client::ClientError::Full`], or the reason that there was no answer.
     pub fn push_front(&mut self, heap: &mut impl Heap, number: u64, bytes: &[u8]) -> Result<()> {
         self.chain.prepend(heap, number, bytes)
     }
 
-    /// The bytes of the first node with that number.
+    /// Returns the bytes of the first node with this number.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn find(&mut self, heap: &mut impl Heap, number: u64) -> Result<Option<Vec<u8>>> {
         self.chain.get(heap, Key::Number(number), false)
     }
 
-    /// Removes the first node with that number; false: there is none.
+    /// Removes the first node with this number; returns false if there is none.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn remove(&mut self, heap: &mut impl Heap, number: u64) -> Result<bool> {
         self.chain.remove(heap, Key::Number(number))
     }
 
-    /// All nodes, from the start to the end.
+    /// Returns all nodes in order.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<Seen>> {
         self.chain.scan(heap, self.chain.0)
     }
 
-    /// Sum, count, least and greatest of the numbers.
+    /// Returns sum, count, least and greatest of the numbers.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn sum(&self, heap: &mut impl Heap) -> Result<Aggregate> {
         self.chain.sum(heap)
     }
 
-    /// Gives all of the list's memory back. Nobody may use the list any more; walks that have begun end as they would have.
+    /// Frees all of the list's memory. Nobody may use the list any more; walks that have begun still end normally.
     ///
     /// # Errors
-    /// Why there was no answer: then it can be dropped again.
+    /// The reason that there was no answer; then the list can be dropped again.
     pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
         let head = heap.read(self.chain.0, 8)?;
         Chain::drop_all(heap, &head)?;

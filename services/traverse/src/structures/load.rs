@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loads whole collections into memory that is taken from nodes as it is needed: from an iterator, CSV or Arrow, sorted or not.
+//! Loads whole collections into memory that is allocated from nodes as needed: from an iterator, CSV or Arrow, sorted or not.
 //!
-//! - **Flow** pairs ──`bulk`──▶ nodes ──▶ slabs of the heap, many writes under way; the handle comes last
-//! - **Order** of equal keys the last one counts. Sorted pairs are never all in memory; others are
-//! - **Owner** on an error the slabs go back, so a load is all or nothing
-//! - **Not here** where pairs come from (`bulk::csv`, `arrow`), placement over chosen ranges (`placement`)
+//! - **Flow** pairs ──`bulk`──▶ nodes ──▶ slabs of the heap, with many writes in flight; the handle is written last
+//! - **Order** of equal keys the last one counts. Sorted pairs are streamed; unsorted ones are all held in memory
+//! - **Owner** on an error the slabs are freed, so a load is all or nothing
+//! - **Not here** the source of pairs (`bulk::csv`, `arrow`), placement over chosen ranges (`placement`)
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use super::sink::{Sink, ToHeap, Writes};
 use super::{hash, ordered};
 use crate::client::{ClientError, Result};
 
-/// The first slab, and the largest: each is twice the one before.
+/// Bytes of the first slab and of the largest; each slab is twice the one before.
 const SLAB_BYTES: (u64, u64) = (64 << 10, 4 << 20);
 
 /// A key that owns its bytes.
@@ -38,12 +38,12 @@ impl<'k> From<&'k OwnedKey> for Key<'k> {
     }
 }
 
-/// Slabs, and the one in use.
+/// Allocated slabs, and the rest of the one in use.
 struct Slabs<'c, 'h, H> {
     heap: &'c RefCell<&'h mut H>,
     taken: Vec<(u64, u64)>,
     rest: (u64, u64),
-    /// Parts of slabs in which no node lies: first address and bytes of each.
+    /// Parts of slabs that contain no node: first address and bytes of each.
     unused: Vec<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl<H: Heap> Slabs<'_, '_, H> {
 impl<H: Heap> Places for Slabs<'_, '_, H> {
     fn place(&mut self, bytes: u64) -> Result<u64> {
         let bytes = bytes.next_multiple_of(PLACE_BYTES).max(PLACE_BYTES);
-        // As a node's memory is given out: each piece can be given back by itself.
+        // Aligned like a node's allocations, so that each piece can be freed separately.
         let align = if bytes.is_multiple_of(64) { 64 } else { 16 };
         loop {
             let address = self.rest.0.next_multiple_of(align);
@@ -71,7 +71,7 @@ impl<H: Heap> Places for Slabs<'_, '_, H> {
             let least = (bytes + align).next_multiple_of(64);
             let mut wanted = grown.max(least);
             let slab = loop {
-                // A rest of a node's memory still serves: half as much, down to what is needed now.
+                // If a node has not as much memory left, half as much is tried, down to the bytes needed now.
                 match self.heap.borrow_mut().allocate(wanted) {
                     Err(ClientError::Full { .. }) if wanted > least => {
                         wanted = (wanted / 2).next_multiple_of(64).max(least);
@@ -86,7 +86,7 @@ impl<H: Heap> Places for Slabs<'_, '_, H> {
     }
 }
 
-/// Writes through the same heap.
+/// A sink that writes through the same heap.
 struct Through<'c, 'h, H>(&'c RefCell<&'h mut H>);
 
 impl<H: Heap> Writes for Through<'_, '_, H> {
@@ -106,16 +106,17 @@ fn load<H: Heap, T>(
     slabs.leave(slabs.rest.1);
     let Slabs { taken, unused, .. } = slabs;
     for (address, bytes) in if built.is_ok() { unused } else { taken } {
-        // Memory that cannot be given back now stays allocated at its node; the caller sees the first error only.
+        // Memory that cannot be freed now stays allocated at its node; the caller sees the first error only.
         let _ = heap.borrow_mut().free(address, bytes);
     }
     built
 }
 
-/// An ordered map of pairs that come in ascending order of their keys.
+/// Loads an ordered map from pairs in ascending order of their keys.
 ///
 /// # Errors
-/// [`ClientError::Input`] at a key that is not greater than the one before; [`ClientError::Full`]; why there was no answer.
+/// [`ClientError::Input`] at a key that is not greater than the one before; [`ClientError::Full`]; the reason that there was
+/// no answer.
 pub fn ordered<V: AsRef<[u8]>>(
     heap: &mut impl Heap,
     pairs: impl IntoIterator<Item = Result<(u64, V)>>,
@@ -125,10 +126,10 @@ pub fn ordered<V: AsRef<[u8]>>(
     load(heap, |mut slabs, mut sink| bulk::ordered(pairs, value_bytes, &mut slabs, &mut sink, progress))
 }
 
-/// The same of pairs in any order; of equal keys the last one counts.
+/// Loads an ordered map from pairs in any order; of equal keys the last one counts.
 ///
 /// # Errors
-/// [`ClientError::Full`]; why there was no answer.
+/// [`ClientError::Full`]; the reason that there was no answer.
 pub fn ordered_unsorted<V: AsRef<[u8]>>(
     heap: &mut impl Heap,
     pairs: impl IntoIterator<Item = Result<(u64, V)>>,
@@ -140,10 +141,11 @@ pub fn ordered_unsorted<V: AsRef<[u8]>>(
     })
 }
 
-/// A hash map of pairs in any order, with 2^`log2` chains (`None`: about one for each pair); of equal keys the last one counts.
+/// Loads a hash map from pairs in any order, with 2^`log2` chains (`None`: about one for each pair); of equal keys the last
+/// one counts.
 ///
 /// # Errors
-/// [`ClientError::Full`]; [`ClientError::TooLong`] for a key or a value; why there was no answer.
+/// [`ClientError::Full`]; [`ClientError::TooLong`] for a key or a value; the reason that there was no answer.
 pub fn hash<V: AsRef<[u8]>>(
     heap: &mut impl Heap,
     pairs: impl IntoIterator<Item = Result<(OwnedKey, V)>>,
@@ -163,7 +165,7 @@ pub fn hash<V: AsRef<[u8]>>(
         }
     }
     let log2 = log2.unwrap_or_else(|| values.len().max(1).next_power_of_two().ilog2());
-    // In the order in which they came: neighbours in the input are neighbours in memory.
+    // Nodes are placed in the order of the input, so that neighbours in the input are neighbours in memory.
     let mut keys: Vec<(&OwnedKey, usize)> = places.iter().map(|(key, &place)| (key, place)).collect();
     keys.sort_unstable_by_key(|&(_, place)| place);
     let pairs = keys.into_iter().map(|(key, place)| (Key::from(key), values[place].as_ref()));

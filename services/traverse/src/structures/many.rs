@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Many keys of chains get values together: their nodes are placed, then their walks are under way, side by side.
+//! Sets the values of many keys of chains together: first their nodes are placed, then their walks run at the same time.
 //!
-//! - **Flow** nodes ──place──▶ addresses ──insert walks, one per chain at a time──▶ linked · key is there: the old node's next word is
-//!   swapped for the way to the new node · another writer was first: the next round ──▶ what was unlinked is retired
-//! - **Order** each key changes at one compare-and-swap, exactly once; keys change in any order. Of a key that comes twice the last
-//!   value counts
-//! - **Errors** the first one; keys that have changed by then stay changed
+//! - **Flow** nodes ──place──▶ addresses ──insert walks, one per chain at a time──▶ the node is linked · or the key exists: the old
+//!   node's next word is swapped to point to the new node · or another writer was first: try again in the next round ──▶ unlinked
+//!   nodes are retired
+//! - **Order** each key changes at one compare-and-swap, exactly once; keys change in any order. If a key comes twice the last value
+//!   counts
+//! - **Errors** the first error is returned; keys that have changed by then stay changed
 //! - **Not here** the same for one key ([`Chain::insert`])
 
 use std::collections::{HashMap, HashSet};
@@ -14,13 +15,13 @@ use super::chain::{Chain, Key, TRIES, node_bytes, place_of, retire_nodes, unlink
 use super::heap::{Heap, Outcome, Swap, Walk};
 use crate::client::{ClientError, Result};
 
-/// Keys whose nodes are placed at a time: the packets under way are bounded by the client's window, the memory here by this.
+/// Keys whose nodes are placed at a time. It bounds memory; the packets in flight are bounded by the client's window.
 const BATCH: usize = 4096;
 
 /// A key, its chain and its value.
 pub(super) type Pair<'k> = (Chain, Key<'k>, &'k [u8]);
 
-/// A node that is placed and not linked.
+/// A node that is placed and not yet linked.
 struct Insert<'k> {
     chain: Chain,
     key: Key<'k>,
@@ -29,7 +30,7 @@ struct Insert<'k> {
     tries: u32,
 }
 
-/// Gives keys values; returns how many of them had none.
+/// Sets the values of keys; returns how many keys had none.
 pub(super) fn insert_many(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
     pairs.chunks(BATCH).try_fold(0, |inserted, batch| Ok(inserted + insert_batch(heap, batch)?))
 }
@@ -52,19 +53,19 @@ fn insert_batch(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
     }
     let mut inserted = 0;
     while failed.is_ok() && !waiting.is_empty() {
-        // Two walks that change one chain at the same time would only be in each other's way.
+        // Two walks that change one chain at the same time would only make each other fail.
         let mut chains = HashSet::new();
         let (now, later) = waiting.into_iter().partition(|insert: &Insert<'_>| chains.insert(insert.chain));
         waiting = later;
         failed = link(heap, now, &mut waiting, &mut inserted);
     }
-    // Those that wait were never linked.
+    // The nodes that still wait were never linked.
     let freed = waiting.iter().try_for_each(|insert| heap.free(insert.address, insert.bytes));
     failed.and(freed).map(|()| inserted)
 }
 
-/// Links nodes of as many chains; those whose chain was changed by others meanwhile come back to `waiting`. After an error it is not
-/// known whether its node is linked, so that one is left alone.
+/// Links nodes, each into a different chain. A node whose chain was changed by others meanwhile goes back to `waiting`. If a
+/// node's walk ends with an error, the node may be linked or not, so its memory is not freed.
 fn link<'k>(
     heap: &mut impl Heap,
     inserts: Vec<Insert<'k>>,
@@ -75,7 +76,7 @@ fn link<'k>(
     let mut failed = Ok(());
     let (mut removed, mut untidy) = (Vec::new(), Vec::new());
     let (mut present, mut swaps) = (Vec::new(), Vec::new());
-    // Of nodes that are replaced, whose bytes the walk has told.
+    // Sizes of replaced nodes, which the walk has reported.
     let mut known = HashMap::new();
     let again = |mut insert: Insert<'k>, waiting: &mut Vec<Insert<'k>>| {
         insert.tries += 1;
@@ -114,7 +115,7 @@ fn link<'k>(
             Err(error) => failed = failed.and(Err(error)),
         }
     }
-    // The key is there: the new node takes the place of the old one, whose next word becomes the way to it.
+    // The key exists: the new node replaces the old one, whose next word is changed to point to the new node.
     let next = |(insert, swap): (&Insert<'k>, &Swap)| (insert.address, swap.expected.to_le_bytes().to_vec());
     let ways: Vec<(u64, Vec<u8>)> = present.iter().zip(&swaps).map(next).collect();
     if let Err(error) = heap.write_many(&ways) {

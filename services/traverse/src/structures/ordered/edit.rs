@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes of a tree: the nodes from a leaf to the root, made anew with a key put in or taken out.
+//! Changes of a tree: new versions of the nodes from a leaf to the root, with a key added or removed.
 //!
-//! - **Flow** [`Path`] (what `ordered_path` emitted) ──[`Path::put`], [`Path::take`]──▶ [`Edit`]: new nodes by level, whose addresses
+//! - **Flow** [`Path`] (emitted by `ordered_path`) ──[`Path::put`], [`Path::take`]──▶ [`Edit`]: new nodes by level, whose addresses
 //!   the caller chooses ──▶ [`Edit::place`] ──▶ bytes to write, and the new root
 //! - **Not here** memory and requests: this file only computes
 
 use super::node::{LEVELS_MAX, NODE_BYTES, Node};
 use crate::client::{ClientError, Result};
 
-/// Bytes that `ordered_path` emits for a node: its address, then it.
+/// Bytes that `ordered_path` emits for a node: its address and its contents.
 pub const STEP_BYTES: usize = 8 + NODE_BYTES;
 
-/// Children of an inner node on the average.
+/// Average number of children of an inner node.
 const CHILDREN: u64 = 12;
 
 /// Result of [`Path::before`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// A key to begin at.
+    /// The key to begin at.
     Key(u64),
-    /// So many more leaves lie before the leaf of this key, itself included.
+    /// The path ends here: `leaves` more leaves are wanted, counted back from the leaf of `key`, which is the first of them.
     Left {
-        /// Last key that the neighbour to the left may have.
+        /// Last key that the left neighbour may have.
         key: u64,
-        /// Leaves that are still wanted.
+        /// Number of leaves still wanted.
         leaves: u64,
     },
 }
 
-/// The nodes from the root to a leaf, each with its address. Empty: the tree is.
+/// The nodes from the root to a leaf, each with its address; empty if the tree is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(pub Vec<(u64, Node)>);
 
 impl Path {
-    /// Reads what was emitted.
+    /// Parses the bytes that `ordered_path` emitted.
     ///
     /// # Errors
     /// [`ClientError::Corrupt`]
@@ -53,7 +53,7 @@ impl Path {
         Ok(Path(path))
     }
 
-    /// The address of the root; 0: there is none.
+    /// Returns the address of the root; 0 if there is none.
     #[must_use]
     pub fn root(&self) -> u64 {
         self.0.first().map_or(0, |(address, _)| *address)
@@ -66,19 +66,20 @@ impl Path {
         leaf.position(key).map(|place| leaf.places[place])
     }
 
-    /// A key about so many leaves before `key`, whose path this is; where the path has too few to its left, the key to go on at.
+    /// Returns a key about `leaves` leaves before `key`, whose path this is. If the path has too few leaves to the left,
+    /// returns the key to continue at.
     #[must_use]
     pub fn before(&self, key: u64, mut leaves: u64) -> Before {
         for (_, node) in self.0.iter().rev().filter(|(_, node)| node.level != 0) {
             let child = node.lower_bound(key) as u64;
-            // Leaves under a child of this node.
+            // Approximate number of leaves under a child of this node.
             let under = CHILDREN.saturating_pow(u32::from(node.level) - 1);
             if child > 0 && leaves >= under {
                 let back = leaves.div_ceil(under).min(child);
                 if let Some(bound) = (child - back).checked_sub(1) {
                     return Before::Key(node.keys[bound as usize].saturating_add(1));
                 }
-                // All to the left in this node, and more of its neighbours.
+                // All children to the left are used; the rest is counted in this node's left neighbours.
                 leaves = leaves.saturating_sub(child * under).max(1);
             } else if child > 0 {
                 return Before::Left { key: node.keys[child as usize - 1], leaves };
@@ -87,7 +88,7 @@ impl Path {
         Before::Key(0)
     }
 
-    /// The tree with `key` at `value`.
+    /// Returns the edit that sets `key` to `value`.
     #[must_use]
     pub fn put(&self, key: u64, value: u64) -> Edit {
         let mut nodes = self.0.iter().rev();
@@ -124,7 +125,7 @@ impl Path {
         Edit { levels }
     }
 
-    /// The tree without `key`; `None`: it is not there.
+    /// Returns the edit that removes `key`; `None` if the tree does not have it.
     #[must_use]
     pub fn take(&self, key: u64) -> Option<Edit> {
         let mut nodes = self.0.iter().rev();
@@ -141,7 +142,7 @@ impl Path {
             let (mut node, child) = (node.clone(), node.lower_bound(key));
             if gone {
                 node.places.remove(child);
-                // A child goes with the key to its right; the last child goes with the key to its left.
+                // Removing a child also removes the key to its right; for the last child, the key to its left.
                 if !node.keys.is_empty() {
                     node.keys.remove(child.min(node.keys.len() - 1));
                 }
@@ -157,7 +158,7 @@ impl Path {
         while levels.last().is_some_and(|top| top.left.level != 0 && top.left.keys.is_empty()) {
             let top = levels.last().expect("just seen");
             if top.child.is_none() {
-                // Its child is a node that stays as it is.
+                // The only child is an existing node, which becomes the root.
                 let root = top.left.places[0];
                 return Some(Edit { levels: vec![Level::kept(root)] });
             }
@@ -176,7 +177,7 @@ struct Level {
 }
 
 impl Level {
-    /// No new node, but an old one as the root.
+    /// Makes the level of an edit without new nodes, in which an existing node becomes the root.
     fn kept(root: u64) -> Level {
         Level {
             left: Node { level: u8::MAX, keys: Vec::new(), places: vec![root] },
@@ -186,7 +187,7 @@ impl Level {
     }
 }
 
-/// New nodes, from the leaf up, that do not have addresses yet.
+/// New nodes, from the leaf up, without addresses yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     levels: Vec<Level>,
@@ -197,7 +198,7 @@ impl Edit {
         self.levels.first().filter(|level| level.left.level == u8::MAX).map(|level| level.left.places[0])
     }
 
-    /// How many new nodes there are.
+    /// Returns the number of new nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         if self.kept().is_some() {
@@ -206,8 +207,8 @@ impl Edit {
         self.levels.iter().map(|level| 1 + usize::from(level.right.is_some())).sum()
     }
 
-    /// Puts the nodes at these addresses, [`Edit::count`] of them: what is to be written where, and the root's address (0: the
-    /// tree is empty).
+    /// Assigns these addresses, [`Edit::count`] of them, to the nodes. Returns the addresses and bytes to write, and the
+    /// root's address (0: the tree is empty).
     ///
     /// # Panics
     /// If there are too few addresses.
@@ -222,7 +223,7 @@ impl Edit {
         let (mut left, mut right) = (0, 0);
         for mut level in self.levels {
             if let Some(child) = level.child {
-                // Children to the right of a split are the right node's.
+                // After a split, children beyond the left node's belong to the right node.
                 let here = level.left.places.len();
                 let mut set = |at: usize, address: u64| match &mut level.right {
                     Some(node) if at >= here => node.places[at - here] = address,

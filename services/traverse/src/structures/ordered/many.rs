@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A change of many keys at once: the part of the tree that they lie in is read, and made anew with all of them in it.
+//! Changes many keys together: reads the part of the tree that contains them, and builds new nodes for it with all of them.
 //!
-//! - **Flow** paths of some keys ──[`Part::add`]──▶ which keys are covered; paths of the others ──▶ [`Part::put`]: new nodes, old ones
-//!   that they replace ──[`Rebuilt::place`]──▶ bytes to write, and the new root
-//! - **Order** all paths of a part start at one root, so they are of one moment
-//! - **Layout** new nodes are as full as they can be, and all as full as each other
+//! - **Flow** paths of some keys ──[`Part::add`]──▶ these cover many other keys; paths of the remaining keys ──▶ [`Part::put`]: new
+//!   nodes, and the old ones that they replace ──[`Rebuilt::place`]──▶ bytes to write, and the new root
+//! - **Order** all paths of a part start at one root, so they belong to one version of the tree
+//! - **Layout** there are as few new nodes as possible, and all have the same number of entries, up to one
 //! - **Not here** memory and requests: this file only computes
 
 use std::collections::HashMap;
@@ -14,33 +14,33 @@ use super::edit::STEP_BYTES;
 use super::node::{KEYS, Node};
 use crate::client::{ClientError, Result};
 
-/// Some nodes of a tree, from the root on.
+/// A part of a tree: some of its nodes, from the root on.
 #[derive(Debug, Default)]
 pub struct Part {
     root: Option<u64>,
     nodes: HashMap<u64, Node>,
 }
 
-/// Address of a node, or the index of a new one.
+/// A child of a node: the address of an old node, or the index of a new one.
 #[derive(Clone, Copy, Debug)]
 enum Child {
     Old(u64),
     New(usize),
 }
 
-/// New nodes side by side, and the keys between them.
+/// Adjacent new nodes, and the keys between them.
 #[derive(Default)]
 struct Row {
     children: Vec<Child>,
     between: Vec<u64>,
 }
 
-/// New nodes that take the place of a part's.
+/// New nodes that replace those of a part.
 #[derive(Debug, Default)]
 pub struct Rebuilt {
-    /// Children before their parents; places of inner nodes are filled in by [`Rebuilt::place`].
+    /// The new nodes, children before their parents; addresses in inner nodes are filled in by [`Rebuilt::place`].
     fresh: Vec<(Node, Vec<Child>)>,
-    /// Addresses of nodes that are no part of the new tree.
+    /// Addresses of nodes that do not belong to the new tree.
     pub old: Vec<u64>,
     /// Value words that were replaced.
     pub replaced: Vec<u64>,
@@ -49,7 +49,8 @@ pub struct Rebuilt {
 }
 
 impl Part {
-    /// Adds what `ordered_path` emitted; returns false if it starts at another root, because the tree has changed.
+    /// Adds a path that `ordered_path` emitted; returns false if it starts at another root, because the tree has
+    /// changed.
     ///
     /// # Errors
     /// [`ClientError::Corrupt`]
@@ -60,7 +61,7 @@ impl Part {
                 .split_first_chunk::<8>()
                 .ok_or(ClientError::Corrupt { address: 0, what: "whole node of an ordered map" })?;
             let address = u64::from_le_bytes(*address);
-            // Nodes never change, and most of a path is known.
+            // Nodes never change, so a node that is already known is not parsed again.
             let node = match self.nodes.entry(address) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(vacant) => vacant.insert(Node::parse(address, bytes)?),
@@ -80,13 +81,13 @@ impl Part {
         }
     }
 
-    /// Address of the root; 0: the tree is empty.
+    /// Returns the address of the root; 0 if the tree is empty.
     #[must_use]
     pub fn root(&self) -> u64 {
         self.root.unwrap_or(0)
     }
 
-    /// Returns true if the leaf of this key is known.
+    /// Returns true if the leaf of this key is in the part.
     #[must_use]
     pub fn covers(&self, key: u64) -> bool {
         let Some(mut at) = self.root else { return false };
@@ -107,7 +108,7 @@ impl Part {
         false
     }
 
-    /// Makes it anew with these keys and value words, which ascend and are covered.
+    /// Rebuilds the part with these keys and value words. The keys must ascend, and the part must cover them.
     ///
     /// # Errors
     /// [`ClientError::Corrupt`]
@@ -132,7 +133,7 @@ impl Part {
         pairs: &[(u64, u64)],
         rebuilt: &mut Rebuilt,
     ) -> Result<Row> {
-        // Levels descend, so whatever a node has answered this comes to an end.
+        // Levels descend, so the recursion ends whatever the nodes contain.
         let node = self
             .nodes
             .get(&at)
@@ -162,14 +163,14 @@ impl Part {
     }
 }
 
-/// Sizes of as few pieces as there can be of at most `most`, alike but for one.
+/// Returns the sizes of as few pieces as possible of at most `most`; the sizes differ by at most one.
 fn pieces(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let pieces = count.div_ceil(most).max(1);
     (0..pieces).map(move |index| count / pieces + usize::from(index < count % pieces))
 }
 
 impl Rebuilt {
-    /// Leaves with what a leaf has and these pairs.
+    /// Builds leaves with the entries of a leaf and these pairs.
     fn leaves(&mut self, leaf: &Node, pairs: &[(u64, u64)]) -> Row {
         let mut all: Vec<(u64, u64)> = Vec::with_capacity(leaf.keys.len() + pairs.len());
         let mut had = leaf.keys.iter().copied().zip(leaf.places.iter().copied()).peekable();
@@ -198,7 +199,7 @@ impl Rebuilt {
         row
     }
 
-    /// Inner nodes above a row.
+    /// Builds the inner nodes above a row.
     fn inner(&mut self, level: u8, below: Row) -> Row {
         let mut row = Row::default();
         let (mut children, mut between) = (below.children.into_iter(), below.between.into_iter());
@@ -216,13 +217,13 @@ impl Rebuilt {
         Child::New(self.fresh.len() - 1)
     }
 
-    /// How many new nodes there are.
+    /// Returns the number of new nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         self.fresh.len()
     }
 
-    /// Puts the nodes at these addresses: what is to be written where, and the root's address.
+    /// Assigns these addresses to the nodes. Returns the addresses and bytes to write, and the root's address.
     ///
     /// # Panics
     /// If there are fewer addresses than [`Rebuilt::count`].
@@ -246,7 +247,7 @@ impl Rebuilt {
 mod tests {
     use super::*;
 
-    /// The path of a key in nodes by address, as it is emitted.
+    /// Returns the path of a key, as `ordered_path` emits it, in nodes by address.
     fn path(nodes: &HashMap<u64, Node>, root: u64, key: u64) -> Vec<u8> {
         let (mut path, mut at) = (Vec::new(), root);
         while let Some(node) = nodes.get(&at) {
