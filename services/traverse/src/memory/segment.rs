@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Stretches of global addresses and where each is mapped.
+//! Stretches of global addresses, and the mapping of each.
 //!
-//! - **Order** stretches are added and never removed, so a reader needs no lock: it sees those that were complete when it looked
-//! - **Owner** a stretch is mapped for as long as the node's memory; its pages may go back to the system before
+//! - **Order** stretches are added and never removed, so a reader needs no lock: it sees those that were complete when it read
+//!   the count
+//! - **Owner** a stretch stays mapped as long as the node's memory exists; its pages may go back to the system before
 //!   ([`Segment::forget`])
 
 use std::sync::atomic::{AtomicUsize, Ordering};

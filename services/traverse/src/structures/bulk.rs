@@ -234,8 +234,8 @@ impl Numbers {
     }
 }
 
-/// Reads pairs of numbers from CSV: the key and the value in these columns, counted from 0. Lines whose first column is no number before
-/// any that is are a header; empty lines and those that start with `#` are skipped. Fields in quotes are numbers without them.
+/// Reads pairs of numbers from CSV: key and value are in these columns, counted from 0. Leading lines whose first column is not
+/// a number are a header. Empty lines and lines that start with `#` are skipped. Numbers may be in quotes.
 pub fn csv(
     reader: impl BufRead,
     key_column: usize,

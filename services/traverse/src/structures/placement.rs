@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Places the nodes of a structure that is built at once: over which ranges, in slabs of which size, in which order.
+//! Chooses the addresses of nodes in a structure that is built as a whole: the ranges, the size of slabs, the order.
 //!
 //! - **Flow** ranges ──cut into slabs──▶ [`Placement::next`]: an address for each node
-//! - **Order** [`Order::Sequential`] fills one range after the other; [`Order::Time`] fills slab after slab, and slabs go round the
-//!   ranges (PULSE's BTrDB, §6); [`Order::Random`] puts each node into a slab drawn by chance (its WiredTiger)
-//! - **Not here** the memory: ranges are given by whoever allocated them
+//! - **Order** [`Order::Sequential`] fills one range after the other; [`Order::Time`] fills slab after slab, and takes slabs from
+//!   the ranges in turn (PULSE's BTrDB, §6); [`Order::Random`] puts each node into a randomly drawn slab (its WiredTiger)
+//! - **Not here** the memory: the caller has allocated the ranges
 
-/// Addresses and sizes of places are multiples of it. Bytes.
+/// Addresses and sizes of nodes are multiples of this number of bytes.
 pub(super) const PLACE_BYTES: u64 = 16;
 
-/// See the module.
+/// Order in which nodes are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Range after range.
     Sequential,
-    /// Slab after slab, in turn over the ranges.
+    /// Slab after slab, taken from the ranges in turn.
     Time,
-    /// A slab drawn at random for each node; the generator starts with this number.
+    /// A slab drawn at random for each node; the value is the generator's seed.
     Random(u64),
 }
 
-/// Slabs as the paper has them: a page.
+/// Size of a slab in the paper: a page.
 pub const SLAB_4K: u64 = 4 << 10;
-/// A huge page.
+/// Size of a slab: a huge page.
 pub const SLAB_2M: u64 = 2 << 20;
-/// A gigantic page.
+/// Size of a slab: a gigantic page.
 pub const SLAB_1G: u64 = 1 << 30;
 
 /// Bytes left free at the end of each range, because a program's window may reach past the node it reads.
@@ -36,17 +36,17 @@ struct Slab {
     end: u64,
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Clone, Debug)]
 pub struct Placement {
     slabs: Vec<Slab>,
-    /// The slab in use, but for [`Order::Random`].
+    /// Index of the slab in use; not used by [`Order::Random`].
     current: usize,
     random: Option<u64>,
 }
 
 impl Placement {
-    /// Places for nodes in `ranges` (first address, bytes).
+    /// Makes a placement of nodes in `ranges` (first address, bytes).
     #[must_use]
     pub fn new(ranges: &[(u64, u64)], slab_bytes: u64, order: Order) -> Placement {
         let slab_bytes = slab_bytes.max(512);
@@ -84,8 +84,8 @@ impl Placement {
         mixed ^ mixed >> 31
     }
 
-    /// An address for so many bytes, at a multiple of the least power of two that holds them (256 at most); `None`: all ranges
-    /// are full.
+    /// Returns an address for `bytes` bytes, at a multiple of the least power of two that holds them (256 at most); `None`
+    /// if all ranges are full.
     pub fn next(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.next_multiple_of(PLACE_BYTES).max(PLACE_BYTES);
         let align = bytes.next_power_of_two().min(256);

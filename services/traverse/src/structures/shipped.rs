@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs that come with the crate: compiled from `programs/`, committed as text, embedded, verified at their first use.
 //!
-//! - **Layout** a line per instruction: its bytes in hexadecimal (16 digits, or 32 for one of two places), ` ; `, its place, its
-//!   text; lines that start with `;` say where it comes from
-//! - **Order** the bytes decide; `tests/structures_programs.rs` checks the text against them, and both against the C sources
-//!   where their compiler is installed
+//! - **Layout** a line per instruction: its bytes in hexadecimal (16 digits, or 32 for an instruction of two places), ` ; `, its
+//!   place, its text; lines that start with `;` name the source
+//! - **Order** the bytes are what is loaded; `tests/structures_programs.rs` checks the text against them, and both against the C
+//!   sources where clang is installed
 //! - **Not here** the C sources, which users copy from: `programs/table1` (the paper's 13), `programs/collections`
 
 use std::sync::{Arc, OnceLock};
@@ -18,29 +18,30 @@ use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
 pub struct Shipped {
     /// Name of the program and of its C source.
     pub name: &'static str,
-    /// The folder of its C source, in `programs/`.
+    /// Folder of the C source, in `programs/`.
     pub folder: &'static str,
-    /// The committed text: one line per instruction, as the module says.
+    /// The committed text: one line per instruction, as the module's header describes.
     pub text: &'static str,
     program: OnceLock<Arc<Program>>,
 }
 
 impl Shipped {
-    /// Its instructions, as the text has them.
+    /// Returns the bytecode in the text.
     ///
     /// # Errors
-    /// The line that is none.
+    /// The line that cannot be parsed.
     pub fn bytecode(&self) -> Result<Vec<u8>> {
         bytecode(self.text)
     }
 
-    /// Returns true if it asks for a change: by its name, which the tests compare with what the verifier says.
+    /// Returns true if the program asks for changes. Decided by its name; tests compare this with the
+    /// verifier's result.
     #[must_use]
     pub fn writes(&self) -> bool {
         ["insert", "remove", "add", "unlink", "append"].iter().any(|word| self.name.contains(word))
     }
 
-    /// The program, verified once per process, for a scratchpad of 1 KiB.
+    /// Returns the program, verified once per process, for a scratchpad of 1 KiB.
     ///
     /// # Panics
     /// If the verifier refuses it: a defect of this crate, which its tests rule out.
@@ -55,10 +56,10 @@ impl Shipped {
     }
 }
 
-/// Reads the form of [`Shipped::text`].
+/// Parses a text in the form of [`Shipped::text`].
 ///
 /// # Errors
-/// The line that is none.
+/// The line that cannot be parsed.
 pub fn bytecode(text: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -87,7 +88,7 @@ macro_rules! shipped {
                 program: OnceLock::new(),
             };
         )*)*
-        /// All of them.
+        /// All shipped programs.
         pub static ALL: &[&Shipped] = &[$($(&$name,)*)*];
     };
 }
@@ -132,14 +133,15 @@ shipped! {
     }
 }
 
-/// True if a program is one of the collections': its walks end by themselves, so no budget ends them.
+/// Returns true if a program is one of the collections': its walks always end, so they need no limit of
+/// iterations.
 #[must_use]
 pub fn is_library(program: &Program) -> bool {
     let known = named(program.name()).filter(|shipped| shipped.folder == "collections");
     known.is_some_and(|shipped| shipped.program().hash() == program.hash())
 }
 
-/// The one of that name.
+/// Returns the shipped program with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Shipped> {
     ALL.iter().copied().find(|shipped| shipped.name == name)

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where new nodes go: to a heap, many at a time and neighbours together, or to bytes of a range.
+//! Destinations of new nodes: a heap, which gets many nodes at a time with neighbours joined; or the bytes of a range.
 //!
-//! - **Order** no address is written twice; a heap has all of them once [`ToHeap::finish`] has returned
-//! - **Not here** which nodes there are (`bulk`, `ordered`), and at which addresses (`placement`, `load`)
+//! - **Order** no address is written twice; all nodes are in the heap once [`ToHeap::finish`] has returned
+//! - **Not here** building nodes (`bulk`, `ordered`), and choosing their addresses (`placement`, `load`)
 
 use super::heap::Heap;
 use super::placement::PLACE_BYTES;
 use crate::client::{ClientError, Result};
 
-/// Takes nodes in the form that they have in memory.
+/// Accepts nodes as they will lie in memory.
 pub trait Sink {
-    /// Puts bytes at an address; no address is written twice.
+    /// Writes bytes at an address; no address is written twice.
     ///
     /// # Errors
-    /// Why they could not be put.
+    /// The reason that they could not be written.
     fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()>;
 }
 
@@ -23,12 +23,12 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// Writes at several places at once, as every heap can.
+/// Writes at several addresses in one call, as every heap can.
 pub trait Writes {
     /// See [`Heap::write_many`].
     ///
     /// # Errors
-    /// The first one.
+    /// The first error.
     fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()>;
 }
 
@@ -38,7 +38,7 @@ impl<H: Heap> Writes for &mut H {
     }
 }
 
-/// Nodes go to a heap, many at a time. [`ToHeap::finish`] writes the last ones.
+/// A sink that writes nodes to a heap, many at a time. [`ToHeap::finish`] writes the last ones.
 #[derive(Debug)]
 pub struct ToHeap<W> {
     heap: W,
@@ -46,21 +46,21 @@ pub struct ToHeap<W> {
     bytes: usize,
 }
 
-/// Bytes that [`ToHeap`] gathers before it writes them.
+/// Bytes that [`ToHeap`] collects before it writes them.
 const BATCH_BYTES: usize = 256 << 10;
-/// Neighbouring nodes are joined into writes of at most so many bytes.
+/// Neighbouring nodes are joined into writes of at most this many bytes.
 pub(super) const JOINED_BYTES: usize = 1024;
 
 impl<W: Writes> ToHeap<W> {
-    /// To this heap.
+    /// Makes a sink that writes to this heap.
     pub fn new(heap: W) -> ToHeap<W> {
         ToHeap { heap, waiting: Vec::new(), bytes: 0 }
     }
 
-    /// Writes what is still waiting.
+    /// Writes the nodes that were collected.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn finish(&mut self) -> Result<()> {
         self.bytes = 0;
         self.heap.write_many(&std::mem::take(&mut self.waiting))
@@ -72,7 +72,7 @@ impl<W: Writes> Sink for ToHeap<W> {
         self.bytes += bytes.len();
         match self.waiting.last_mut() {
             Some((start, joined)) => {
-                // The bytes behind a node, up to a multiple of 16, belong to its place and may be written with it.
+                // The bytes behind a node, up to a multiple of 16, are reserved for it and may be written with it.
                 let whole = (*start + joined.len() as u64).next_multiple_of(PLACE_BYTES) - *start;
                 if *start + whole == address && whole as usize + bytes.len() <= JOINED_BYTES {
                     joined.resize(whole as usize, 0);
@@ -87,7 +87,7 @@ impl<W: Writes> Sink for ToHeap<W> {
     }
 }
 
-/// Nodes go to bytes that will be those from address `base` on.
+/// A sink that writes nodes to bytes, which will later lie at the addresses from `base` on.
 #[derive(Debug)]
 pub struct ToBytes<'b> {
     /// The first address.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Datagrams to and from the kernel, many per system call, and those of one length and peer as one train.
+//! Datagrams to and from the kernel, many per system call; datagrams of one length and peer are grouped into a train.
 //!
 //! - **Flow** [`Arrived::fill`]: recvmmsg ─▶ trains ──[`Arrived::take`]──▶ datagrams …… [`Leaving::put`] ─▶ [`Leaving::flush`]:
-//!   neighbours of one length and peer become a train ─▶ sendmmsg
-//! - **Layout** a train is one buffer of datagrams of one length, the last one perhaps shorter; the length travels beside it (UDP_SEGMENT
-//!   and UDP_GRO, udp(7)). The kernel carries it through its layers once, which costs as much as one datagram does
+//!   consecutive datagrams of one length and peer become a train ─▶ sendmmsg
+//! - **Layout** a train is one buffer of datagrams of one length, the last one perhaps shorter; the length is passed in a control message
+//!   (UDP_SEGMENT and UDP_GRO, udp(7)). The kernel moves a train through its layers once, at the cost of one datagram
 //! - **Order** a datagram for which the kernel has no room is lost, as the network may lose it
-//! - **Owner** both have their buffers and what points into them; all live in boxes that never move
-//! - **Not here** waiting, and who is a peer: `udp`
+//! - **Owner** both structures own their buffers and the pointers into them; all are in boxes that never move
+//! - **Not here** waiting, and the choice of peers: `udp`
 //!
-//! Trains leave for loopback addresses only: on other ways a switch may have to read each packet (`xdp`).
+//! Trains are sent to loopback addresses only: on other routes a switch may have to read each packet (`xdp`).
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
@@ -21,14 +21,15 @@ use crate::wire::{PACKET_BYTES_FRAME, PACKET_BYTES_MAX};
 
 /// Trains per system call.
 const BATCH: usize = 32;
-/// Datagrams of one train: as many as any kernel that has trains takes.
+/// Most datagrams of one train: the least limit of kernels that support trains.
 const TRAIN: usize = 64;
-/// Bytes of a train: IP's length field bounds them.
+/// Most bytes of a train, bounded by IP's length field.
 const TRAIN_BYTES: usize = 65_000;
-/// The longest train that can arrive, and a few lines more, so that buffers do not all begin in the same set of the cache.
+/// Bytes of a buffer: the longest train that can arrive, and a few cache lines more, so that buffers do not all begin in the
+/// same set of the cache.
 const BUFFER_BYTES: usize = (64 << 10) + 3 * 64;
 
-/// Room for one control message with a length in it.
+/// Room for one control message that contains a length.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; 64]);
@@ -78,17 +79,17 @@ pub(super) fn accept(socket: BorrowedFd<'_>) -> bool {
     set == 0
 }
 
-/// Datagrams that have arrived and were not handed out yet.
+/// Datagrams that have arrived and were not passed on yet.
 pub(super) struct Arrived {
     bytes: Box<[[u8; BUFFER_BYTES]]>,
     messages: Messages,
-    /// Trains that have arrived; then the one that is being handed out, and the bytes of it that were.
+    /// Number of trains that have arrived; then the index of the train that is being passed on, and its bytes that were.
     filled: usize,
     taken: usize,
     offset: usize,
 }
 
-// SAFETY: the pointers in `messages` lead into boxes of the same value, which nobody else has.
+// SAFETY: the pointers in `messages` lead into boxes of the same value, to which nobody else has access.
 unsafe impl Send for Arrived {}
 
 impl Arrived {
@@ -106,21 +107,22 @@ impl Arrived {
         arrived
     }
 
-    /// Returns true if there is something to hand out.
+    /// Returns true if there is nothing to pass on.
     pub(super) fn is_empty(&self) -> bool {
         self.taken == self.filled
     }
 
-    /// Receives what the kernel has; returns true if that was anything. Errors of earlier sends show up here and are ignored.
+    /// Receives the kernel's datagrams; returns true if there were any. Errors of earlier sends show up here and are
+    /// ignored.
     pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         for message in &mut self.messages.headers[..self.filled] {
-            // The kernel has written how much of each it used.
+            // The kernel has overwritten these lengths with the bytes that it used.
             message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
             message.msg_hdr.msg_controllen = size_of::<Control>() as _;
             message.msg_hdr.msg_flags = 0;
         }
         (self.filled, self.taken, self.offset) = (0, 0, 0);
-        // SAFETY: `headers` holds BATCH descriptions whose pointers lead to live buffers of the lengths that they say.
+        // SAFETY: `headers` holds BATCH descriptions whose pointers lead to live buffers of the lengths stated.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -143,7 +145,7 @@ impl Arrived {
         }
     }
 
-    /// Hands out at most `most` datagrams; returns how many. A datagram longer than any packet is dropped.
+    /// Passes at most `most` datagrams to `take`; returns how many. A datagram longer than any packet is dropped.
     pub(super) fn take(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> usize {
         let mut count = 0;
         while self.taken < self.filled && count < most {
@@ -177,17 +179,17 @@ pub(super) struct Leaving {
     bytes: Vec<u8>,
     datagrams: Vec<(SocketAddr, usize)>,
     messages: Messages,
-    /// How many datagrams each message holds.
+    /// Number of datagrams in each message.
     counts: [usize; BATCH],
     trains: bool,
 }
 
-// SAFETY: the pointers in `messages` lead into boxes of the same value, which nobody else has; between two flushes no pointer
-// into `bytes` is used.
+// SAFETY: the pointers in `messages` lead into boxes of the same value, to which nobody else has access; pointers into
+// `bytes` are only used within a flush.
 unsafe impl Send for Leaving {}
 
 impl Leaving {
-    /// Without `trains`, each datagram travels alone.
+    /// Makes an empty buffer. Without `trains`, each datagram is sent alone.
     pub(super) fn new(trains: bool) -> Leaving {
         Leaving {
             bytes: Vec::with_capacity(TRAIN_BYTES),
@@ -198,7 +200,7 @@ impl Leaving {
         }
     }
 
-    /// Returns true if it ought to be flushed before more is put in.
+    /// Returns true if the buffer must be flushed before more is added.
     pub(super) fn is_full(&self) -> bool {
         self.datagrams.len() >= TRAIN * 4
     }
@@ -208,12 +210,13 @@ impl Leaving {
         self.datagrams.push((to, packet.len()));
     }
 
-    /// Sends everything. A message that fails (no room, nobody there, no way there) is lost; the next ones are sent.
+    /// Sends all datagrams. A message that fails (no room, no listener, no route) is lost; the next ones are still sent.
     pub(super) fn flush(&mut self, socket: BorrowedFd<'_>) {
         let (mut next, mut start) = (0, 0);
         while next < self.datagrams.len() {
             let filled = self.fill(next, start);
-            // SAFETY: `fill` has described that many live pieces of `bytes`, with their lengths, addresses and control messages.
+            // SAFETY: `fill` has described `filled` messages: live parts of `bytes` with their lengths, addresses and
+            // control messages.
             let done = unsafe {
                 libc::sendmmsg(
                     socket.as_raw_fd(),
@@ -234,7 +237,7 @@ impl Leaving {
         self.datagrams.clear();
     }
 
-    /// Describes what leaves from datagram `next` on, which begins at byte `start`; returns how many messages that are.
+    /// Describes the messages from datagram `next` on, which begins at byte `start`; returns how many messages that are.
     fn fill(&mut self, mut next: usize, mut start: usize) -> usize {
         let mut filled = 0;
         while filled < BATCH && next < self.datagrams.len() {
@@ -256,7 +259,7 @@ impl Leaving {
         filled
     }
 
-    /// How many datagrams from `next` on travel together, and their bytes.
+    /// Returns how many datagrams from `next` on form one train, and their bytes.
     fn train(&self, next: usize) -> (usize, usize) {
         let (to, each) = self.datagrams[next];
         if !self.trains || !to.ip().is_loopback() || !(1..=PACKET_BYTES_FRAME).contains(&each) {
@@ -277,7 +280,7 @@ impl Leaving {
     }
 }
 
-/// Returns true if the error says that the kernel, or the way to the peer, does not support trains.
+/// Returns true if the error means that the kernel, or the route to the peer, does not support trains.
 fn refuses_trains(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -285,9 +288,9 @@ fn refuses_trains(error: &io::Error) -> bool {
     )
 }
 
-/// The length of each datagram of a train that has arrived.
+/// Returns the length of each datagram of a train that has arrived; `None` if it was not a train.
 fn segment_bytes(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: `header` describes a control buffer of its own value, and the kernel has written how much of it is filled; the
+    // SAFETY: `header` describes a control buffer of its own value, of which the kernel has written the used length; the
     // macros stay within that.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
@@ -303,7 +306,7 @@ fn segment_bytes(header: &libc::msghdr) -> Option<usize> {
 }
 
 fn put_segment_bytes(header: &mut libc::msghdr, bytes: u16) {
-    // SAFETY: both only compute from their argument.
+    // SAFETY: CMSG_SPACE and CMSG_LEN only compute with their argument.
     let (space, length) = unsafe { (libc::CMSG_SPACE(2), libc::CMSG_LEN(2)) };
     const { assert!(size_of::<Control>() >= 32) };
     header.msg_controllen = space as _;
@@ -320,13 +323,13 @@ fn put_segment_bytes(header: &mut libc::msghdr, bytes: u16) {
 fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says that a sockaddr_in lies there; the storage is larger and more aligned.
+            // SAFETY: the family states that a sockaddr_in is stored there; the storage is larger and more aligned.
             let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
             let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
             Some(SocketAddr::V4(SocketAddrV4::new(address, u16::from_be(name.sin_port))))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that a sockaddr_in6 lies there; the storage is larger and more aligned.
+            // SAFETY: the family states that a sockaddr_in6 is stored there; the storage is larger and more aligned.
             let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
             let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
             Some(SocketAddr::V6(SocketAddrV6::new(

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets in UDP datagrams, many per system call, and a wait that spins while answers are near.
 //!
-//! - **Flow** socket ─▶ `train::Arrived` ─▶ `receive` hands them out …… `send` ─▶ `train::Leaving` ─▶ `flush` ─▶ socket
-//! - **Owner** [`Udp`] has its socket and its buffers
+//! - **Flow** socket ─▶ `train::Arrived` ─▶ `receive` passes datagrams on …… `send` ─▶ `train::Leaving` ─▶ `flush` ─▶
+//!   socket
+//! - **Owner** [`Udp`] owns its socket and its buffers
 //! - **Not here** authentication of senders: beyond loopback, [`Udp::bind`] requires that packets carry MACs
 
 use std::io;
@@ -19,7 +20,7 @@ use super::train::{self, Arrived, Leaving};
 use super::{Peer, Transport, TransportError};
 use crate::wire::PACKET_BYTES_MAX;
 
-/// Bytes of socket buffer that are requested, each way; the kernel may grant less.
+/// Bytes of socket buffer requested in each direction; the kernel may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// A UDP socket, with buffers for trains of datagrams.
@@ -39,11 +40,11 @@ impl std::fmt::Debug for Udp {
 }
 
 impl Udp {
-    /// Listens at `address`; port 0 takes a free one. `authenticated` says that packets carry MACs.
+    /// Listens at `address`; port 0 chooses a free one. `authenticated` is true if packets carry MACs.
     ///
     /// # Errors
     ///
-    /// [`TransportError::NotLoopback`], or what the system says.
+    /// [`TransportError::NotLoopback`], or the operating system's error.
     pub fn bind(address: SocketAddr, authenticated: bool) -> Result<Udp, TransportError> {
         if !address.ip().is_loopback() && !authenticated {
             return Err(TransportError::NotLoopback(address));
@@ -53,11 +54,11 @@ impl Udp {
         Udp::over(socket).map_err(TransportError::system(what()))
     }
 
-    /// One socket per shard at the same address: the kernel deals out the senders among them.
+    /// Opens one socket per shard at the same address; the kernel distributes the senders among them.
     ///
     /// # Errors
     ///
-    /// As [`Udp::bind`].
+    /// The errors of [`Udp::bind`].
     pub fn bind_shared(
         address: SocketAddr,
         authenticated: bool,
@@ -110,14 +111,14 @@ impl Udp {
         })
     }
 
-    /// How to wait; the default spins up to 100 µs, as long as that has paid.
+    /// Sets how to wait. The default spins for up to 100 µs, as long as spinning has been successful lately.
     #[must_use]
     pub fn waiting(mut self, policy: WaitPolicy) -> Udp {
         self.waiter = Waiter::new(policy);
         self
     }
 
-    /// The same socket, for a thread that only sends: what it sends comes from this address.
+    /// Returns the same socket for a thread that only sends; its packets come from this address.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl Udp {
         self.socket.try_clone().map_err(TransportError::system("share a socket"))
     }
 
-    /// The address that it is bound to.
+    /// Returns the address to which the socket is bound.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.local
@@ -150,7 +151,7 @@ impl Parker for Sleep<'_> {
     fn finish(&self) {}
 }
 
-/// A duration as the kernel wants it.
+/// Converts a duration to the kernel's form.
 pub(super) fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as _, tv_nsec: duration.subsec_nanos() as _ }
 }

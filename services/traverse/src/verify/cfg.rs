@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Control flow of a program: its blocks, and the order in which they can follow each other.
+//! The control flow of a program: its blocks, and the possible successors of each.
 //!
 //! - **Flow** [`Code`], its jumps checked ──▶ [`Graph`] ──▶ `types` and `lower`
-//! - **Order** blocks are numbered as they lie in the bytecode; those that no path from the first reaches are left out
-//! - **Not here** what a block does
+//! - **Order** blocks are numbered in the order of the bytecode; blocks that cannot be reached from the first are left
+//!   out
+//! - **Not here** the effect of a block
 
 use super::Rejection;
 use crate::bpf::{Code, Instruction};
@@ -14,14 +15,14 @@ use crate::ir::BlockId;
 pub struct Span {
     /// Index of the first instruction.
     pub first: usize,
-    /// One past the last.
+    /// Index one past the last instruction.
     pub end: usize,
 }
 
 /// All blocks that can be reached.
 #[derive(Debug)]
 pub struct Graph {
-    /// In order of the bytecode.
+    /// The blocks, in the order of the bytecode.
     pub spans: Vec<Span>,
     /// For each instruction that starts a block, that block.
     starts: Vec<Option<BlockId>>,
@@ -31,7 +32,7 @@ impl Graph {
     /// Finds the blocks.
     ///
     /// # Errors
-    /// If the last instruction can be left at its end.
+    /// Execution can run past the last instruction.
     pub fn new(code: &Code) -> Result<Graph, Rejection> {
         let count = code.instructions.len();
         let mut leads = vec![false; count];
@@ -84,7 +85,8 @@ impl Graph {
         code.at_place(target)
     }
 
-    /// Where a block that ends before `end` goes on: by its jump, and by falling through.
+    /// Returns the instructions at which a block that ends before `end` continues: by its jump, and by
+    /// falling through.
     fn leaves(code: &Code, end: usize) -> (Option<usize>, Option<usize>) {
         match code.instructions[end - 1] {
             Instruction::Exit => (None, None),
@@ -94,7 +96,7 @@ impl Graph {
         }
     }
 
-    /// The blocks that a block goes on at: by its jump, and by falling through.
+    /// Returns the blocks at which a block continues: by its jump, and by falling through.
     #[must_use]
     pub fn successors(&self, code: &Code, block: usize) -> (Option<BlockId>, Option<BlockId>) {
         let (then, or) = Graph::leaves(code, self.spans[block].end);

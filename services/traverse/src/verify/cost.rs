@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Estimated cost of a step on a core, before it has run: PULSE's t_c (§4.1), along the heaviest path and not over all code.
 //!
-//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's
-//!   neighbours
-//! - **Layout** weights are picoseconds at 3 GHz of code whose data is in the cache; who needs better scales by a measurement
-//! - **Order** backward jumps are left out of the heaviest path; what they add at most is in [`Cost::most_ps`]
-//! - **Not here** rejection: a heavy program is a slow one, not a wrong one
+//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ true if this walk may be interleaved with others on a
+//!   core
+//! - **Layout** weights are picoseconds at 3 GHz, for code whose data is in the cache; for better values scale them by a
+//!   measurement
+//! - **Order** the heaviest path takes no backward jumps; [`Cost::most_ps`] includes the most that they can add
+//! - **Not here** rejection: an expensive program is slow, not invalid
 
 use super::FUEL;
 use crate::ir::{Alu, BlockId, End, Function, Inst};
@@ -15,32 +16,32 @@ use crate::ir::{Alu, BlockId, End, Function, Inst};
 pub struct Cost {
     /// t_c: the heaviest path that jumps forward only.
     pub straight_ps: u64,
-    /// As `straight_ps`, with all the fuel spent on the heaviest loop; equal to it if there is none.
+    /// `straight_ps` plus all the fuel spent on the heaviest loop; equal to `straight_ps` if there is no loop.
     pub most_ps: u64,
 }
 
 impl Cost {
-    /// t_c in nanoseconds.
+    /// Returns t_c in nanoseconds.
     #[must_use]
     pub fn nanoseconds(&self) -> f64 {
         self.straight_ps as f64 / 1000.0
     }
 
-    /// Returns true if a program may jump backward.
+    /// Returns true if the program may jump backward.
     #[must_use]
     pub fn loops(&self) -> bool {
         self.most_ps != self.straight_ps
     }
 
-    /// PULSE's test: t_c is at most `eta` times `t_d`, the nanoseconds that a node takes to come from memory. With W walks in
-    /// flight on a core the core keeps up if η ≤ 1/W.
+    /// PULSE's test: returns true if t_c is at most `eta` times `t_d`, the nanoseconds in which a node is fetched from
+    /// memory. With W walks in flight a core keeps up if η ≤ 1/W.
     #[must_use]
     pub fn admits(&self, eta: f64, t_d: f64) -> bool {
         self.nanoseconds() <= eta * t_d
     }
 }
 
-/// Call and return.
+/// Cost of calling the step and returning.
 const STEP: u64 = 2000;
 const SIMPLE: u64 = 100;
 const GUARD: u64 = 200;
@@ -57,7 +58,7 @@ fn weight(inst: &Inst) -> u64 {
     }
 }
 
-/// The cost of a verified function.
+/// Estimates the cost of a verified function.
 #[must_use]
 pub fn cost(function: &Function) -> Cost {
     let mut heaviest = vec![0_u64; function.blocks.len()];

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The verifier proves before a step runs what it may do, whatever lies in the memory it runs on.
+//! The verifier proves before a step runs that it accesses only permitted memory and ends, whatever the memory contains.
 //!
-//! - **Flow** [`Function`] ──[`state`] over all paths, until nothing changes──▶ every access: constant, proved or guarded
-//!   ──[`window`]──▶ what is read of a node ──[`cost`]──▶ [`Verified`]
-//! - **Order** a block that a backward jump leads to is widened: its ranges grow to the constants that the program compares with,
-//!   then to all numbers, so that the passes are bounded. An access to window, scratchpad or stack that cannot be proved
-//!   is guarded; one to the walk, and a read of a stack byte that some path leaves unset, is refused. Code that no
-//!   values reach becomes a fault
-//! - **Owner** the proofs are about the IR that is run, so lowering is not trusted with safety
-//! - **Not here** what pointers mean (`types`, used by `lower`); how many walks a program may make (`node`)
+//! - **Flow** [`Function`] ──[`state`] over all paths, until a fixpoint is reached──▶ every access: constant, proved or guarded
+//!   ──[`window`]──▶ the bytes that are read of a node ──[`cost`]──▶ [`Verified`]
+//! - **Order** a block that is the target of a backward jump is widened: its ranges grow to the constants with which the program
+//!   compares, then to all numbers, which bounds the number of passes. An access to window, scratchpad or stack that cannot be
+//!   proved is guarded. An unproved access to the walk is refused, and so is a read of a stack byte that some path leaves unset.
+//!   Unreachable code is replaced by a fault
+//! - **Owner** the proofs are about the IR that is run, so safety does not depend on the lowering
+//! - **Not here** the kinds of pointers (`types`, used by `lower`); limits on the number of walks (`node`)
 //!
-//! Termination: every cycle takes a backward jump, each costs a unit of [`FUEL`].
+//! Termination: every cycle takes a backward jump, and each costs a unit of [`FUEL`].
 
 pub mod cfg;
 pub mod cost;
@@ -26,13 +26,13 @@ use state::State;
 use types::space_name;
 use window::{Access, Window};
 
-/// Backward jumps of one step: what the runtime puts into [`crate::step::Walk::fuel`] before each.
+/// Most backward jumps of one step: the runtime sets [`crate::step::Walk::fuel`] to this before each step.
 pub const FUEL: u64 = 1024;
 
-/// Why a program is refused.
+/// Reason that a program is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// The place of the instruction, counted in eight bytes.
+    /// Place of the instruction, counted in units of eight bytes.
     pub at: u32,
     /// Rule that the instruction breaks, for people to read.
     pub reason: String,
@@ -51,28 +51,29 @@ impl Rejection {
 pub struct Verified {
     /// The function, with all addresses bounded.
     pub function: Function,
-    /// Bytes of a node that it reads.
+    /// Bytes of a node that a step reads.
     pub window: Window,
-    /// 64-byte lines that it can touch, as [`window::lines`] numbers them.
+    /// 64-byte lines that a step can read, as [`window::lines`] numbers them.
     pub lines: u8,
-    /// Estimated cost of its step.
+    /// Estimated cost of a step.
     pub cost: Cost,
-    /// True if it stores to the fields of an apply.
+    /// True if the program stores to the fields of an apply.
     pub uses_apply: bool,
-    /// True if it stores to the fields of an emit.
+    /// True if the program stores to the fields of an emit.
     pub uses_emit: bool,
 }
 
-/// Visits of a block after which growing ranges are widened to the program's constants, and after which to all numbers.
+/// Visits of a block after which growing ranges are widened to the program's constants; the next constant is the number
+/// after which they are widened to all numbers.
 const WIDEN: u32 = 3;
 const WIDEN_FULLY: u32 = 40;
-/// Most instructions visited until nothing changes any more; each visit of a block counts.
+/// Most instructions visited before a fixpoint is reached; each visit of a block counts again.
 const WORK: usize = 400_000;
-/// Most constants that ranges are widened to.
+/// Most constants to which ranges are widened.
 const THRESHOLDS: usize = 64;
 
-/// The constants around which a loop may end, ascending: those of comparisons and, where they are small, all others, for they
-/// may be compared with from a register.
+/// Returns the constants at which a loop may end, ascending: those of comparisons, and other small ones, because the program
+/// may compare with them in a register.
 fn thresholds(function: &Function) -> Vec<i64> {
     let mut found = vec![0];
     for block in &function.blocks {
@@ -89,7 +90,7 @@ fn thresholds(function: &Function) -> Vec<i64> {
             }
         }
     }
-    // The smallest ones are kept, because the memory of a step is small.
+    // The smallest constants are kept, because the memory of a step is small.
     found.sort_unstable_by_key(|value| value.unsigned_abs());
     found.dedup();
     found.truncate(THRESHOLDS);
@@ -97,7 +98,7 @@ fn thresholds(function: &Function) -> Vec<i64> {
     found
 }
 
-/// Finds the state at the start of every block; `None` for a block that nothing leads to.
+/// Finds the state at the start of every block; `None` for an unreachable block.
 fn fixpoint(function: &Function, scratch_bytes: u32) -> Result<Vec<Option<State>>, Rejection> {
     let count = function.blocks.len();
     let thresholds = thresholds(function);
@@ -152,7 +153,7 @@ fn access(inst: &mut Inst) -> Option<(&mut Address, Size, bool)> {
     }
 }
 
-/// Describes a range of bytes for messages.
+/// Returns a text for messages that describes a range of bytes.
 fn reach(first: i64, last: i64, size: Size) -> String {
     let end = last.saturating_add(i64::from(size.bytes()));
     match (first, last) {
@@ -166,13 +167,13 @@ fn reach(first: i64, last: i64, size: Size) -> String {
 struct Findings {
     scratch_bytes: u32,
     window: Vec<Access>,
-    /// The first instruction that names a change, and the first that names bytes to emit.
+    /// The first instruction that names a change; `emit` is the first that names bytes to emit.
     apply: Option<u32>,
     emit: Option<u32>,
 }
 
 impl Findings {
-    /// Bounds one access as far as that is possible without the window.
+    /// Bounds one access as far as that is possible before the window is known.
     fn bound(
         &mut self,
         address: &mut Address,
@@ -243,7 +244,7 @@ impl Findings {
     }
 }
 
-/// Makes the block that stands in for one that nothing leads to: it ends the step with a fault.
+/// Makes the block that replaces an unreachable one: it ends the step with a fault.
 fn fault(block: &Block) -> Block {
     let source = Operand::Imm(Verdict::Guard as u64);
     let origin = *block.origin.last().unwrap_or(&0);
@@ -254,7 +255,7 @@ fn fault(block: &Block) -> Block {
     }
 }
 
-/// Narrows the guards of the window, now that it is known; returns the lines it touches.
+/// Narrows the guards of window accesses, now that the window is known; returns the lines that are read.
 fn guard(function: &mut Function, window: Window, reached: &[Access]) -> Result<u8, Rejection> {
     let (first, end) = (i64::from(window.first), i64::from(window.first) + i64::from(window.bytes));
     let (mut lines, mut accesses) = (0, reached.iter());
@@ -286,7 +287,7 @@ fn guard(function: &mut Function, window: Window, reached: &[Access]) -> Result<
 /// Verifies a function that has a scratchpad of `scratch_bytes` bytes.
 ///
 /// # Errors
-/// The first instruction found that cannot be allowed.
+/// The first instruction found that is not permitted.
 pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Rejection> {
     let entries = fixpoint(&function, scratch_bytes)?;
     let mut findings = Findings { scratch_bytes, window: Vec::new(), apply: None, emit: None };
@@ -300,7 +301,7 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
             if let Some((address, size, store)) = access(inst) {
                 findings.bound(address, size, store, &state, at)?;
             }
-            // An access that was not refused can be inside, so that some values get through.
+            // An access that was not refused has values of its index for which it is inside; `None` means that it has none.
             let Some(after) = state.run(&before, scratch_bytes) else {
                 return Err(Rejection::new(at, "always leaves its memory"));
             };
@@ -312,7 +313,7 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
     let cost = cost::cost(&function);
     let Findings { apply, emit, .. } = findings;
     if let (Some(apply), Some(emit)) = (apply, emit) {
-        // The answer to a change is kept until the client has heard it, and may be given again; pieces of a result are sent once.
+        // The answer to a change is remembered and may be sent again, but pieces of a result are sent only once.
         let reason =
             "emits in a program that changes memory too: return what is found in the scratchpad instead";
         return Err(Rejection::new(apply.max(emit), reason));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values that a 64-bit integer can have: an interval of unsigned numbers, one of signed numbers, and the low bits.
+//! The values that a 64-bit integer can have: an interval of unsigned numbers, one of signed numbers, and known low bits.
 //!
-//! - **Order** every function returns at least the values that can come out, and never fewer; both intervals hold at once, and
-//!   each narrows the other where the sign is known. Low bits that are known ([`Stride`]) move the ends inward: so a
-//!   pointer that runs over records in steps of 8 is at one of them. `None` is no value at all: code never reached
-//! - **Not here** where values come from: `state`
+//! - **Order** every function returns at least all values that are possible, never fewer. Both intervals hold at the same
+//!   time, and each narrows the other if the sign is known. Known low bits ([`Stride`]) move the ends inward: a pointer that
+//!   advances over records in steps of 8 is known to be at the start of one. `None` means that no value is possible: the code
+//!   is never reached
+//! - **Not here** the source of values: `state`
 
 use crate::ir::{Alu, Cmp, Size, Width};
 
-/// Low bits that are known: the value is `rest` modulo 2 to the power of `bits`.
+/// Known low bits: the value is `rest` modulo 2 to the power of `bits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stride {
     bits: u32,
@@ -32,7 +33,7 @@ impl Stride {
         Stride::new(self.bits.min(other.bits).min(same), self.rest)
     }
 
-    /// Returns the values that both allow; `None` if they contradict each other.
+    /// Returns the values that satisfy both; `None` if they contradict each other.
     fn intersect(self, other: Stride) -> Option<Stride> {
         let (wide, narrow) = if self.bits < other.bits { (self, other) } else { (other, self) };
         (narrow.rest & Stride::mask(wide.bits) == wide.rest).then_some(narrow)
@@ -66,14 +67,14 @@ impl Stride {
     }
 }
 
-/// A set of values, as two intervals with both ends included.
+/// A set of values, as two intervals with both ends included, and the known low bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// As unsigned numbers.
+    /// The values as unsigned numbers.
     pub unsigned: (u64, u64),
-    /// As signed numbers.
+    /// The values as signed numbers.
     pub signed: (i64, i64),
-    /// Low bits that are known.
+    /// The known low bits.
     pub stride: Stride,
 }
 
@@ -83,7 +84,7 @@ impl Range {
     /// All 64-bit values.
     pub const ALL: Range =
         Range { unsigned: (0, u64::MAX), signed: (i64::MIN, i64::MAX), stride: Stride::ANY };
-    /// Values that a 32-bit operation can leave.
+    /// All values that a 32-bit operation can produce.
     pub const HALF: Range = Range { unsigned: (0, HALF), signed: (0, HALF as i64), stride: Stride::ANY };
 
     /// Makes the range of one value.
@@ -96,14 +97,14 @@ impl Range {
         }
     }
 
-    /// The value, if there is one only.
+    /// Returns the value if there is only one.
     #[must_use]
     pub fn value(self) -> Option<u64> {
         (self.unsigned.0 == self.unsigned.1).then_some(self.unsigned.0)
     }
 
     fn new(unsigned: (u64, u64), signed: (i64, i64), stride: Stride) -> Option<Range> {
-        // Up and down to the next value with these low bits.
+        // Moves both ends inward to the next value with these low bits.
         let inward = |first: i128, last: i128| {
             let mask = Stride::mask(stride.bits);
             let up = stride.rest.wrapping_sub(first as u64) & mask;
@@ -117,7 +118,7 @@ impl Range {
             if u0 > u1 || s0 > s1 {
                 return None;
             }
-            // In order, and moved inward only: both fit.
+            // The ends are still in order and only moved inward, so they fit their types.
             (u, s) = ((u0 as u64, u1 as u64), (s0 as i64, s1 as i64));
             if (s.0 < 0) == (s.1 < 0) {
                 u = (u.0.max(s.0 as u64), u.1.min(s.1 as u64));
@@ -132,31 +133,31 @@ impl Range {
         (u.0 <= u.1 && s.0 <= s.1).then_some(Range { unsigned: u, signed: s, stride })
     }
 
-    /// Narrows the range to values with these low bits, if it has any.
+    /// Narrows the range to values with these low bits; returns it unchanged if it has none.
     fn with_stride(self, stride: Stride) -> Range {
         let both = self.stride.intersect(stride);
         both.and_then(|stride| Range::new(self.unsigned, self.signed, stride)).unwrap_or(self)
     }
 
-    /// The same values, each interval as narrow as the other allows.
+    /// Returns the same values, each interval as narrow as the other allows.
     #[must_use]
     pub fn narrowed(self) -> Range {
         Range::new(self.unsigned, self.signed, self.stride).unwrap_or(self)
     }
 
-    /// All values from one unsigned number to another.
+    /// Returns the range of all values from one unsigned number to another.
     #[must_use]
     pub fn unsigned(first: u64, last: u64) -> Range {
         Range::new((first, last), Range::ALL.signed, Stride::ANY).unwrap_or(Range::ALL)
     }
 
-    /// All values from one signed number to another.
+    /// Returns the range of all values from one signed number to another.
     #[must_use]
     pub fn signed(first: i64, last: i64) -> Range {
         Range::new(Range::ALL.unsigned, (first, last), Stride::ANY).unwrap_or(Range::ALL)
     }
 
-    /// Returns the values that both allow; `None` if there are none.
+    /// Returns the values in both ranges; `None` if there are none.
     #[must_use]
     pub fn intersect(self, other: Range) -> Option<Range> {
         let (a, b) = (self, other);
@@ -167,7 +168,7 @@ impl Range {
         )
     }
 
-    /// Returns the least range that has all values of both.
+    /// Returns the least range that contains all values of both.
     #[must_use]
     pub fn join(self, other: Range) -> Range {
         let (a, b) = (self, other);
@@ -178,7 +179,8 @@ impl Range {
         }
     }
 
-    /// Joins two ranges; each end that grew is put at the next of `thresholds` (ascending) or, without one, at the very end.
+    /// Joins two ranges. Each end that has grown moves to the next of `thresholds` (ascending) or, if there is none, to the
+    /// limit.
     #[must_use]
     pub fn widen(self, new: Range, thresholds: &[i64]) -> Range {
         let above = |value: i64| {
@@ -206,7 +208,7 @@ impl Range {
         wide
     }
 
-    /// Returns the values that a load of `size` bytes can give.
+    /// Returns the values that a load of `size` bytes can produce.
     #[must_use]
     pub fn loaded(size: Size, signed: bool) -> Range {
         let bits = size.bytes() * 8;
@@ -217,7 +219,7 @@ impl Range {
         }
     }
 
-    /// The low half, zero-extended.
+    /// Returns the values of the low half, zero-extended.
     #[must_use]
     pub fn low_half(self) -> Range {
         let stride = Stride::new(self.stride.bits.min(32), self.stride.rest);
@@ -232,7 +234,7 @@ impl Range {
         Range::HALF.with_stride(stride)
     }
 
-    /// The values after sign extension of the low `bits`.
+    /// Returns the values after sign extension of the low `bits`.
     #[must_use]
     pub fn sign_extended(self, bits: u8, width: Width) -> Range {
         let half = 1_i64 << (bits - 1);
@@ -247,7 +249,7 @@ impl Range {
         if width == Width::W32 { wide.low_half() } else { wide }
     }
 
-    /// The values of `a op b`.
+    /// Returns the values of `a op b`.
     #[must_use]
     pub fn alu(op: Alu, width: Width, a: Range, b: Range) -> Range {
         let (a, b) = if width == Width::W32 { (a.low_half(), b.low_half()) } else { (a, b) };
@@ -261,7 +263,7 @@ impl Range {
         range.with_stride(Stride::alu(op, width, a.stride, b.stride))
     }
 
-    /// Bounds that hold for any width, as long as nothing wraps: `None` where something may.
+    /// Returns bounds that hold for any width if nothing can wrap; `None` if something may.
     fn unwrapped(op: Alu, a: Range, b: Range) -> Option<Range> {
         let ((a0, a1), (b0, b1)) = (a.unsigned, b.unsigned);
         let ones = |value: u64| if value == 0 { 0 } else { u64::MAX >> value.leading_zeros() };
@@ -272,7 +274,7 @@ impl Range {
             Alu::Rem if a1 < b0 => a,
             Alu::Rem => Range::unsigned(0, a1.min(b1 - 1)),
             Alu::And => Range::unsigned(0, a1.min(b1)),
-            // Neither is more than the sum.
+            // `or` and `xor` are never more than the sum.
             Alu::Or => Range::unsigned(a0.max(b0), ones(a1 | b1).min(a1.saturating_add(b1))),
             Alu::Xor => Range::unsigned(0, ones(a1 | b1).min(a1.saturating_add(b1))),
             Alu::Shl if b1 < 64 && a1.leading_zeros() as u64 >= b1 => Range::unsigned(a0 << b0, a1 << b1),
@@ -303,7 +305,7 @@ impl Range {
         };
         let ((u0, u1), (v0, v1)) = (a.unsigned, b.unsigned);
         let unsigned = match op {
-            // Both ends wrap, or neither does.
+            // The interval is exact if both ends wrap or neither does.
             Alu::Add if u0.checked_add(v0).is_some() == u1.checked_add(v1).is_some() => {
                 (u0.wrapping_add(v0), u1.wrapping_add(v1))
             }
@@ -313,7 +315,7 @@ impl Range {
         Range::new(unsigned, signed, Stride::ANY).unwrap_or(Range::ALL)
     }
 
-    /// Returns the values of a 32-bit `a op b`, from the low halves of both.
+    /// Returns the values of a 32-bit `a op b`; `a` and `b` are low halves.
     fn narrow(op: Alu, a: Range, b: Range) -> Range {
         let ((a0, a1), (b0, b1)) = (a.unsigned, b.unsigned);
         match op {
@@ -326,7 +328,7 @@ impl Range {
         }
     }
 
-    /// Narrows two values by a comparison that held; `None` if it cannot hold.
+    /// Narrows two values by a comparison that was true; `None` if it cannot be true.
     #[must_use]
     pub fn compared(cmp: Cmp, width: Width, a: Range, b: Range) -> Option<(Range, Range)> {
         if width == Width::W64 {
@@ -342,7 +344,7 @@ impl Range {
             }
             _ => Range::compared_wide(cmp, low_a, low_b)?,
         };
-        // A low half says something about the whole only where the whole is no more than that.
+        // A bound on the low half narrows the whole value only if the whole value fits in the low half.
         let narrowed = |whole: Range, half: Range| {
             if whole.unsigned.1 <= HALF { whole.intersect(half) } else { Some(whole) }
         };
@@ -389,11 +391,12 @@ impl Range {
         })
     }
 
-    /// Narrows two values by a comparison that did not hold; `None` if it always holds.
+    /// Narrows two values by a comparison that was false; `None` if it cannot be false.
     #[must_use]
     pub fn refuted(cmp: Cmp, width: Width, a: Range, b: Range) -> Option<(Range, Range)> {
         let Some(opposite) = cmp.negated() else {
-            // No bit of the mask is set: where it has all bits from some on, the number is below that one.
+            // No bit of the mask is set in the value. If the mask contains all bits from some bit on, the value is below
+            // that bit.
             let mask = b.value().unwrap_or(0);
             let mask = if width == Width::W32 { mask | !HALF } else { mask };
             let fits = width == Width::W64 || a.unsigned.1 <= HALF;
@@ -413,7 +416,7 @@ impl Range {
         Range::new(self.unsigned, (first, last), self.stride)
     }
 
-    /// Takes one value out of the range, where it is an end; `None` if nothing is left.
+    /// Removes one value if it is an end of the range; `None` if no value is left.
     fn without(self, value: Option<u64>) -> Option<Range> {
         let Some(value) = value else { return Some(self) };
         let (mut u, mut s) = (self.unsigned, self.signed);
@@ -447,7 +450,7 @@ mod tests {
             && value & Stride::mask(range.stride.bits) == range.stride.rest
     }
 
-    /// Numbers near the ends of all widths, so that wrapping happens.
+    /// Returns numbers near the limits of all widths, so that wrapping happens.
     fn number() -> impl Strategy<Value = u64> {
         let corner = prop::sample::select(vec![0, 1 << 7, 1 << 8, 1 << 31, 1 << 32, 1 << 63, 300, u64::MAX]);
         prop_oneof![
@@ -457,7 +460,7 @@ mod tests {
         ]
     }
 
-    /// A range and a value in it.
+    /// Returns a range and a value in it.
     fn range() -> impl Strategy<Value = (Range, u64)> {
         (number(), number(), any::<bool>(), any::<u64>(), 0..70_u32).prop_map(|(a, b, signed, pick, bits)| {
             let strided = |(range, value): (Range, u64)| {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Facts at one point of a function: the range of every register, and which bytes of the stack are set.
+//! The facts at one point of a function: the range of every register, and the stack bytes that are set.
 //!
 //! - **Flow** [`State::entry`] ──[`State::run`] per instruction──▶ at the end of a block ──[`State::branch`]──▶ its successors
-//! - **Layout** a value stored to the stack at a constant offset is remembered until any of its bytes is written again. Of window
-//!   and scratchpad nothing is remembered: others may have changed them
-//! - **Order** an access ends the step if it is out of bounds (by a guard), so behind it the index is known to be inside. Whether
-//!   a guard is needed, and whether one is allowed, is decided when nothing changes any more (`verify`)
+//! - **Layout** a value stored to the stack at a constant offset is remembered until any of its bytes is written again. Contents
+//!   of window and scratchpad are not remembered: others may change them
+//! - **Order** an access out of bounds ends the step (by a guard), so after an access its index is known to be inside. The need
+//!   for a guard, and the permission for one, are decided after the fixpoint (`verify`)
 //! - **Not here** loops
 
 use super::ranges::Range;
@@ -33,13 +33,13 @@ impl Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     registers: [Range; REGS],
-    /// A bit for each byte from -512 up.
+    /// One bit per stack byte, from offset -512 up: true if the byte is set.
     set: [u64; STACK_BYTES / 64],
-    /// Known values on the stack, sorted by `at`; none overlap.
+    /// Known values on the stack, sorted by `at`, without overlaps.
     slots: Vec<Slot>,
 }
 
-/// The values of an access's index that keep all of its bytes in its space, `None` if there are none.
+/// Returns the values of an access's index that keep all of its bytes in its space; `None` if there are none.
 #[must_use]
 pub fn allowed(address: &Address, size: Size, scratch_bytes: u32) -> Option<Range> {
     let (first, end) = match address.space {
@@ -60,7 +60,7 @@ impl State {
         State { registers: [Range::constant(0); REGS], set: [0; STACK_BYTES / 64], slots: Vec::new() }
     }
 
-    /// The range of a register.
+    /// Returns the range of a register.
     #[must_use]
     pub fn register(&self, reg: Reg) -> Range {
         self.registers[usize::from(reg.0)].narrowed()
@@ -77,13 +77,13 @@ impl State {
         }
     }
 
-    /// Returns the values of an access's index before it is guarded: those of the register, or 0.
+    /// Returns the values of an access's index before any guard: those of its register, or 0 without an index.
     #[must_use]
     pub fn index(&self, address: &Address) -> Range {
         address.index.map_or(Range::constant(0), |index| self.register(index.reg))
     }
 
-    /// Returns true if all bytes of the stack from one offset up to another are set.
+    /// Returns true if all bytes of the stack from offset `first` up to `end` are set.
     #[must_use]
     pub fn is_set(&self, first: i64, end: i64) -> bool {
         (first.max(-(STACK_BYTES as i64))..end.min(0)).all(|at| {
@@ -92,7 +92,8 @@ impl State {
         })
     }
 
-    /// Narrows an access's index to what does not end the step, and returns the offsets it then may start at.
+    /// Narrows an access's index to the values that do not end the step, and returns the offsets at which the access can
+    /// then start.
     fn access(&mut self, address: &Address, size: Size, scratch_bytes: u32) -> Option<(i64, i64)> {
         let inside = self.index(address).intersect(allowed(address, size, scratch_bytes)?)?;
         if let Some(index) = address.index {
@@ -125,7 +126,7 @@ impl State {
         self.slots.insert(at, Slot { at: first as i32, size, range });
     }
 
-    /// Returns the state behind an instruction; `None` if the instruction always ends the step.
+    /// Returns the state after an instruction; `None` if the instruction always ends the step.
     #[must_use]
     pub fn run(mut self, inst: &Inst, scratch_bytes: u32) -> Option<State> {
         match *inst {
@@ -166,7 +167,7 @@ impl State {
         Some(self)
     }
 
-    /// Returns the state at each block that a block goes on at.
+    /// Returns the successors of a block, each with the state there.
     #[must_use]
     pub fn branch(self, end: &End) -> Vec<(BlockId, State)> {
         match *end {
@@ -191,8 +192,8 @@ impl State {
         }
     }
 
-    /// Joins the state of another way to the same point; returns true if anything changed. With `thresholds`, a range that grows
-    /// goes on to the next of them; with an empty list, to the very end.
+    /// Joins the state of another path to the same point; returns true if anything changed. With `thresholds`, a range that
+    /// grows is widened to the next of them; with an empty list, to the limit.
     pub fn join(&mut self, other: &State, thresholds: Option<&[i64]>) -> bool {
         let joined = |mine: Range, theirs: Range| match thresholds {
             _ if mine.join(theirs) == mine => mine,

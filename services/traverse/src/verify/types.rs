@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Kinds of the registers and stack slots before each instruction: numbers, or pointers and to what.
+//! The kinds of registers and stack slots before each instruction: numbers, or pointers with their space.
 //!
-//! - **Flow** [`Graph`] ──until nothing changes──▶ [`Types`] at the start of every block ──▶ `lower`, which repeats
+//! - **Flow** [`Graph`] ──until a fixpoint is reached──▶ [`Types`] at the start of every block ──▶ `lower`, which repeats
 //!   [`Types::step`] inside each block
 //! - **Layout** a stack slot is eight bytes, aligned from r10 down. A pointer is spilled to a whole slot, at a constant distance
-//!   from r10, and keeps its kind there; a number stored over any part of it makes the slot a number
-//! - **Order** r1 is the node, r2 the scratchpad, r3 the walk, r10 the stack; all else is unset. What is set on one path only is
-//!   unset; what is a number on one path and a pointer on another is neither
-//! - **Not here** offsets: `ranges`. This module's rules make pointers mean something; that accesses stay inside their memory
-//!   does not rest on it
+//!   from r10, and keeps its kind there; storing a number over any part of it makes the slot a number
+//! - **Order** at the start r1 is the node, r2 the scratchpad, r3 the walk, r10 the stack; all others are unset. A register that
+//!   is set on one path only is unset; one that is a number on one path and a pointer on another is neither
+//! - **Not here** offsets: `ranges`. These rules give pointers a meaning; the proof that accesses stay inside their memory does
+//!   not depend on them
 
 use super::Rejection;
 use super::cfg::Graph;
@@ -19,13 +19,13 @@ use memlift_spec::operand::walk::STACK_BYTES;
 /// Kind of value in a register or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing yet, on at least one path.
+    /// Not set yet, on at least one path.
     Unset,
     /// A number, not a pointer.
     Scalar,
     /// A number on one path and a pointer on another, or pointers to different memory.
     Mixed,
-    /// An address in a space; its distance from the space's start where that is a constant.
+    /// An address in a space, with its distance from the space's start if that is a constant.
     Pointer(Space, Option<i32>),
 }
 
@@ -99,10 +99,10 @@ impl Types {
         }
     }
 
-    /// The space of a register that is used as an address.
+    /// Returns the space of a register that is used as an address.
     ///
     /// # Errors
-    /// If it holds a number.
+    /// The register holds a number.
     pub fn base(&self, reg: Reg) -> Result<(Space, Option<i32>), String> {
         match self.read(reg)? {
             Kind::Pointer(space, at) => Ok((space, at)),
@@ -118,7 +118,7 @@ impl Types {
         self.registers[usize::from(reg.0)] = kind;
     }
 
-    /// Returns the slots that an access at a constant distance touches, and true if it is one whole slot.
+    /// Returns the slots that an access at a constant distance covers, and true if it is exactly one slot.
     fn slots(at: i32, size: Size) -> (std::ops::Range<usize>, bool) {
         let first = i64::from(at) + STACK_BYTES as i64;
         let end = first + i64::from(size.bytes());
@@ -195,10 +195,11 @@ impl Types {
         }
     }
 
-    /// Returns true if a comparison is of two pointers; those compare by their distance, which may be negative.
+    /// Returns true if a comparison is between two pointers. These compare by their distance, which may be
+    /// negative.
     ///
     /// # Errors
-    /// If a pointer is compared with anything but a pointer to the same memory.
+    /// A pointer is compared with a number, or with a pointer to other memory.
     pub fn compares_pointers(
         &self,
         cmp: Cmp,
@@ -217,10 +218,10 @@ impl Types {
         }
     }
 
-    /// Changes the kinds as an instruction does.
+    /// Updates the kinds as an instruction changes them.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The rule that the instruction breaks.
     pub fn step(&mut self, instruction: &Instruction) -> Result<(), String> {
         match *instruction {
             Instruction::Move { width, target, source } => {
@@ -265,7 +266,7 @@ impl Types {
     }
 }
 
-/// The types at the start of every block.
+/// Infers the kinds at the start of every block.
 ///
 /// # Errors
 /// The first instruction found that breaks a rule.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The window: which bytes around `cur_ptr` a program reads.
+//! Finds the window: the bytes around `cur_ptr` that a program reads.
 //!
-//! - **Flow** accesses with what is proved about their index ──`Hull`──▶ [`Window`], the limits of every guard, the lines
-//! - **Order** 1. bytes that are proved, and `cur_ptr` itself, make the hull. 2. Accesses that are not proved make it larger by
-//!   the bytes that their index can reach, if that still is a window. 3. Otherwise the hull grows down to the least
-//!   byte that such an access is proved to start at, and up to the most bytes that a window may have. 4. What is not
-//!   proved to be inside is guarded to be
-//! - **Not here** how the index was bounded (`state`)
+//! - **Flow** accesses with the proved bounds of their index ──`Hull`──▶ [`Window`], the limits of every guard, the lines
+//! - **Order** 1. The bytes of proved accesses, and `cur_ptr` itself, form the hull. 2. It is extended by the bytes that
+//!   unproved accesses can reach, if the result is still a valid window. 3. Otherwise the hull is extended down to the least
+//!   byte at which such an access is proved to start, and up to the most bytes of a window. 4. Accesses that are not proved to
+//!   be inside get a guard
+//! - **Not here** bounding the index (`state`)
 
 use super::Rejection;
 use memlift_spec::operand::walk::WINDOW_BYTES_MAX;
@@ -16,29 +16,29 @@ const MOST: i64 = WINDOW_BYTES_MAX as i64;
 /// Bytes that a step may read: `bytes` from `cur_ptr + first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Window {
-    /// From -256 to 0.
+    /// Offset of the first byte, from -256 to 0.
     pub first: i16,
-    /// Up to 256; none for a program that does not look at its node.
+    /// Number of bytes, up to 256; 0 for a program that does not read its node.
     pub bytes: u16,
 }
 
 /// A load from the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Place of its instruction, counted in eight bytes.
+    /// Place of the load's instruction, counted in units of eight bytes.
     pub at: u32,
-    /// The least offset that it can start at.
+    /// The least offset at which the load can start.
     pub first: i64,
-    /// One past the highest byte that it can read.
+    /// Offset one past the highest byte that the load can read.
     pub end: i64,
-    /// True if both are proved. If not, -256 and 256 stand for what is not known.
+    /// True if both bounds are proved. Otherwise -256 and 256 stand for unknown bounds.
     pub proved: bool,
 }
 
-/// The window of some accesses.
+/// Returns the window of some accesses.
 ///
 /// # Errors
-/// If no window holds all that is proved.
+/// No window contains all proved accesses.
 pub fn hull(accesses: &[Access]) -> Result<Window, Rejection> {
     let (mut first, mut end) = (0, 0);
     for access in accesses.iter().filter(|access| access.proved) {
@@ -65,7 +65,8 @@ pub fn hull(accesses: &[Access]) -> Result<Window, Rejection> {
     Ok(Window { first: first as i16, bytes: (end - first) as u16 })
 }
 
-/// The 64-byte lines from one byte up to another: bit 4 is the line of `cur_ptr`, if that starts one, bit 3 the one before.
+/// Returns the 64-byte lines from one byte up to another: bit 4 is the line of `cur_ptr` if that is at the start of a line,
+/// bit 3 the line before.
 #[must_use]
 pub fn lines(first: i64, end: i64) -> u8 {
     (-4..4)

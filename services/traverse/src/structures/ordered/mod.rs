@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An ordered map on memory nodes: a B+tree from numbers to numbers, or to records of up to 240 bytes.
 //!
-//! - **Flow** get, range, aggregate: one walk each. put, remove: a walk that brings the path ([`edit::Path`]), new nodes written
+//! - **Flow** get, range, aggregate: one walk each. put, remove: a walk that returns the path ([`edit::Path`]), new nodes written
 //!   beside it, and a compare-and-swap of the root's address
-//! - **Order** nodes never change, so a walk sees the map as it was when it read the root, also when it is continued; a change takes
-//!   effect at its compare-and-swap. Two writers at the same time: one of them does its work again, and from then on they take turns
-//!   ([`turns`])
-//! - **Owner** the handle ([`OrderedMap::handle`]) says where the map is; any number of clients open it
-//! - **Not here** joining nodes that have few keys left: they go when the last key goes; `bulk` packs a map anew
+//! - **Order** nodes never change, so a walk sees the map as it was when the walk read the root, also when it is continued; a change
+//!   takes effect at its compare-and-swap. If two writers change the map at the same time, one of them must repeat its work, and
+//!   from then on they take turns ([`turns`])
+//! - **Owner** the handle ([`OrderedMap::handle`]) names the map; any number of clients open it
+//! - **Not here** merging nodes that have few keys left: a node is dropped with its last key; `bulk` packs a map anew
 
 pub mod edit;
 mod many;
@@ -31,16 +31,16 @@ pub const VALUE_BYTES_MAX: usize = 240;
 const TRIES: u32 = 1000;
 /// Bytes of a cell: the root's address, and the writers' queue (`turns`).
 const CELL_BYTES: usize = 16;
-/// Keys that one change of many puts in: with more of them, fewer nodes are made for each, and a change that another writer was
-/// faster than is more work to make again.
+/// Most keys of one change of many keys. With more keys fewer nodes are made for each, but a change that is lost to another
+/// writer costs more work to repeat.
 const BATCH: usize = 16_384;
-/// Paths that are asked for at a time: their bytes are here together.
+/// Paths that are read at a time; it bounds the bytes that they take here.
 const PATHS: usize = 1024;
-/// Paths are asked for one in so many keys first.
+/// A change of many keys first reads the path of one key in `STRIDE`.
 const STRIDE: usize = 16;
-/// Keys of a leaf on the average, of maps that were filled in any order.
+/// Average number of keys in a leaf, for maps that were filled in any order.
 const LEAF_KEYS: u64 = 11;
-/// Nodes that are dropped at a time.
+/// Nodes that are dropped together.
 const DROP_NODES: usize = 64;
 
 const KEY: usize = 0;
@@ -51,17 +51,17 @@ const VALUE: usize = 48;
 const SUM: usize = 96;
 const OUT: usize = 392;
 
-/// Where a map is, and how long its values are.
+/// Address of a map, and the length of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// Address of the cell, which holds the root's address.
     pub cell: u64,
-    /// Bytes of each value: 8, which lie in the leaves, or up to [`VALUE_BYTES_MAX`], which lie in records.
+    /// Bytes of each value: values of 8 bytes lie in the leaves; others, up to [`VALUE_BYTES_MAX`], lie in records.
     pub value_bytes: usize,
 }
 
 impl Handle {
-    /// Address of the writers' queue (`turns`).
+    /// Returns the address of the writers' queue (`turns`).
     fn queue(self) -> u64 {
         self.cell + 8
     }
@@ -74,13 +74,13 @@ impl Handle {
         self.value_bytes.div_ceil(8)
     }
 
-    /// Bytes of a record.
+    /// Returns the bytes of a record.
     #[must_use]
     pub fn record_bytes(self) -> usize {
         8 + self.words() * 8
     }
 
-    /// The bytes of a record.
+    /// Builds the bytes of a record.
     #[must_use]
     pub fn record(self, key: u64, value: &[u8]) -> Vec<u8> {
         let mut record = key.to_le_bytes().to_vec();
@@ -93,7 +93,7 @@ impl Handle {
         Walk { program: shipped.program(), start: self.cell, scratch }
     }
 
-    /// The walk that finds a key; [`Handle::found`] reads its answer.
+    /// Returns the walk that finds a key; [`Handle::found`] reads its answer.
     #[must_use]
     pub fn get_walk(self, key: u64) -> Walk {
         let scratch = Scratch::new().with(KEY, key);
@@ -103,7 +103,7 @@ impl Handle {
         self.request(&shipped::ORDERED_GET_RECORD, scratch.with(VALUE_WORDS, self.words() as u64))
     }
 
-    /// The value in the answer of [`Handle::get_walk`].
+    /// Returns the value in the answer of [`Handle::get_walk`].
     #[must_use]
     pub fn found(self, walked: &Walked) -> Option<Vec<u8>> {
         (walked.outcome == Outcome::Done).then(|| {
@@ -112,7 +112,7 @@ impl Handle {
         })
     }
 
-    /// The walk over a range; [`Handle::pairs`] reads its answer.
+    /// Returns the walk over a range; [`Handle::pairs`] reads its answer.
     #[must_use]
     pub fn range_walk(self, keys: RangeInclusive<u64>, limit: u64) -> Walk {
         let scratch = Scratch::new().with(KEY, *keys.start()).with(LAST, *keys.end()).with(LIMIT, limit);
@@ -122,7 +122,7 @@ impl Handle {
         self.request(&shipped::ORDERED_SCAN_RECORDS, scratch.with(VALUE_WORDS, self.words() as u64))
     }
 
-    /// Keys and values in the answer of [`Handle::range_walk`].
+    /// Returns the keys and values in the answer of [`Handle::range_walk`].
     ///
     /// # Errors
     /// [`ClientError::Corrupt`]
@@ -138,14 +138,14 @@ impl Handle {
         Ok(walked.result.chunks_exact(record).map(pair).collect())
     }
 
-    /// The walk that aggregates a range; [`Handle::aggregated`] reads its answer.
+    /// Returns the walk that aggregates a range; [`Handle::aggregated`] reads its answer.
     #[must_use]
     pub fn aggregate_walk(self, keys: RangeInclusive<u64>) -> Walk {
         let scratch = Scratch::new().with(KEY, *keys.start()).with(LAST, *keys.end());
         self.request(&shipped::ORDERED_AGGREGATE, scratch)
     }
 
-    /// Reads the aggregate out of the answer to [`Handle::aggregate_walk`].
+    /// Returns the aggregate in the answer of [`Handle::aggregate_walk`].
     #[must_use]
     pub fn aggregated(walked: &Walked) -> Aggregate {
         if walked.outcome != Outcome::Done || walked.scratch.word(SUM + 8) == 0 {
@@ -155,20 +155,20 @@ impl Handle {
     }
 }
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug)]
 pub struct OrderedMap {
     handle: Handle,
-    /// Number of new nodes in the last change: as many are allocated while the next change looks for its path.
+    /// Number of new nodes in the last change; this many are allocated while the next change walks to its path.
     count: usize,
     turns: Turns,
 }
 
 impl OrderedMap {
-    /// An empty map whose values have so many bytes.
+    /// Makes an empty map whose values have `value_bytes` bytes.
     ///
     /// # Errors
-    /// [`ClientError::TooLong`], [`ClientError::Full`], or why there was no answer.
+    /// [`ClientError::TooLong`], [`ClientError::Full`], or the reason that there was no answer.
     pub fn create(heap: &mut impl Heap, value_bytes: usize) -> Result<OrderedMap> {
         if value_bytes == 0 || value_bytes > VALUE_BYTES_MAX {
             return Err(ClientError::TooLong { what: "values", bytes: value_bytes, most: VALUE_BYTES_MAX });
@@ -177,39 +177,39 @@ impl OrderedMap {
         Ok(OrderedMap::open(Handle { cell, value_bytes }))
     }
 
-    /// The map that a handle names.
+    /// Opens the map that a handle names.
     #[must_use]
     pub fn open(handle: Handle) -> OrderedMap {
         OrderedMap { handle, count: 1, turns: Turns::new() }
     }
 
-    /// Where it is.
+    /// Returns the handle of the map.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn get(&self, heap: &mut impl Heap, key: u64) -> Result<Option<Vec<u8>>> {
         Ok(self.handle.found(&heap.walk(&self.handle.get_walk(key))?))
     }
 
-    /// The values of many keys, as many walks at a time as the heap makes.
+    /// Returns the values of many keys, with as many walks in flight as the heap allows.
     ///
     /// # Errors
-    /// The first one.
+    /// The first error.
     pub fn get_many(&self, heap: &mut impl Heap, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
         let walks: Vec<Walk> = keys.iter().map(|&key| self.handle.get_walk(key)).collect();
         heap.walk_many(&walks).into_iter().map(|walked| Ok(self.handle.found(&walked?))).collect()
     }
 
-    /// Keys and values of a range in order, `limit` at most: all as of one moment.
+    /// Returns keys and values of a range in order, at most `limit`: all from one version of the map.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn range(
         &self,
         heap: &mut impl Heap,
@@ -223,10 +223,11 @@ impl OrderedMap {
         self.handle.pairs(&walked)
     }
 
-    /// Sum, count, least and greatest of the values of a range, all as of one moment. Values are numbers with a sign.
+    /// Returns sum, count, least and greatest of the values of a range, all from one version of the map. Values are signed
+    /// numbers.
     ///
     /// # Errors
-    /// [`ClientError::TooLong`] if values are not numbers of 8 bytes, or why there was no answer.
+    /// [`ClientError::TooLong`] if values are not numbers of 8 bytes, or the reason that there was no answer.
     pub fn aggregate(&self, heap: &mut impl Heap, keys: RangeInclusive<u64>) -> Result<Aggregate> {
         if !self.handle.inline() {
             let bytes = self.handle.value_bytes;
@@ -238,10 +239,11 @@ impl OrderedMap {
         Ok(Handle::aggregated(&heap.walk(&self.handle.aggregate_walk(keys))?))
     }
 
-    /// Aggregates of many ranges, as many walks at a time as the heap makes; each is as of one moment.
+    /// Returns the aggregates of many ranges, with as many walks in flight as the heap allows; each is from one version of
+    /// the map.
     ///
     /// # Errors
-    /// As [`OrderedMap::aggregate`] has.
+    /// The errors of [`OrderedMap::aggregate`].
     pub fn aggregate_many(
         &self,
         heap: &mut impl Heap,
@@ -268,11 +270,11 @@ impl OrderedMap {
         Ok(aggregates)
     }
 
-    /// The last `limit` pairs of a range, in the order of keys, as of one moment. Of a packed map up to three times as
-    /// many are read.
+    /// Returns the last `limit` pairs of a range, in the order of keys, from one version of the map. In a packed map up to
+    /// three times as many pairs are read.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn last(
         &self,
         heap: &mut impl Heap,
@@ -285,10 +287,11 @@ impl OrderedMap {
         }
     }
 
-    /// The walk that brought [`OrderedMap::last`], with those pairs only; `None`: nothing was asked for.
+    /// Returns the result of the walk for [`OrderedMap::last`], reduced to the last `limit` pairs; `None` if nothing was
+    /// asked for.
     ///
     /// # Errors
-    /// Why there was no answer.
+    /// The reason that there was no answer.
     pub fn last_walk(
         &self,
         heap: &mut impl Heap,
@@ -318,7 +321,7 @@ impl OrderedMap {
         }
     }
 
-    /// A key about so many leaves before another one. The map may change at any time, so this is a guess.
+    /// Returns a key about `leaves` leaves before another one. This is a guess, because the map may change at any time.
     fn before(&self, heap: &mut impl Heap, key: u64, mut leaves: u64) -> Result<u64> {
         let mut at = key;
         loop {
@@ -331,7 +334,8 @@ impl OrderedMap {
         }
     }
 
-    /// The path to a key's leaf, and the memory's clock when it was found; the nodes of the change that follows are allocated meanwhile.
+    /// Returns the path to a key's leaf, and the memory's clock when the path was read; meanwhile nodes for the following
+    /// change are allocated.
     fn path(&self, heap: &mut impl Heap, key: u64, spare: &mut Vec<u64>) -> Result<(Path, u32)> {
         let walk = self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
         let missing = self.count.saturating_sub(spare.len());
@@ -355,7 +359,8 @@ impl OrderedMap {
         }
         let (writes, root) = edit.place(spare);
         heap.write_many(&writes)?;
-        // Comparing the root's address is enough: within the grace period after it was read, no other root can have it.
+        // Comparing the root's address is enough: within the grace time after it was read, no other root can have the same
+        // address.
         match heap.compare_swap_since(self.handle.cell, path.root(), root, since) {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(ClientError::Outdated) => return Ok(false),
@@ -409,7 +414,7 @@ impl OrderedMap {
                 }
                 Ok(false) => self.turns.met(),
                 Err(error) => {
-                    // If a node did not answer, the root may be swapped or not: then the new nodes are left alone.
+                    // If a node did not answer, the root may be swapped or not: then the new nodes stay allocated.
                     if !matches!(error, ClientError::Full { .. } | ClientError::ReadOnly) {
                         return Err(error);
                     }
@@ -422,17 +427,17 @@ impl OrderedMap {
             heap.free(address, NODE_BYTES as u64)?;
         }
         if let Some(turn) = turn {
-            // A turn that is not ended is passed over.
+            // Other writers skip a turn that was not ended.
             let _ = self.turns.leave(heap, self.handle.queue(), turn);
         }
         done
     }
 
-    /// Gives a key a value; true: it had none.
+    /// Sets the value of a key; returns true if the key had none.
     ///
     /// # Errors
-    /// [`ClientError::TooLong`] if the value has not the map's length, [`ClientError::Full`], [`ClientError::Contended`], or why
-    /// there was no answer.
+    /// [`ClientError::TooLong`] if the value does not have the map's length, [`ClientError::Full`],
+    /// [`ClientError::Contended`], or the reason that there was no answer.
     pub fn insert(&mut self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<bool> {
         let (bytes, most) = (value.len(), self.handle.value_bytes);
         if bytes != most {
@@ -454,18 +459,18 @@ impl OrderedMap {
         Ok(changed?.and_then(|path| path.value(key)).is_none())
     }
 
-    /// Gives many keys values; returns how many of them had none. They change in their order, up to 16,384 of them at one
-    /// compare-and-swap, fewer while other clients change the map; of a key that comes twice the last value counts.
+    /// Sets the values of many keys; returns how many keys had none. Keys change in ascending order, up to 16,384 of them at
+    /// one compare-and-swap, fewer while other clients change the map; if a key comes twice the last value counts.
     ///
     /// # Errors
-    /// The first one: changes that were made by then stay. Else as [`OrderedMap::insert`] has.
+    /// The first error; changes that were made by then stay. Otherwise the errors of [`OrderedMap::insert`].
     pub fn insert_many(&mut self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<u64> {
         let most = self.handle.value_bytes;
         if let Some((_, value)) = pairs.iter().find(|(_, value)| value.len() != most) {
             return Err(ClientError::TooLong { what: "a value of another length", bytes: value.len(), most });
         }
         let mut pairs = pairs.to_vec();
-        // Stable: of equal keys the last one comes first, and stays.
+        // Reversed before a stable sort: the last pair of equal keys comes first and is the one that is kept.
         pairs.reverse();
         pairs.sort_by_key(|pair| pair.0);
         pairs.dedup_by_key(|pair| pair.0);
@@ -482,7 +487,7 @@ impl OrderedMap {
                     rest = &rest[batch.len()..];
                     (size, tries) = ((size * 2).min(BATCH), 0);
                 }
-                // Another writer was faster: a smaller change has better chances.
+                // Another writer was faster: a smaller change is more likely to succeed.
                 None => {
                     self.turns.met();
                     (size, tries) = ((batch.len() / 2).max(1), tries + 1);
@@ -498,7 +503,8 @@ impl OrderedMap {
         Ok(inserted)
     }
 
-    /// Makes one change of keys that ascend; `None`: another client changed the map meanwhile, and nothing was changed.
+    /// Makes one change of ascending keys; returns `None` if another client changed the map meanwhile, and nothing was
+    /// changed.
     fn insert_batch(&mut self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<u64>> {
         let Some((part, since)) = self.part(heap, pairs)? else { return Ok(None) };
         let record = self.handle.record_bytes() as u64;
@@ -525,18 +531,19 @@ impl OrderedMap {
             }
         }
         let done = failed.and_then(|()| self.replace(heap, &part, since, &words, &mut made));
-        // Unless a node did not answer: then the root may be swapped or not, and the new memory is left alone.
+        // If a node did not answer, the root may be swapped or not: then the new memory stays allocated.
         if matches!(done, Ok(None) | Err(ClientError::Full { .. } | ClientError::ReadOnly)) {
             made.iter().try_for_each(|&(address, bytes)| heap.free(address, bytes))?;
         }
         done
     }
 
-    /// The part of the tree that keys which ascend lie in, and the memory's clock when it was found; `None`: it changed meanwhile.
+    /// Returns the part of the tree that contains these ascending keys, and the memory's clock when it was read; `None` if
+    /// the tree changed meanwhile.
     fn part(&self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<(Part, u32)>> {
         let (mut part, mut since) = (Part::default(), u32::MAX);
         let path = |&key: &u64| self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
-        // Keys that lie together share a leaf: first a few of all, then those whose leaf is not known yet.
+        // Neighbouring keys share a leaf: first one key in `STRIDE`, then those whose leaf is not known yet.
         for stride in [STRIDE, 1] {
             let keys = pairs.iter().step_by(stride).map(|pair| pair.0);
             let unknown: Vec<u64> = keys.filter(|&key| !part.covers(key)).collect();
@@ -553,8 +560,8 @@ impl OrderedMap {
         Ok(Some((part, since)))
     }
 
-    /// Writes the nodes of a change and swaps the root; returns how many keys had no value, or `None` if another client changed the
-    /// root meanwhile. The new memory is added to `made`.
+    /// Writes the nodes of a change and swaps the root. Returns how many keys had no value, or `None` if another client
+    /// changed the root meanwhile. New memory is added to `made`.
     fn replace(
         &mut self,
         heap: &mut impl Heap,
@@ -587,19 +594,19 @@ impl OrderedMap {
         Ok(Some(rebuilt.inserted))
     }
 
-    /// Removes a key; false: it was not there.
+    /// Removes a key; returns false if there was no such key.
     ///
     /// # Errors
-    /// [`ClientError::Full`], [`ClientError::Contended`], or why there was no answer.
+    /// [`ClientError::Full`], [`ClientError::Contended`], or the reason that there was no answer.
     pub fn remove(&mut self, heap: &mut impl Heap, key: u64) -> Result<bool> {
         let changed = self.change(heap, key, "a removal", |path| path.take(key))?;
         Ok(changed.and_then(|path| path.value(key)).is_some())
     }
 
-    /// Gives all of the map's memory back. Nobody may use the map any more; walks that have begun end as they would have.
+    /// Frees all of the map's memory. Nobody may use the map any more; walks that have begun still end normally.
     ///
     /// # Errors
-    /// Why there was no answer: then it can be dropped again.
+    /// The reason that there was no answer; then the map can be dropped again.
     pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
         let cell = Scratch(heap.read(self.handle.cell, 8)?).word(0);
         let record = self.handle.record_bytes() as u64;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node of an ordered map, and how it is made anew with something put in or taken out.
+//! A node of an ordered map as a value, for building new versions of it.
 //!
-//! - **Layout** 256 bytes, as `programs/collections/ordered.h` has them
+//! - **Layout** 256 bytes, as `programs/collections/ordered.h` defines them
 //! - **Order** keys ascend; an inner node's key i is not less than any key under child i and less than every key under child i + 1
-//! - **Owner** values; nodes in memory never change
+//! - **Owner** these are copies; nodes in memory never change
 
 use crate::client::{ClientError, Result};
 
@@ -11,22 +11,22 @@ use crate::client::{ClientError, Result};
 pub const NODE_BYTES: usize = 256;
 /// Most keys of a node.
 pub const KEYS: usize = 15;
-/// Most levels: more than 2^60 keys need.
+/// Most levels of a tree, more than 2^60 keys need.
 pub const LEVELS_MAX: usize = 24;
 
-/// See the module.
+/// See the module's header.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Node {
-    /// 0: a leaf.
+    /// Level of the node; 0: a leaf.
     pub level: u8,
-    /// At most [`KEYS`].
+    /// Keys of the node, at most [`KEYS`].
     pub keys: Vec<u64>,
-    /// As many values as keys, or one more child.
+    /// For a leaf a value word for each key; for an inner node the children, one more than keys.
     pub places: Vec<u64>,
 }
 
 impl Node {
-    /// Reads a node.
+    /// Decodes a node.
     ///
     /// # Errors
     /// [`ClientError::Corrupt`]
@@ -51,7 +51,7 @@ impl Node {
         Ok(Node { level, keys, places: words(128, count + usize::from(level != 0)) })
     }
 
-    /// As it lies in memory.
+    /// Encodes the node as it lies in memory.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; NODE_BYTES];
@@ -67,20 +67,20 @@ impl Node {
         bytes
     }
 
-    /// The number of keys that are less.
+    /// Returns the number of keys that are less than `key`.
     #[must_use]
     pub fn lower_bound(&self, key: u64) -> usize {
         self.keys.partition_point(|&one| one < key)
     }
 
-    /// The place of a leaf that has the key.
+    /// Returns the index of the key in a leaf.
     #[must_use]
     pub fn position(&self, key: u64) -> Option<usize> {
         let place = self.lower_bound(key);
         (self.keys.get(place) == Some(&key)).then_some(place)
     }
 
-    /// In two, if it has too many keys: the left one's last key, and the right one.
+    /// Splits the node if it has too many keys; returns the left node's last key, and the right node.
     pub fn split(&mut self) -> Option<(u64, Node)> {
         if self.keys.len() <= KEYS {
             return None;

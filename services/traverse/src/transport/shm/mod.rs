@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packets through rings in shared memory: for clients on the node's own machine.
+//! Carries packets through rings in shared memory, for clients on the node's own machine.
 //!
-//! - **Flow** client: memfd, sealed ─▶ connects to the node's socket ─▶ `Hello` + memfd ─▶ node maps it ─▶ `Welcome`
-//!   ─▶ packets by the rings (`ring`); the socket carries nothing but wake-ups, and its hang-up
+//! - **Flow** client: makes a sealed memfd ─▶ connects to the node's socket ─▶ sends `Hello` with the memfd ─▶ the node maps it ─▶
+//!   `Welcome` ─▶ packets go through the rings (`ring`); the socket only carries wake-ups, and its hang-up tells that the other
+//!   side is gone
 //! - **Layout** Hello: magic u64 · version u32 · reserved u32 · bytes of a ring u64. Welcome: magic u64 · version u32 · refused u32
-//! - **Order** who sleeps says so in its park word first; whoever published then sends one byte. Nobody waits in a send
-//! - **Owner** the rings' memory is the client's, and counts as its own; a client that breaks a rule is cut off, others are not
-//!   touched. Only processes of the same user may connect
+//! - **Order** a side that sleeps first notes it in its park word; a side that publishes a packet and finds the note sends one
+//!   byte. A send never waits
+//! - **Owner** the rings' memory belongs to the client and is accounted to it. A client that breaks a rule is disconnected, without
+//!   effect on others. Only processes of the same user may connect
 //!
-//! Why the socket wakes and not a futex: it also tells that the other side is gone, and a node sleeps on many of them at once.
+//! Wake-ups use the socket and not a futex because the socket also tells that the other side is gone, and because a node can sleep
+//! on many sockets at the same time.
 
 mod ring;
 
@@ -38,11 +41,11 @@ const HELLO_BYTES: usize = 24;
 const WELCOME_BYTES: usize = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Clients of one node's shard.
+/// Most clients of one node's shard.
 const CONNECTIONS_MAX: usize = 256;
-/// How long a client waits for its welcome.
+/// Time for which a client waits for its welcome.
 const WELCOME_TIME: Duration = Duration::from_secs(5);
-/// Calls of `receive` between two looks at the sockets while there is work.
+/// Calls of `receive` between two checks of the sockets while there is work.
 const LOOK_EVERY: u32 = 4096;
 
 #[derive(Debug)]
@@ -56,23 +59,23 @@ impl Connection {
     fn publish(&mut self) {
         let Connection { socket, rings, .. } = self;
         rings.publish(|| {
-            // A socket that is full holds wake-ups already; one that hung up is found at the next look.
+            // A full socket contains wake-ups already; a hang-up is found by the next check of the sockets.
             let _ = rustix::net::send(&*socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         });
     }
 }
 
-/// A node's side (many clients) or a client's (one node).
+/// One side of the transport: a node's (many clients) or a client's (one node).
 #[derive(Debug)]
 pub struct Shm {
     listener: Option<(OwnedFd, Option<SocketFile>)>,
-    /// Connections whose Hello has not come yet.
+    /// Connections whose Hello has not arrived yet.
     greeting: VecDeque<OwnedFd>,
     connections: Vec<Connection>,
     turn: usize,
     next_number: u64,
     until_look: u32,
-    /// Packets that were taken together, and where each ends.
+    /// Packets that were copied out of a ring together, and the end of each.
     packets: (Vec<u8>, Vec<usize>),
     waiter: Waiter,
 }
@@ -112,11 +115,11 @@ impl Shm {
         }
     }
 
-    /// A node's side, under a name (in the abstract namespace: of this user, gone with the process) or a path with a `/`.
+    /// Opens a node's side under a name (in the abstract namespace: per user, gone with the process) or a path with a `/`.
     ///
     /// # Errors
     ///
-    /// [`TransportError::Name`], or what the system says: the name may be taken.
+    /// [`TransportError::Name`], or the operating system's error: the name may be in use.
     pub fn listen(name: &str) -> Result<Shm, TransportError> {
         let (address, path) = address(name)?;
         let what = || format!("listen on shm:{name}");
@@ -135,7 +138,7 @@ impl Shm {
         Ok(Shm::new(Some((listener, file))))
     }
 
-    /// Opens another shard of the same node: a client goes to the shard that accepts it first.
+    /// Opens another shard of the same node: a client connects to the shard that accepts it first.
     ///
     /// # Errors
     ///
@@ -146,20 +149,20 @@ impl Shm {
         Ok(Shm::new(Some((listener, None))))
     }
 
-    /// A client's side; its only peer is `Peer::Ring(0)`.
+    /// Connects as a client; its only peer is `Peer::Ring(0)`.
     ///
     /// # Errors
     ///
-    /// When nobody listens there, or the node refuses.
+    /// No node listens at the name, or the node refuses.
     pub fn connect(name: &str) -> Result<Shm, TransportError> {
         Shm::connect_with(name, ring::RING_BYTES)
     }
 
-    /// The same with rings of another size: a power of two from 64 KiB to 64 MiB.
+    /// Connects with rings of another size: a power of two from 64 KiB to 64 MiB.
     ///
     /// # Errors
     ///
-    /// As [`Shm::connect`].
+    /// The errors of [`Shm::connect`].
     pub fn connect_with(name: &str, ring_bytes: u64) -> Result<Shm, TransportError> {
         if !ring::is_size(ring_bytes) {
             return Err(TransportError::Broken("rings are a power of two from 64 KiB to 64 MiB"));
@@ -195,20 +198,20 @@ impl Shm {
         Ok(shm)
     }
 
-    /// How to wait; the default spins up to 100 µs, as long as that has paid.
+    /// Sets how to wait. The default spins for up to 100 µs, as long as spinning has been successful lately.
     #[must_use]
     pub fn waiting(mut self, policy: WaitPolicy) -> Shm {
         self.waiter = Waiter::new(policy);
         self
     }
 
-    /// Clients that are connected.
+    /// Returns the number of connected clients.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Takes new connections, greets those that have said hello, and forgets those that hung up.
+    /// Checks the sockets: accepts new connections, welcomes those that have sent Hello, and drops those that hung up.
     fn look(&mut self) {
         if let Some((listener, _)) = &self.listener {
             while let Ok(socket) =
@@ -245,7 +248,7 @@ impl Shm {
     }
 }
 
-/// Maps the memory of a client that has said hello. `None`: it has not yet.
+/// Maps the memory of a client that has sent Hello. Returns `None` if Hello has not arrived yet.
 fn greet(socket: &OwnedFd) -> Result<Option<Rings>, TransportError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -286,7 +289,7 @@ fn send_with(socket: &OwnedFd, bytes: &[u8], descriptor: BorrowedFd<'_>) -> Resu
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Sleeps on every socket.
+/// Sleeps on all sockets.
 struct Sleep<'a> {
     connections: &'a [Connection],
     more: Vec<BorrowedFd<'a>>,
@@ -305,7 +308,8 @@ impl Parker for Sleep<'_> {
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
         match poll(&mut descriptors, left.as_ref()) {
-            // A hang-up may have ended the sleep, and no ring shows one. So the wait ends here, and `look` finds the hang-up.
+            // A hang-up may have ended the sleep, and no ring shows one. So the wait ends here, and `look` finds the
+            // hang-up.
             Ok(ready) if ready > 0 => Err(io::ErrorKind::Interrupted.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -336,8 +340,8 @@ impl Transport for Shm {
             let Connection { number, rings, .. } = &mut self.connections[index];
             let share = ((most - taken) / (count - step)).max(1);
             let (packets, ends) = &mut self.packets;
-            // All packets are copied out of the ring before any is handled: while one is copied, the next one's lines are
-            // fetched.
+            // All packets are copied out of the ring before any is handled: while one is copied, the cache lines of the next
+            // are prefetched.
             while ends.len() < share.min(most - taken) {
                 match rings.pop(packets) {
                     Ok(true) => ends.push(packets.len()),

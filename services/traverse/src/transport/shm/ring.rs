@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two rings of packets in memory that two processes write: one for requests, one for answers.
+//! Two rings of packets in memory shared by two processes: one for requests, one for answers.
 //!
 //! - **Layout**
 //!   - 0 magic u64 · 8 version u32 · 12 reserved u32 · 16 bytes of one ring u64 · 128 requests' tail u64 · 192 their head u64
 //!   - 256 answers' tail u64 · 320 their head u64 · 384 the node's park word u32 · 448 the client's u32
 //!   - 4096 ring of requests · ring of answers. A record: its bytes u64, then them, filled up to eight; it may wrap
-//! - **Order** tails and heads run freely, in words of eight bytes. Words are stored, then the tail (Release); the tail is loaded
-//!   (Acquire), then the words. The reader stores its head when it has copied
-//! - **Owner** one side writes a ring's tail, the other its head. Both keep their own in private and never read it back; what the
-//!   other one stores is believed only within bounds, and a record is copied out once before anybody looks at it
+//! - **Order** tails and heads grow without wrapping, in words of eight bytes. The writer stores the words, then the tail
+//!   (Release); the reader loads the tail (Acquire), then the words. The reader stores its head after it has copied the record
+//! - **Owner** one side writes a ring's tail, the other its head. Each keeps its own value in private and never reads it back. A
+//!   value that the other side stored is only used after a bounds check, and a record is copied out once before it is parsed
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,23 +22,23 @@ use crate::wire::PACKET_BYTES_MAX;
 const MAGIC: u64 = u64::from_le_bytes(*b"MLWALKS1");
 const VERSION: u32 = 1;
 const CONTROL_BYTES: u64 = 4096;
-/// Bytes of each ring unless told otherwise.
+/// Default bytes of each ring.
 pub(super) const RING_BYTES: u64 = 1 << 20;
-/// The largest ring that a node accepts: the memory is the client's, but it takes up the node's address space.
+/// The largest ring that a node accepts: the memory belongs to the client, but it takes up the node's address space.
 const RING_BYTES_MAX: u64 = 64 << 20;
 
 const REQUESTS: (usize, usize) = (128, 192);
 const ANSWERS: (usize, usize) = (256, 320);
 const NODE_PARK: usize = 384;
 const CLIENT_PARK: usize = 448;
-/// Words of a cache line.
+/// Number of words in a cache line.
 const LINE_WORDS: u64 = 8;
-/// Distance behind a record at which lines are fetched from the other side's cache: as much as is read while one fetch takes, at
-/// two or three lines a packet.
+/// Distance behind a record at which cache lines are prefetched from the other side's cache: the words that are read during
+/// one fetch, at two or three lines a packet.
 const AHEAD_WORDS: u64 = 12 * LINE_WORDS;
 const RECORD_WORDS_MAX: u64 = 1 + (PACKET_BYTES_MAX as u64).div_ceil(8);
 
-/// Bytes of the memory for rings of `ring_bytes`.
+/// Returns the bytes of shared memory for rings of `ring_bytes`.
 pub(super) fn whole_bytes(ring_bytes: u64) -> u64 {
     CONTROL_BYTES + 2 * ring_bytes
 }
@@ -53,13 +53,13 @@ pub(super) fn is_size(ring_bytes: u64) -> bool {
 pub(super) struct Rings {
     region: Region,
     words: u64,
-    /// Byte offsets of: the tail that we write, the head that the other writes, and our ring's first word.
+    /// Byte offsets for the ring that we write: its tail (ours), its head (written by the other side), and its first word.
     out: (usize, usize, usize),
     tail: u64,
     published: u64,
     /// The other side's head when it was last read.
     their_head: u64,
-    /// Byte offsets of the same for the ring that we read: its tail, its head, and its first word.
+    /// Byte offsets for the ring that we read: its tail, its head, and its first word.
     into: (usize, usize, usize),
     head: u64,
     their_tail: u64,
@@ -68,7 +68,7 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// The client's side, in memory that is still empty.
+    /// Makes the client's side, in memory that is still empty.
     pub(super) fn client(region: Region, ring_bytes: u64) -> Rings {
         let rings = Rings::new(region, ring_bytes, true);
         rings.at(0).store(MAGIC, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Rings {
         rings
     }
 
-    /// The node's side, in a client's memory.
+    /// Makes the node's side, in a client's memory.
     pub(super) fn node(region: Region, ring_bytes: u64) -> Result<Rings, TransportError> {
         let rings = Rings::new(region, ring_bytes, false);
         let head = [rings.at(0), rings.at(8), rings.at(16)].map(|word| word.load(Ordering::Acquire));
@@ -108,24 +108,24 @@ impl Rings {
         }
     }
 
-    /// The word at a byte offset that is a multiple of 8.
+    /// Returns the word at a byte offset that is a multiple of 8.
     fn at(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && (offset as u64) < self.region.bytes());
-        // SAFETY: offsets are those of the layout, and ring words are reduced modulo the ring's size: inside of the region, whose
-        // size was checked and cannot change; mapped writable while `self` lives; aligned, as the mapping is. Any process may
-        // store there at any time, which atomics allow.
+        // SAFETY: offsets are those of the layout, and ring words are reduced modulo the ring's size, so the word lies
+        // inside the region, whose size was checked and cannot change. It is mapped writable while `self` lives, and
+        // aligned, as the mapping is. Any process may store there at any time, which atomics allow.
         unsafe { AtomicU64::from_ptr(self.region.base().cast_mut().add(offset).cast()) }
     }
 
     fn park(&self, offset: usize) -> &ParkWord {
-        // SAFETY: `offset` is a park word's of the layout, a multiple of 4 inside the control page of the region, which is mapped
-        // while `self` lives. The other process may store there at any time, which atomics allow.
+        // SAFETY: `offset` is that of a park word in the layout, a multiple of 4 inside the control page of the region,
+        // which is mapped while `self` lives. The other process may store there at any time, which atomics allow.
         ParkWord::from_atomic(unsafe {
             AtomicU32::from_ptr(self.region.base().cast_mut().add(offset).cast())
         })
     }
 
-    /// Returns the word that says if this side sleeps.
+    /// Returns the park word of this side, which is set while it sleeps.
     pub(super) fn own_park(&self) -> &ParkWord {
         self.park(self.own_park)
     }
@@ -175,12 +175,13 @@ impl Rings {
         self.park(self.their_park).wake(ring);
     }
 
-    /// Returns true if a packet is there.
+    /// Returns true if a packet has arrived.
     pub(super) fn ready(&self) -> bool {
         self.at(self.into.0).load(Ordering::Acquire) != self.head
     }
 
-    /// Prefetches the lines that lie [`AHEAD_WORDS`] words behind a record: until then they are in the other side's cache.
+    /// Prefetches the cache lines that lie [`AHEAD_WORDS`] words behind a record, because they are still in the other side's
+    /// cache.
     fn ahead(&self, ring: usize, index: u64, record: u64, prefetch: impl Fn(*const u8)) {
         for line in (0..record).step_by(LINE_WORDS as usize) {
             prefetch(std::ptr::from_ref(self.word(ring, index.wrapping_add(AHEAD_WORDS + line))).cast());
@@ -220,14 +221,14 @@ impl Rings {
         Ok(true)
     }
 
-    /// Gives the room of popped packets back to the other side.
+    /// Releases the room of popped packets to the other side.
     pub(super) fn release(&self) {
         self.at(self.into.1).store(self.head, Ordering::Release);
     }
 }
 
 impl Rings {
-    /// Lends the memory's descriptor, to send it to the node.
+    /// Calls `take` with the memory's descriptor, to send it to the node.
     pub(super) fn with_fd<T>(&self, take: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> T) -> T {
         take(self.region.as_fd().expect("a memfd has a descriptor"))
     }
