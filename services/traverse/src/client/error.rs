@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a request has no answer, and what to do next.
+//! Reasons that a request has no answer, and what to do next.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::step::Verdict;
 use crate::transport::TransportError;
 use crate::wire::Status;
 
-/// See the module.
+/// See the module's header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -25,7 +25,8 @@ pub enum ClientError {
         /// Packets sent for this request.
         attempts: u32,
     },
-    /// The node did not answer before the deadline, and something at its address says that the key is wrong.
+    /// The node did not answer before the deadline, and an unauthenticated message from its address says that
+    /// the key is wrong.
     #[error(
         "{node} refuses the packets of tenant {tenant}: its key there is another, or it has none; see the node's key file. Nothing was done"
     )]
@@ -42,10 +43,10 @@ pub enum ClientError {
     Nowhere {
         /// Address that no node has.
         address: u64,
-        /// Epoch of the map that was asked.
+        /// Epoch of the map in which the address was looked up.
         epoch: u64,
     },
-    /// The owner of the address is known, but not how to reach it over this transport.
+    /// The owner of the address is known, but this client has no transport to it.
     #[error(
         "node {node} has address {address:#x}, and this client cannot reach it: connect with its address"
     )]
@@ -55,7 +56,7 @@ pub enum ClientError {
         /// Address that the request is about.
         address: u64,
     },
-    /// The address is another tenant's, or may not be written.
+    /// The address belongs to another tenant, or may not be written.
     #[error(
         "address {address:#x} is not allocated to tenant {tenant}, or only to be read: it may have been freed already, or made by another tenant"
     )]
@@ -88,7 +89,7 @@ pub enum ClientError {
         "the disk of the node's log is full: it takes no changes until there is room, and goes on reading; nothing was changed"
     )]
     ReadOnly,
-    /// The walk made as many iterations as it may.
+    /// The walk made the most iterations that are allowed.
     #[error(
         "a walk of {program} made {iterations} iterations and was ended: a cycle, or raise `Config::iterations`"
     )]
@@ -98,7 +99,7 @@ pub enum ClientError {
         /// Iterations allowed in one walk: `Config::iterations`.
         iterations: u32,
     },
-    /// The walk crossed from node to node as often as it may.
+    /// The walk went from node to node the most times that are allowed.
     #[error("a walk of {program} went from node to node {hops} times and was ended: raise `Config::hops`")]
     Hops {
         /// Name of the program.
@@ -118,7 +119,7 @@ pub enum ClientError {
         /// The fault that its step returned.
         verdict: Verdict,
     },
-    /// Other clients changed the same place at each attempt.
+    /// Other clients changed the same memory at each attempt.
     #[error(
         "{what} was tried {times} times and others changed the same place each time: try again, with fewer writers"
     )]
@@ -139,7 +140,7 @@ pub enum ClientError {
         /// The node's reason, as text.
         reason: String,
     },
-    /// The node refused the request: it makes no sense, or the node holds as many things as it may.
+    /// The node refused the request: it is invalid, or the node holds as many items as it may.
     #[error("the node answered {status:?}: {reason}")]
     Rejected {
         /// Status of the answer.
@@ -154,7 +155,7 @@ pub enum ClientError {
     Corrupt {
         /// Address of the bytes that were read; 0 if it is not known.
         address: u64,
-        /// Name of the item that was expected there, such as "node of a chain".
+        /// Name of the structure that was expected there, such as "node of a chain".
         what: &'static str,
     },
     /// A value does not fit.
@@ -178,7 +179,7 @@ pub enum ClientError {
     /// The transport failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The map cannot be read, or has no answer.
+    /// The map cannot be read, or does not contain the answer.
     #[error(transparent)]
     Map(#[from] MapError),
     /// The callback of [`super::Client::on_wait`] ended the wait.
@@ -186,7 +187,7 @@ pub enum ClientError {
         "the wait was interrupted: what was asked may have happened or not; asking again does it once more"
     )]
     Interrupted,
-    /// The node's memory is not the one that the addresses belong to.
+    /// The addresses belong to another memory than the node has now.
     #[error(
         "node {node} has memory {has:#x}, and the address is of memory {had:#x}: the node was started again without its log, or the \
          map of its cluster was made anew. What was there is gone with the old one; connect again and make it anew"
@@ -224,10 +225,10 @@ pub enum ClientError {
     /// The client was connected before a fork.
     #[error("this client belongs to the process that this one was forked from: connect after the fork")]
     Forked,
-    /// The ticket is of no request under way: its answer was taken, or it was abandoned.
+    /// The ticket belongs to no request in flight: its answer was taken, or it was abandoned.
     #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
     NotUnderWay(u64),
-    /// The text is no address of a node, or a name that was not found; the reason in words.
+    /// The text is not an address of a node, or its name was not found; holds the reason.
     #[error("no place of a node: {0}, or shm: and a name")]
     Place(String),
     /// Input could not be read at all.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a map was refused, could not be had, or has no answer for an address.
+/// Reason that a map was refused, could not be read, or has no answer for an address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
@@ -18,23 +18,23 @@ pub enum MapError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// A line of a map file.
+    /// A line of a map file is wrong.
     #[error("{}, line {line}: {what}", .path.display())]
     Text {
         /// Path of the map file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Number of the line, counted from 1.
         line: usize,
         /// Description of the fault in that line.
         what: String,
     },
-    /// Ranges or nodes that do not fit together.
+    /// Ranges or nodes do not fit together.
     #[error("the map is not valid: {what}")]
     Invalid {
         /// Description of the ranges or nodes that do not fit together.
         what: String,
     },
-    /// Bytes that are no map.
+    /// The bytes are not a map.
     #[error(
         "these bytes are no range map ({what} at byte {at}): both ends must run releases with the same map format"
     )]
@@ -44,7 +44,7 @@ pub enum MapError {
         /// Where it was not.
         at: usize,
     },
-    /// An address outside every range.
+    /// The address lies outside every range.
     #[error(
         "no memory node has address {address:#x}: the pointer is wrong, or it is older than the map (epoch {epoch})"
     )]
@@ -54,7 +54,7 @@ pub enum MapError {
         /// Epoch of the map that was asked.
         epoch: u64,
     },
-    /// An address whose data was lost.
+    /// The data at the address was lost.
     #[error(
         "the data at {address:#x} was lost: its node came back without its memory, or was forgotten (epoch {since}); load it again"
     )]
@@ -64,7 +64,7 @@ pub enum MapError {
         /// Epoch in which it was lost.
         since: u64,
     },
-    /// The owner does not answer.
+    /// The owner of the address is down.
     #[error(
         "memory node {node}, which has {address:#x}, is down (epoch {epoch}): start it again with its log, or `memlift map forget {node}`"
     )]
@@ -73,7 +73,7 @@ pub enum MapError {
         address: u64,
         /// The owner's name.
         node: String,
-        /// Epoch of the map that says so.
+        /// Epoch of the map in which the node is down.
         epoch: u64,
     },
     /// A coordinator or etcd cannot be reached.
@@ -98,7 +98,7 @@ pub enum MapError {
         /// Name of the node whose lease ran out.
         node: String,
     },
-    /// Somebody changed the map at the same moment.
+    /// Another change was made to the map at the same time.
     #[error("the map moved on to epoch {epoch} meanwhile: read it and try again")]
     Conflict {
         /// The newer epoch.

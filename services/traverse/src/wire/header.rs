@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The header of a packet: parsed field by field, written the same way.
+//! The header of a packet: parsed and formatted field by field.
 //!
-//! - **Flow** [`Packet::parse`] borrows the body; nothing of it is copied
-//! - **Order** a packet that parses formats to the same bytes again, MAC aside
-//! - **Owner** parsing believes nothing: lengths must add up exactly, kinds and statuses be known, reserved bytes be 0
-//! - **Not here** authentication: `keys` checks the MAC of a packet that parses
+//! - **Flow** [`Packet::parse`] borrows the body without copying it
+//! - **Order** a parsed packet formats to the same bytes, except for the MAC
+//! - **Owner** parsing checks everything: lengths must add up exactly, kinds and statuses must be known, reserved bytes
+//!   must be 0
+//! - **Not here** authentication: `keys` checks the MAC of a parsed packet
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -21,15 +22,15 @@ const SCRATCH_BYTES_MAX: usize = PACKET_BODY_BYTES_MAX - APPLY_OPERAND_BYTES;
 const FLAGS_KNOWN: u16 =
     FLAG_AUTHENTICATED | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | FLAG_SINCE;
 
-/// Name of a program in packets: the first bytes of its BLAKE3.
+/// Name of a program in packets: the first bytes of its BLAKE3 hash.
 pub type Hash = [u8; PROGRAM_HASH_BYTES];
 
-/// Address for the answer, where it does not go back to the sender of the packet.
+/// Address for the answer, if it does not go back to the sender of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub struct Reply {
-    /// IPv6, or IPv4 mapped into it; zeros: the sender.
+    /// IPv6 address, or an IPv4 address mapped into IPv6; zeros: the sender's address.
     pub address: [u8; 16],
-    /// UDP port; 0: the sender.
+    /// UDP port; 0: the answer goes to the sender.
     pub port: u16,
 }
 
@@ -52,16 +53,16 @@ impl Reply {
     }
 }
 
-/// Reason why bytes are no packet.
+/// Reason that bytes are not a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// Fewer bytes than a header, or not as many as the header says.
+    /// Fewer bytes than a header, or not the number of bytes that the header states.
     #[error("a packet was cut: {got} bytes where {expected} belong")]
     Cut {
         /// Bytes that arrived.
         got: usize,
-        /// Bytes that the header, or its size, asks for.
+        /// Bytes that a header has, or that the header states.
         expected: usize,
     },
     /// The bytes do not start with the protocol's magic.
@@ -80,28 +81,28 @@ pub enum PacketError {
     Forged(u32),
 }
 
-/// Everything but the body. Integers are the host's; `docs/formats/packet.md` says what they mean.
+/// All fields but the body. Integers are in host order; `docs/formats/packet.md` defines their meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Kind of packet: a request, an answer, or a message between nodes.
     pub kind: Kind,
-    /// `FLAG_*`.
+    /// Flags of the packet, `FLAG_*`.
     pub flags: u16,
-    /// How it ended; [`Status::Done`] in requests.
+    /// Status with which the request ended; [`Status::Done`] in requests.
     pub status: Status,
-    /// Nodes that it may still be sent on to.
+    /// Number of times that the packet may still be forwarded.
     pub hops: u8,
-    /// Bytes of the walk's scratchpad, of which the body holds those before the zeros at the end.
+    /// Bytes of the walk's scratchpad; the body omits the zeros at its end.
     pub scratch_bytes: u16,
     /// Number of the client that asks: drawn at random, or set by its configuration.
     pub client: u64,
-    /// Grows each time that the client starts with the same number.
+    /// Incarnation: grows each time that the client starts with the same number.
     pub incarnation: u32,
     /// Number of this attempt at the request, from 0.
     pub attempt: u32,
     /// Number of the client's request, from 1.
     pub sequence: u64,
-    /// Every request of the client before this one is settled: nobody will ask for its outcome any more.
+    /// The client's requests before this one are settled: it will not repeat them.
     pub settled: u64,
     /// Tenant that the request is made for.
     pub tenant: u32,
@@ -109,33 +110,33 @@ pub struct Header {
     pub iterations: u32,
     /// Epoch of the sender's map.
     pub epoch: u64,
-    /// `cur_ptr`, or the address that the request is about.
+    /// `cur_ptr` of a walk, or the address that the request is about.
     pub address: u64,
-    /// A value that depends on the kind: what was read, or bytes wanted, for example.
+    /// A value that depends on the kind, for example the bytes requested, or the value read.
     pub value: u64,
-    /// Hash of the program; 0 for none.
+    /// Hash of the program; 0 if there is none.
     pub program: Hash,
-    /// Number of this piece.
+    /// Number of this piece, from 0.
     pub piece: u32,
-    /// How many pieces there are.
+    /// Number of all pieces.
     pub pieces: u32,
-    /// Address that answers go to.
+    /// Address to which answers are sent.
     pub reply: Reply,
-    /// Number of the client or node that sealed this packet.
+    /// Number of the client or node that sent this packet.
     pub sender: u64,
-    /// Number of the sender's packet: never the same twice.
+    /// Number of the packet; a sender never uses a number twice.
     pub nonce: u64,
-    /// Seconds of the nodes' clock. Of a request: the newest that its sender knows of; with `FLAG_SINCE`, the time at which it
-    /// read the addresses that it uses. Of an answer: the time at which reading for it began.
+    /// Seconds of the nodes' clock. In a request: the newest that its sender knows; with `FLAG_SINCE`, the clock at which it
+    /// read the addresses that it uses. In an answer: the clock at which reading for it began.
     pub clock: u32,
-    /// Number of the memory that the addresses belong to: a cluster's, or one start's of a node without a cluster; 0: not known.
+    /// Number of the memory to which the addresses belong: a cluster's, or the memory's own without a cluster; 0: not known.
     pub cluster: u64,
-    /// Of a request: the client's session, a number that grows. Of an answer: the node's clock.
+    /// In a request: the client's session, a number that grows. In an answer: the node's clock.
     pub session: u64,
 }
 
 impl Header {
-    /// A header with nothing in it.
+    /// Makes a header of this kind; all other fields are 0.
     #[must_use]
     pub fn new(kind: Kind) -> Header {
         Header {
@@ -166,7 +167,7 @@ impl Header {
         }
     }
 
-    /// The header of an answer to this one: the same request, nothing else.
+    /// Returns the header of an answer to this request.
     #[must_use]
     #[inline]
     pub fn answer(&self, status: Status) -> Header {
@@ -189,11 +190,11 @@ impl Header {
         self.flags & flag != 0
     }
 
-    /// Appends header and body to `packet`, and room for a MAC when the flag for it is set.
+    /// Appends header and body to `packet`, and room for a MAC if its flag is set.
     ///
     /// # Panics
     ///
-    /// When the body is longer than `PACKET_BODY_BYTES_MAX`.
+    /// If the body is longer than `PACKET_BODY_BYTES_MAX`.
     #[inline]
     pub fn format(&self, body: &[u8], packet: &mut Vec<u8>) {
         assert!(body.len() <= PACKET_BODY_BYTES_MAX, "a body of {} bytes fits into no packet", body.len());
@@ -203,8 +204,8 @@ impl Header {
         let start = packet.len();
         packet.resize(start + PACKET_HEADER_BYTES, 0);
         let head = packet[start..].first_chunk_mut::<PACKET_HEADER_BYTES>().expect("as many were added");
-        // Written as whole words in their places: rings read packets as words, and a load that spans two stores has to wait for
-        // both.
+        // Written as whole words: rings read packets as words, and a load that spans two smaller stores would have to wait
+        // for both.
         let mut put = |at: usize, word: u64| head[at..at + 8].copy_from_slice(&word.to_le_bytes());
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let four = |a: u16, b: u16, c: u16, d: u16| {
@@ -243,7 +244,7 @@ impl Header {
     }
 }
 
-/// A packet whose fields all hold allowed values.
+/// A parsed packet: all its fields have valid values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
     /// All fields of the header.
@@ -253,11 +254,11 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet. Its MAC, if it has one, is not looked at: see [`super::Keys::open`].
+    /// Parses a packet. Does not check its MAC: see [`super::Keys::open`].
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// The first fault found.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, PacketError> {
         let Some((head, rest)) = bytes.split_first_chunk::<PACKET_HEADER_BYTES>() else {
@@ -345,7 +346,7 @@ impl<'a> Packet<'a> {
         Ok(Packet { header, body: &rest[..body_bytes] })
     }
 
-    /// The operands of an apply or a decision, and the scratchpad behind them.
+    /// Returns the operands of an apply or a decision, and the scratchpad behind them.
     #[must_use]
     pub fn operands(&self) -> Option<(ApplyOperands, &'a [u8])> {
         let (words, scratch) = self.body.split_at_checked(APPLY_OPERAND_BYTES)?;
@@ -356,12 +357,12 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Operands of an apply: the change, and the address it is made at.
+/// Operands of an apply: the change, and the address at which it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ApplyOperands {
     /// Number of the change; 0 in a decision to change nothing.
     pub kind: u64,
-    /// Where: a global address, a multiple of 8.
+    /// Global address of the eight bytes, a multiple of 8.
     pub address: u64,
     /// The value expected, or the addend.
     pub a: u64,
@@ -370,7 +371,7 @@ pub struct ApplyOperands {
 }
 
 impl ApplyOperands {
-    /// As they stand at the start of a body.
+    /// Encodes the operands as they stand at the start of a body.
     #[must_use]
     pub fn bytes(&self) -> [u8; APPLY_OPERAND_BYTES] {
         let mut bytes = [0; APPLY_OPERAND_BYTES];
@@ -381,11 +382,11 @@ impl ApplyOperands {
     }
 }
 
-/// Returns the part of a scratchpad that is sent: all but the zeros at its end.
+/// Returns the part of a scratchpad that is sent: all bytes but the zeros at its end.
 #[must_use]
 pub fn used(scratch: &[u8]) -> &[u8] {
     let mut rest = scratch;
-    // By lines first: most of a scratchpad is never written.
+    // Whole cache lines first: most of a scratchpad is never written.
     while let Some((before, line)) = rest.split_last_chunk::<64>()
         && line.iter().fold(0, |all, byte| all | byte) == 0
     {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Authentication: a key per tenant, and the MAC that proves who sent a packet.
+//! Authentication: a key per tenant, and the MAC that proves the sender of a packet.
 //!
-//! - **Flow** key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
-//! - **Layout** MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
-//!   key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other, about ranges that move
-//!   and about requests that one sends on to another; `#` starts a comment
-//! - **Order** with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
+//! - **Flow** key file ──[`Keys::parse`]──▶ [`Keys`]. Sending: [`Keys::seal`] writes the MAC; receiving: [`Keys::open`]
+//!   compares it
+//! - **Layout** MAC: the first 16 bytes of BLAKE3, keyed, over everything before it. Key file: lines `TENANT HEX`, 64
+//!   hexadecimal digits; a line `nodes HEX` for messages between nodes, about ranges that move and about forwarded requests;
+//!   `#` starts a comment
+//! - **Order** with keys, a packet without the right MAC is dropped without an answer; without keys, every packet is accepted
+//! - **Not here** replay: a MAC proves the sender; [`super::Senders`] refuses a packet that arrives twice
 //! - **Not here** replay: a MAC proves the sender, [`super::Senders`] refuses a packet that comes twice
 
 use std::collections::BTreeMap;
@@ -26,7 +28,7 @@ pub struct KeyError {
     pub line: usize,
 }
 
-/// The keys of all tenants that this side knows; none: authentication is off.
+/// The keys of all tenants that this side knows. Without any key authentication is off.
 #[derive(Clone, Default)]
 pub struct Keys {
     keys: BTreeMap<u32, [u8; 32]>,
@@ -39,7 +41,7 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// No keys: for one machine.
+    /// Returns an empty set of keys, for use on one machine.
     #[must_use]
     pub fn none() -> Keys {
         Keys::default()
@@ -52,11 +54,11 @@ impl Keys {
         self
     }
 
-    /// Reads a key file.
+    /// Parses a key file.
     ///
     /// # Errors
     ///
-    /// The first line that is no key; line 0 if there is no key at all.
+    /// The first line that is not a key; line 0 if the file contains no key.
     pub fn parse(text: &str) -> Result<Keys, KeyError> {
         let mut keys = Keys::none();
         for (index, line) in text.lines().enumerate() {
@@ -83,27 +85,28 @@ impl Keys {
         self.keys.is_empty()
     }
 
-    /// Returns true if nodes can send each other messages: there is a key for them, or authentication is off.
+    /// Returns true if nodes can send each other messages: they have a key, or authentication is off.
     #[must_use]
     pub fn nodes_can_speak(&self) -> bool {
         self.is_empty() || self.keys.contains_key(&TENANT_NODES)
     }
 
-    /// The key for a packet: what nodes say to each other about a client's request has theirs, which no client has, if there is one.
+    /// Returns the key for a packet. Messages between nodes about a client's request use the nodes' key, if there is one,
+    /// which no client has.
     fn key(&self, header: &Header) -> Option<&[u8; 32]> {
         let between_nodes = header.has(FLAG_FORWARDED | FLAG_RELAY);
         let nodes = if between_nodes { self.keys.get(&TENANT_NODES) } else { None };
         nodes.or_else(|| self.keys.get(&header.tenant))
     }
 
-    /// Returns true if only a node can have sealed a packet with this header that [`Keys::open`] has accepted.
+    /// Returns true if only a node can have sent the packet with this header, which [`Keys::open`] has accepted.
     #[must_use]
     pub fn proves_node(&self, header: &Header) -> bool {
         let nodes = header.has(FLAG_FORWARDED | FLAG_RELAY) || header.tenant == TENANT_NODES;
         nodes && self.keys.contains_key(&TENANT_NODES)
     }
 
-    /// Appends a packet to `bytes`, with a MAC if there is a key for it.
+    /// Appends a packet to `bytes`, with a MAC if its tenant has a key.
     #[inline]
     pub fn seal(&self, header: &Header, body: &[u8], bytes: &mut Vec<u8>) {
         let start = bytes.len();
@@ -118,7 +121,7 @@ impl Keys {
         }
     }
 
-    /// Parses a packet and, when there are keys, proves that its tenant sent it.
+    /// Parses a packet and, if there are keys, checks that its tenant sent it.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kinds of packets, and the statuses with which requests end.
 //!
-//! - **Layout** the bytes are `memlift_spec::operand::packet`'s
-//! - **Order** statuses up to [`Status::Differs`] are answers; the client can do something about those up to [`Status::WrongNode`]
+//! - **Layout** the values are those of `memlift_spec::operand::packet`
+//! - **Order** statuses up to [`Status::Differs`] are answers; for those after that, up to [`Status::WrongNode`], the client
+//!   continues the request by itself
 
 use crate::step::Verdict;
 use memlift_spec::operand::packet::{
@@ -20,7 +21,7 @@ use memlift_spec::operand::packet::{
 pub enum Kind {
     /// A request: walk.
     Walk = KIND_WALK,
-    /// How a request ended.
+    /// The end of a request.
     Answer = KIND_ANSWER,
     /// A piece of a result.
     Chunk = KIND_CHUNK,
@@ -36,13 +37,13 @@ pub enum Kind {
     Read = KIND_READ,
     /// A request: change eight bytes once.
     Apply = KIND_APPLY,
-    /// Node to node: how a walk that writes ended.
+    /// Node to node: the decision of a walk that writes.
     Decided = KIND_DECIDED,
     /// A request: the node's range, and the map's entry for an address.
     Map = KIND_MAP,
-    /// Node to node: about a range that moves.
+    /// Node to node: a message about a range that moves.
     Migrate = KIND_MIGRATE,
-    /// A client is gone; not answered.
+    /// A client has ended; not answered.
     End = KIND_END,
     /// A request: allocate blocks, the first one filled.
     Place = KIND_PLACE,
@@ -51,7 +52,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind that a byte names.
+    /// Returns the kind with this number; `None` if there is none.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Kind> {
         Some(match byte {
@@ -74,7 +75,7 @@ impl Kind {
         })
     }
 
-    /// Returns true if a client may send it.
+    /// Returns true if a client may send packets of this kind.
     #[must_use]
     pub fn is_request(self) -> bool {
         !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided | Kind::Migrate)
@@ -87,63 +88,63 @@ impl Kind {
     }
 }
 
-/// How a request ended.
+/// End of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
     /// The body is the answer.
     Done,
     /// Nothing was found.
     Missing,
-    /// An apply was carried out; `value` is what was there before.
+    /// An apply was carried out; `value` is the value before it.
     Applied,
     /// A compare-and-swap found `value` instead; nothing was changed.
     Differs,
-    /// The visit's iterations are used up; sent again, the state goes on.
+    /// The visit's iterations are used up; the client sends the state again to continue.
     Continue,
-    /// Writers were in the way; start again.
+    /// Writers have interfered; start again.
     Retry,
     /// Queues are full; send again later.
     Busy,
     /// The node lacks the program: register it first.
     NeedProgram,
-    /// The address is not here, and the map does not say where.
+    /// The address is not at this node, and its map names no owner that can be asked.
     WrongNode,
-    /// The request passed through too many nodes.
+    /// The request was forwarded through too many nodes.
     Hops,
-    /// Too many iterations altogether.
+    /// The walk made more iterations than allowed, over all visits.
     Iterations,
-    /// The address is another tenant's, or may not be written.
+    /// The address belongs to another tenant, or may not be written.
     Forbidden,
-    /// No memory is left for it.
+    /// No memory is left for the allocation.
     Full,
-    /// The request makes no sense; the body says why.
+    /// The request is invalid; the body says why.
     BadRequest,
     /// The program was refused; the body says why.
     Refused,
-    /// The request is long over.
+    /// The request was settled before.
     Stale,
-    /// The node holds as many things as it may.
+    /// The node holds as many items (programs, requests, clients) as it may.
     Limit,
-    /// Not an end: the request was sent on to the node that the body names, and is not answered yet.
+    /// Not an end: the request was forwarded to the node that the body names, and is not answered yet.
     SentOn,
     /// The session was forgotten or has ended.
     Expired,
     /// Another process uses the client's number.
     Taken,
-    /// The memory is of another cluster or of a later start.
+    /// The memory belongs to another cluster, or to a later start of the node.
     Foreign,
     /// The memory may have been reused since the addresses were read; nothing was changed.
     Outdated,
-    /// A hint that nobody can prove: the packet's MAC is not that of its tenant's key.
+    /// An unauthenticated hint: the packet's MAC does not fit its tenant's key.
     WrongKey,
-    /// The disk of the node's log is full: the node takes no changes, and goes on reading.
+    /// The disk of the node's log is full: the node refuses changes and serves reads.
     LogFull,
-    /// The program failed: [`Verdict::is_fault`].
+    /// The program failed ([`Verdict::is_fault`]).
     Fault(Verdict),
 }
 
 impl Status {
-    /// The status that a byte names.
+    /// Returns the status with this number; `None` if there is none.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Status> {
         Some(match byte {
@@ -182,7 +183,7 @@ impl Status {
         })
     }
 
-    /// Returns the byte that stands for it in a packet.
+    /// Returns the number of the status in packets.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The packet: one format for requests, for requests that nodes send on, and for answers.
+//! The packet: one format for requests, forwarded requests, and answers.
 //!
-//! - **Flow** bytes ──[`Keys::open`]──▶ [`Packet::parse`]: length, every field ──▶ MAC compared ──▶ [`Header`] and body, borrowed
-//!   [`Header`] and body ──[`Header::format`]──▶ bytes ──[`Keys::seal`]──▶ bytes with MAC
-//! - **Layout** `memlift_spec::operand::packet`; what the fields mean together: `docs/formats/packet.md`
-//! - **Owner** bytes that came from a peer are copied out of shared memory before they get here
-//! - **Not here** what a packet causes (`node`), and how it travels (`transport`)
+//! - **Flow** bytes ──[`Keys::open`]──▶ [`Packet::parse`]: length, every field ──▶ MAC compared ──▶ [`Header`] and body,
+//!   borrowed. [`Header`] and body ──[`Header::format`]──▶ bytes ──[`Keys::seal`]──▶ bytes with MAC
+//! - **Layout** `memlift_spec::operand::packet`; the meaning of the fields: `docs/formats/packet.md`
+//! - **Owner** bytes from a peer are copied out of shared memory before they are parsed
+//! - **Not here** the effect of a packet (`node`), and its transport (`transport`)
 
 mod header;
 mod keys;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Each packet once: a sliding window over the nonces of each sender.
+//! Accepts each packet once: a sliding window over the nonces of each sender.
 //!
-//! - **Layout** the highest nonce seen, and a bitmap of the [`WINDOW`] below it (RFC 6479's, in whole words)
-//! - **Order** a nonce above the window moves it; one inside counts once; one below is taken for a replay
-//! - **Owner** a sender's nonces grow over all its lives: they start at the nanoseconds since 1970 at which it started, so an
-//!   incarnation needs no window of its own
+//! - **Layout** the highest nonce seen, and a bitmap of the [`WINDOW`] nonces below it (as in RFC 6479, in whole words)
+//! - **Order** a nonce above the window moves the window; one inside it is accepted once; one below it is taken for a replay
+//! - **Owner** a sender's nonces grow over all its starts, because they begin at the nanoseconds since 1970 at its start; so
+//!   an incarnation needs no window of its own
 //! - **Not here** retransmission: that is a new packet with a nonce of its own and the same `sequence`
 
 use std::collections::HashMap;
 
-/// How far behind the newest packet another may arrive.
+/// Greatest distance of an accepted nonce below the highest one.
 pub const WINDOW: u64 = 1024;
 const WORDS: usize = (WINDOW / 64) as usize + 1;
 
@@ -21,14 +21,14 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Returns true if this nonce comes for the first time; notes that it came.
+    /// Returns true if this nonce is new, and records it.
     pub fn first(&mut self, nonce: u64) -> bool {
         let word = |nonce: u64| (nonce / 64) as usize % WORDS;
         if nonce.saturating_add(WINDOW) <= self.highest {
             return false;
         }
         if nonce > self.highest {
-            // Words between the old top and the new one belong to nonces that nobody has used.
+            // Words between the old highest nonce and the new one belong to nonces that were not seen.
             let steps = (nonce / 64 - self.highest / 64).min(WORDS as u64);
             for step in 0..steps {
                 self.seen[word(nonce - step * 64)] = 0;
@@ -42,7 +42,7 @@ impl Replay {
     }
 }
 
-/// The windows of all senders, as many as fit.
+/// The windows of all senders, up to a limit.
 #[derive(Debug)]
 pub struct Senders {
     windows: HashMap<(u32, u64), Replay>,
@@ -50,14 +50,14 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// Room for `most` senders.
+    /// Makes room for `most` senders.
     #[must_use]
     pub fn new(most: usize) -> Senders {
         Senders { windows: HashMap::new(), most }
     }
 
-    /// Returns true if this packet comes for the first time. A sender for which there is no room is refused: forgetting another
-    /// one's window would let its packets in again.
+    /// Returns true if this packet is new, and records it. If there is no room for a new sender, its packets are refused:
+    /// forgetting another sender's window would let that sender's packets be replayed.
     pub fn first(&mut self, tenant: u32, sender: u64, nonce: u64) -> bool {
         if let Some(window) = self.windows.get_mut(&(tenant, sender)) {
             return window.first(nonce);

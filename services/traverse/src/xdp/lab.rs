@@ -3,8 +3,8 @@
 //!
 //! - **Layout** host i (from 0) has 10.77.0.(i + 1) and the Ethernet address 02:77:00:00:00:(i + 1); the switch's side of its
 //!   pair is p0, p1, …
-//! - **Owner** namespaces are named by the process and removed with the [`Lab`], also when something fails
-//! - **Needs** root and `ip` of iproute2; where they are missing [`Lab::start`] says so
+//! - **Owner** namespaces are named after the process and removed with the [`Lab`], also after a failure
+//! - **Needs** root and `ip` of iproute2; if one is missing [`Lab::start`] returns an error that says so
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
@@ -22,16 +22,16 @@ pub struct Lab {
     hosts: Vec<String>,
 }
 
-/// The address that is the switch's.
+/// The service address of the switch.
 pub const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 100), 7700);
 
-/// The address of a host.
+/// Returns the IP address of a host.
 #[must_use]
 pub fn ip_of(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, host as u8 + 1)
 }
 
-/// The Ethernet address of a host.
+/// Returns the Ethernet address of a host.
 #[must_use]
 pub fn mac_of(host: usize) -> [u8; 6] {
     [2, 0x77, 0, 0, 0, host as u8 + 1]
@@ -49,11 +49,11 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 impl Lab {
-    /// Makes a namespace for each host of this name, and one for a switch without a program.
+    /// Makes a namespace for each of these hosts, and one for the switch, without a program.
     ///
     /// # Errors
     ///
-    /// The missing right or tool, or what `ip` says; for people to read
+    /// The missing right or tool, or the error of `ip`; for people to read
     pub fn start(name: &str, hosts: &[&str]) -> Result<Lab, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("namespaces and XDP need root".to_owned());
@@ -74,7 +74,7 @@ impl Lab {
             ip(&format!("-n {space} link set e0 address {}", text(mac_of(index))))?;
             ip(&format!("-n {space} address add {}/24 dev e0", ip_of(index)))?;
             ip(&format!("-n {space} link set e0 up"))?;
-            // Neighbours are entered here: a switch of walks does not answer ARP.
+            // Neighbours are entered by hand, because the switch does not answer ARP.
             let others = (0..lab.hosts.len()).map(ip_of).chain([*SERVICE.ip()]);
             for other in others.filter(|other| *other != ip_of(index)) {
                 let mac = text([2, 0x77, 0, 0, 1, 1]);
@@ -88,7 +88,7 @@ impl Lab {
         format!("{}-{host}", self.name)
     }
 
-    /// Runs a function in the namespace of a host, or of the `switch`: sockets that it opens stay there.
+    /// Runs a function in the namespace of a host, or of the `switch`: sockets that it opens stay in that namespace.
     ///
     /// # Errors
     ///
@@ -107,11 +107,11 @@ impl Lab {
         })
     }
 
-    /// Returns how the switch reaches each host, in their order.
+    /// Returns the port through which the switch reaches each host, in the order of the hosts.
     ///
     /// # Errors
     ///
-    /// As [`Lab::within`]
+    /// The errors of [`Lab::within`]
     pub fn ports(&self) -> Result<Vec<Port>, String> {
         (0..self.hosts.len())
             .map(|index| {
@@ -125,12 +125,12 @@ impl Lab {
             .collect()
     }
 
-    /// Attaches the switch to all ports, and programs that let packets pass at the hosts' ends. All stay as long as the returned
-    /// values live.
+    /// Attaches the switch to all ports, and programs that let packets pass to the hosts' ends. All stay attached as long as
+    /// the returned values live.
     ///
     /// # Errors
     ///
-    /// The kernel refused, or as [`Lab::within`]; for people to read
+    /// The kernel refused, or an error of [`Lab::within`]; for people to read
     pub fn attach(&self) -> Result<(Switch, Vec<Pass>), String> {
         let ports = self.ports()?;
         let names: Vec<String> = (0..ports.len()).map(|index| format!("p{index}")).collect();

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A switch in the kernel: walks to one service address go to the node that has their `cur_ptr`, at the first network card.
+//! A switch in the kernel: walks sent to one service address are redirected, at the first network card, to the node that has
+//! their `cur_ptr`.
 //!
-//! - **Flow** [`Switch::attach`] loads `switch.o` at each interface ─▶ [`Switch::update`] writes a map's ranges, and after each
-//!   change of the map again ─▶ [`Switch::counts`] says what passed
-//! - **Layout** the tables as `switch.c` has them, little-endian; two halves of ranges, and one entry that says which half counts
-//! - **Order** a half is written before it counts. A packet that was routed by the old half goes to a node that is not the owner
-//!   any more, which sends it on or answers so: the switch is a short cut and decides nothing
-//! - **Owner** the programs are there for as long as the [`Switch`]; root (CAP_BPF, CAP_NET_ADMIN) is needed to load them
-//! - **Not here** who answers: nodes answer the client itself, by its address
+//! - **Flow** [`Switch::attach`] loads `switch.o` at each interface ─▶ [`Switch::update`] writes a map's ranges, and does so
+//!   again after each change of the map ─▶ [`Switch::counts`] returns the numbers of packets
+//! - **Layout** the tables as `switch.c` defines them, little-endian; two halves of ranges, and one entry that names the half in
+//!   use
+//! - **Order** a half is written before it is used. A packet that was routed by the old half may reach a node that is not the
+//!   owner any more; that node forwards it or answers with the owner. So the switch is only a shortcut, and its errors do no harm
+//! - **Owner** the programs stay loaded as long as the [`Switch`] lives; loading them requires root (CAP_BPF, CAP_NET_ADMIN)
+//! - **Not here** answers: nodes answer the client directly, at its address
 //!
-//! `switch.o` is what clang 14 makes of `switch.c`, byte by byte; tests/xdp_switch.rs makes it again where clang 14 is there.
+//! `switch.o` is the exact output of clang 14 for `switch.c`; tests/xdp_switch.rs builds it again where clang 14 is installed,
+//! and compares.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -25,7 +28,7 @@ pub use through::Through;
 
 use crate::map::{Address, Map, Place};
 
-/// Most ranges that a switch holds: neighbours of one owner count as one.
+/// Most ranges that a switch holds; adjacent ranges of one owner count as one.
 pub const RANGES_MAX: usize = 256;
 
 const PORT_BYTES: usize = 12;
@@ -34,7 +37,7 @@ const CONFIG_BYTES: usize = 16;
 
 const _: () = assert!(RANGE_BYTES == 32 && RANGE_BYTES.is_multiple_of(8));
 
-/// Why there is no switch.
+/// Reason that there is no switch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwitchError {
@@ -46,7 +49,7 @@ pub enum SwitchError {
         /// Error that the kernel returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A map that a switch cannot hold.
+    /// The map does not fit in a switch.
     #[error("{0}")]
     Map(String),
 }
@@ -58,14 +61,14 @@ fn kernel<E: std::error::Error + Send + Sync + 'static>(
     move |source| SwitchError::Kernel { what, source: Box::new(source) }
 }
 
-/// Way from the switch to a host.
+/// Port of the switch towards a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
     /// IPv4 address of the host.
     pub ip: Ipv4Addr,
-    /// The switch's interface that leads there.
+    /// The switch's interface that leads to the host.
     pub interface: u32,
-    /// Its Ethernet address.
+    /// Ethernet address of the host.
     pub mac: [u8; 6],
 }
 
@@ -81,11 +84,11 @@ impl Port {
 /// Packets that passed the switch, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets sent to the node that has their address.
+    /// Packets redirected to the node that has their address.
     pub walks: u64,
-    /// Packets sent to the host that they named: answers, mostly.
+    /// Packets redirected to the host that they name, mostly answers.
     pub hosts: u64,
-    /// Packets whose address nobody has; the first node answers them.
+    /// Packets with an address that no node has; the first node answers them.
     pub stray: u64,
     /// Packets left to the kernel.
     pub passed: u64,
@@ -127,14 +130,15 @@ fn load(name: &'static str, interfaces: &[&str]) -> Result<Ebpf, SwitchError> {
     Ok(loaded)
 }
 
-/// A program that lets everything pass: the far end of a veth pair needs one, or what is redirected to it is dropped.
+/// A program that lets every packet pass. The far end of a veth pair needs a program, or packets redirected to it are
+/// dropped.
 #[derive(Debug)]
 pub struct Pass {
     _loaded: Ebpf,
 }
 
 impl Pass {
-    /// Attaches it in this network namespace.
+    /// Attaches the program to an interface of this network namespace.
     ///
     /// # Errors
     ///
@@ -145,7 +149,7 @@ impl Pass {
 }
 
 impl Switch {
-    /// Attaches a switch to interfaces of this network namespace, for hosts that are reached through them. Walks go to
+    /// Attaches a switch to interfaces of this network namespace, for hosts that are reached through them. Walks are sent to
     /// `service`, an address that no host has.
     ///
     /// # Errors
@@ -168,12 +172,12 @@ impl Switch {
         Ok(Switch { config, ranges, counts, service, ports, half: 0, epoch: 0, _loaded: loaded })
     }
 
-    /// Takes a map, if it is newer than the one before.
+    /// Adopts a map if it is newer than the present one.
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Map`] when a node cannot be reached through this switch, or there are too many ranges: then the map before
-    /// stays
+    /// [`SwitchError::Map`] if a node cannot be reached through this switch, or there are too many ranges; then the present
+    /// map stays
     pub fn update(&mut self, map: &Map) -> Result<(), SwitchError> {
         if map.epoch() <= self.epoch {
             return Ok(());
@@ -194,7 +198,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Returns the packets that have passed so far.
+    /// Returns the numbers of packets so far.
     ///
     /// # Errors
     ///
@@ -207,11 +211,11 @@ impl Switch {
     }
 }
 
-/// The ranges of a map, neighbours of one owner as one, and where they lead.
+/// Encodes the ranges of a map with their ports; adjacent ranges with the same port are merged.
 fn entries(map: &Map, ports: &[Port], service_port: u16) -> Result<Vec<[u8; RANGE_BYTES]>, SwitchError> {
     let mut merged: Vec<(u64, u64, Port)> = Vec::new();
     for range in map.ranges() {
-        // A node that is down still gets what is its own: nobody else could answer better.
+        // A node that is down still gets packets for its ranges: no other node could answer them better.
         let (Place::Owned(_, node) | Place::Down(_, node)) = map.place(range.base) else { continue };
         let ip = node.addresses.iter().find_map(|address| match address {
             Address::Udp(socket) if socket.port() == service_port => match socket.ip() {

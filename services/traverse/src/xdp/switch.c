@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// A switch for walks, as XDP: packets to the service address go to the node that has their cur_ptr; all others of this cluster to
-// the host that they name; the rest to the kernel.
+// A switch for walks, as an XDP program: packets to the service address are redirected to the node that has their cur_ptr;
+// other packets to a host of this cluster are redirected to that host; all others are left to the kernel.
 //
 // Flow    Ethernet, IPv4, UDP ─▶ service address: walk's header ─▶ address ─▶ binary search in `ranges` ─▶ rewrite, redirect
 //                             ─▶ a host of the cluster: `hosts` ─▶ rewrite, redirect
 // Layout  spec/src/operand/packet.rs: magic at 0, address at 64, little-endian
-// Order   `ranges` has two halves; the one word of `config` says which half counts and how many entries it has. So a packet sees
-//         the old map or the new one
-// Owner   nothing is trusted: every access is checked against the packet's end (the kernel's verifier insists), and an address that
-//         nobody has goes to the first node, which answers that it is not its own
+// Order   `ranges` has two halves; one word of `config` holds the number of the half in use and of its entries. So a packet
+//         sees either the old map or the new one
+// Owner   the packet may be hostile: every access is checked against its end (the kernel's verifier requires that). A packet
+//         with an address that no node has goes to the first node, which answers that the address is not its own
 // Build   clang -O2 -g0 -target bpf -mcpu=v2 -ffreestanding -nostdinc -Wall -Werror -c switch.c -o switch.o
 //
-// The UDP checksum of what is sent on is set to 0, none (RFC 768): sockets of this machine leave it to a network card that is
-// not there. No header of the system is needed to build this.
+// The UDP checksum of redirected packets is set to 0, which means none (RFC 768): sockets of this machine leave the checksum
+// to a network card, and here there is none. The build needs no system header.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -47,11 +47,11 @@ struct port {
 struct range {
 	u64 first;
 	u64 end;
-	u32 ip;	// as in packets
+	u32 ip;	// network byte order
 	struct port port;
 };
 
-// Word 0: half u32, entries u32. Word 1: service address u32, port u16 (both as in packets), reserved u16.
+// Word 0: half u32, entries u32. Word 1: service address u32, port u16 (both in network byte order), reserved u16.
 struct config {
 	u32 half, entries, service_ip;
 	u16 service_port, reserved;
@@ -80,7 +80,7 @@ INLINE void count(u32 what)
 		*value += 1;
 }
 
-// RFC 1624: the header's checksum after one of its words was replaced.
+// Updates the header's checksum after one of its words was replaced (RFC 1624).
 INLINE u16 replaced(u16 check, u32 old, u32 new)
 {
 	u32 sum = (u16)~check;
@@ -103,7 +103,7 @@ INLINE long send(struct frame *frame, u32 ip, const struct port *port)
 	return redirect(port->ifindex, 0);
 }
 
-// The entry whose range holds the address; the first one where none does.
+// Returns the entry whose range contains the address; if there is none, the first entry.
 INLINE struct range *find(const struct config *now, u64 address, int *stray)
 {
 	u32 low = 0, high = now->entries;
@@ -137,7 +137,7 @@ SECTION("xdp") int memlift_switch(struct xdp_md *context)
 	u32 zero = 0;
 	struct config *now = map_lookup(&config, &zero);
 
-	// 0x0008 and 0xff3f: network order on a little-endian machine, the only ones there are here.
+	// 0x0008 and 0xff3f are in network byte order, as read on a little-endian machine; others are not supported.
 	if (!now || data + sizeof(*frame) > end || frame->protocol != 0x0008 || frame->version != 0x45 ||
 	    (frame->fragment & 0xff3f) || frame->transport != 17)
 		goto pass;
@@ -169,7 +169,7 @@ pass:
 	return XDP_PASS;
 }
 
-// For the far end of a veth pair: a frame that was redirected to it is dropped unless a program, even this one, is there.
+// Lets every packet pass. The far end of a veth pair needs a program, or frames redirected to it are dropped.
 SECTION("xdp") int memlift_pass(struct xdp_md *context)
 {
 	(void)context;

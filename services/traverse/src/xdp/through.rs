@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node's router that lets the switch find the node that has an address.
+//! A node's router that leaves it to the switch to find the node for an address.
 //!
-//! - **Order** the view answers for addresses of this node, and for those that nobody can reach; those of other nodes go to the
-//!   service address
+//! - **Order** the view answers for addresses of this node, and for those that cannot be reached; packets for addresses of
+//!   other nodes are sent to the service address
 //! - **Not here** the map of the switch ([`super::Switch::update`])
 
 use std::net::{SocketAddr, SocketAddrV4};
@@ -18,7 +18,7 @@ pub struct Through {
 }
 
 impl Through {
-    /// Makes a router that sends walks on by the switch at `service`.
+    /// Makes a router that forwards walks through the switch at `service`.
     #[must_use]
     pub fn new(view: View, service: SocketAddrV4) -> Through {
         Through { view, service }
