@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One configuration for everything: built-in defaults, then `memlift.toml`, then `MEMLIFT_*`.
+//! The configuration of everything: built-in defaults, then `memlift.toml`, then `MEMLIFT_*`.
 //!
-//! - **Flow** [`keys::KEYS`] (name, kind, default, doc) ──▶ defaults
-//!   first file found of $MEMLIFT_CONFIG, ./memlift.toml, $XDG_CONFIG_HOME/memlift/memlift.toml
-//!   (or ~/.config/memlift/memlift.toml) ──▶ over them
-//!   environment ──▶ over that; an empty variable counts as not set
-//!   Each value is parsed and bounded once, by its [`Kind`], and remembers where it came from.
+//! - **Flow** [`keys::KEYS`] (name, kind, default, doc) ──▶ defaults ──▶ replaced by values in the first file found of
+//!   $MEMLIFT_CONFIG, ./memlift.toml, $XDG_CONFIG_HOME/memlift/memlift.toml (or ~/.config/memlift/memlift.toml) ──▶
+//!   replaced by the environment; an empty variable counts as not set. Each value is parsed and bounded once, by its
+//!   [`Kind`], and stored with its origin.
 //! - **Layout** key `engine.workers` ↔ variable `MEMLIFT_WORKERS`; key `ipc.timeout_s` ↔ `MEMLIFT_IPC_TIMEOUT_S`.
 //! - **Owner** a [`Config`] is plain data. Loading changes nothing in the process.
-//! - **Not here** acting on a value: whoever owns the key does that.
+//! - **Not here** the effect of a value: the service that uses the key applies it.
 
 use std::path::{Path, PathBuf};
 
@@ -20,12 +19,12 @@ pub use keys::{KEYS, Key};
 pub use source::{Candidate, ConfigError};
 pub use value::{Kind, Value};
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// The default that is built in.
+    /// The built-in default.
     Default,
-    /// A configuration file, by its path.
+    /// A configuration file, given by its path.
     File(PathBuf),
     /// An environment variable.
     Environment(String),
@@ -50,42 +49,42 @@ impl serde::Serialize for Origin {
 /// One line of `memlift config show`.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Entry {
-    /// The key, as `engine.workers`.
+    /// Name of the key, such as `engine.workers`.
     pub key: &'static str,
-    /// The variable that overrides it.
+    /// The environment variable that overrides the key.
     pub variable: String,
-    /// Its value, written so that it can be pasted back; empty for none.
+    /// Value of the key, in a form that can be pasted back; empty for none.
     pub value: String,
-    /// Where that came from.
+    /// Origin of the value.
     pub origin: Origin,
-    /// The key's meaning, one sentence with the unit.
+    /// Meaning of the key, one sentence with the unit.
     pub doc: &'static str,
 }
 
 /// How a thread waits for completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Spin as long as it pays, then sleep.
+    /// Spin as long as that pays, then sleep.
     Auto,
     /// Spin for up to a second before sleeping.
     Spin,
-    /// Sleep at once.
+    /// Sleep immediately.
     Block,
 }
 
-/// Default of `engine.spin_us_max`: about what a sleep and a wake-up cost where cores are virtual.
+/// Default of `engine.spin_us_max`: about the cost of a sleep and a wake-up on virtual cores.
 pub const SPIN_US_MAX: u64 = 100;
 
 /// Keys under `engine.`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EngineConfig {
-    /// Instruction set of the kernels; none: the best there is.
+    /// Instruction set of the kernels; none: the best that the CPU has.
     pub isa: Option<String>,
     /// Masked facilities, as `a,b,c`; empty for none.
     pub disable: String,
     /// Number of engine threads.
     pub workers: usize,
-    /// How to wait.
+    /// How threads wait.
     pub wait: Wait,
     /// Most microseconds of spinning in one wait.
     pub spin_us_max: u64,
@@ -100,15 +99,15 @@ pub struct EngineConfig {
 /// Keys under `ipc.`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct IpcConfig {
-    /// First size of a session's request pool, bytes.
+    /// Initial size of a session's request pool, bytes.
     pub request_pool_bytes: u64,
-    /// First size of a session's response pool, bytes.
+    /// Initial size of a session's response pool, bytes.
     pub response_pool_bytes: u64,
-    /// Most bytes of one session's pools together.
+    /// Most bytes of the two pools of one session together.
     pub pool_bytes_max: u64,
     /// Most bytes of one message.
     pub message_bytes_max: u64,
-    /// Most calls of one session that are under way.
+    /// Most calls in flight in one session.
     pub outstanding_max: u32,
     /// Seconds until a call without its own timeout gives up; none: never.
     pub timeout_s: Option<f64>,
@@ -119,26 +118,26 @@ pub struct IpcConfig {
 /// How transforms store their results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Decided per message.
+    /// Chosen per message.
     Adaptive,
     /// Through the cache.
     Temporal,
-    /// Past the cache.
+    /// With stores past the cache.
     Streaming,
-    /// Past the cache, with reads that leave it alone.
+    /// With stores past the cache, and reads that do not fill the cache.
     Isolated,
 }
 
 /// Keys under `transform.`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TransformConfig {
-    /// Most scratch memory of all transforms together, bytes.
+    /// Most bytes of scratch memory of all transforms together.
     pub scratch_bytes: u64,
     /// How results are stored.
     pub placement: Placement,
-    /// How much slower than at its best the cache must be to count as contended, percent.
+    /// Percent by which the cache must be slower than at its best to count as contended.
     pub contention_percent: u32,
-    /// How much neighbours may be slowed before they are spared, percent.
+    /// Percent by which other programs may be slowed before transforms avoid the cache.
     pub slowdown_percent: u32,
     /// True if contention is measured.
     pub probe: bool,
@@ -162,16 +161,17 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] names the file or variable, the key and what is allowed.
+    /// [`ConfigError`] names the file or variable, the key and the allowed values.
     pub fn load() -> Result<Config, ConfigError> {
         Config::load_from(&source::search_path(|name| std::env::var_os(name)), std::env::vars_os())
     }
 
-    /// The same from the first of `files` that exists and from `variables` instead of the environment.
+    /// Loads the configuration from the first of `files` that exists, and from `variables` instead of the
+    /// environment.
     ///
     /// # Errors
     ///
-    /// As [`load`](Config::load).
+    /// The errors of [`load`](Config::load).
     pub fn load_from(
         files: &[Candidate],
         variables: impl IntoIterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
@@ -185,7 +185,7 @@ impl Config {
         Ok(Config::from_values(values, unknown_variables))
     }
 
-    /// The defaults of all keys, without file or environment.
+    /// Returns the defaults of all keys, without file or environment.
     pub fn defaults() -> Config {
         let values = KEYS.iter().map(|key| ((key.default)(), Origin::Default)).collect();
         Config::from_values(values, Vec::new())
@@ -235,7 +235,7 @@ impl Config {
         Config { engine, ipc, transform, values, unknown_variables }
     }
 
-    /// Every key with its value and where that came from.
+    /// Returns every key with its value and origin.
     pub fn entries(&self) -> Vec<Entry> {
         KEYS.iter()
             .zip(&self.values)
@@ -249,12 +249,13 @@ impl Config {
             .collect()
     }
 
-    /// `MEMLIFT_*` variables that are set but belong to no key: probably misspelt, so worth a warning.
+    /// Returns the `MEMLIFT_*` variables that are set but belong to no key; they are probably misspelt, so
+    /// they deserve a warning.
     pub fn unknown_variables(&self) -> &[String] {
         &self.unknown_variables
     }
 
-    /// Where the file is looked for, best first.
+    /// Returns the paths where the file is searched, best first.
     pub fn search_path() -> Vec<PathBuf> {
         source::search_path(|name| std::env::var_os(name))
             .into_iter()

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ends a server by Ctrl-C or SIGTERM: it finishes what it has begun, so that what was kept was also answered.
+//! Ends a server by Ctrl-C or SIGTERM: it finishes the requests that it has begun, so that every stored change is also
+//! answered.
 //!
-//! - **Order** called before any other thread starts: they inherit that the signals are blocked
+//! - **Order** must be called before any other thread starts: threads inherit that the signals are blocked
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// SIGINT and SIGTERM set the flag from now on; a second one ends the process as usual.
+/// Makes SIGINT and SIGTERM set the returned flag; a second signal ends the process as usual.
 ///
 /// # Errors
 ///
@@ -23,7 +24,8 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
         libc::sigaddset(&raw mut set, libc::SIGTERM);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
     };
-    // SAFETY: ignoring a signal runs no code. A file that may not grow is then an error of the write, as a full disk is.
+    // SAFETY: ignoring a signal runs no code. With SIGXFSZ ignored, a write beyond the file size limit fails like one on
+    // a full disk.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if blocked != 0 {
         return Err(io::Error::from_raw_os_error(blocked));
@@ -31,10 +33,10 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let flag = stop.clone();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut signal = 0;
-        // SAFETY: `set` was filled above, and `signal` is ours.
+        // SAFETY: `set` was filled above, and `signal` is a local of this thread.
         while unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {}
         flag.store(true, Ordering::Relaxed);
-        // SAFETY: `set` is this thread's own copy, filled above. A signal that nobody waits for ends the process again.
+        // SAFETY: `set` is this thread's own copy, filled above. Unblocked, the next signal ends the process.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
         loop {
             std::thread::park();

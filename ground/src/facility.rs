@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Facilities of this CPU and this kernel, minus those that the user has masked.
 //!
-//! - **Flow** `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility
-//!   `usable` answers "may I take this path?" and every caller has a fallback for "no";
-//!   [`detect`] gives the reason and the advice, for `memlift doctor`.
-//! - **Order** an answer is stored before its "known" bit (Release); a reader loads the bit with Acquire. Two
-//!   threads that race to the first question probe twice and store the same answer.
-//! - **Owner** process-wide. Masking only ever adds; it takes effect for the next question.
-//! - **Not here** instruction sets of the copy kernels: those are `memlift_kernels`' own (`MEMLIFT_ISA`).
+//! - **Flow** `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility. `usable` tells
+//!   a caller if it may take a path; every caller has a fallback. [`detect`] gives the reason and the advice, for
+//!   `memlift doctor`.
+//! - **Order** a result is stored before its bit in `KNOWN` (Release); a reader loads that bit with Acquire. Two
+//!   threads that race for the first result probe twice and store the same.
+//! - **Owner** process-wide. Masks are only added; a mask takes effect from the next call on.
+//! - **Not here** instruction sets of the copy kernels: those belong to `memlift_kernels` (`MEMLIFT_ISA`).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ mod probe;
 
 macro_rules! facilities {
     ($($variant:ident = $name:literal, $text:literal;)*) => {
-        /// Something that a CPU or kernel may or may not offer.
+        /// A feature that a CPU or kernel may offer.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Facility {
@@ -25,15 +25,15 @@ macro_rules! facilities {
         }
 
         impl Facility {
-            /// Every facility, in the order of `memlift doctor`.
+            /// All facilities, in the order of `memlift doctor`.
             pub const ALL: &'static [Facility] = &[$(Facility::$variant),*];
 
-            /// The name in `MEMLIFT_DISABLE`.
+            /// Returns the name used in `MEMLIFT_DISABLE`.
             pub const fn name(self) -> &'static str {
                 match self { $(Facility::$variant => $name,)* }
             }
 
-            /// One line that says what it is for.
+            /// Returns one line about the facility's purpose.
             pub const fn purpose(self) -> &'static str {
                 match self { $(Facility::$variant => $text,)* }
             }
@@ -62,16 +62,16 @@ facilities! {
     Dsa = "dsa", "Memory operations done by Intel DSA (a work queue for user space).";
 }
 
-/// Answer of [`detect`]: usable, masked or missing, with the reason.
+/// Result of [`detect`]: usable, masked or missing, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Availability {
-    /// It is there and may be used.
+    /// The facility exists and may be used.
     Usable,
-    /// `MEMLIFT_DISABLE` or `engine.disable` names it. Whether it is there was not asked.
+    /// `MEMLIFT_DISABLE` or `engine.disable` names the facility; it was not probed.
     Masked,
-    /// It is not there.
+    /// The facility does not exist here.
     Missing {
-        /// The probe's finding: why it cannot be used.
+        /// The probe's finding: the reason that the facility cannot be used.
         why: String,
         /// Advice for the user: how to get it.
         advice: String,
@@ -83,7 +83,7 @@ impl Facility {
         1 << self as u8
     }
 
-    /// The facility called `name`.
+    /// Returns the facility called `name`.
     pub fn from_name(name: &str) -> Option<Facility> {
         Facility::ALL.iter().copied().find(|facility| facility.name() == name)
     }
@@ -97,14 +97,14 @@ impl std::fmt::Display for Facility {
 
 const _: () = assert!(Facility::ALL.len() <= 32, "the sets below are 32 bits");
 
-/// Facilities that were probed.
+/// Bits of the facilities that were probed.
 static KNOWN: AtomicU32 = AtomicU32::new(0);
-/// Those of `KNOWN` that are there.
+/// Bits of the probed facilities that exist.
 static PRESENT: AtomicU32 = AtomicU32::new(0);
-/// Masked by [`mask`], beside those of the environment.
+/// Bits of the facilities masked by [`mask`], besides those of the environment.
 static MASKED: AtomicU32 = AtomicU32::new(0);
 
-/// Returns true if `facility` may be used: it is there and nobody masked it. Cached; costs two loads.
+/// Returns true if `facility` exists and is not masked. Cached; costs two loads.
 pub fn usable(facility: Facility) -> bool {
     if masked(facility) {
         return false;
@@ -119,7 +119,7 @@ pub fn usable(facility: Facility) -> bool {
     PRESENT.load(Ordering::Relaxed) & facility.bit() != 0
 }
 
-/// Looks now, and says why not and what to do about it. Slow; for reports.
+/// Probes now, and returns the reason and the advice if the facility is missing. Slow; for reports.
 pub fn detect(facility: Facility) -> Availability {
     if masked(facility) {
         return Availability::Masked;
@@ -130,7 +130,7 @@ pub fn detect(facility: Facility) -> Availability {
     }
 }
 
-/// Masks facilities by name, as `MEMLIFT_DISABLE` does: names parted by commas. Gives back the names that no
+/// Masks facilities by name, as `MEMLIFT_DISABLE` does: names separated by commas. Returns the names that no
 /// facility has.
 #[must_use = "unknown names were not masked: tell the user, with the known ones"]
 pub fn mask(names: &str) -> Vec<String> {
@@ -139,7 +139,7 @@ pub fn mask(names: &str) -> Vec<String> {
     unknown
 }
 
-/// All facility names, parted by commas, for messages.
+/// Returns all facility names, separated by commas, for messages.
 pub fn known_names() -> String {
     Facility::ALL.iter().map(|facility| facility.name()).collect::<Vec<_>>().join(", ")
 }

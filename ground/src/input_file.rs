@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads files that a user or a variable named: at most so many bytes, whatever the path leads to.
+//! Reads files that a user or a variable named: at most a given number of bytes, whatever the path leads to.
 //!
-//! - **Why** `/dev/zero`, a growing log or a disk image must end in an error, not in all of the machine's memory. A length from
-//!   `stat` does not tell: devices and pipes have none
+//! - **Why** `/dev/zero`, a growing log or a disk image must end in an error, not use up the machine's memory. A check of the
+//!   length by `stat` is not enough: devices and pipes have no length
 //! - **Not here** the contents: callers parse and validate
 
 use std::fs::File;
@@ -28,7 +28,7 @@ pub fn bytes(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// As for [`bytes`]; [`io::ErrorKind::InvalidData`] for what is not UTF-8.
+/// The errors of [`bytes`]; [`io::ErrorKind::InvalidData`] if the file is not UTF-8.
 pub fn text(path: &Path, most_bytes: u64) -> io::Result<String> {
     String::from_utf8(bytes(path, most_bytes)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text: not UTF-8"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ground that services stand on: memory that other processes may change, waiting that costs nothing when idle, one page of
-//! statistics per process, the configuration, and what this kernel and CPU offer.
+//! The base of all services: memory that other processes may change, waits that cost nothing when idle, one page of statistics
+//! per process, the configuration, and the facilities of this kernel and CPU.
 //!
 //! - **Rule** shared memory is never behind a reference: [`region`] copies out of windows, and callers validate the copy
 //! - **Owner** regions own mapped memory; the stats page belongs to the process

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Working files beside a file of this program, renamed over it when they are complete.
+//! Opens working files beside a file of this program; they are renamed over it when they are complete.
 //!
-//! - **Flow** [`open`] `NAME.new` ─▶ judged ─▶ the caller empties it, fills it, syncs it and renames it
-//! - **Owner** what lies there is ours if it is a regular file of this user with one name, and empty or what we write. Anything else is
-//!   left as it is: a link is not followed, a FIFO is not waited for
-//! - **Not here** the rename, and what the bytes mean
+//! - **Flow** [`open`] `NAME.new` ─▶ check that it is ours ─▶ the caller empties it, fills it, syncs it and renames it
+//! - **Owner** an existing file is ours if it is a regular file of this user with a single name, and is empty or starts as our files
+//!   do. Anything else is left untouched: a link is not followed, and opening does not wait for a FIFO
+//! - **Not here** the rename, and the meaning of the bytes
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,15 +13,15 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Bytes of the start of a file that are judged.
+/// Number of bytes at the start of a file that are checked.
 pub const START_BYTES: usize = 16;
 
-/// Opens the file for reading and writing, or makes it. `is_ours` judges the first [`START_BYTES`] bytes of one that is there and
-/// not empty, or fewer if it is shorter.
+/// Opens the file for reading and writing, or makes it. `is_ours` checks the first [`START_BYTES`] bytes of an existing file
+/// that is not empty, or fewer if it is shorter.
 ///
 /// # Errors
 ///
-/// `AlreadyExists` if something lies there that is not ours, or what the system says.
+/// `AlreadyExists` if a file that is not ours lies there; otherwise the operating system's error.
 pub fn open(path: &Path, is_ours: impl FnOnce(&[u8]) -> bool) -> io::Result<File> {
     let foreign = || {
         let text = format!("{} is not memlift's and stays as it is: move it away first", path.display());

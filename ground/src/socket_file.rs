@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Socket files: bound without taking anybody's file away, and removed only while they are still ours.
+//! Socket files: bound without removing anybody's file, and removed only while they are still ours.
 //!
-//! - **Flow** `bind` at the path ─▶ taken? ─▶ a socket of this user with nobody behind it ─▶ removed ─▶ `bind` again ─▶ `listen`
-//! - **Order** the folder is locked (`flock`) from the look at what lies there to the `listen`, so that of two servers that start
-//!   at once neither removes the socket of the other
-//! - **Owner** a [`SocketFile`] knows the file by device and inode. [`remove`](SocketFile::remove) leaves everything else alone
-//! - **Not here** names of the abstract namespace, which leave nothing behind
+//! - **Flow** `bind` at the path ─▶ if the path is taken by a socket of this user to which no process is bound: remove it, `bind`
+//!   again ─▶ `listen`
+//! - **Order** the folder is locked (`flock`) from the check of the path to the `listen`, so that of two servers that start at
+//!   the same time neither removes the socket of the other
+//! - **Owner** a [`SocketFile`] identifies its file by device and inode. [`remove`](SocketFile::remove) leaves any other file
+//!   alone
+//! - **Not here** names in the abstract namespace, which leave no files
 //!
-//! A datagram socket asks who is behind a socket file: the kernel answers `ECONNREFUSED` if no socket is bound to the
-//! inode, and anything else if one is, whatever its type and whether it listens yet. Its owner sees nothing of the question.
+//! A datagram socket finds out if a process is bound to a socket file: the kernel answers `ECONNREFUSED` if no socket is bound to
+//! the inode, and something else if one is, whatever its type and even if it does not listen yet. The owner of the socket does
+//! not notice.
 
 use std::fmt;
 use std::io;
@@ -20,19 +23,19 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Attempts to bind while what lies at the path keeps changing.
+/// Attempts to bind while the file at the path keeps changing.
 const ATTEMPTS: u32 = 8;
-/// Attempts to lock the folder, a millisecond apart. Somebody else may hold a lock on it for reasons of his own.
+/// Attempts to lock the folder, a millisecond apart. Another program may hold a lock on it for reasons of its own.
 const LOCK_ATTEMPTS: u32 = 200;
 
-/// The thing that occupies a path.
+/// Kind of file that occupies a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Occupant {
     /// A socket that some process has bound.
     Bound,
     /// A socket of another user.
     OtherUser(u32),
-    /// Something else than a socket: its kind, with an article.
+    /// Another kind of file, named with an article.
     File(&'static str),
 }
 
@@ -46,21 +49,21 @@ impl fmt::Display for Occupant {
     }
 }
 
-/// Why a path could not be bound.
+/// Reason that a path could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketFileError {
-    /// Something lies there that is not ours to remove. It was not touched.
+    /// A file that is not ours to remove lies at the path. It was not touched.
     #[error("{} is {by}, which is left as it is: choose another path, or remove it yourself", path.display())]
     Taken {
-        /// Path that was to be bound.
+        /// Path to be bound.
         path: PathBuf,
-        /// The thing that lies there.
+        /// Kind of file at the path.
         by: Occupant,
     },
     /// A system call failed.
     #[error("{}: {doing} failed: {source}", path.display())]
     System {
-        /// Path that was to be bound.
+        /// Path to be bound.
         path: PathBuf,
         /// The call that failed.
         doing: &'static str,
@@ -70,7 +73,7 @@ pub enum SocketFileError {
 }
 
 impl SocketFileError {
-    /// As an error of the standard library: `AddrInUse`, or what the kernel said.
+    /// Converts to an error of the standard library: `AddrInUse`, or the kernel's error.
     pub fn into_io(self) -> io::Error {
         match self {
             SocketFileError::Taken { .. } => io::Error::new(io::ErrorKind::AddrInUse, self.to_string()),
@@ -88,13 +91,13 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Binds `socket` to `path`, gives the file `mode` if that is said, and listens. A socket of this user that nobody has bound
-    /// any more is replaced.
+    /// Binds `socket` to `path`, sets the file's `mode` if one is given, and listens. A socket file of this user to which no
+    /// process is bound is replaced.
     ///
     /// # Errors
     ///
-    /// [`SocketFileError::Taken`] for everything else that lies there: a file, a folder, a link, a FIFO, a socket that is bound, a
-    /// socket of another user.
+    /// [`SocketFileError::Taken`] for any other file at the path: a file, a folder, a link, a FIFO, a bound socket, a socket
+    /// of another user.
     pub fn listen(
         socket: impl AsFd,
         path: &Path,
@@ -115,24 +118,24 @@ impl SocketFile {
             }
             remove_dead(path)?;
         }
-        // By the inode: the name may lead elsewhere by now.
+        // By the inode, because the name may lead elsewhere by now.
         let (file, stat) = open_path(path).map_err(failed("looking at the socket"))?;
         if let Some(mode) = mode {
             let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
             rustix::fs::chmod(by_descriptor.as_str(), Mode::from_raw_mode(mode)).map_err(failed("chmod"))?;
         }
         rustix::net::listen(&socket, backlog).map_err(failed("listen"))?;
-        // After a chdir the name shall still be this one.
+        // Absolute, so that the name stays valid after a chdir.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(SocketFile { path, device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file, unless something else lies at its path by now. Call it in the process that made it.
+    /// Removes the file, unless another file lies at its path by now. Call it in the process that made it.
     pub fn remove(&self) {
         let _folder = lock_folder(&self.path);
         let is_ours = rustix::fs::lstat(&self.path)
@@ -143,7 +146,7 @@ impl SocketFile {
     }
 }
 
-/// Removes a socket that nobody has bound any more. Nothing there is fine, too.
+/// Removes a socket file to which no process is bound. It is no error if there is no file.
 fn remove_dead(path: &Path) -> Result<(), SocketFileError> {
     let failed = |doing| {
         let path = path.to_owned();
@@ -171,7 +174,7 @@ fn remove_dead(path: &Path) -> Result<(), SocketFileError> {
     let by_descriptor = SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
         .map_err(failed("reading the path"))?;
     let answer = match rustix::net::connect(&probe, &by_descriptor) {
-        // Without /proc the name has to do.
+        // Without /proc the name is used instead of the inode.
         Err(Errno::NOENT | Errno::NOTDIR) => {
             let address = SocketAddrUnix::new(path).map_err(failed("reading the path"))?;
             rustix::net::connect(&probe, &address)
@@ -193,7 +196,7 @@ fn remove_dead(path: &Path) -> Result<(), SocketFileError> {
     Ok(())
 }
 
-/// Opens the path itself, also if it is a link.
+/// Opens the path itself, without following a link.
 fn open_path(path: &Path) -> Result<(OwnedFd, Stat), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -216,8 +219,8 @@ fn kind(stat: &Stat) -> &'static str {
     }
 }
 
-/// Locks the folder that the path lies in. `None`: it cannot be read, or somebody keeps it locked; nothing depends on the lock but
-/// who wins when two start at once.
+/// Locks the folder of the path. `None`: it cannot be read, or another program keeps it locked; the lock only decides
+/// between two servers that start at the same time.
 fn lock_folder(path: &Path) -> Option<OwnedFd> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -252,7 +255,7 @@ mod tests {
         Ok((socket, file))
     }
 
-    /// The refusal names what lies there, and leaves it as it was.
+    /// Checks that the error names the file at the path, and that the file is unchanged.
     fn is_left_alone(path: &Path, said: &str) {
         let before = path.symlink_metadata().unwrap();
         let error = listen(path).expect_err(said);
@@ -285,11 +288,11 @@ mod tests {
         is_left_alone(&at("datagram"), "a running program");
         let (_own, _file) = listen(&at("own")).unwrap();
         is_left_alone(&at("own"), "a running program");
-        // Bound, and not listening yet: another server that starts right now.
+        // Bound and not listening yet, like another server that is just starting.
         let starting = socket();
         rustix::net::bind(&starting, &SocketAddrUnix::new(at("starting")).unwrap()).unwrap();
         is_left_alone(&at("starting"), "a running program");
-        // A link to a socket that is dead is a link all the same.
+        // A link to a dead socket still counts as a link.
         drop(UnixListener::bind(at("dead")).unwrap());
         symlink(at("dead"), at("to dead")).unwrap();
         is_left_alone(&at("to dead"), "a symbolic link");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How long a waiter may spin before it sleeps: learned from how long its waits have been.
+//! Decides how long a waiter may spin before it sleeps; it learns this from the durations of earlier waits.
 //!
 //! - **Flow** each wait ends ──duration──▶ moving average and deviation ──▶ budget of the next wait
-//! - **Why** spinning pays only while the thing awaited is about as near as the cost of a sleep and wake-up
-//!   (10–50 µs). Fixed grace periods burn whole cores in serving stacks; see vLLM's RFC 52916.
+//! - **Why** spinning pays only if the awaited event is about as near as the cost of a sleep and wake-up (10–50 µs). Fixed spin
+//!   times burn whole cores in serving stacks; see vLLM's RFC 52916.
 //!
 //! | average wait | what the next wait does |
 //! |---|---|
@@ -14,34 +14,35 @@
 //! | one core only | always sleeps at once |
 //! | others want the core | the next waits sleep at once: 8, and twice as many each further time |
 //!
-//! Two signs say that others want the core. Either a spin was off the core for [`LOST_NS`] or more. Or spins of the full length
-//! keep ending without success: the other side may need this very core, and if it does not, such spins do not pay anyway. A
-//! shorter spin that fails only says that the average was too low, which the wait then corrects.
+//! Two signs show that other threads want the core. Either a spin was off the core for [`LOST_NS`] or more. Or spins of the
+//! full length repeatedly end without success: the awaited thread may need this very core, and if it does not, such spins do
+//! not pay anyway. A shorter spin that fails only shows that the average was too low, and the wait then corrects the average.
 //!
 //! One long wait between bursts must not make the waits of the next burst sleep: a wait counts for at most [`JUMP`] spin
 //! limits, or twice the average.
 //!
-//! The cap: if a waiter works for more than [`SPARSE`] times its wait between two waits, a spin saves one wake-up but costs
-//! the whole wait. Such a waiter sleeps (at 1,000 calls a second, say), unless its waits are so rare that spinning through
-//! them takes less than 1/[`RARE`] of a core. If they are rarer still, it may spin twice as long, because the other side has
-//! to wake up first.
+//! The cap: if a waiter works between two waits for more than [`SPARSE`] times the length of a wait, a spin saves one wake-up
+//! but costs the whole wait. Such a waiter (at 1,000 calls a second, say) sleeps, unless its waits are so rare that spinning
+//! through them takes less than 1/[`RARE`] of a core. If they are that rare, it may even spin twice as long, because the other
+//! side has to wake up first.
 
 use crate::config::{Config, SPIN_US_MAX, Wait};
 use std::time::Duration;
 
-/// Limits within which a waiter may spin, and how it chooses.
+/// Limits within which a waiter may spin, and the way it chooses within them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitPolicy {
     /// Longest spin of one wait. Zero: always sleep at once.
     pub spin_max: Duration,
     /// Spin the whole `spin_max` every time instead of learning.
     pub fixed: bool,
-    /// Sleep until shortly before the predicted completion, then spin (Rocket §IV-C's deferral).
+    /// Learns the spin time, up to 100 µs, the default of `engine.spin_us_max`.
     pub predict: bool,
 }
 
 impl WaitPolicy {
-    /// Learns; spins at most 100 µs, the default of `engine.spin_us_max`.
+    /// Always spins for up to a second before it sleeps: the lowest latency, at the cost of a core. It yields now and then
+    /// to threads that want the core.
     pub const AUTO: WaitPolicy =
         WaitPolicy { spin_max: Duration::from_micros(SPIN_US_MAX), fixed: false, predict: false };
     /// Sleeps at once and never spins.
@@ -49,7 +50,7 @@ impl WaitPolicy {
     /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt. Others that want the core get it in between.
     pub const SPIN: WaitPolicy = WaitPolicy { spin_max: Duration::from_secs(1), fixed: true, predict: false };
 
-    /// The policy that `memlift.toml` and `MEMLIFT_*` ask for.
+    /// Returns the policy that `memlift.toml` and `MEMLIFT_*` ask for.
     pub fn from_config(config: &Config) -> WaitPolicy {
         let spin_max = Duration::from_micros(config.engine.spin_us_max);
         match config.engine.wait {
@@ -59,7 +60,7 @@ impl WaitPolicy {
         }
     }
 
-    /// The same with predicted sleep.
+    /// Returns the same policy with predicted sleep.
     #[must_use]
     pub const fn predicting(mut self) -> WaitPolicy {
         self.predict = true;
@@ -93,38 +94,38 @@ pub struct Budget {
     between_ns: u64,
     oversleep_ns: u64,
     waits: u64,
-    /// Waits still to be slept through after a spin lost its core, or several were in vain.
+    /// Number of next waits that must not spin, because a spin lost its core or several failed.
     yielding: u32,
-    /// Value that `yielding` gets the next time.
+    /// Value that `yielding` gets after the next such spin.
     penalty: u32,
-    /// Spins in a row that were in vain.
+    /// Number of consecutive spins that found nothing.
     in_vain: u32,
 }
 
-/// Sleeping shorter than this is not worth a system call and the timer's slack.
+/// A shorter timed sleep is not worth a system call and the timer's slack.
 const SLEEP_MIN_NS: u64 = 150_000;
-/// Delay of a timed sleep that is assumed until one was seen: timer slack (50 µs) and the way back to the core.
+/// Assumed lateness of a timed sleep until one was measured: timer slack (50 µs), and the time to get back on the core.
 const OVERSLEEP_NS: u64 = 70_000;
-/// A sleep that ended later than this was late for some other reason.
+/// Limit of the lateness that counts: a sleep that ended even later was delayed by something else.
 const OVERSLEEP_NS_MAX: u64 = 400_000;
-/// If a spin reads the clock twice and this much time lies between, the scheduler gave the core to another thread.
+/// If two clock reads of a spin are this far apart, the scheduler has given the core to another thread in between.
 pub(super) const LOST_NS: u64 = 500_000;
-/// After this many spins in vain in a row, the waiter stops spinning for a while.
+/// After this many consecutive failed spins of full length, the waiter stops spinning for a while.
 const IN_VAIN: u32 = 3;
-/// A waiter spins if it works for at most this many times its wait between two waits.
+/// A waiter spins if the time between its waits is at most this many times its average wait.
 const SPARSE: u64 = 4;
-/// It also spins if it works for at least this many times its spin limit.
+/// It also spins if the time between its waits is at least this many times its spin limit.
 const RARE: u64 = 200;
-/// One wait counts for at most this many spin limits, unless the average is that long already.
+/// Limit of one wait's weight, in spin limits, unless the average is longer.
 const JUMP: u64 = 3;
-/// One wait in this many spins although the average says that it does not pay.
+/// One wait in this many spins even if the average says that spinning does not pay.
 const EXPLORE: u64 = 256;
-/// Waits without spinning after a spin has lost its core, the first time and at most.
+/// Number of waits without spinning after a spin has lost its core: the first time, and at most.
 const PENALTY: u32 = 8;
 const PENALTY_MAX: u32 = 1024;
 
 impl Budget {
-    /// A budget that starts by spinning (the first waits of a session are usually short).
+    /// Makes a budget that starts with spinning (the first waits of a session are usually short).
     pub fn new(policy: WaitPolicy, cores: usize) -> Budget {
         Budget {
             policy,
@@ -140,7 +141,7 @@ impl Budget {
         }
     }
 
-    /// Average wait so far, nanoseconds.
+    /// Returns the average wait so far, in nanoseconds.
     pub fn average_ns(&self) -> u64 {
         self.average_ns
     }
@@ -162,7 +163,7 @@ impl Budget {
         }
         let expected = predicted_ns.unwrap_or(self.average_ns);
         let limit = if self.between_ns >= RARE * 2 * limit { 2 * limit } else { limit };
-        // A wait that is too short to sleep for a part of it is spun through, if prediction is on.
+        // With prediction, a wait too short for a partial sleep is spun through.
         let limit = if self.policy.predict { limit.max(SLEEP_MIN_NS) } else { limit };
         if expected <= limit {
             if self.between_ns > SPARSE * expected && self.between_ns < RARE * limit {
@@ -180,27 +181,27 @@ impl Budget {
         Plan { sleep_ns: 0, spin_ns: if explore { limit } else { 0 } }
     }
 
-    /// Takes in the time that the waiter worked before this wait.
+    /// Updates the average with the time that the waiter worked before this wait.
     pub(super) fn worked(&mut self, ns: u64) {
-        // One idle second must not outlast the next few waits.
+        // Capped, so that one idle second affects only the next few waits.
         let ns = ns.min(RARE.saturating_mul(self.limit_ns()).saturating_mul(4));
         self.between_ns = self.between_ns - self.between_ns / 4 + ns / 4;
     }
 
-    /// Takes in how late a timed sleep ended.
+    /// Updates the average lateness of timed sleeps.
     pub(super) fn overslept(&mut self, late_ns: u64) {
         let late = late_ns.min(OVERSLEEP_NS_MAX);
         self.oversleep_ns = self.oversleep_ns - self.oversleep_ns / 4 + late / 4;
     }
 
-    /// A spin lost its core to another thread: further spins would delay that thread, and this one.
+    /// Notes that a spin has lost its core to another thread: further spins would delay that thread and this one.
     pub(super) fn lost_core(&mut self) {
         self.in_vain = 0;
         self.yielding = self.penalty;
         self.penalty = (self.penalty * 2).min(PENALTY_MAX);
     }
 
-    /// A spin used up its time and found nothing.
+    /// Notes that a spin has used up its time without success.
     pub(super) fn spun_in_vain(&mut self, spin_ns: u64) {
         if spin_ns < self.limit_ns() {
             return;
@@ -211,7 +212,7 @@ impl Budget {
         }
     }
 
-    /// A spin kept its core and found what it waited for.
+    /// Notes that a spin kept its core and succeeded.
     pub(super) fn spun_well(&mut self) {
         self.in_vain = 0;
         if self.waits.is_multiple_of(64) {
@@ -221,7 +222,7 @@ impl Budget {
 
     pub(super) fn learn(&mut self, waited_ns: u64) {
         if self.yielding > 0 {
-            // The length of a sleep does not tell how long a spin would have taken.
+            // The length of a sleep does not show how long a spin would have taken.
             self.yielding -= 1;
             return;
         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How finished work tells its submitter, and how the submitter waits: one waiter for everything.
+//! Completion: how finished work wakes its submitter, and how the submitter waits. All waits of the project use this
+//! waiter.
 //!
-//! - **Flow** publish data ──▶ fence ──▶ `ParkWord` says PARKED? ──yes──▶ wake by futex or event fd
-//!   wait: ready? ─▶ predicted sleep ─▶ spin within a budget ─▶ publish PARKED, look again, sleep
-//! - **Order** both sides put a SeqCst fence between their own store and their look at the other's word, so at
-//!   least one of them sees the other: a wake-up is never lost. Modelled in `tests/loom_park.rs`.
+//! - **Flow** finishing: publish data ──▶ fence ──▶ is the `ParkWord` PARKED? ──yes──▶ wake by futex or event fd.
+//!   Waiting: ready? ─▶ predicted sleep ─▶ spin within a budget ─▶ store PARKED, check again, sleep
+//! - **Order** both sides execute a SeqCst fence between their own store and their load of the other side's word, so at
+//!   least one of them sees the other's store: a wake-up is never lost. Modelled in `tests/loom_park.rs`.
 //! - **Owner** a word belongs to one waiter; any number of producers may wake it.
-//! - **Not here** what is waited for: `ready` is the caller's closure over a completion record, a ring or a queue.
+//! - **Not here** the awaited condition: `ready` is the caller's closure over a completion record, a ring or a queue.
 
 mod budget;
 mod park;

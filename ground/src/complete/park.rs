@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parking: one 32-bit word says whether its owner sleeps, and a [`Parker`] is the means to sleep.
+//! Parking: a 32-bit word says if its owner sleeps, and a [`Parker`] puts the owner to sleep.
 //!
-//! - **Flow** owner: `prepare` ─▶ look again ─▶ `Parker::park` ─▶ `finish`      producer: publish ─▶ `wake`
+//! - **Flow** owner: `prepare` ─▶ check the condition again ─▶ `Parker::park` ─▶ `finish`. Producer: publish ─▶ `wake`
 //! - **Layout** the word: 0 RUNNING · 1 PARKED. It may lie in memory shared with another process.
-//! - **Order** `prepare` stores PARKED then fences; `wake` fences then loads. See the module header.
-//! - **Owner** only the owner stores PARKED; whoever wakes it swaps it back, so one sleep gets one wake.
+//! - **Order** `prepare` stores PARKED, then fences; `wake` fences, then loads. See the header of `complete`.
+//! - **Owner** only the owner stores PARKED; the producer that wakes it swaps the word back, so each sleep gets one
+//!   wake-up.
 
 use super::primitive::{AtomicU32, Ordering, fence};
 use std::io;
@@ -13,7 +14,7 @@ use std::time::Instant;
 const RUNNING: u32 = 0;
 const PARKED: u32 = 1;
 
-/// Says whether a waiter sleeps. Four bytes; a hostile writer can only cost its own session wake-ups.
+/// Tells producers if a waiter sleeps. Four bytes; a hostile writer can only lose wake-ups of its own session.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct ParkWord(AtomicU32);
@@ -25,12 +26,12 @@ impl Default for ParkWord {
 }
 
 impl ParkWord {
-    /// A word whose owner is awake.
+    /// Makes a word whose owner is awake.
     pub fn new() -> ParkWord {
         ParkWord(AtomicU32::new(RUNNING))
     }
 
-    /// The same word, seen in memory that holds it as a plain atomic.
+    /// Views a plain atomic in shared memory as a `ParkWord`.
     #[cfg(not(loom))]
     #[expect(unsafe_code, reason = "repr(transparent) view of an atomic in a shared page")]
     pub fn from_atomic(word: &std::sync::atomic::AtomicU32) -> &ParkWord {
@@ -38,13 +39,13 @@ impl ParkWord {
         unsafe { &*std::ptr::from_ref(word).cast::<ParkWord>() }
     }
 
-    /// Owner: announces sleep. Look at the awaited condition once more after this and before sleeping.
+    /// Owner: announces sleep. Check the awaited condition once more after this and before sleeping.
     pub fn prepare(&self) {
         self.0.store(PARKED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Owner: awake again.
+    /// Owner: announces that it is awake again.
     pub fn finish(&self) {
         self.0.store(RUNNING, Ordering::Relaxed);
     }
@@ -66,20 +67,20 @@ impl ParkWord {
     }
 }
 
-/// A means to sleep until woken. It knows the word (or words) by which producers learn that its owner sleeps.
+/// A way to sleep until woken. A parker knows the word (or words) in which producers see that its owner sleeps.
 pub trait Parker {
     /// Announces sleep; see [`ParkWord::prepare`].
     fn prepare(&self);
 
-    /// Sleeps until woken, spuriously or at `until`. Must return at once if it has been woken since
+    /// Sleeps until woken, until `until`, or spuriously. Must return immediately if it was woken since
     /// [`prepare`](Parker::prepare).
     ///
     /// # Errors
     ///
-    /// When sleeping is impossible or the peer is gone; the wait ends as [`Waited::Broken`](super::Waited).
+    /// Sleeping is impossible or the peer is gone; the wait ends as [`Waited::Broken`](super::Waited).
     fn park(&self, until: Option<Instant>) -> io::Result<()>;
 
-    /// Awake again; see [`ParkWord::finish`].
+    /// Announces that the owner is awake again; see [`ParkWord::finish`].
     fn finish(&self);
 }
 
@@ -96,7 +97,7 @@ mod os {
     use std::os::fd::{AsFd, BorrowedFd};
     use std::time::Instant;
 
-    /// Sleeps on the word itself by futex. `shared` when the word lies in memory that another process maps.
+    /// Sleeps on the word itself by futex. `shared` is true if the word lies in memory that another process maps.
     #[derive(Clone, Copy, Debug)]
     pub struct FutexParker<'a> {
         word: &'a ParkWord,
@@ -104,7 +105,7 @@ mod os {
     }
 
     impl<'a> FutexParker<'a> {
-        /// Parks on `word`; `shared` if producers may live in another process.
+        /// Makes a parker on `word`; `shared` is true if producers may be in another process.
         pub fn new(word: &'a ParkWord, shared: bool) -> FutexParker<'a> {
             FutexParker { word, shared }
         }
@@ -112,7 +113,7 @@ mod os {
         /// Producer: wakes the owner if it sleeps. Call after publishing.
         pub fn wake(self) {
             self.word.wake(|| {
-                // A failed wake can only mean that nobody sleeps on the word.
+                // A failed wake can only mean that no thread sleeps on the word.
                 let _ = futex::wake(self.atomic(), self.flags(), 1);
             });
         }
@@ -147,7 +148,7 @@ mod os {
         }
     }
 
-    /// Sleeps on an event fd that the producer rings, and on a socket whose hang-up means that the peer died.
+    /// Sleeps on an event fd that the producer writes to, and on a socket whose hang-up means that the peer died.
     #[derive(Clone, Copy, Debug)]
     pub struct FdParker<'a> {
         word: &'a ParkWord,
@@ -156,7 +157,7 @@ mod os {
     }
 
     impl<'a> FdParker<'a> {
-        /// `event` must be non-blocking.
+        /// Makes a parker; `event` must be non-blocking.
         pub fn new(word: &'a ParkWord, event: &'a impl AsFd, socket: &'a impl AsFd) -> FdParker<'a> {
             FdParker { word, event: event.as_fd(), socket: socket.as_fd() }
         }
@@ -169,7 +170,7 @@ mod os {
 
         fn park(&self, until: Option<Instant>) -> io::Result<()> {
             let timeout = until.map(timespec_from_now);
-            // Of the socket only hang-up and error matter, and those are always reported.
+            // Only hang-up and error of the socket matter, and poll always reports those.
             let mut fds = [
                 PollFd::from_borrowed_fd(self.event, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.socket, PollFlags::empty()),
@@ -179,7 +180,7 @@ mod os {
                 Err(error) => return Err(error.into()),
             }
             if fds[0].revents().contains(PollFlags::IN) {
-                // Only the count is taken; an empty counter (EAGAIN) means another thread took it.
+                // The read only resets the counter; EAGAIN means that another thread has reset it.
                 let _ = rustix::io::read(self.event, &mut [0u8; 8]);
             }
             if fds[1].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
@@ -193,7 +194,8 @@ mod os {
         }
     }
 
-    /// Rings an event fd: what a producer passes to [`ParkWord::wake`]. A full counter still reads as rung.
+    /// Writes to an event fd; producers pass this to [`ParkWord::wake`]. The write fails only if
+    /// the counter is full, and then the event fd is readable anyway.
     pub fn ring(event: impl AsFd) {
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }

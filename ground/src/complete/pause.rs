@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One breath of a spinning core: PAUSE everywhere, and a wait for a write to a cache line where the CPU has one.
+//! One pause of a spinning core: PAUSE everywhere, or a wait for a write to a cache line if the CPU has such an
+//! instruction.
 //!
-//! - **Flow** `HardwareWait::detect` (cpuid, minus MEMLIFT_DISABLE) ─▶ `breathe` per turn of the spin loop
-//! - **Order** arm the monitor ─▶ look again ─▶ wait: a store between the look and the wait ends the wait at once
+//! - **Flow** `HardwareWait::detect` (cpuid, minus MEMLIFT_DISABLE) ─▶ `breathe` in each turn of the spin loop
+//! - **Order** arm the monitor ─▶ check the condition again ─▶ wait: a store between the check and the wait ends the
+//!   wait immediately
 //! - **Source** Intel SDM (UMONITOR, UMWAIT, C0.1); AMD APM (MONITORX, MWAITX)
 //!
 //! The WAITPKG and MONITORX paths are chosen by cpuid only; virtual machines usually hide both. They have been
-//! assembled, not run, on the machines this was developed on.
+//! assembled, but not run, on the machines this was developed on.
 
 use crate::facility::{self, Facility};
 use std::sync::OnceLock;
@@ -23,7 +25,7 @@ pub enum HardwareWait {
 }
 
 impl HardwareWait {
-    /// The best of them that this CPU has and the user has not masked; asked once per process.
+    /// Returns the best instruction that this CPU has and the user has not masked; detected once per process.
     pub fn detect() -> HardwareWait {
         static FOUND: OnceLock<HardwareWait> = OnceLock::new();
         *FOUND.get_or_init(|| {
@@ -37,8 +39,8 @@ impl HardwareWait {
         })
     }
 
-    /// Waits a little: until the line at `line` is written or some microseconds have passed. `ready` is asked
-    /// after the monitor is armed.
+    /// Waits briefly: until the cache line at `line` is written or some microseconds have passed. `ready` is
+    /// called after the monitor is armed.
     pub(super) fn breathe(self, line: *const u8, ready: impl FnOnce() -> bool) {
         #[cfg(target_arch = "x86_64")]
         if !line.is_null() {
@@ -58,12 +60,12 @@ mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::_rdtsc;
 
-    /// Cycles one hardware wait may last: short, so that deadlines and budgets are looked at.
+    /// Most cycles of one hardware wait; short, so that deadlines and budgets are checked in time.
     const CYCLES: u64 = 20_000;
 
     pub fn umwait(line: *const u8, ready: impl FnOnce() -> bool) {
-        // SAFETY: WAITPKG was found by cpuid. UMONITOR only arms a monitor on the address; it reads nothing
-        // and faults on nothing that a load would not, and the caller's line is mapped.
+        // SAFETY: WAITPKG was found by cpuid. UMONITOR only arms a monitor on the address; it faults only where
+        // a load would, and the caller's line is mapped.
         unsafe { asm!("umonitor {line}", line = in(reg) line, options(nostack, preserves_flags)) };
         if ready() {
             return;

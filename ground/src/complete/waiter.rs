@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The waiter: predicted sleep, spin within a budget, then park. One per place that waits.
+//! The waiter: predicted sleep, spin within a budget, then park. Each place that waits has its own.
 //!
-//! - **Flow** `wait(parker, ready, …)` ─▶ `Plan` from the budget ─▶ sleep? spin? park ─▶ what was learned
-//! - **Order** `ready` must load what it looks at with Acquire; the handshake with the producer is `ParkWord`'s
-//! - **Owner** a waiter is used by one thread at a time; its word too
+//! - **Flow** `wait(parker, ready, …)` ─▶ `Plan` from the budget ─▶ sleep, spin or park ─▶ the budget learns the wait's
+//!   duration
+//! - **Order** `ready` must load the awaited state with Acquire; `ParkWord` defines the handshake with the producer
+//! - **Owner** one thread at a time uses a waiter and its word
 
 use super::budget::{Budget, LOST_NS, WaitPolicy};
 use super::park::Parker;
@@ -12,13 +13,13 @@ use crate::observe;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How a wait ended.
+/// End of a wait.
 #[derive(Debug)]
 #[must_use]
 pub enum Waited {
-    /// `ready` said yes.
+    /// `ready` returned true.
     Ready,
-    /// The deadline passed first.
+    /// The deadline passed.
     TimedOut,
     /// Parking failed: the peer hung up, or the kernel refused.
     Broken(std::io::Error),
@@ -27,9 +28,9 @@ pub enum Waited {
 /// Counts and times of a waiter's waits so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WaiterStats {
-    /// Waits that were ready at once.
+    /// Waits whose condition was true immediately.
     pub ready: u64,
-    /// Waits that were not.
+    /// Waits whose condition was not true immediately.
     pub waits: u64,
     /// Waits that ended while spinning.
     pub spun: u64,
@@ -37,9 +38,9 @@ pub struct WaiterStats {
     pub parks: u64,
     /// Nanoseconds spent spinning.
     pub spin_ns: u64,
-    /// Turns of the spin loop, to within the 16 between two looks at the clock.
+    /// Turns of the spin loop, rounded to the 16 turns between two reads of the clock.
     pub turns: u64,
-    /// Nanoseconds of waits that slept, without their spins.
+    /// Nanoseconds of waits that slept, without their time of spinning.
     pub park_ns: u64,
 }
 
@@ -49,26 +50,27 @@ pub struct Waiter {
     budget: Budget,
     hardware: HardwareWait,
     stats: WaiterStats,
-    /// The part of `stats` that was already added to the counters of the process.
+    /// The part of `stats` that was already added to the process's counters.
     published: WaiterStats,
-    /// When the last wait ended.
+    /// Time at which the last wait ended.
     ended: Option<Instant>,
-    /// The last spin ended because the other side ran on this core.
+    /// True if the last spin ended because the other side ran on this core.
     beside: bool,
 }
 
-/// Waits without a sleep after which the counters of the process are updated.
+/// Number of waits without a sleep after which the process's counters are updated.
 const PUBLISH: u64 = 64;
 /// Turns of the spin loop between two reads of the clock.
 const TURNS: u32 = 16;
-/// After this time a spin yields on each turn, because the thread that it waits for may have been woken on this very core.
-/// While both are runnable here, the scheduler moves one of them to an idle core; if they slept in turn, they would stay.
+/// After this time a spin yields in each turn, because the awaited thread may have been woken on this very core. While both
+/// are runnable here, the scheduler moves one of them to an idle core; if they slept alternately, they would stay on one
+/// core.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
-/// A yield that took at least this long has let another thread run.
+/// Shortest duration of a yield that has let another thread run.
 const OTHERS_RAN: Duration = Duration::from_micros(1);
 
 impl Waiter {
-    /// A waiter that has learned nothing yet.
+    /// Makes a waiter that has learned nothing yet.
     pub fn new(policy: WaitPolicy) -> Waiter {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         Waiter {
@@ -81,18 +83,19 @@ impl Waiter {
         }
     }
 
-    /// Counts and times of all waits so far.
+    /// Returns counts and times of all waits so far.
     pub fn stats(&self) -> WaiterStats {
         self.stats
     }
 
-    /// The average of wait times that it has learned, and the spin budget that follows.
+    /// Returns the learned average of wait times, and the spin budget that follows from it.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Waits until `ready` or `deadline`, in the end asleep by `parker`. `predicted_ns` is the cost model's prediction of the
-    /// wait, if it has one. `line` is the cache line whose change makes `ready` true, for CPUs that can watch one (null: none).
+    /// Waits until `ready` returns true or `deadline` passes; finally sleeps by `parker`. `predicted_ns` is the cost model's
+    /// prediction of the wait, if there is one. `line` is the cache line whose change makes `ready` true, for CPUs that can
+    /// monitor one (null: none).
     pub fn wait(
         &mut self,
         parker: &dyn Parker,
@@ -117,14 +120,14 @@ impl Waiter {
             let spun = self.stats.spin_ns - spin_ns;
             self.stats.park_ns += nanoseconds(ended.duration_since(start)).saturating_sub(spun);
         }
-        // After a sleep the update costs nothing in comparison; waits that only spun are in a hurry and update it rarely.
+        // After a sleep the update costs comparatively nothing; waits that only spun are in a hurry and rarely update.
         if self.stats.parks > parks || self.stats.waits.is_multiple_of(PUBLISH) {
             self.publish();
         }
         waited
     }
 
-    /// Adds what is new in the statistics to the counters of the process.
+    /// Adds the new part of the statistics to the process's counters.
     fn publish(&mut self) {
         let counters = observe::waiting();
         let (now, then) = (&self.stats, &self.published);
@@ -146,7 +149,8 @@ impl Waiter {
         self.published = self.stats;
     }
 
-    /// Also returns when the wait ended, so that the clock is read only once between an answer and the thread that waits for it.
+    /// Waits as the budget plans. Also returns when the wait ended, so that the clock is read only once between an answer
+    /// and the thread that waits for it.
     fn wait_as_planned(
         &mut self,
         parker: &dyn Parker,
@@ -195,7 +199,7 @@ impl Waiter {
         (waited, ended)
     }
 
-    /// Spins from `start` on. Returns true if it was ready, and when the spin ended.
+    /// Spins from `start` on. Returns true if `ready` did, and the time at which the spin ended.
     fn spin(
         &mut self,
         line: *const u8,
@@ -211,7 +215,7 @@ impl Waiter {
         let (mut last, mut lost) = (start, false);
         let found = loop {
             let mut found = false;
-            // If the other side runs on this core, checking more often only keeps it from running.
+            // If the other side runs on this core, frequent checks only keep it from running.
             for _ in 0..if self.beside { 1 } else { TURNS } {
                 if ready() {
                     found = true;
@@ -243,7 +247,7 @@ impl Waiter {
         (found, last)
     }
 
-    /// Sleeps once. `None`: woken, or `until` passed, without `ready`.
+    /// Sleeps once. Returns `None` if it was woken, or `until` passed, while `ready` is false.
     fn park(
         &mut self,
         parker: &dyn Parker,
@@ -258,7 +262,7 @@ impl Waiter {
         self.stats.parks += 1;
         let parked = parker.park(until);
         parker.finish();
-        // Look before judging: an answer that came together with the hang-up still counts.
+        // `ready` is checked before the result: an answer that came together with the hang-up still counts.
         if ready() {
             return Some(Waited::Ready);
         }

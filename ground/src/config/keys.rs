@@ -7,18 +7,19 @@ use super::value::{Kind, Value};
 /// One configuration key of the table.
 #[derive(Debug)]
 pub struct Key {
-    /// `section.name`; the unit is the last word.
+    /// `section.name`; a unit is the last part of the name.
     pub name: &'static str,
-    /// The values that it takes.
+    /// Kind of the key's values.
     pub kind: Kind,
-    /// The value without file or variable.
+    /// The value if neither file nor variable sets one.
     pub default: fn() -> Value,
-    /// One sentence, with the unit.
+    /// Meaning of the key in one sentence, with the unit.
     pub doc: &'static str,
 }
 
 impl Key {
-    /// The environment variable over it: `engine.` is left out, so `engine.isa` is `MEMLIFT_ISA`.
+    /// Returns the environment variable that overrides the key: `engine.` is left out, so `engine.isa` is
+    /// `MEMLIFT_ISA`.
     pub fn variable(&self) -> String {
         let name = self.name.strip_prefix("engine.").unwrap_or(self.name);
         format!("MEMLIFT_{}", name.replace('.', "_").to_uppercase())

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the file and the environment over the defaults.
+//! Applies the file and the environment to the defaults.
 //!
 //! - **Flow** [`search_path`] ──▶ [`first_file`] ──▶ [`apply_file`] ──▶ [`apply_variables`]
-//! - **Order** only the first file that exists counts; a file that MEMLIFT_CONFIG names must exist. Of the customary places one that
-//!   this user may not look into counts as empty
+//! - **Order** only the first file that exists is used; a file that MEMLIFT_CONFIG names must exist. At the customary paths, a file
+//!   that this user may not read and does not own counts as missing
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::input_file;
 use super::keys::{KEYS, Key};
 use super::{Kind, Origin, Value};
 
-/// Why the configuration could not be loaded.
+/// Reason that the configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -31,44 +31,44 @@ pub enum ConfigError {
     Syntax {
         /// The file's path.
         path: PathBuf,
-        /// Where and why.
+        /// Position and kind of the error.
         detail: String,
     },
-    /// The file has a key that nobody knows.
+    /// The file has an unknown key.
     #[error("{}: unknown key `{key}`; remove it, or use one of: {known}", path.display())]
     UnknownKey {
         /// The file's path.
         path: PathBuf,
-        /// The key, as the file has it.
+        /// The key, as written in the file.
         key: String,
-        /// All keys that exist, for the message.
+        /// All existing keys, for the message.
         known: String,
     },
     /// A value is not allowed.
     #[error("{origin}: `{value}` is not allowed for `{key}`; use {allowed}")]
     BadValue {
-        /// File or variable.
+        /// File or variable that contains the value.
         origin: Origin,
         /// Full name of the key.
         key: &'static str,
         /// The value, as it was written.
         value: String,
-        /// The values that the key takes.
+        /// The allowed values, as text.
         allowed: String,
     },
 }
 
-/// A place where the file may be.
+/// A path where the file may be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Candidate {
-    /// Named by the user: must exist.
+    /// Named by the user; the file must exist.
     Named(PathBuf),
-    /// Customary: may be missing.
+    /// A customary path; the file may be missing.
     Customary(PathBuf),
 }
 
 impl Candidate {
-    /// The path, without the distinction.
+    /// Returns the path of either kind.
     pub fn path(&self) -> &Path {
         match self {
             Candidate::Named(path) | Candidate::Customary(path) => path,
@@ -76,14 +76,14 @@ impl Candidate {
     }
 }
 
-/// Where to look, best first.
+/// Returns the paths to search, best first.
 pub(super) fn search_path(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Candidate> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("MEMLIFT_CONFIG") {
         return vec![Candidate::Named(path)];
     }
     let mut candidates = vec![Candidate::Customary(PathBuf::from("memlift.toml"))];
-    // The XDG specification says to ignore relative paths.
+    // The XDG specification requires that relative paths are ignored.
     let folder = set("XDG_CONFIG_HOME")
         .filter(|folder| folder.is_absolute())
         .or_else(|| set("HOME").map(|home| home.join(".config")));
@@ -91,7 +91,7 @@ pub(super) fn search_path(variable: impl Fn(&str) -> Option<OsString>) -> Vec<Ca
     candidates
 }
 
-/// A configuration file is not longer. Bytes.
+/// Most bytes of a configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn first_file(candidates: &[Candidate]) -> Result<Option<(PathBuf, String)>, ConfigError> {
@@ -115,8 +115,8 @@ pub(super) fn first_file(candidates: &[Candidate]) -> Result<Option<(PathBuf, St
     Ok(None)
 }
 
-/// Returns true if this user has a file at `path`. A process that has given up its rights may be left with the HOME or the folder of
-/// another user, which it cannot read, and whose file is not meant for it.
+/// Returns true if this user owns the file at `path`. A process that has dropped its rights may still have the HOME or the
+/// folder of another user, whose file it cannot read and should not use.
 fn is_own(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     path.symlink_metadata().is_ok_and(|stat| std::os::unix::fs::MetadataExt::uid(&stat) == own)
@@ -148,7 +148,7 @@ pub(super) fn apply_file(values: &mut [(Value, Origin)], path: &Path, text: &str
     Ok(())
 }
 
-/// Gives back the `MEMLIFT_*` names that belong to no key.
+/// Applies the variables to the values; returns the `MEMLIFT_*` names that belong to no key.
 pub(super) fn apply_variables(
     values: &mut [(Value, Origin)],
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -165,7 +165,7 @@ pub(super) fn apply_variables(
         };
         let origin = Origin::Environment(name.to_owned());
         let parsed = match (KEYS[index].kind, text.to_str()) {
-            // `facility` warns of names that it does not know; a typo there must not stop a program.
+            // `facility` warns of unknown names, because a typo there must not stop a program.
             (Kind::Facilities, Some(text)) => Some(Value::Text(text.to_owned())),
             (kind, text) => text.and_then(|text| kind.parse(text)),
         };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values and the kinds that parse and bound them.
+//! Values of keys, and the kinds that parse and bound them.
 //!
-//! - **Flow** text of a variable, or a TOML value ──[`Kind::parse`]──▶ [`Value`], or a line saying what is allowed
+//! - **Flow** text of a variable, or a TOML value ──[`Kind::parse`]──▶ [`Value`], or a text that lists the allowed
+//!   values
 //! - **Layout** sizes: a number, or a number with K, M, G, T (also KiB … TiB), all powers of 1024.
 
 use crate::facility;
@@ -11,7 +12,7 @@ use crate::facility;
 pub enum Kind {
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Facility names parted by commas.
+    /// Facility names separated by commas.
     Facilities,
     /// A whole number in these bounds.
     Count {
@@ -91,7 +92,7 @@ impl std::fmt::Display for Value {
 
 const UNITS: &[(&str, u32)] = &[("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// `33554432` as `32MiB`; exact, so that it can be read back.
+/// Writes `33554432` as `32MiB`; exact, so that it can be parsed back.
 fn size_text(bytes: u64) -> String {
     UNITS
         .iter()
@@ -99,7 +100,7 @@ fn size_text(bytes: u64) -> String {
         .map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
-/// `32MiB`, `1G`, `4096`: bytes.
+/// Parses `32MiB`, `1G` or `4096` as bytes.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let number: u64 = text[..digits].parse().ok()?;
@@ -115,7 +116,7 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 impl Kind {
-    /// Says which values are allowed, for error texts and `memlift config show`.
+    /// Returns a text of the allowed values, for errors and `memlift config show`.
     pub fn allowed(self) -> String {
         match self {
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
@@ -163,7 +164,7 @@ impl Kind {
         }
     }
 
-    /// Parses a TOML value: strings as text; numbers, booleans and lists where the kind has them.
+    /// Parses a TOML value: strings as text; numbers, booleans and lists if the kind has them.
     pub(super) fn parse_toml(self, value: &toml::Value) -> Option<Value> {
         match (self, value) {
             (_, toml::Value::String(text)) => self.parse(text),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asks CPU and kernel for each facility, by trying it where asking is not enough.
+//! Probes CPU and kernel for each facility, by using it if a query is not enough.
 //!
 //! - **Flow** [`probe`] ──▶ cpuid, a file under /sys or /proc, or the system call itself on a page of its own
-//! - **Order** no state is kept; every call asks again.
+//! - **Order** no state is kept; every call probes again.
 //! - **Not here** masks and caching: see the parent module.
 
 use std::fs;
@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::Facility;
 
-/// Why a facility cannot be used and what would change that.
+/// Reason that a facility cannot be used, and advice to change that.
 pub(super) struct Absent {
     pub(super) why: String,
     pub(super) advice: String,
@@ -120,8 +120,8 @@ fn numa() -> Result<(), Absent> {
         Err(_) | Ok(0 | 1) => absent("there is one memory node", "nothing to do"),
         Ok(_) => {
             let mut mode = 0i32;
-            // SAFETY: get_mempolicy writes one int to `mode`, which is valid; the null pointers and zeros
-            // ask for nothing else.
+            // SAFETY: get_mempolicy writes one int to `mode`, which is a valid local; the null pointers and
+            // zeros ask for nothing else.
             let rc = unsafe {
                 libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0usize, 0usize, 0usize, 0usize)
             };
@@ -140,7 +140,7 @@ fn numa() -> Result<(), Absent> {
 fn io_uring() -> Result<(), Absent> {
     let mut parameters = [0u64; 15];
     const { assert!(size_of::<[u64; 15]>() == 120, "struct io_uring_params") };
-    // SAFETY: io_uring_setup reads and writes 120 bytes at the pointer, which are there.
+    // SAFETY: io_uring_setup reads and writes 120 bytes at the pointer, which is the size of `parameters`.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1u32, parameters.as_mut_ptr()) };
     if fd < 0 {
         return absent(
@@ -152,7 +152,7 @@ fn io_uring() -> Result<(), Absent> {
     Ok(())
 }
 
-/// Opens a userfaultfd with `flags` and asks it for `features`; closes it again.
+/// Opens a userfaultfd with `flags` and requests `features`; closes it again.
 fn uffd(flags: i32, features: u64, missing: &str, version: &str) -> Result<(), Absent> {
     const UFFDIO_API: u64 = 0xc018_aa3f;
     const UFFD_API: u64 = 0xaa;
@@ -206,12 +206,12 @@ fn process_madvise() -> Result<(), Absent> {
         return absent("no page for the probe", "free some memory");
     }
     let range = libc::iovec { iov_base: page, iov_len: PAGE_BYTES };
-    // SAFETY: the range is the page that this function mapped, and nothing in it is needed.
+    // SAFETY: the range is the page that this function mapped, and its contents are not needed.
     let given = unsafe {
         libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, &raw const range, 1, libc::MADV_DONTNEED, 0)
     };
     let error = io::Error::last_os_error();
-    // SAFETY: the page is this function's own.
+    // SAFETY: this function mapped the page and nobody else uses it.
     unsafe { libc::munmap(page, PAGE_BYTES) };
     if given == PAGE_BYTES as libc::c_long {
         return Ok(());
@@ -225,7 +225,7 @@ fn process_madvise() -> Result<(), Absent> {
 fn seccomp_filter() -> Result<(), Absent> {
     const SECCOMP_GET_ACTION_AVAIL: u32 = 2;
     let trap = libc::SECCOMP_RET_TRAP;
-    // SAFETY: the call reads one u32, which lives as long as it.
+    // SAFETY: the call reads one u32, `trap`, which lives until it returns.
     let rc = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const trap) };
     if rc == 0 {
         return Ok(());
@@ -242,7 +242,7 @@ fn udp_trains() -> Result<(), Absent> {
         .map_err(io::Error::from)
         .and_then(|socket| {
             let on: libc::c_int = 1;
-            // SAFETY: the option's value is one int, which lives as long as the call.
+            // SAFETY: the option's value is one int, `on`, which lives until the call returns.
             let set = unsafe {
                 libc::setsockopt(
                     socket.as_raw_fd(),
@@ -264,7 +264,7 @@ fn udp_trains() -> Result<(), Absent> {
 }
 
 fn close(fd: libc::c_long) {
-    // SAFETY: the caller got `fd` from the kernel just now and hands it over; nobody else knows it.
+    // SAFETY: the caller has just got `fd` from the kernel and gives it up; nobody else knows it.
     unsafe { libc::close(fd as i32) };
 }
 
@@ -278,7 +278,7 @@ fn cpu(name: &str, bit: u32) -> Result<(), Absent> {
     )
 }
 
-/// (eax, ebx, ecx, edx) of leaf 7, subleaf 0; zeros where there is none.
+/// Returns (eax, ebx, ecx, edx) of leaf 7, subleaf 0; zeros if the CPU has no such leaf.
 #[cfg(target_arch = "x86_64")]
 fn cpuid_7() -> (u32, u32, u32, u32) {
     if raw_cpuid::cpuid!(0).eax < 7 {

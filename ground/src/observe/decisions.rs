@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The ring of the last decisions: many writers in one process, readers in others, and no torn record.
 //!
-//! - **Flow** [`push`]: number = head++ ──▶ cell[number % 256], by the protocol of [`seqlock`]
-//!   [`read`]: the same cell through [`Words`], some attempts, then skipped
-//! - **Owner** a writer that is lapped by 256 others, or finds its cell taken, drops its record and counts that.
-//! - **Not here** why something was decided: `reason` is the placement's code.
+//! - **Flow** [`push`]: number = head++ ──▶ cell[number % 256], by the protocol of [`seqlock`]. [`read`]: the same cell
+//!   through [`Words`], with some attempts, then skipped
+//! - **Owner** a writer that is overtaken by 256 others, or finds its cell in use, drops its record and counts that.
+//! - **Not here** the reason of a decision: `reason` is a code of the placement.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,14 +20,14 @@ pub enum CacheState {
     /// Nothing is known.
     #[default]
     Unknown = 0,
-    /// The bytes are in cache.
+    /// The bytes are in the cache.
     Hot = 1,
-    /// They are not.
+    /// The bytes are not in the cache.
     Cold = 2,
 }
 
 impl CacheState {
-    /// The name in every report.
+    /// Returns the name used in all reports.
     pub const fn name(self) -> &'static str {
         match self {
             CacheState::Unknown => "unknown",
@@ -48,13 +48,13 @@ impl CacheState {
 /// One decision: the executor that was chosen for an operation, its predicted time and its measured time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecisionRecord {
-    /// When, [`now_ns`](super::now_ns).
+    /// Time of the decision, by [`now_ns`](super::now_ns).
     pub time_ns: u64,
     /// Opcode of the operation.
     pub opcode: Opcode,
     /// Executor that was chosen.
     pub executor: Executor,
-    /// Where the bytes were.
+    /// State of the cache that the decision assumed.
     pub cache_state: CacheState,
     /// Bytes of the operation.
     pub size: u64,
@@ -62,7 +62,7 @@ pub struct DecisionRecord {
     pub predicted_ns: u64,
     /// Time that the operation took, nanoseconds.
     pub measured_ns: u64,
-    /// Why, as a code of the placement.
+    /// Reason of the decision, as a code of the placement.
     pub reason: u16,
 }
 
@@ -75,7 +75,7 @@ impl DecisionRecord {
         [self.time_ns, codes, self.size, self.predicted_ns, self.measured_ns, 0, 0]
     }
 
-    /// None when the executor is none that we know.
+    /// Decodes a record; `None` if the executor is unknown.
     fn from_words(words: [u64; 7]) -> Option<DecisionRecord> {
         let [time_ns, codes, size, predicted_ns, measured_ns, _, _] = words;
         Some(DecisionRecord {
@@ -91,7 +91,7 @@ impl DecisionRecord {
     }
 }
 
-/// Writes a record; `dropped` counts those that could not be.
+/// Writes a record; `dropped` counts records that could not be written.
 pub(super) fn push(ring: &Ring, dropped: &AtomicU64, record: DecisionRecord) {
     let number = ring.head.fetch_add(1, Ordering::Relaxed);
     let cell = &ring.cells[number as usize % DECISIONS];
@@ -100,13 +100,13 @@ pub(super) fn push(ring: &Ring, dropped: &AtomicU64, record: DecisionRecord) {
     }
 }
 
-/// A place from which words can be loaded: the page of another process.
+/// A source of words: the page of another process, mapped or copied.
 pub(super) trait Words {
-    /// The word at `offset` bytes from the start of the page.
+    /// Returns the word at `offset` bytes from the start of the page.
     fn word(&self, offset: usize, order: Ordering) -> u64;
 }
 
-/// Reads the cell at `offset`: its number and record, or none when it is empty or being written.
+/// Reads the cell at `offset`: its number and record, or `None` if it is empty or being written.
 pub(super) fn read(page: &impl Words, offset: usize) -> Option<(u64, DecisionRecord)> {
     const WORDS: usize = core::mem::offset_of!(DecisionCell, words);
     const ATTEMPTS: usize = 8;

@@ -3,8 +3,9 @@
 //!
 //! - **Flow** /proc/PID/fd/* ──link is `/memfd:memlift-stats (deleted)`──▶ open read-only ──▶ [`StatsView::open`]
 //! - **Order** a forked child inherits its parent's fd until it makes its own page; the pid in the page tells the
-//!   two apart. In a pid namespace that is the innermost pid, NSpid of /proc/PID/status.
-//! - **Not here** rights: the kernel lets a process look into another's fds with the same uid or ptrace rights.
+//! - **Order** a forked child inherits its parent's fd until it makes its own page; the pid in the page tells the two
+//!   apart. In a pid namespace that is the innermost pid, NSpid of /proc/PID/status.
+//! - **Not here** permissions: the kernel lets a process open another's fds if it has the same uid or ptrace rights.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -16,46 +17,46 @@ use super::layout::NAME;
 use super::read::{Refusal, StatsView};
 use super::stats::ProcessStats;
 
-/// Why a process's stats cannot be seen.
+/// Reason that a process's stats cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObserveError {
     /// There is no such process.
     #[error("there is no process {pid}; memlift top lists those that can be observed")]
     NoSuchProcess {
-        /// Its process id.
+        /// The process id that was asked for.
         pid: u32,
     },
-    /// It has no stats page.
+    /// The process has no stats page.
     #[error(
         "process {pid} has no memlift stats page; it does not use memlift, or has not done any work with it yet"
     )]
     NotMemlift {
-        /// Its process id.
+        /// The process id that was asked for.
         pid: u32,
     },
     /// This user may not observe the process.
     #[error("process {pid} may not be observed by this user; run as its user, or as root")]
     Permission {
-        /// Its process id.
+        /// The process id that was asked for.
         pid: u32,
     },
-    /// Its page has another layout.
+    /// The process's page has another layout.
     #[error(
         "process {pid} writes stats of version {found}, this command reads {supported}; use the memlift of that process"
     )]
     Version {
-        /// Its process id.
+        /// The process id that was asked for.
         pid: u32,
         /// Version of that process's page.
         found: u64,
         /// Version that this reader supports.
         supported: u64,
     },
-    /// The kernel refused something else.
+    /// The kernel returned another error.
     #[error("process {pid}: {source}")]
     Os {
-        /// Its process id.
+        /// The process id that was asked for.
         pid: u32,
         /// The kernel's error.
         #[source]
@@ -85,7 +86,7 @@ pub fn attach(pid: u32) -> Result<StatsView, ObserveError> {
     let inner_pid = inner_pid(&folder).unwrap_or(pid);
     let mut refusal = ObserveError::NotMemlift { pid };
     for link in links {
-        // Does not block if a FIFO has that name.
+        // NONBLOCK: opening does not block if a FIFO has that name.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match rustix::fs::open(&link, flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -107,12 +108,12 @@ pub fn attach(pid: u32) -> Result<StatsView, ObserveError> {
     Err(refusal)
 }
 
-/// Every process whose stats this user may see, by pid.
+/// Returns all processes whose stats this user may read, by pid.
 pub fn list() -> Vec<ProcessStats> {
     views().iter().map(StatsView::process).collect()
 }
 
-/// The pages of all processes whose stats this user may see, by pid.
+/// Returns the pages of all processes whose stats this user may read, by pid.
 pub fn views() -> Vec<StatsView> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let mut pids: Vec<u32> =
@@ -121,7 +122,7 @@ pub fn views() -> Vec<StatsView> {
     pids.into_iter().filter_map(|pid| attach(pid).ok()).collect()
 }
 
-/// The fds of a process that look like a stats page.
+/// Returns the fds of a process that look like a stats page.
 fn links(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let wanted = format!("/memfd:{NAME} (deleted)");
     let mut found = Vec::new();
@@ -135,7 +136,7 @@ fn links(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The pid that a process sees of itself.
+/// Returns the pid that a process has in its own pid namespace.
 fn inner_pid(folder: &Path) -> Option<u32> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;

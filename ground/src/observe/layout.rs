@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bytes of the stats page. `docs/formats/stats.md` says the same for other languages.
+//! The bytes of the stats page. `docs/formats/stats.md` defines the same layout for other languages.
 //!
-//! - **Layout** 0 [`Header`] 4096 · 4096 [`WaitingCounters`] 256 · 4352 [`Ring`] 64 + 256 × 64
-//!   20800 [`Counters`] 8 × 64 × 384 · 217408 [`SchemaCells`] 8 × 3264 · 243520 [`RowCells`] 96 × 704
-//!   311104 [`StripeCells`] 33 × 7168 · 547648 end
-//!   Everything is a little-endian u64, also where fields are text: so every word can be an atomic.
-//! - **Order** `magic` is stored last, with Release: a page without it is still being made.
-//! - **Owner** the process named in `pid` writes; whoever may open its /proc/PID/fd reads.
-//! - **Not here** what makes, finds or reads a page.
+//! - **Layout** 0 [`Header`] 4096 · 4096 [`WaitingCounters`] 256 · 4352 [`Ring`] 64 + 256 × 64 · 20800 [`Counters`] 8 ×
+//!   64 × 384 · 217408 [`SchemaCells`] 8 × 3264 · 243520 [`RowCells`] 96 × 704 · 311104 [`StripeCells`] 33 × 7168 ·
+//!   547648 end. Everything is a little-endian u64, even text fields, so that every word can be an atomic.
+//! - **Order** `magic` is stored last, with Release: a page without it is not complete yet.
+//! - **Owner** the process named in `pid` writes; every process that may open its /proc/PID/fd may read.
+//! - **Not here** making, finding and reading a page.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,55 +22,55 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MLSTATS1");
 pub(super) const VERSION: u64 = 2;
 /// Rows of [`Counters`] by executor; those beyond [`Executor::ALL`] are reserved.
 pub(super) const EXECUTOR_ROWS: usize = 8;
-/// Slots by opcode; which opcode is where stands in the header.
+/// Slots by opcode; a table in the header gives the opcode of each slot.
 pub(super) const OPCODE_SLOTS: usize = 64;
-/// The slot of opcodes that have none of their own.
+/// The slot shared by all opcodes without a slot of their own.
 pub(super) const OTHER_SLOT: usize = OPCODE_SLOTS - 1;
-/// In the header's opcode table: nothing here, or (last slot) everything else.
+/// Value in the header's opcode table for an unused slot, and for the slot of all other opcodes (the last one).
 pub(super) const NO_OPCODE: u8 = 0xff;
 /// Buckets of a latency histogram.
 pub const BUCKETS: usize = 40;
-/// Decisions that are kept.
+/// Number of decisions in the ring.
 pub const DECISIONS: usize = 256;
-/// Sessions, pools, nodes and the like that are shown.
+/// Most rows (sessions, pools, nodes and the like) of one process.
 pub const ROWS: usize = 96;
 /// Bytes of a row's name.
 pub const ROW_NAME_BYTES: usize = 48;
 /// Bytes of a row's role, and of a service's name.
 pub(super) const WORD_BYTES: usize = 16;
-/// Kinds of rows in one process.
+/// Most kinds of rows in one process.
 pub(super) const SCHEMAS: usize = 8;
-/// Counters of a row: a cache line of each stripe.
+/// Most counters of a row: one cache line in each stripe.
 pub const ROW_COUNTERS: usize = 8;
-/// Gauges of a row.
+/// Most gauges of a row.
 pub const ROW_GAUGES: usize = 24;
-/// Fields of a schema: counters, gauges, and the latency that the histogram is of.
+/// Fields of a schema: counters, gauges, and the name of the histogram's latency.
 pub(super) const FIELDS: usize = ROW_COUNTERS + ROW_GAUGES + 1;
 pub(super) const FIELD_NAME_BYTES: usize = 32;
 pub(super) const FIELD_HELP_BYTES: usize = 64;
-/// Stripes of counters: each but the last belongs to one thread, the last to all others.
+/// Number of stripes of counters: each but the last belongs to one thread, the last to all others.
 pub(super) const STRIPES: usize = 33;
 
 /// The executor of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Executor {
-    /// The caller, with ordinary stores.
+    /// The caller's thread, with ordinary stores.
     InlineTemporal = 0,
-    /// The caller, with stores past the cache.
+    /// The caller's thread, with stores past the cache.
     InlineNt = 1,
     /// An engine thread.
     Worker = 2,
-    /// The caller and an engine thread, each a part.
+    /// The caller and an engine thread, each for a part.
     Split = 3,
     /// The Intel DSA device.
     Idxd = 4,
-    /// A device in software.
+    /// A device modelled in software.
     Model = 5,
 }
 
 impl Executor {
-    /// All of them, in the order of the page.
+    /// All executors, in the order of the page.
     pub const ALL: [Executor; 6] = [
         Executor::InlineTemporal,
         Executor::InlineNt,
@@ -81,7 +80,7 @@ impl Executor {
         Executor::Model,
     ];
 
-    /// The name in every report.
+    /// Returns the name used in all reports.
     pub const fn name(self) -> &'static str {
         match self {
             Executor::InlineTemporal => "inline_temporal",
@@ -93,7 +92,7 @@ impl Executor {
         }
     }
 
-    /// The executor with that code.
+    /// Returns the executor with this code.
     pub fn from_code(code: u8) -> Option<Executor> {
         Executor::ALL.get(usize::from(code)).copied()
     }
@@ -109,7 +108,7 @@ const _: () = {
     }
 };
 
-/// Opcode → slot.
+/// Slot of each opcode.
 const SLOT_OF: [u8; 256] = {
     let mut slots = [OTHER_SLOT as u8; 256];
     let mut slot = 0;
@@ -120,12 +119,12 @@ const SLOT_OF: [u8; 256] = {
     slots
 };
 
-/// The slot that counts `opcode`.
+/// Returns the slot that counts `opcode`.
 pub(super) const fn slot_of(opcode: Opcode) -> usize {
     SLOT_OF[opcode.0 as usize] as usize
 }
 
-/// The header's opcode table.
+/// The header's opcode table: the opcode of each slot.
 pub(super) const OPCODE_TABLE: [u8; OPCODE_SLOTS] = {
     let mut table = [NO_OPCODE; OPCODE_SLOTS];
     let mut slot = 0;
@@ -136,7 +135,7 @@ pub(super) const OPCODE_TABLE: [u8; OPCODE_SLOTS] = {
     table
 };
 
-/// The histogram bucket of a latency: floor(log2(ns)), at most the last.
+/// Returns the histogram bucket of a latency: floor(log2(ns)), at most the last bucket.
 pub const fn bucket_of(latency_ns: u64) -> usize {
     let log2 = (latency_ns | 1).ilog2() as usize;
     if log2 < BUCKETS { log2 } else { BUCKETS - 1 }
@@ -159,7 +158,8 @@ pub(super) struct Header {
     pub(super) rows: AtomicU64,
     pub(super) rows_refused: AtomicU64,
     pub(super) decisions_dropped: AtomicU64,
-    /// Stripes that a thread has or had, without the shared one: the others are not even pages yet.
+    /// Number of stripes that were ever assigned to a thread, without the shared one. Memory of the other stripes
+    /// is not even allocated.
     pub(super) stripes: AtomicU64,
     pub(super) reserved: [AtomicU64; 2],
     pub(super) isa: [AtomicU64; 2],
@@ -169,11 +169,11 @@ pub(super) struct Header {
     pub(super) reserved3: [AtomicU64; 448],
 }
 
-/// Cost and success of waiting. All counters only grow, but for `spin_budget_ns`.
+/// Cost and success of waiting. All counters except `spin_budget_ns` only grow.
 #[repr(C)]
 #[derive(Debug)]
 pub struct WaitingCounters {
-    /// Waits that found their work not yet done.
+    /// Waits whose condition was not true immediately.
     pub waits: AtomicU64,
     /// Waits that ended while spinning.
     pub spin_hits: AtomicU64,
@@ -181,23 +181,23 @@ pub struct WaitingCounters {
     pub spins: AtomicU64,
     /// Hardware waits (UMWAIT, MWAITX) inside spins.
     pub hardware_waits: AtomicU64,
-    /// Sleeps for a predicted time.
+    /// Timed sleeps of predicted waits.
     pub sleeps: AtomicU64,
     /// Waits that went to sleep in the kernel until woken.
     pub parks: AtomicU64,
-    /// Wake-ups sent to others.
+    /// Wake-ups of other threads.
     pub wakes: AtomicU64,
     /// Nanoseconds spent spinning.
     pub spin_ns: AtomicU64,
     /// Nanoseconds spent parked.
     pub park_ns: AtomicU64,
-    /// The spin budget in force, nanoseconds. A gauge.
+    /// The current spin budget in nanoseconds; a gauge.
     pub spin_budget_ns: AtomicU64,
     pub(super) reserved: [AtomicU64; 22],
 }
 
 impl WaitingCounters {
-    /// All counters are zero.
+    /// Returns counters that are all zero.
     pub(super) const fn new() -> WaitingCounters {
         WaitingCounters {
             waits: AtomicU64::new(0),
@@ -215,7 +215,7 @@ impl WaitingCounters {
     }
 }
 
-/// One decision. `sequence` is odd while the rest is written and 2 × (number + 1) afterwards.
+/// One decision. `sequence` is odd while the words are written, and 2 × (number + 1) afterwards.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct DecisionCell {
@@ -225,17 +225,17 @@ pub(super) struct DecisionCell {
     pub(super) words: [AtomicU64; 7],
 }
 
-/// The last decisions.
+/// The ring of the last decisions.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Ring {
-    /// Decisions made so far; the next one goes to this number modulo [`DECISIONS`].
+    /// Number of decisions so far; the next decision is written to the cell with this number modulo [`DECISIONS`].
     pub(super) head: AtomicU64,
     pub(super) reserved: [AtomicU64; 7],
     pub(super) cells: [DecisionCell; DECISIONS],
 }
 
-/// A field of a schema: its name as in an exposition, without the service, and what it says.
+/// A field of a schema: its name as in a metrics exposition, without the service, and its help text.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct FieldCells {
@@ -248,15 +248,16 @@ pub(super) struct FieldCells {
 #[derive(Debug)]
 pub(super) struct SchemaCells {
     pub(super) state: AtomicU64,
-    /// Address of the writer's schema, by which it knows it again. Nothing to a reader.
+    /// Address of the schema in the writing process, by which that process finds it again; meaningless to readers.
     pub(super) key: AtomicU64,
     pub(super) service: [AtomicU64; WORD_BYTES / 8],
     pub(super) reserved: [AtomicU64; 8],
-    /// Counters, gauges, latency. A field without a name is not used.
+    /// Counters, gauges, latency. A field without a name is unused.
     pub(super) fields: [FieldCells; FIELDS],
 }
 
-/// One row. `state` is generation << 2 | state (0 free, 1 being written, 2 open). Its counters lie in the stripes.
+/// One row. `state` is generation << 2 | state (0 free, 1 being written, 2 open). The row's counters lie in the
+/// stripes.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct RowCells {
@@ -277,7 +278,7 @@ pub(super) struct RowCells {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct StripeCells {
-    /// Operations that are not timed, by opcode slot: how many, and bytes.
+    /// Operations that are not timed, by opcode slot: their number and their bytes.
     pub(super) small: [[AtomicU64; 2]; OPCODE_SLOTS],
     /// Counters of rows.
     pub(super) rows: [[AtomicU64; ROW_COUNTERS]; ROWS],
@@ -295,7 +296,7 @@ pub(super) struct Counters {
     pub(super) reserved: [AtomicU64; 4],
 }
 
-/// The whole page.
+/// The whole stats page.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct StatsPage {
@@ -346,11 +347,11 @@ const _: () = {
     assert!(size_of::<StatsPage>() == 547_648);
 };
 
-// SAFETY: `repr(C)`, and every field down to the reserved ones is an AtomicU64.
+// SAFETY: the struct is `repr(C)`, and all its fields, including the reserved ones, consist of AtomicU64.
 #[expect(unsafe_code, reason = "promises that the page consists of atomics")]
 unsafe impl AtomicLayout for StatsPage {}
 
-/// Stores text into words, cut at the end, filled with zeros.
+/// Stores text into words, truncated to fit, and filled up with zeros.
 pub(super) fn store_text(words: &[AtomicU64], text: &[u8]) {
     for (index, word) in words.iter().enumerate() {
         let mut bytes = [0; 8];

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of this process, readable by others: one stats page per process, and the tap.
 //!
-//! - **Flow** engine and services ──[`record`], [`count`], [`decide`], [`waiting`], [`Row`]──▶ page (a sealed memfd)
-//!   `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
+//! - **Flow** engine and services ──[`record`], [`count`], [`decide`], [`waiting`], [`Row`]──▶ page (a sealed memfd). `memlift
+//!   top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
 //! - **Layout** see [`layout`] and `docs/formats/stats.md`
-//! - **Order** counters are relaxed: each is right, two may disagree for a moment. Decisions and rows are
-//!   never torn.
-//! - **Owner** the page appears at the first record, never at load, and goes with the process. A forked child
-//!   makes its own at its first record.
-//! - **Rule** operations below the placement's gate are counted, not timed: by a load and a store into the thread's own stripe
-//! - **Not here** a socket, a thread, a file
+//! - **Order** counters are relaxed: each is right, but two may disagree for a moment. Decisions and rows are never torn.
+//! - **Owner** the page is made at the first record, never at load, and disappears with the process. A forked child makes its
+//!   own at its first record.
+//! - **Rule** operations below the placement's gate are counted and not timed: by a load and a store into the thread's own
+//!   stripe
+//! - **Not here** sockets, threads or files: the module has none
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +34,7 @@ pub use find::{ObserveError, attach, list, views};
 pub use layout::{
     BUCKETS, DECISIONS, Executor, ROW_COUNTERS, ROW_GAUGES, ROW_NAME_BYTES, ROWS, WaitingCounters, bucket_of,
 };
-/// The page of counters of a drop-in, which knows the kernels only; `memlift dropin status` reads it.
+/// The page of counters of a drop-in, which links the kernels only; `memlift dropin status` reads it.
 pub use memlift_kernels::counters as dropin;
 pub use page::now_ns;
 pub use read::StatsView;
@@ -45,7 +45,8 @@ pub use stats::{
 };
 pub use tap::{Tap, set_tap, tap, tapped};
 
-/// Makes the stats page now, if there is none yet. False: this process has no page, and records go nowhere.
+/// Makes the stats page now if there is none yet. Returns false if this process cannot have a page; then
+/// records are discarded.
 pub fn page() -> bool {
     page::installed().is_some()
 }
@@ -66,7 +67,7 @@ pub fn record(executor: Executor, opcode: Opcode, bytes: u64, latency_ns: u64, o
     }
 }
 
-/// Keeps a decision among the last [`DECISIONS`].
+/// Adds a decision to the ring of the last [`DECISIONS`].
 pub fn decide(record: DecisionRecord) {
     if let Some(installed) = page::installed() {
         let page = installed.page();
@@ -74,13 +75,14 @@ pub fn decide(record: DecisionRecord) {
     }
 }
 
-/// The counters of waiting. Do not keep the reference over a fork.
+/// Returns the counters of waiting. Do not keep the reference across a fork.
 pub fn waiting() -> &'static WaitingCounters {
     static NOWHERE: WaitingCounters = WaitingCounters::new();
     page::installed().map_or(&NOWHERE, |installed| &installed.page().waiting)
 }
 
-/// Counts one operation of `bytes` that is too small to be timed, done by the caller through the cache.
+/// Counts one operation of `bytes` that is too small to be timed and was done by the caller through the
+/// cache.
 #[inline]
 pub fn count(opcode: Opcode, bytes: u64) {
     stripes::add_small(layout::slot_of(opcode), bytes);

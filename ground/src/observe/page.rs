@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes this process's stats page at its first use, and again in a forked child.
 //!
-//! - **Flow** [`installed`] ──own?──▶ the page
-//!   └─no──▶ [`install`]: memfd ──▶ header ──▶ magic (Release) ──▶ published
-//! - **Order** the pointer is published with Release and loaded with Acquire. The lock is the pid of whoever holds
-//!   it: a child that inherited a held lock sees a stranger's pid and takes it over.
-//! - **Owner** pages are never unmapped, so references to them are `'static`. A child keeps its parent's page
-//!   mapped, but never writes it: every writer asks [`Installed::is_own`] first.
-//! - **Not here** failure: a process that cannot make a page (no memfd, no memory) runs without one, and asks once.
+//! - **Flow** [`installed`] ──does this process own a page? yes──▶ the page ──no──▶ [`install`]: memfd ──▶ header ──▶
+//!   magic (Release) ──▶ published
+//! - **Order** the pointer is published with Release and loaded with Acquire. The lock holds the pid of its holder: a
+//!   child that inherited a held lock sees another process's pid and takes the lock over.
+//! - **Owner** pages are never unmapped, so references to them are `'static`. A child keeps its parent's page mapped,
+//!   but never writes it: every writer checks [`Installed::is_own`] first.
+//! - **Not here** retries: a process that fails to make a page (no memfd, no memory) runs without one, and does not try
+//!   again.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr;
@@ -27,7 +28,7 @@ use crate::region::{ForkMark, HugePages, Region, RegionError, RegionOffset, Regi
 pub(super) struct Installed {
     region: Region,
     mark: ForkMark,
-    /// Device and inode of the memfd, to know it again.
+    /// Device and inode of the memfd, to recognize its descriptor later.
     identity: Option<(u64, u64)>,
 }
 
@@ -47,27 +48,27 @@ impl Installed {
         Ok(Installed { region, mark, identity })
     }
 
-    /// The mapped page, for its counters.
+    /// Returns the mapped page.
     pub(super) fn page(&self) -> &StatsPage {
         self.region.layout(RegionOffset(0)).expect("made with this layout")
     }
 
-    /// Returns true if this very process made it.
+    /// Returns true if this process, and not its parent before a fork, made the page.
     pub(super) fn is_own(&self) -> bool {
         self.mark.is_own()
     }
 
-    /// A word that is zero in a forked child; None: the kernel cannot wipe pages there.
+    /// Returns a word that reads zero in a forked child; `None` if the kernel cannot wipe pages on fork.
     pub(super) fn wiped_mark(&self) -> Option<&AtomicU64> {
         self.mark.wiped_word()
     }
 
-    /// In a child: gives up the fd of the parent's page, so that readers of the child's fds do not see it.
+    /// In a child: closes the fd of the parent's page, so that readers do not find it among the child's fds.
     fn disown(&self) {
         let Some(fd) = self.region.as_fd() else { return };
         if self.identity.is_some() && identity(fd) == self.identity {
             let raw: RawFd = fd.as_raw_fd();
-            // SAFETY: the number still is the memfd of the parent's page, as its inode says; the region that
+            // SAFETY: the number still is the memfd of the parent's page, as its inode shows. The region that
             // owns it is leaked and is never asked for its fd again, so nobody closes it twice.
             unsafe { rustix::io::close(raw) };
         }
@@ -101,15 +102,15 @@ fn fill(header: &Header) {
 static INSTALLED: AtomicPtr<Installed> = AtomicPtr::new(ptr::null_mut());
 /// Pid of the installing process, or 0.
 static LOCK: AtomicU64 = AtomicU64::new(0);
-/// Pid of the process that could not make a page.
+/// Pid of the process that failed to make a page.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
 fn current() -> Option<&'static Installed> {
-    // SAFETY: null, or a box that `install` leaked and that is never freed.
+    // SAFETY: the pointer is null, or that of a box that `install` leaked and nobody frees.
     unsafe { INSTALLED.load(Ordering::Acquire).as_ref() }
 }
 
-/// This process's page, made now if there is none. Two loads when there is.
+/// Returns this process's page, and makes it if there is none. Costs two loads if there is one.
 #[inline]
 pub(super) fn installed() -> Option<&'static Installed> {
     match current() {
@@ -154,12 +155,12 @@ fn install() -> Option<&'static Installed> {
     installed
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
+/// Returns the nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 pub(super) fn unix_ns() -> u64 {
     nanoseconds(ClockId::Realtime)
 }

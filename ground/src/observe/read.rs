@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the stats page of another process, which may be hostile.
 //!
-//! - **Flow** fd of the page ──sealed?──▶ mapped read-only, read live
-//!   └─no──▶ copied with pread at each [`StatsView::refresh`]: a page whose size can
-//!   change must not be mapped, or its owner could make us fault
-//! - **Order** decisions: two looks at the sequence around the words (see [`decisions`](super::decisions)). In
-//!   a copy the two looks are two copies, and the words of both must agree.
-//! - **Owner** a view keeps the page alive after its process has gone.
-//! - **Not here** trust: counts are just numbers, text loses its control characters, indices and sizes come from
-//!   our own layout, and only magic, version, size and pid are taken from the page to accept it at all.
+//! - **Flow** fd of the page ──is it sealed? yes──▶ mapped read-only, read live ──no──▶ copied with pread at each
+//!   [`StatsView::refresh`]: a page whose size can change must not be mapped, because its owner could shrink it and
+//!   make the reader fault
+//! - **Order** decisions: the sequence is read before and after the words (see [`decisions`](super::decisions)). Of an
+//!   unsealed page two copies are made, and a decision counts if it is the same in both.
+//! - **Owner** a view keeps the page alive after its process has ended.
+//! - **Not here** trust in the contents: counts are just numbers, control characters are removed from text, and indices
+//!   and sizes come from our own layout. Only magic, version, size and pid of the page decide if it is accepted.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,14 +43,14 @@ enum Source {
     Copied { fd: OwnedFd, first: Vec<u8>, second: Vec<u8> },
 }
 
-/// Why a page was not accepted.
+/// Reason that a page was not accepted.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// It is not, or not yet, a stats page of that process.
+    /// The file is not, or not yet, a stats page of that process.
     Foreign,
-    /// It is one of another version.
+    /// The page has another version.
     Version(u64),
-    /// It could not be read.
+    /// The page could not be read.
     Os(std::io::Error),
 }
 
@@ -76,7 +76,7 @@ impl Words for StatsView {
     }
 }
 
-/// Copies the start of a file; what is missing stays zero.
+/// Copies the start of a file; missing bytes are zero.
 fn copy_page(fd: &OwnedFd) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; PAGE_BYTES];
     let mut filled = 0;
@@ -92,7 +92,7 @@ fn copy_page(fd: &OwnedFd) -> std::io::Result<Vec<u8>> {
 }
 
 impl StatsView {
-    /// Accepts `fd` as the page of process `pid`, which calls itself `inner_pid`.
+    /// Accepts `fd` as the page of process `pid`, whose pid in its own namespace is `inner_pid`.
     pub(super) fn open(fd: OwnedFd, pid: u32, inner_pid: u32) -> Result<StatsView, Refusal> {
         let stat = rustix::fs::fstat(&fd).map_err(|error| Refusal::Os(error.into()))?;
         if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
@@ -120,11 +120,11 @@ impl StatsView {
         Ok(StatsView { pid, source })
     }
 
-    /// Looks again. A live view always shows now; a copied one shows the last refresh.
+    /// Updates a copied page. A mapped one is always up to date.
     ///
     /// # Errors
     ///
-    /// When the page cannot be read any more.
+    /// The page cannot be read any more.
     pub fn refresh(&mut self) -> std::io::Result<()> {
         if let Source::Copied { fd, first, second } = &mut self.source {
             *first = copy_page(fd)?;
@@ -133,12 +133,12 @@ impl StatsView {
         Ok(())
     }
 
-    /// Returns true if the page is mapped, and so always shows now.
+    /// Returns true if the page is mapped, and so always up to date.
     pub fn live(&self) -> bool {
         matches!(self.source, Source::Live(_))
     }
 
-    /// The process, as the reader sees it.
+    /// Returns the process's pid in the reader's namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -153,7 +153,7 @@ impl StatsView {
         clean_text(&bytes)
     }
 
-    /// The process's identity and totals.
+    /// Returns the process's identity and totals.
     pub fn process(&self) -> ProcessStats {
         let operations = self.operations();
         let sum =
@@ -173,7 +173,7 @@ impl StatsView {
         }
     }
 
-    /// Counters of each opcode and executor; rows without operations are left out.
+    /// Returns the counters of each opcode and executor, without those that have no operations.
     pub fn operations(&self) -> Vec<OperationStats> {
         let opcodes: Vec<u8> = (0..OPCODE_SLOTS / 8)
             .flat_map(|index| self.load(offset_of!(Header, opcodes) + index * 8).to_le_bytes())
@@ -210,7 +210,7 @@ impl StatsView {
         rows
     }
 
-    /// Counters of waiting in this process.
+    /// Returns the counters of waiting in this process.
     pub fn waiting(&self) -> WaitingStats {
         let load = |offset: usize| self.load(offset_of!(StatsPage, waiting) + offset);
         WaitingStats {
@@ -227,7 +227,7 @@ impl StatsView {
         }
     }
 
-    /// The sum over all stripes of the word at `place`.
+    /// Returns the sum over all stripes of the word at `place` in a stripe.
     fn striped(&self, place: usize) -> u64 {
         let stripe = |index| offset_of!(StatsPage, stripes) + index * size_of::<StripeCells>();
         let claimed = self.load(offset_of!(Header, stripes)).min(STRIPES as u64 - 1) as usize;
@@ -235,7 +235,7 @@ impl StatsView {
         used.map(|index| self.load(stripe(index) + place)).fold(0, u64::wrapping_add)
     }
 
-    /// Sessions, pools, nodes that are open now.
+    /// Returns the sessions, pools and nodes that are open now.
     pub fn rows(&self) -> Vec<RowStats> {
         let schemas: Vec<Option<Schema>> = (0..SCHEMAS).map(|index| self.schema(index)).collect();
         (0..ROWS).filter_map(|index| self.row(index, &schemas)).collect()
@@ -301,7 +301,7 @@ impl StatsView {
         (self.row_state(index) == state).then_some(stats)
     }
 
-    /// The last decisions, oldest first. Those being written at this moment are left out.
+    /// Returns the last decisions, oldest first, without those that are being written at this moment.
     pub fn decisions(&self) -> Vec<Decision> {
         let mut found: Vec<Decision> =
             (0..DECISIONS).filter_map(|index| self.decision(index)).map(plain_decision).collect();
@@ -315,7 +315,8 @@ impl StatsView {
         match &self.source {
             Source::Live(region) => decisions::read(region, cell),
             Source::Copied { first, second, .. } => {
-                // Each copy took its time: only a cell that was the same in both was not being written.
+                // The page may have changed during each copy: only a cell that is the same in both was not
+                // being written.
                 let whole = cell..cell + size_of::<DecisionCell>();
                 if first.get(whole.clone()) == second.get(whole) {
                     decisions::read(second, cell)
@@ -338,7 +339,7 @@ impl StatsView {
     }
 }
 
-/// Meaning of a kind of rows: its service, and name and help of each field that is used.
+/// Meaning of a kind of rows: its service, and name and help of each used field.
 struct Schema {
     service: String,
     fields: Vec<Option<(String, String)>>,
@@ -371,7 +372,7 @@ fn opcode_name(opcode: Opcode) -> String {
     }
 }
 
-/// Text up to the first NUL, without anything that could steer a terminal.
+/// Returns the text up to the first NUL, without characters that could control a terminal.
 fn clean_text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end])

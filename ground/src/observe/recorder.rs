@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Connects to the trace of `memlift record`, if its library is loaded into this process: operations, and work that services
-//! do by themselves, are written to it.
+//! Connects to the trace of `memlift record` if its library is loaded into this process: operations, and work that services do on their
+//! own, are written to the trace.
 //!
-//! - **Flow** the first operation that asks if a tap listens ──[`find`]──▶ the library's functions, by name ──▶ a tap that
-//!   calls one for operations; [`work`] calls the other
-//! - **Order** [`work_begins`] is one relaxed load where nobody records. [`work`] takes no lock and no memory: a handler of page faults may call it
+//! - **Flow** the first operation that checks for a tap ──[`find`]──▶ the library's functions, by name ──▶ a tap that calls one of them for
+//!   operations; [`work`] calls the other
+//! - **Order** [`work_begins`] is one relaxed load if nothing is recorded. [`work`] takes no lock and allocates nothing, so a page-fault
+//!   handler may call it
 //! - **Not here** the trace: bindings/tap, docs/formats/trace.md
 
 use std::ffi::{CStr, c_void};
@@ -15,30 +16,30 @@ use memlift_spec::{Completion, Descriptor};
 
 use super::{DecisionRecord, Tap, page};
 
-/// opcode, start on `CLOCK_MONOTONIC`, nanoseconds, source, target, bytes.
+/// Arguments: opcode, start on `CLOCK_MONOTONIC`, nanoseconds, source, target, bytes.
 type OperationFn = unsafe extern "C" fn(u32, u64, u64, u64, u64, u64);
-/// kind, parameter, start on `CLOCK_MONOTONIC`, nanoseconds, bytes read, bytes written, parts.
+/// Arguments: kind, parameter, start on `CLOCK_MONOTONIC`, nanoseconds, bytes read, bytes written, parts.
 type WorkFn = unsafe extern "C" fn(u32, u32, u64, u64, u64, u64, u64);
 
 static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Work that a service did by itself: no descriptor, no queue.
+/// Work that a service did on its own, without a descriptor or a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Kind of the work ([`Kind::is_work`] is true); it says how the other fields are read.
+    /// Kind of the work ([`Kind::is_work`] is true); it determines the meaning of the other fields.
     pub kind: Kind,
-    /// See [`Kind`].
+    /// Parameter of the work; its meaning depends on the [`Kind`].
     pub parameter: u32,
     /// Bytes that were read.
     pub read: u64,
     /// Bytes that were written.
     pub written: u64,
-    /// See [`Kind`].
+    /// Number of parts; its meaning depends on the [`Kind`].
     pub parts: u64,
 }
 
-/// Start of work that will be recorded; `None` if no recorder is loaded, or no operation has looked for it yet
-/// ([`super::tapped`]).
+/// Returns the start time of work that will be recorded; `None` if no recorder is loaded, or no operation has searched for
+/// it yet ([`super::tapped`]).
 #[inline]
 pub fn work_begins() -> Option<u64> {
     (!WORK.load(Ordering::Relaxed).is_null()).then(page::now_ns)
@@ -52,7 +53,8 @@ pub fn work(began_ns: u64, work: &Work) {
         return;
     }
     let took_ns = page::now_ns().saturating_sub(began_ns);
-    // SAFETY: not null, so it is the library's function of this type (`find`), which takes numbers only; the library stays loaded.
+    // SAFETY: not null, so it is the library's function of this type (`find`), which only takes numbers; the library stays
+    // loaded.
     unsafe {
         std::mem::transmute::<*mut c_void, WorkFn>(function)(
             work.kind as u32,
@@ -70,7 +72,8 @@ struct Recorder(OperationFn);
 
 impl Tap for Recorder {
     fn record(&self, descriptor: &Descriptor, _completion: &Completion, decision: &DecisionRecord) {
-        // SAFETY: numbers only; the library stays loaded as long as the process lives, since it was loaded before the program.
+        // SAFETY: all arguments are numbers; the library was loaded before the program, so it stays loaded as long as the
+        // process lives.
         unsafe {
             self.0(
                 decision.opcode.0.into(),
@@ -85,11 +88,11 @@ impl Tap for Recorder {
 }
 
 fn symbol(name: &CStr) -> *mut c_void {
-    // SAFETY: a name with its zero.
+    // SAFETY: `name` is a string that ends with a zero byte.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The recorder of this process.
+/// Returns the recorder of this process, if its library is loaded.
 pub(super) fn find() -> Option<Box<dyn Tap>> {
     std::env::var_os("MEMLIFT_TRACE")?;
     WORK.store(symbol(c"memlift_tap_work"), Ordering::Relaxed);
@@ -97,7 +100,7 @@ pub(super) fn find() -> Option<Box<dyn Tap>> {
     if found.is_null() {
         return None;
     }
-    // SAFETY: whatever has that name is the library's function, whose type is above.
+    // SAFETY: a symbol with that name is the library's function, whose type is given above.
     let found = unsafe { std::mem::transmute::<*mut c_void, OperationFn>(found) };
     Some(Box::new(Recorder(found)))
 }

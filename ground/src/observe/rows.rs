@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The table of named things in the stats page: sessions, pools, nodes. A service says what its rows count.
+//! The table of named items in the stats page: sessions, pools, nodes. Each service defines the meaning of its rows.
 //!
 //! - **Flow** [`Row::open`] ──schema written once, free row taken──▶ counts, gauges, latencies ──drop──▶ free again
-//! - **Layout** a row's counters lie in the stripes, one cache line for each thread; its gauges and its histogram in the row
+//! - **Layout** a row's counters lie in the stripes, one cache line for each thread; its gauges and its histogram lie in the row
 //! - **Order** `state` goes free → being written (compare-exchange) → open (Release, after name and zeros). A reader loads it before and
-//!   after the row and skips what changed.
+//!   after the row and skips a row whose state has changed.
 //! - **Owner** a row belongs to one [`Row`]. After a fork the child's copy counts nothing.
-//! - **Not here** more than [`ROWS`] of them: further ones work, are not shown, and are counted as refused.
+//! - **Not here** more than [`ROWS`] items: further ones work, but are not shown, and are counted as refused.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -21,32 +21,33 @@ const WRITING: u64 = 1;
 pub(super) const OPEN: u64 = 2;
 pub(super) const STATE_MASK: u64 = 3;
 
-/// A number of a row.
+/// A number in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// Its name as Prometheus has it, without the service: `calls_total`, `pool_bytes`. At most 31 bytes of `a-z0-9_`.
+    /// Name of the field as in Prometheus, without the service: `calls_total`, `pool_bytes`. At most 31 bytes of
+    /// `a-z0-9_`.
     pub name: &'static str,
-    /// Its meaning, in at most 63 bytes.
+    /// Meaning of the field, in at most 63 bytes.
     pub help: &'static str,
 }
 
 impl Field {
-    /// Makes a field of a name and its meaning.
+    /// Makes a field from a name and its meaning.
     pub const fn new(name: &'static str, help: &'static str) -> Field {
         Field { name, help }
     }
 }
 
-/// Meaning of the rows of a service. It has to be a static: its address tells schemas apart.
+/// Meaning of the rows of a service. It must be a static, because its address identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Schema {
     /// Name of the service.
     pub service: &'static str,
-    /// Numbers that only grow, added to by any thread: at most [`ROW_COUNTERS`].
+    /// Numbers that only grow, to which any thread may add: at most [`ROW_COUNTERS`].
     pub counters: &'static [Field],
-    /// Numbers that are stored: at most [`ROW_GAUGES`]. Those that end in `_total` only grow, too.
+    /// Numbers that are stored: at most [`ROW_GAUGES`]. Those whose name ends in `_total` only grow, too.
     pub gauges: &'static [Field],
-    /// The latency that [`Row::took`] counts.
+    /// The latency that [`Row::took`] records.
     pub latency: Option<Field>,
 }
 
@@ -67,7 +68,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Opens a line for something named `name` (cut to 48 bytes) that has `role` (cut to 16).
+    /// Opens a line for an item called `name` (truncated to 48 bytes) with the role `role` (truncated to 16).
     pub fn open(schema: &'static Schema, role: &str, name: &str, peer_pid: u32) -> Row {
         let Some(installed) = installed() else { return Row { place: None } };
         let page = installed.page();
@@ -99,16 +100,16 @@ impl Row {
         installed.is_own().then(|| &installed.page().rows[index])
     }
 
-    /// Returns true if the row is in the page.
+    /// Returns true if the row is in the page, and not refused because the table was full.
     pub fn shown(&self) -> bool {
         self.row().is_some()
     }
 
-    /// Adds to a counter: no locked instruction where the thread has a stripe of its own.
+    /// Adds to counters; uses no locked instruction if the thread has a stripe of its own.
     ///
     /// # Panics
     ///
-    /// When there is no such counter in any row.
+    /// If rows have no such counter.
     #[inline(always)]
     pub fn count<const N: usize>(&self, amounts: [(usize, u64); N]) {
         if let Some((installed, index)) = self.place {
@@ -123,14 +124,14 @@ impl Row {
     ///
     /// # Panics
     ///
-    /// When there is no such gauge in any row.
+    /// If rows have no such gauge.
     pub fn set(&self, gauge: usize, value: u64) {
         if let Some(row) = self.row() {
             row.gauges[gauge].store(value, Ordering::Relaxed);
         }
     }
 
-    /// Counts a latency.
+    /// Records a latency.
     pub fn took(&self, latency_ns: u64) {
         if let Some(row) = self.row() {
             row.histogram[bucket_of(latency_ns)].fetch_add(1, Ordering::Relaxed);
@@ -143,20 +144,20 @@ impl Drop for Row {
     fn drop(&mut self) {
         if let Some(row) = self.row() {
             let state = row.state.load(Ordering::Relaxed);
-            // The next generation, free.
+            // Increments the generation and marks the row as free.
             row.state.store((state & !STATE_MASK).wrapping_add(STATE_MASK + 1), Ordering::Release);
         }
     }
 }
 
-/// Takes a free cell for writing.
+/// Takes a free row for writing; returns false if it is in use.
 fn take(state: &AtomicU64) -> bool {
     let before = state.load(Ordering::Relaxed);
     before & STATE_MASK == FREE
         && state.compare_exchange(before, before | WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Number of a schema in the page, written there now if it is not yet; None: the table is full.
+/// Returns the number of a schema in the page, and writes it there if it is new; `None` if the table is full.
 fn declare(page: &StatsPage, schema: &'static Schema) -> Option<u64> {
     let key = std::ptr::from_ref(schema) as u64;
     let known = |cells: &SchemaCells| {

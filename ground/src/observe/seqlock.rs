@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Seven words and a sequence: many writers, any number of readers elsewhere, and never a torn record.
+//! A record of seven words with a sequence number: many writers, any number of readers elsewhere, and never a torn
+//! record.
 //!
-//! - **Flow** [`write`]: sequence even → odd (compare-exchange) ──▶ words ──▶ sequence = done
-//!   [`read`]: sequence ──▶ words ──▶ sequence again; taken only if both are the same even number
-//! - **Order** writer: fence(Release) between the odd sequence and the words, so that whoever sees a new word and
-//!   then fences sees the sequence odd or newer; the even one is stored with Release.
-//!   reader: first load Acquire; fence(Acquire) between the words and the second load.
-//! - **Owner** a cell belongs to the writer that made its sequence odd. A writer that finds it odd, or newer than
-//!   its own number, gives up: it has been overtaken.
-//! - **Not here** where the words lie: a reader gets them through a closure, since they may be another process's.
+//! - **Flow** [`write`]: sequence even → odd (compare-exchange) ──▶ words ──▶ sequence = done. [`read`]: sequence ──▶
+//!   words ──▶ sequence again; the record counts only if both are the same even number
+//! - **Order** writer: fence(Release) between the odd sequence and the words, so that a reader that sees a new word and
+//!   then fences also sees the sequence odd or newer; the even one is stored with Release. Reader: the first load is
+//!   Acquire; fence(Acquire) between the words and the second load.
+//! - **Owner** a cell belongs to the writer that made its sequence odd. A writer that finds it odd, or newer than its
+//!   own number, gives up: it was overtaken.
+//! - **Not here** the memory of the words: a reader accesses it through a closure, because it may belong to another
+//!   process.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -23,7 +25,7 @@ pub(super) const WORDS: usize = 7;
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
-    /// Returns true if `current` was replaced by `new`; Acquire when it was.
+    /// Replaces `current` by `new` and returns true if it did; Acquire if it did.
     fn replace(&self, current: u64, new: u64) -> bool;
 }
 
@@ -49,7 +51,7 @@ word!(std::sync::atomic::AtomicU64);
 #[cfg(loom)]
 word!(loom::sync::atomic::AtomicU64);
 
-/// Writes record `number`; false when the cell is taken or holds a newer one.
+/// Writes record `number`; returns false if the cell is being written or holds a newer record.
 #[must_use]
 pub(super) fn write<W: Word>(sequence: &W, words: &[W; WORDS], number: u64, record: [u64; WORDS]) -> bool {
     let done = number.wrapping_add(1).wrapping_mul(2);
@@ -65,7 +67,7 @@ pub(super) fn write<W: Word>(sequence: &W, words: &[W; WORDS], number: u64, reco
     true
 }
 
-/// One look: the number and the record, or why there is none.
+/// Reads a cell once: returns the number and the record, or the reason that there is none.
 pub(super) fn read(
     sequence: impl Fn(Ordering) -> u64,
     word: impl Fn(usize) -> u64,
@@ -85,12 +87,12 @@ pub(super) fn read(
     Ok((before / 2 - 1, record))
 }
 
-/// Why a cell gave no record.
+/// Reason that a cell gave no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unread {
     /// Nothing was ever written.
     Empty,
-    /// It changes at this moment.
+    /// The cell is being written at this moment.
     BeingWritten,
 }
 
@@ -140,7 +142,7 @@ mod model {
         }
 
         fn check(&self) {
-            // The first and the last word stand for all: loom's state space is not endless.
+            // The first and the last word stand for all, to keep loom's state space small.
             let seen = read(
                 |order| self.sequence.load(order),
                 |index| match index {

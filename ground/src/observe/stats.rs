@@ -8,27 +8,27 @@ use super::layout::BUCKETS;
 /// Identity and totals of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ProcessStats {
-    /// Its pid, as the reader sees it.
+    /// Pid of the process in the reader's namespace.
     pub pid: u32,
-    /// Its command line, cut to 256 bytes.
+    /// Command line of the process, truncated to 256 bytes.
     pub command: String,
-    /// Instruction set of its kernels.
+    /// Instruction set of the process's kernels.
     pub isa: String,
-    /// When its page was made, nanoseconds since 1970.
+    /// Time at which the page was made, nanoseconds since 1970.
     pub start_unix_ns: u64,
-    /// The same on CLOCK_MONOTONIC, to which decisions refer.
+    /// The same time on CLOCK_MONOTONIC, the clock of decisions.
     pub start_monotonic_ns: u64,
-    /// Operations of all executors.
+    /// Number of operations, summed over all executors.
     pub operations: u64,
-    /// Bytes of all executors.
+    /// Number of bytes, summed over all executors.
     pub bytes: u64,
-    /// Rows open now: sessions, pools, nodes.
+    /// Number of rows open now: sessions, pools, nodes.
     pub rows: u32,
-    /// Those that found no row.
+    /// Number of rows that were refused because the table was full.
     pub rows_refused: u64,
-    /// Decisions that were made.
+    /// Number of decisions.
     pub decisions: u64,
-    /// Decisions that could not be written, because their cell was taken.
+    /// Number of decisions that could not be written because their cell was in use.
     pub decisions_dropped: u64,
 }
 
@@ -39,23 +39,23 @@ pub struct OperationStats {
     pub executor: String,
     /// Name of the opcode.
     pub opcode: String,
-    /// How many, failures and those that were not timed included.
+    /// Number of operations, including failures and operations that were not timed.
     pub operations: u64,
-    /// Those among them that were too small to be timed: the histogram is without them.
+    /// Number of operations that were too small to be timed; the histogram does not contain them.
     pub untimed: u64,
-    /// Bytes worked on.
+    /// Bytes of all operations.
     pub bytes: u64,
-    /// Those that ended in an error.
+    /// Number of operations that ended in an error.
     pub failures: u64,
-    /// Nanoseconds of all together.
+    /// Nanoseconds of all timed operations together.
     pub total_ns: u64,
-    /// How many took 2^i to 2^(i+1) − 1 nanoseconds; the last bucket is open-ended.
+    /// Number of operations that took 2^i to 2^(i+1) − 1 nanoseconds; the last bucket is open-ended.
     pub histogram: Vec<u64>,
 }
 
 impl OperationStats {
-    /// An upper bound of the latency that a share of `quantile` (0 to 1) stayed under, nanoseconds; within a
-    /// factor of two. None when nothing was counted.
+    /// Returns an upper bound of the given quantile (0 to 1) of the latency, in nanoseconds, within a factor of
+    /// two; `None` if nothing was counted.
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         let total = self.histogram.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
         if total == 0 {
@@ -72,13 +72,13 @@ impl OperationStats {
         Some(bucket_end_ns(BUCKETS - 1))
     }
 
-    /// The mean latency, nanoseconds; 0 when nothing was counted.
+    /// Returns the mean latency in nanoseconds; 0 if nothing was counted.
     pub fn mean_ns(&self) -> u64 {
         self.total_ns.checked_div(self.operations.saturating_sub(self.untimed)).unwrap_or(0)
     }
 }
 
-/// The longest latency of a bucket, nanoseconds.
+/// Returns the longest latency in a bucket, nanoseconds.
 fn bucket_end_ns(bucket: usize) -> u64 {
     (2u64 << bucket.min(62)) - 1
 }
@@ -104,13 +104,13 @@ pub struct WaitingStats {
 pub struct Decision {
     /// Number of the decision in its process, from 0.
     pub number: u64,
-    /// When, CLOCK_MONOTONIC nanoseconds.
+    /// Time of the decision, CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
     /// Name of the opcode.
     pub opcode: String,
     /// Name of the executor that was chosen.
     pub executor: String,
-    /// Where the bytes were.
+    /// State of the cache that the decision assumed.
     pub cache_state: String,
     /// Bytes of the operation.
     pub size: u64,
@@ -118,63 +118,64 @@ pub struct Decision {
     pub predicted_ns: u64,
     /// Time that the operation took, nanoseconds.
     pub measured_ns: u64,
-    /// Why, as a code of the placement.
+    /// Reason of the decision, as a code of the placement.
     pub reason: u16,
 }
 
-/// A number of a row.
+/// A number in a row.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RowValue {
-    /// Its name, without the service; one that ends in `_total` only grows.
+    /// Name of the number, without the service; a number whose name ends in `_total` only grows.
     pub name: String,
-    /// Its meaning, a sentence.
+    /// Meaning of the number, in one sentence.
     pub help: String,
-    /// The number itself, in the unit of its name.
+    /// The number, in the unit of its name.
     pub value: u64,
 }
 
-/// How long something took that a row counts.
+/// Latencies that a row records.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RowLatency {
-    /// Its name, without the service.
+    /// Name of the latency, without the service.
     pub name: String,
-    /// Its meaning, a sentence.
+    /// Meaning of the latency, in one sentence.
     pub help: String,
-    /// How often it took 2^i to 2^(i+1) − 1 nanoseconds; the last bucket is open-ended.
+    /// Number of latencies of 2^i to 2^(i+1) − 1 nanoseconds; the last bucket is open-ended.
     pub histogram: Vec<u64>,
-    /// Nanoseconds of all together.
+    /// Sum of all latencies, nanoseconds.
     pub total_ns: u64,
 }
 
-/// A session, a pool, a node: what a service does under one name.
+/// One row: a session, a pool or a node of a service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RowStats {
     /// Name of the service.
     pub service: String,
-    /// Its kind: `server`, `client`, `pool`, `node`.
+    /// Role of the row: `server`, `client`, `pool`, `node`.
     pub role: String,
-    /// Its name, cut to 48 bytes.
+    /// Name of the row, truncated to 48 bytes.
     pub name: String,
-    /// The process at the other end, as that process sees itself; 0: there is none.
+    /// Pid of the process at the other end, in that process's namespace; 0: there is none.
     pub peer_pid: u32,
-    /// When it was opened, nanoseconds since 1970.
+    /// Time at which the row was opened, nanoseconds since 1970.
     pub opened_unix_ns: u64,
-    /// Its place in the page, and how often that was used before: tells it from every other row of the process.
+    /// Index of the row in the page, and how often that index was used before: identifies the row among all of
+    /// the process.
     pub id: (u32, u64),
-    /// Its counters and gauges.
+    /// The counters and gauges of the row.
     pub values: Vec<RowValue>,
-    /// How long what it does took.
+    /// The latencies that the row records, if any.
     pub latency: Option<RowLatency>,
 }
 
 impl RowStats {
-    /// The value of a field; 0: there is none of that name.
+    /// Returns the value of a field; 0 if there is no field with this name.
     pub fn get(&self, name: &str) -> u64 {
         self.values.iter().find(|value| value.name == name).map_or(0, |value| value.value)
     }
 }
 
-/// Everything in a page.
+/// All contents of a page.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Snapshot {
     /// Identity and totals of the process.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counters that a thread adds to alone, by a load and a store.
+//! Counters in stripes: each thread adds to a stripe of its own, by a load and a store.
 //!
-//! - **Flow** first count of a thread: a stripe that nobody has is claimed ─▶ each further count: two loads find it ─▶ the thread ends:
-//!   the stripe is given back with its numbers, which only grow
-//! - **Order** a claim acquires what its last owner stored; so counters go on from there
-//! - **Rule** threads that find no stripe, or have given theirs back, share the last one by locked instructions
-//! - **Owner** a claim is the pid of the claimer: in a forked child all stripes are free, and its page is new
+//! - **Flow** a thread counts for the first time: it claims a free stripe ─▶ each further count finds the stripe with two loads ─▶ the
+//!   thread ends: the stripe is released with its numbers, which only grow
+//! - **Order** a claim acquires the stores of the stripe's last owner, so the counters continue from there
+//! - **Rule** threads that find no free stripe, or have released theirs, share the last stripe and use locked instructions
+//! - **Owner** a claim is marked with the pid of the claiming process: in a forked child all stripes are free, and its page is new
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +14,17 @@ use super::layout::{STRIPES, StatsPage, StripeCells};
 use super::page::{Installed, installed};
 use crate::region::own_pid;
 
-/// Stripes that one thread has to itself.
+/// Number of stripes that belong to one thread each.
 const EXCLUSIVE: usize = STRIPES - 1;
 
 static CLAIMS: [AtomicU64; EXCLUSIVE] = [const { AtomicU64::new(0) }; EXCLUSIVE];
 
-/// The stripe of a thread. Without a destructor, so that finding it is a load and cannot panic; [`Claim`] gives it back.
+/// The stripe of a thread. It has no destructor, so that finding it is a load and cannot panic; [`Claim`] releases it.
 struct Own {
-    /// Says whether the rest is of this process: zero in a forked child.
+    /// A word that is zero in a forked child: the other fields are valid only if it is not zero.
     mark: Cell<Option<&'static AtomicU64>>,
     page: Cell<Option<&'static Installed>>,
-    /// None: the shared one.
+    /// The thread's stripe; `None`: the shared one.
     stripe: Cell<Option<&'static StripeCells>>,
 }
 
@@ -35,22 +35,22 @@ impl Own {
         self.mark.get().is_some_and(|mark| mark.load(Ordering::Relaxed) != 0)
     }
 
-    /// Returns true if the rest is of this process, and of this page.
+    /// Returns true if the other fields belong to this process and to this page.
     #[inline(always)]
     fn is_of(&self, installed: &'static Installed) -> bool {
         self.is_own() && self.page.get().is_some_and(|page| std::ptr::eq(page, installed))
     }
 }
 
-/// The number of a claimed stripe; gives it back when the thread ends.
+/// The number of a claimed stripe; releases it when the thread ends.
 struct Claim(Cell<Option<usize>>);
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Later counts of this thread go to the shared one.
+        // Later counts of this thread go to the shared stripe.
         OWN.with(|own| own.stripe.set(None));
         if let Some(index) = self.0.get() {
-            // Another's after a fork.
+            // Fails after a fork, when the claim is the parent's or another thread's.
             let _ = CLAIMS[index].compare_exchange(own_pid(), 0, Ordering::Release, Ordering::Relaxed);
         }
     }
@@ -63,16 +63,16 @@ thread_local! {
 
 const _: () = assert!(!std::mem::needs_drop::<Own>());
 
-/// The stripes that any thread may have added to.
+/// Returns the stripes to which any thread may have added.
 pub(super) fn used(page: &StatsPage) -> impl Iterator<Item = &StripeCells> {
     let claimed = page.header.stripes.load(Ordering::Relaxed) as usize;
     page.stripes[..claimed.min(EXCLUSIVE)].iter().chain(&page.stripes[EXCLUSIVE..])
 }
 
-/// Cells of a stripe, each with what is added to it; None: there are none.
+/// Cells of a stripe, each with the amount to add; `None` if there are none.
 type Cells<const N: usize> = Option<[(&'static AtomicU64, u64); N]>;
 
-/// Adds to counters of a row of `installed`; nothing where that is another process's page.
+/// Adds to counters of a row of `installed`; does nothing if that is another process's page.
 #[inline(always)]
 pub(super) fn add<const N: usize>(
     installed: &'static Installed,
@@ -84,14 +84,14 @@ pub(super) fn add<const N: usize>(
     }
 }
 
-/// As [`add`], by a thread that has no stripe yet, or gets none.
+/// Does what [`add`] does, for a thread that has no stripe yet, or gets none.
 #[cold]
 #[inline(never)]
 fn add_slowly<const N: usize>(
     installed: &'static Installed,
     cells: impl Fn(&'static StripeCells) -> Cells<N>,
 ) {
-    // A thread that found no stripe, or has given its own back, does not look again.
+    // A thread that found no free stripe, or has released its own, does not search again.
     let own = OWN.with(|own| if own.is_of(installed) { None } else { claim(own, installed) });
     match own {
         Some(stripe) => add_to(stripe, cells),
@@ -104,7 +104,7 @@ fn add_slowly<const N: usize>(
     }
 }
 
-/// Counts an operation that is not timed.
+/// Counts an operation without a time.
 #[inline(always)]
 pub(super) fn add_small(slot: usize, bytes: u64) {
     let cells = move |stripe: &'static StripeCells| {
@@ -147,7 +147,7 @@ fn claim(own: &Own, installed: &'static Installed) -> Option<&'static StripeCell
     own.mark.set(Some(mark));
     own.page.set(Some(installed));
     own.stripe.set(None);
-    // A thread that is ending has no destructor left that would give a stripe back.
+    // In a thread that is ending, `CLAIM` may be gone already: then no destructor would release the stripe.
     let stripe = CLAIM.try_with(|claim| {
         let index = CLAIMS.iter().position(free);
         claim.0.set(index);

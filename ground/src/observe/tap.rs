@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tap: a listener that gets every completed operation, with its descriptor, its completion and its decision.
 //!
-//! - **Order** one relaxed load while no tap is set. A tap that was removed may still get an operation that was
-//!   under way. The first call finds out if `memlift record` listens
+//! - **Order** costs one relaxed load while no tap is set. A tap that was removed may still get an operation that was
+//!   in flight. The first call finds out if `memlift record` is listening
 //! - **Owner** the process has at most one tap.
-//! - **Not here** writing traces: that is the listener's.
+//! - **Not here** writing traces: the listener does that.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,13 +13,14 @@ use memlift_spec::{Completion, Descriptor};
 
 use super::{DecisionRecord, recorder};
 
-/// Listens to completed operations, on the thread that completed them: be quick, do not submit.
+/// Listens to completed operations, on the thread that completed them: it must be quick, and must not submit
+/// operations.
 pub trait Tap: Send + Sync {
     /// Called with each completed operation and the decision that placed it.
     fn record(&self, descriptor: &Descriptor, completion: &Completion, decision: &DecisionRecord);
 }
 
-/// No caller has asked yet if `memlift record` listens.
+/// No caller has checked yet if `memlift record` is listening.
 const UNKNOWN: u8 = 0;
 /// No tap is set.
 const NONE: u8 = 1;
@@ -36,7 +37,7 @@ pub fn set_tap(tap: Option<Box<dyn Tap>>) {
     *place = tap.map(Arc::from);
 }
 
-/// Returns true if a tap is set. One relaxed load.
+/// Returns true if a tap is set. Costs one relaxed load.
 #[inline]
 pub fn tapped() -> bool {
     match STATE.load(Ordering::Relaxed) {

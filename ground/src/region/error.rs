@@ -3,14 +3,14 @@
 
 use super::RegionOffset;
 
-/// Why a region could not be made or used.
+/// Reason that a region could not be made or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// Zero bytes were asked for.
     #[error("a region of 0 bytes was asked for; ask for at least one")]
     Empty,
-    /// Whoever wanted the region does not want it any more.
+    /// The caller's `stop` returned true while the region was made.
     #[error("making a region of {bytes} bytes was stopped")]
     Stopped {
         /// Bytes that were asked for.
@@ -22,20 +22,20 @@ pub enum RegionError {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// Touching that much memory would meet the OOM killer.
+    /// Touching that much memory could make the kernel's OOM killer act.
     #[error(
         "{needed} bytes are needed but {available} are left by {origin}; free memory, ask for a smaller \
          region, or raise that limit"
     )]
     Headroom {
-        /// Bytes asked for, with the margin that is kept free.
+        /// Bytes that were requested, with the margin that is kept free.
         needed: u64,
         /// Bytes that can still be touched.
         available: u64,
-        /// The tightest limit: a file of the memory cgroup or /proc/meminfo.
+        /// The tightest limit: a file of the memory cgroup, or /proc/meminfo.
         origin: String,
     },
-    /// A peer's memory is smaller than it said.
+    /// A peer's memory is smaller than the peer announced.
     #[error("the peer's memory holds {actual} bytes where {expected} were announced; drop the session")]
     TooShort {
         /// Bytes that the peer announced.
@@ -43,13 +43,13 @@ pub enum RegionError {
         /// Bytes that its memory holds.
         actual: u64,
     },
-    /// A peer's memory could be shrunk under us.
+    /// A peer's memory could be shrunk while this process uses it.
     #[error(
         "the peer's memory is not sealed against resizing; drop the session (the peer must be a memlift \
          process with the facility memfd_seal)"
     )]
     NotSealed,
-    /// A place that does not lie inside.
+    /// The range does not lie inside the region.
     #[error("{bytes} bytes at {offset} do not lie inside a region of {region_bytes} bytes")]
     Bounds {
         /// Start of the range.
@@ -59,7 +59,7 @@ pub enum RegionError {
         /// Bytes of the region.
         region_bytes: u64,
     },
-    /// A control word that is not aligned to its size.
+    /// The control word is not aligned to its size.
     #[error("offset {offset} is not aligned to {align} bytes")]
     Misaligned {
         /// The offset, in bytes from the region's start.
@@ -67,7 +67,7 @@ pub enum RegionError {
         /// The alignment that was needed, bytes.
         align: usize,
     },
-    /// A store into a region that was mapped for loads only.
+    /// The region is mapped for loads only, and the operation would store.
     #[error("the region is mapped read-only; map it with Access::ReadWrite to store into it")]
     ReadOnly,
     /// A system call failed.
@@ -86,7 +86,7 @@ impl RegionError {
         RegionError::Os { call, source: source.into() }
     }
 
-    /// Returns true if the peer is to blame, not this machine.
+    /// Returns true if the peer caused the error, and not this machine.
     pub fn is_peer_fault(&self) -> bool {
         matches!(self, RegionError::TooShort { .. } | RegionError::NotSealed | RegionError::Bounds { .. })
     }

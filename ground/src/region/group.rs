@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory cgroup that a process is in: where it is mounted, what it holds, what it may hold.
+//! The memory cgroup of a process: its mount point, its usage, its limit.
 //!
-//! - **Flow** /proc/PID/cgroup × /proc/self/mountinfo ─▶ [`MemoryGroup`] ─▶ usage, limit, cache, members: read anew each time
+//! - **Flow** /proc/PID/cgroup × /proc/self/mountinfo ─▶ [`MemoryGroup`] ─▶ usage, limit, cache, members: read again at each
+//!   call
 //! - **Layout** v2: memory.current, memory.max, memory.peak; v1: memory.usage_in_bytes, memory.limit_in_bytes,
 //!   memory.max_usage_in_bytes; both: memory.stat, cgroup.procs
-//! - **Owner** nothing is kept but a path
+//! - **Owner** only a path is stored
 //! - **Not here** the tightest limit of all ancestors ([`super::Headroom`])
 
 use std::fs;
@@ -15,64 +16,65 @@ use std::path::{Path, PathBuf};
 pub struct MemoryGroup {
     /// The group's folder in the cgroup file system.
     pub directory: PathBuf,
-    /// 1 or 2.
+    /// Version of the cgroup hierarchy, 1 or 2.
     pub version: u8,
 }
 
 impl MemoryGroup {
-    /// The one that counts the memory of process `pid`; none where no hierarchy has the memory controller.
+    /// Returns the group that accounts for the memory of process `pid`; `None` if no hierarchy has the memory
+    /// controller.
     pub fn of(pid: u32) -> Option<MemoryGroup> {
         Self::all_of(Path::new("/"), &pid.to_string()).into_iter().find(|group| group.usage().is_some())
     }
 
-    /// This process's own.
+    /// Returns this process's group.
     pub fn own() -> Option<MemoryGroup> {
         Self::of(std::process::id())
     }
 
-    /// The groups of a process in every mounted hierarchy that can limit memory, under `root`.
+    /// Returns the groups of a process in every mounted hierarchy that can limit memory, under `root`.
     pub(super) fn all_of(root: &Path, process: &str) -> Vec<MemoryGroup> {
         Hierarchy::all(root, process).into_iter().map(|(group, _)| group).collect()
     }
 
-    /// Bytes charged to it and its children, page cache included.
+    /// Returns the bytes charged to the group and its children, page cache included.
     pub fn usage(&self) -> Option<u64> {
         number(&self.file("memory.current", "memory.usage_in_bytes"))
     }
 
-    /// Bytes it may hold; none for no limit.
+    /// Returns the limit of the group in bytes; `None` if there is none.
     pub fn limit(&self) -> Option<u64> {
-        // v1 says a number beyond any memory for none.
+        // v1 reports an enormous number if there is no limit.
         number(&self.file("memory.max", "memory.limit_in_bytes")).filter(|limit| *limit < 1 << 60)
     }
 
-    /// The most it ever held, bytes, where the kernel keeps that.
+    /// Returns the highest usage ever in bytes, if the kernel records it.
     pub fn peak(&self) -> Option<u64> {
         number(&self.file("memory.peak", "memory.max_usage_in_bytes"))
     }
 
-    /// The file that says its usage.
+    /// Returns the path of the file with the group's usage.
     pub fn usage_file(&self) -> PathBuf {
         self.file("memory.current", "memory.usage_in_bytes")
     }
 
-    /// The file that says and sets its limit.
+    /// Returns the path of the file with the group's limit.
     pub fn limit_file(&self) -> PathBuf {
         self.file("memory.max", "memory.limit_in_bytes")
     }
 
-    /// Reads memory.stat, children included; empty where it cannot be read.
+    /// Reads memory.stat, children included; empty if it cannot be read.
     pub fn stat(&self) -> GroupStat {
         let text = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
         GroupStat { text, version: self.version }
     }
 
-    /// [`GroupStat::reclaimable`] now.
+    /// Returns [`GroupStat::reclaimable`] as of now.
     pub fn reclaimable(&self) -> u64 {
         self.stat().reclaimable()
     }
 
-    /// Processes in it and its children, as far as they can be seen.
+    /// Returns the processes in the group and its children, as far as they are visible.
     pub fn members(&self) -> Vec<u32> {
         let mut members = Vec::new();
         let mut folders = vec![self.directory.clone()];
@@ -92,7 +94,7 @@ impl MemoryGroup {
     }
 }
 
-/// A memory cgroup's memory.stat at one moment: the kernel adds many counters up for it.
+/// Contents of memory.stat at one moment, kept because the kernel must sum many counters for each read.
 #[derive(Clone, Debug)]
 pub struct GroupStat {
     text: String,
@@ -100,13 +102,13 @@ pub struct GroupStat {
 }
 
 impl GroupStat {
-    /// One of its counters, bytes.
+    /// Returns one of the counters, in bytes.
     pub fn field(&self, name: &str) -> Option<u64> {
         stat_of(&self.text, name, self.version)
     }
 
-    /// Page cache that the kernel drops before it kills for want of memory, bytes: files' pages that are neither dirty
-    /// nor being written.
+    /// Returns the bytes of page cache that the kernel drops before it kills a process for lack of memory: pages of
+    /// files that are neither dirty nor being written.
     pub fn reclaimable(&self) -> u64 {
         let field = |name| self.field(name).unwrap_or(0);
         let (dirty, writeback) = match self.version {
@@ -127,13 +129,13 @@ fn stat_of(text: &str, name: &str, version: u8) -> Option<u64> {
 /// One cgroup hierarchy that can limit memory.
 pub(super) struct Hierarchy {
     version: u8,
-    /// The group that is visible at `mount`.
+    /// Path of the group that is visible at `mount`.
     mount_root: String,
     mount: String,
 }
 
 impl Hierarchy {
-    /// The group of `process` in each hierarchy, with the hierarchy's mount point.
+    /// Returns the group of `process` in each hierarchy, with the hierarchy's mount point.
     pub fn all(root: &Path, process: &str) -> Vec<(MemoryGroup, PathBuf)> {
         let membership =
             fs::read_to_string(root.join("proc").join(process).join("cgroup")).unwrap_or_default();
@@ -162,7 +164,7 @@ impl Hierarchy {
     }
 }
 
-/// The group of this process: `0::/path` for v2, `N:…memory…:/path` for v1.
+/// Returns the group of this process: `0::/path` for v2, `N:…memory…:/path` for v1.
 fn group_of(membership: &str, version: u8) -> Option<&str> {
     membership.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
@@ -175,8 +177,8 @@ fn group_of(membership: &str, version: u8) -> Option<&str> {
     })
 }
 
-/// The group's path below the mount. In a container the mount often shows the container's own group as its
-/// root, under whatever name the host gave it: then the mount itself is the group.
+/// Returns the group's path below the mount. In a container the mount often shows the container's own group as its
+/// root, under the host's name for it: then the mount itself is the group.
 fn below(group: &str, mount_root: &str) -> PathBuf {
     let group = Path::new(group);
     let relative = group.strip_prefix(mount_root).unwrap_or(Path::new(""));
@@ -194,7 +196,7 @@ pub(super) fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// mountinfo writes blank, tab, newline and backslash as three octal digits.
+/// Decodes a path in mountinfo, which writes blank, tab, newline and backslash as three octal digits.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How much memory may still be touched before the kernel kills somebody for it.
+//! Finds how much memory may still be touched before the kernel kills a process for it.
 //!
-//! - **Flow** /proc/meminfo MemAvailable ─┐
-//!   memory cgroup and ancestors ┴─▶ the smallest ──▶ [`Headroom::check`]
+//! - **Flow** the smallest of /proc/meminfo MemAvailable, the memory cgroup and its ancestors ──▶ [`Headroom::check`].
 //!   Left in a cgroup = limit − usage + inactive file cache, which the kernel drops first.
 //! - **Layout** v2: memory.max, memory.current, memory.stat `inactive_file`; v1: memory.limit_in_bytes,
-//!   memory.usage_in_bytes, memory.stat `total_inactive_file`. Both are read where both are mounted.
-//!   /proc/self/cgroup names the group, /proc/self/mountinfo says where its tree is mounted and which
-//!   group is the root of that mount.
-//! - **Owner** nothing is kept; each question reads again.
-//! - **Not here** swap: a buffer that is swapped out is a slow surprise, not headroom.
+//!   memory.usage_in_bytes, memory.stat `total_inactive_file`. If both hierarchies are mounted both are read.
+//!   /proc/self/cgroup names the group; /proc/self/mountinfo gives the mount point of its tree, and the group at the
+//!   root of that mount.
+//! - **Owner** nothing is cached; each call reads again.
+//! - **Not here** swap: touching more memory than there is would be slow, so swap does not count as headroom.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +16,7 @@ use std::path::Path;
 use super::RegionError;
 use super::group::{Hierarchy, number};
 
-/// Bytes left free below every limit, for what the rest of the process does meanwhile.
+/// Bytes kept free below every limit, for allocations that the process makes meanwhile.
 const MARGIN_BYTES: u64 = 16 << 20;
 
 /// Memory that can still be touched.
@@ -25,19 +24,20 @@ const MARGIN_BYTES: u64 = 16 << 20;
 pub struct Headroom {
     /// Bytes left under the tightest limit.
     pub bytes: u64,
-    /// That limit, bytes.
+    /// The tightest limit, in bytes.
     pub limit_bytes: u64,
-    /// The file that states it.
+    /// The file that contains this limit.
     pub source: String,
 }
 
 impl Headroom {
-    /// Of this process, now.
+    /// Reads the headroom of this process now.
     pub fn read() -> Headroom {
         Headroom::read_from(Path::new("/"))
     }
 
-    /// The same on a file system tree rooted at `root`, which holds `proc/` and the cgroup mounts.
+    /// Reads the headroom from a file system tree rooted at `root`, which holds `proc/` and the cgroup
+    /// mounts.
     pub fn read_from(root: &Path) -> Headroom {
         let unlimited = Headroom { bytes: u64::MAX, limit_bytes: u64::MAX, source: "no limit".to_owned() };
         meminfo(root).into_iter().chain(groups(root)).fold(unlimited, |tightest, candidate| {
@@ -49,7 +49,7 @@ impl Headroom {
     ///
     /// # Errors
     ///
-    /// [`RegionError::Headroom`] when not.
+    /// [`RegionError::Headroom`] if they cannot.
     pub fn check(&self, bytes: u64) -> Result<(), RegionError> {
         let needed = if bytes == 0 { 0 } else { bytes.saturating_add(MARGIN_BYTES) };
         if needed <= self.bytes {
@@ -73,7 +73,7 @@ fn meminfo(root: &Path) -> Option<Headroom> {
     })
 }
 
-/// Every limit on the way from this process's group to the root, in both hierarchies.
+/// Returns the headroom under every limit from this process's group up to the root, in both hierarchies.
 fn groups(root: &Path) -> Vec<Headroom> {
     let mut found = Vec::new();
     for (group, mount) in Hierarchy::all(root, "self") {
@@ -90,7 +90,8 @@ fn left_in(root: &Path, directory: &Path, version: u8) -> Option<Headroom> {
         _ => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     };
     let limit_file = directory.join(limit_name);
-    // v2 says "max" for no limit, which is no number; v1 a number beyond any memory, which never is tightest.
+    // Without a limit v2 says "max", which does not parse as a number; v1 gives an enormous number, which is
+    // never the tightest.
     let limit_bytes = number(&limit_file)?;
     let usage = number(&directory.join(usage_name))?;
     let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::facility::{Facility, usable};
 /// Bytes of a transparent huge page on x86-64 and on aarch64 with 4 KiB pages.
 pub(super) const THP_BYTES: u64 = 2 << 20;
 
-/// `f_type` of hugetlbfs, to which a memfd with MFD_HUGETLB belongs too.
+/// `f_type` of hugetlbfs; a memfd with MFD_HUGETLB has it too.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Returns true if an anonymous region of `bytes` asks for transparent huge pages.
@@ -18,14 +18,15 @@ pub(super) fn wants_thp(bytes: u64, wish: HugePages) -> bool {
     wish == HugePages::Auto && bytes >= THP_BYTES && usable(Facility::Thp)
 }
 
-/// The same for shared memory, which has its own switch; most systems have it off.
+/// Returns true if a shared region of `bytes` asks for transparent huge pages. Shared memory has a switch of its
+/// own, which most systems have off.
 pub(super) fn wants_shared_thp(bytes: u64, wish: HugePages) -> bool {
     wants_thp(bytes, wish)
         && fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
             .is_ok_and(|modes| !modes.contains("[never]") && !modes.contains("[deny]"))
 }
 
-/// The default size of reserved huge pages, if the kernel knows any.
+/// Returns the default size of reserved huge pages; `None` if the kernel has none.
 pub(crate) fn huge_page_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
@@ -33,7 +34,7 @@ pub(crate) fn huge_page_bytes() -> Option<u64> {
     (kib > 0).then_some(kib * 1024)
 }
 
-/// Reserved huge pages of that size that nobody uses or has been promised.
+/// Returns the number of reserved huge pages of this size that are neither in use nor promised.
 pub(crate) fn free_huge_pages(page_bytes: u64) -> u64 {
     let read = |name: &str| -> u64 {
         fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", page_bytes / 1024))
@@ -44,8 +45,9 @@ pub(crate) fn free_huge_pages(page_bytes: u64) -> u64 {
     read("free_hugepages").saturating_sub(read("resv_hugepages"))
 }
 
-/// The page size to ask hugetlb for, when enough pages are free for `bytes`. Only where pages can be populated by
-/// a call that fails: touching one beyond the hugetlb cgroup's limit ends the process with SIGBUS.
+/// Returns the page size to request from hugetlb if enough pages are free for `bytes`. Only if pages can be
+/// populated by a call that can fail: touching a page beyond the hugetlb cgroup's limit ends the process with
+/// SIGBUS.
 pub(super) fn reserved_page_for(bytes: u64, wish: HugePages) -> Option<u64> {
     let wanted = wish == HugePages::Auto && bytes >= THP_BYTES;
     if !wanted || !usable(Facility::HugePages) || !usable(Facility::PopulateWrite) {
@@ -55,7 +57,7 @@ pub(super) fn reserved_page_for(bytes: u64, wish: HugePages) -> Option<u64> {
     (free_huge_pages(page_bytes) >= bytes.div_ceil(page_bytes)).then_some(page_bytes)
 }
 
-/// Bytes of the pages behind an fd.
+/// Returns the page size of the memory behind an fd.
 pub(super) fn page_bytes_of(fd: BorrowedFd<'_>) -> u64 {
     match rustix::fs::fstatfs(fd) {
         Ok(stat) if stat.f_type as u64 == HUGETLBFS_MAGIC => {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Raw mappings: mmap, madvise, mbind and munmap, without policy.
 //!
-//! - **Order** alignment for huge pages is got by reserving too much address space without access, mapping over
-//!   the aligned part, and giving the rest back.
-//! - **Owner** a [`Mapping`] owns its address range. One that is kept out of children (`MADV_DONTFORK`) is
-//!   unmapped only by the process that made it: in a child the range may already be somebody else's.
+//! - **Order** alignment for huge pages is achieved by reserving more address space than needed without access, mapping
+//!   over the aligned part, and unmapping the rest.
+//! - **Owner** a [`Mapping`] owns its address range. A mapping that children do not inherit (`MADV_DONTFORK`) is
+//!   unmapped only by the process that made it: in a child the range may already be used for something else.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -21,7 +21,7 @@ use rustix::process::{Pid, getpid};
 use super::{Access, RegionError, huge};
 use crate::facility::{Facility, usable};
 
-/// One step of prefaulting: long enough to amortise the call, short enough to stay interruptible.
+/// Bytes of one step of prefaulting: enough to amortise the call, few enough to stay interruptible.
 const POPULATE_STEP_BYTES: usize = 16 << 20;
 
 /// Bytes of an ordinary page.
@@ -30,12 +30,12 @@ pub(crate) fn page_bytes() -> u64 {
     *BYTES.get_or_init(|| rustix::param::page_size() as u64)
 }
 
-/// `bytes` rounded up to whole pages.
+/// Rounds `bytes` up to whole pages.
 pub(super) fn round_up(bytes: u64, page_bytes: u64) -> Result<u64, RegionError> {
     bytes.checked_next_multiple_of(page_bytes).ok_or(RegionError::TooLarge { bytes })
 }
 
-/// Gives a file at least `bytes`, with blocks behind the new part where the file system can say so.
+/// Extends a file to at least `bytes`; allocates blocks for the new part if the file system supports that.
 pub(super) fn allocate(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), RegionError> {
     let stat = rustix::fs::fstat(fd).map_err(|source| RegionError::os("fstat", source))?;
     let actual = u64::try_from(stat.st_size).unwrap_or(0);
@@ -56,12 +56,11 @@ pub(super) fn allocate(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), RegionError
 pub(super) struct Mapping {
     base: NonNull<u8>,
     length: usize,
-    /// The process that made it, when children do not have it.
+    /// The process that made the mapping, if children do not inherit it.
     private_to: Option<Pid>,
 }
 
-// SAFETY: a mapping is an address range; nothing about it belongs to a thread, and it hands out raw pointers
-// and atomics only.
+// SAFETY: a mapping is an address range that belongs to no thread, and it only gives out raw pointers and atomics.
 unsafe impl Send for Mapping {}
 // SAFETY: all methods take `&self` and change only kernel state, or bytes through atomics.
 unsafe impl Sync for Mapping {}
@@ -72,7 +71,7 @@ impl Mapping {
             usize::try_from(round_up(bytes, page_bytes())?).map_err(|_| RegionError::TooLarge { bytes })?;
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         Mapping::placed(length, align_huge, |address, fixed| {
-            // SAFETY: `address` is null, or inside a range that `placed` reserved for this and owns.
+            // SAFETY: `address` is null, or inside a range that `placed` has reserved for this mapping.
             unsafe { mmap_anonymous(address, length, read_write, MapFlags::PRIVATE | fixed) }
         })
     }
@@ -90,12 +89,12 @@ impl Mapping {
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         Mapping::placed(length, align_huge, |address, fixed| {
-            // SAFETY: `address` is null, or inside a range that `placed` reserved for this and owns.
+            // SAFETY: `address` is null, or inside a range that `placed` has reserved for this mapping.
             unsafe { mmap(address, length, protection, MapFlags::SHARED | fixed, fd, 0) }
         })
     }
 
-    /// Calls `map` with a hint of null, or with an address aligned to huge pages and MAP_FIXED.
+    /// Calls `map` with a null hint, or with an address aligned to huge pages and MAP_FIXED.
     fn placed(
         length: usize,
         align_huge: bool,
@@ -108,7 +107,7 @@ impl Mapping {
                 map(ptr::null_mut(), MapFlags::empty()).map_err(|source| RegionError::os("mmap", source))?;
             return Ok(Mapping { base: non_null(base.cast()), length, private_to: None });
         };
-        // SAFETY: a null hint; the kernel picks a free range, which is ours from here on.
+        // SAFETY: with a null hint the kernel picks a free range, which belongs to this function from here on.
         let start = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -121,8 +120,8 @@ impl Mapping {
         let head = start.align_offset(align);
         let base = start.wrapping_byte_add(head);
         let outcome = map(base, MapFlags::FIXED);
-        // SAFETY: head, tail and (when mapping failed) middle lie inside the range that we reserved above, and
-        // nothing points into them.
+        // SAFETY: head, tail and (if mapping failed) middle lie inside the range reserved above, and nothing points into
+        // them.
         unsafe {
             if head > 0 {
                 let _ = munmap(start, head);
@@ -140,7 +139,7 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    /// Asks for transparent huge pages; false when the kernel has none to give.
+    /// Asks for transparent huge pages; returns false if the kernel does not support them.
     pub(super) fn advise_huge(&self) -> bool {
         self.advise(0, self.length, Advice::LinuxHugepage).is_ok()
     }
@@ -152,12 +151,12 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes children find zeros here; false before Linux 4.14.
+    /// Makes children read zeros here; returns false before Linux 4.14.
     pub(super) fn wipe_on_fork(&self) -> bool {
         self.advise(0, self.length, Advice::LinuxWipeOnFork).is_ok()
     }
 
-    /// Asks for memory of `node`, without insisting; false when the kernel refuses.
+    /// Asks for memory of `node` as a preference; returns false if the kernel refuses.
     pub(super) fn prefer_node(&self, node: u32) -> bool {
         const MPOL_PREFERRED: usize = 1;
         const NODES_MAX: usize = 1024;
@@ -166,8 +165,7 @@ impl Mapping {
         }
         let mut mask = [0u64; NODES_MAX / 64];
         mask[node as usize / 64] |= 1 << (node % 64);
-        // SAFETY: mbind reads NODES_MAX bits at `mask`, which are there, and sets the policy of a range that
-        // is ours.
+        // SAFETY: mbind reads NODES_MAX bits at `mask`, which has that many, and sets the policy of this mapping's range.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -184,20 +182,20 @@ impl Mapping {
 
     /// Forbids stores to the mapping from now on.
     pub(super) fn forbid_stores(&mut self) -> Result<(), RegionError> {
-        // SAFETY: the range is this mapping, and `&mut` says that nobody holds a window or a control word of it. A pointer
-        // that somebody kept and stores through faults, which is what is asked for.
+        // SAFETY: the range is this mapping, and `&mut` proves that nobody holds a window or a control word of it. A store
+        // through a raw pointer that was kept faults, which is the purpose.
         unsafe { mprotect(self.base.as_ptr().cast(), self.length, MprotectFlags::READ) }
             .map_err(|source| RegionError::os("mprotect", source))
     }
 
     fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
         debug_assert!(offset + bytes <= self.length);
-        // SAFETY: the range lies inside this mapping, and none of the advices used here (HUGEPAGE, DONTFORK,
-        // WIPEONFORK, POPULATE_*) takes bytes away that this process could still read.
+        // SAFETY: the range lies inside this mapping, and none of the advices used here (HUGEPAGE, DONTFORK, WIPEONFORK,
+        // POPULATE_*) discards bytes that this process could still read.
         unsafe { madvise(self.base.as_ptr().wrapping_add(offset).cast(), bytes, advice) }
     }
 
-    /// Maps every page now, without changing a byte. Asks `stop` between two steps.
+    /// Maps every page now, without changing a byte. Calls `stop` between two steps.
     pub(super) fn prefault(
         &self,
         access: Access,
@@ -231,16 +229,16 @@ impl Mapping {
         Ok(())
     }
 
-    /// One load, or one store of what is there already, into a page.
+    /// Touches a page by one load, or by one store of the byte that is already there.
     fn touch(&self, offset: usize, access: Access) {
-        // SAFETY: `offset` lies inside the mapping, which is at least readable; an AtomicU8 has no alignment
-        // to violate, and others reach these bytes through atomics and opaque copies only.
+        // SAFETY: `offset` lies inside the mapping, which is at least readable; an AtomicU8 needs no alignment, and these
+        // bytes are otherwise accessed through atomics and opaque copies only.
         let byte = unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(offset)) };
         let mut seen = byte.load(Ordering::Relaxed);
         if access == Access::ReadOnly {
             return;
         }
-        // A compare-exchange, not `fetch_or(0)`: the compiler may turn that into a load.
+        // A compare-exchange, because the compiler may turn `fetch_or(0)` into a load.
         while let Err(now) = byte.compare_exchange_weak(seen, seen, Ordering::Relaxed, Ordering::Relaxed) {
             seen = now;
         }
@@ -252,7 +250,7 @@ impl Drop for Mapping {
         if self.private_to.is_some_and(|owner| owner != getpid()) {
             return;
         }
-        // SAFETY: the range is ours, and every pointer that safe code holds into it borrows its owner.
+        // SAFETY: the mapping owns the range, and every pointer that safe code holds into it borrows the mapping's owner.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions: mapped memory with one owner, checked bounds and, where it is shared, seals.
+//! Regions: mapped memory with one owner, checked bounds and, if it is shared, seals.
 //!
-//! - **Flow** headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]
-//!   A peer's memfd comes in through [`Region::from_fd`]: size and seals are checked first, so that the
-//!   peer cannot shrink it under us and turn a load into SIGBUS.
-//! - **Order** nothing is touched before the headroom check passed; a memfd is sealed before anybody sees its fd.
-//! - **Owner** a `Region` owns its mapping and its fd; both go when it is dropped. Share it as `Arc<Region>` and
-//!   name places in it by [`RegionOffset`].
-//! - **Not here** allocation inside a region, and what the bytes mean. No `&[u8]` to a region is ever made: another
-//!   process may write it at any time. Copies in and out go through [`Window`]; control words are atomics.
+//! - **Flow** headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]. A
+//!   peer's memfd is mapped by [`Region::from_fd`]: size and seals are checked first, so that the peer cannot shrink it
+//!   while this process uses it and turn a load into SIGBUS.
+//! - **Order** no page is touched before the headroom check has passed; a memfd is sealed before anybody else gets its
+//!   fd.
+//! - **Owner** a `Region` owns its mapping and its fd; dropping it frees both. Share it as `Arc<Region>` and name
+//!   positions in it by [`RegionOffset`].
+//! - **Not here** allocation inside a region, and the meaning of the bytes. No `&[u8]` to a region is ever made,
+//!   because another process may write it at any time. Copies in and out go through [`Window`]; control words are
+//!   atomics.
 //!
-//! A sealed memfd cannot change its size, but its owner can still punch holes into it. Reading a hole gives
-//! zeros and charges one page to the reader; it never faults.
+//! A sealed memfd cannot change its size, but its owner can still punch holes into it. Reading a hole gives zeros and
+//! charges one page to the reader; it never faults.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -39,13 +41,13 @@ use map::Mapping;
 pub(crate) use map::probe_populate_write;
 pub use window::{AtomicLayout, Window};
 
-/// A place in a region, in bytes from its start. What crosses a process boundary is this, never an address.
+/// A position in a region, in bytes from its start. Processes exchange offsets, never addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct RegionOffset(pub u64);
 
 impl RegionOffset {
-    /// The offset `bytes` further on, unless that overflows.
+    /// Returns the offset `bytes` further on; `None` if that overflows.
     pub const fn checked_add(self, bytes: u64) -> Option<RegionOffset> {
         match self.0.checked_add(bytes) {
             Some(offset) => Some(RegionOffset(offset)),
@@ -63,19 +65,20 @@ impl std::fmt::Display for RegionOffset {
 /// The caller's choice of huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugePages {
-    /// When there are any; silently without otherwise. [`Region::huge`] says what happened.
+    /// Use huge pages if there are any, otherwise ordinary ones without an error. [`Region::huge`] returns which were
+    /// used.
     #[default]
     Auto,
     /// Ordinary pages always.
     Never,
 }
 
-/// How a region came to huge pages, or did not.
+/// Kind of pages that a region has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Huge {
-    /// It has ordinary pages.
+    /// The region has ordinary pages.
     None,
-    /// The kernel was asked for transparent huge pages and gives them where it can.
+    /// The kernel was asked for transparent huge pages and provides them if it can.
     Transparent,
     /// Every page is a reserved huge page.
     Reserved,
@@ -90,20 +93,21 @@ pub enum Access {
     ReadWrite,
 }
 
-/// How a region is made.
+/// Options with which a region is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionOptions {
-    /// Map every page now rather than at its first use.
+    /// True: map every page now instead of at its first use.
     pub prefault: bool,
     /// The choice of huge pages.
     pub huge_pages: HugePages,
-    /// Prefer memory of this node. Best effort.
+    /// Prefer memory of this NUMA node; not guaranteed.
     pub numa_node: Option<u32>,
-    /// Refuse when memory is short, before any page is touched, instead of meeting the OOM killer.
+    /// True: fail if memory is short, before any page is touched, so that the OOM killer does not act.
     pub headroom: bool,
-    /// Leave the mapping out of forked children. A child must not use the region.
+    /// True: forked children do not inherit the mapping; a child must not use the region.
     pub dont_fork: bool,
-    /// Whoever is given the memfd can map it for reading only (`F_SEAL_FUTURE_WRITE`, Linux 5.1; silently without before).
+    /// True: other holders of the memfd can only map it for reading (`F_SEAL_FUTURE_WRITE`, Linux 5.1; without effect and
+    /// without an error before).
     pub sole_writer: bool,
 }
 
@@ -120,10 +124,10 @@ impl Default for RegionOptions {
     }
 }
 
-/// The seals that keep a memfd's size as it is.
+/// Seals that fix a memfd's size.
 pub(crate) const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A stretch of memory.
+/// A mapped range of memory with one owner.
 #[derive(Debug)]
 pub struct Region {
     mapping: Mapping,
@@ -137,11 +141,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// Memory of this process only (and of children, copied on write). Zeroed.
+    /// Makes private memory of this process; children get a copy on write. Zeroed.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Empty`], [`RegionError::Headroom`], or what mmap and madvise say.
+    /// [`RegionError::Empty`], [`RegionError::Headroom`], or the error of mmap or madvise.
     pub fn anonymous(bytes: u64, options: &RegionOptions) -> Result<Region, RegionError> {
         check_size(bytes)?;
         if options.headroom {
@@ -164,21 +168,22 @@ impl Region {
         Ok(region)
     }
 
-    /// Shared memory without a name in any file system. `name` shows as `/memfd:NAME` in /proc. Zeroed.
-    /// Sealed, so that nobody can change its size; see [`sealed`](Region::sealed).
+    /// Makes shared memory without a name in any file system. `name` appears as `/memfd:NAME` in /proc. Zeroed, and sealed
+    /// so that nobody can change its size; see [`sealed`](Region::sealed).
     ///
     /// # Errors
     ///
-    /// [`RegionError::Empty`], [`RegionError::Headroom`], or what memfd_create, ftruncate and mmap say.
+    /// [`RegionError::Empty`], [`RegionError::Headroom`], or the error of memfd_create, ftruncate or mmap.
     pub fn memfd(name: &str, bytes: u64, options: &RegionOptions) -> Result<Region, RegionError> {
         Region::memfd_unless(name, bytes, options, &|| false)
     }
 
-    /// The same, given up as soon as `stop` says so. It is asked every few milliseconds while pages are mapped.
+    /// Does what [`memfd`](Region::memfd) does, but gives up when `stop` returns true. `stop` is called every few
+    /// milliseconds while pages are mapped.
     ///
     /// # Errors
     ///
-    /// As there, and [`RegionError::Stopped`].
+    /// The errors of [`memfd`](Region::memfd), and [`RegionError::Stopped`].
     pub fn memfd_unless(
         name: &str,
         bytes: u64,
@@ -189,8 +194,8 @@ impl Region {
         if options.prefault
             && let Some(page_bytes) = huge::reserved_page_for(bytes, options.huge_pages)
         {
-            // Reserved pages count against no headroom. They may be gone by now, or a cgroup may forbid them:
-            // then ordinary ones serve.
+            // Reserved pages do not count against the headroom. They may be in use by now, or a cgroup may forbid them:
+            // then ordinary pages are used.
             match Region::memfd_of(name, bytes, Some(page_bytes), options, stop) {
                 Err(error) if !matches!(error, RegionError::Stopped { .. }) => {}
                 made => return made,
@@ -224,7 +229,7 @@ impl Region {
         rustix::fs::ftruncate(&fd, length).map_err(|source| RegionError::os("ftruncate", source))?;
         let thp = hugetlb.is_none() && huge::wants_shared_thp(bytes, options.huge_pages);
         let mapping = Mapping::shared(fd.as_fd(), length, Access::ReadWrite, thp)?;
-        // After the mapping: a seal on future writers leaves this one.
+        // After the mapping was made: the seal on future writers does not affect existing mappings.
         let sole = options.sole_writer
             && rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS | SealFlags::FUTURE_WRITE).is_ok();
         if seal && !sole {
@@ -250,23 +255,23 @@ impl Region {
         Ok(region)
     }
 
-    /// A peer's memfd, without prefault. See [`from_fd_with`](Region::from_fd_with).
+    /// Maps a peer's memfd, without prefault. See [`from_fd_with`](Region::from_fd_with).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors of [`from_fd_with`](Region::from_fd_with).
     pub fn from_fd(fd: OwnedFd, access: Access, expected_bytes: u64) -> Result<Region, RegionError> {
         let options = RegionOptions { prefault: false, ..RegionOptions::default() };
         Region::from_fd_with(fd, access, expected_bytes, &options)
     }
 
-    /// A peer's memfd: it must hold at least `expected_bytes` and be sealed against shrinking and growing, so
-    /// that nothing the peer does later can make a load or store here fault. Only the parts that the peer has
-    /// not touched yet count against the headroom.
+    /// Maps a peer's memfd. It must have at least `expected_bytes` and be sealed against shrinking and growing, so that
+    /// nothing the peer does later can make a load or store here fault. Only pages that the peer has not touched yet count
+    /// against the headroom.
     ///
     /// # Errors
     ///
-    /// [`RegionError::TooShort`] and [`RegionError::NotSealed`] are the peer's fault; the rest as in
+    /// [`RegionError::TooShort`] and [`RegionError::NotSealed`] are the peer's fault; the others are those of
     /// [`memfd`](Region::memfd).
     pub fn from_fd_with(
         fd: OwnedFd,
@@ -280,10 +285,10 @@ impl Region {
         if actual < expected_bytes {
             return Err(RegionError::TooShort { expected: expected_bytes, actual });
         }
-        // An fd that cannot have seals answers EINVAL: the same verdict.
+        // An fd that cannot have seals gives EINVAL, which counts as not sealed.
         let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
         let sealed = seals.contains(SealFlags::SHRINK | SealFlags::GROW);
-        // Whoever masks the facility trusts his peers not to shrink what they share.
+        // A user who masks the facility trusts the peers not to shrink their memory.
         if !sealed && usable(Facility::MemfdSeal) {
             return Err(RegionError::NotSealed);
         }
@@ -315,14 +320,14 @@ impl Region {
         Ok(region)
     }
 
-    /// A file, shared with whoever else maps it. Made or lengthened to `bytes` when needed, with its blocks
-    /// allocated, so that a full disk is an error here and not SIGBUS later. Whoever truncates the file while
-    /// it is mapped makes this process fault: map only files that you own. Headroom is not checked, since the
-    /// kernel can write the pages back.
+    /// Maps a file, shared with other processes that map it. The file is made or extended to `bytes` if needed, with its
+    /// blocks allocated, so that a full disk is an error here and not SIGBUS later. If anybody truncates the file while it
+    /// is mapped this process faults: map only files that you own. Headroom is not checked, because the kernel can write
+    /// the pages back.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Empty`], or what open, fallocate and mmap say.
+    /// [`RegionError::Empty`], or the error of open, fallocate or mmap.
     pub fn file(path: &Path, bytes: u64, options: &RegionOptions) -> Result<Region, RegionError> {
         check_size(bytes)?;
         let fd = rustix::fs::open(
@@ -350,7 +355,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Applies the options to a fresh mapping: the memory policy first, because it must be set before pages exist.
+    /// Applies the options to a new mapping: the memory policy first, because it must be set before pages exist.
     fn settle(&mut self, options: &RegionOptions, stop: &dyn Fn() -> bool) -> Result<(), RegionError> {
         if options.dont_fork {
             self.mapping.dont_fork()?;
@@ -367,23 +372,23 @@ impl Region {
         Ok(())
     }
 
-    /// The same without stores: the kernel answers one with a signal.
+    /// Makes the region read-only: a store then ends in a signal.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Os`] when mprotect fails.
+    /// [`RegionError::Os`] if mprotect fails.
     pub fn into_read_only(mut self) -> Result<Region, RegionError> {
         self.mapping.forbid_stores()?;
         self.access = Access::ReadOnly;
         Ok(self)
     }
 
-    /// Usable bytes, as asked for.
+    /// Returns the usable bytes, as requested.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Address of the first byte, in this process.
+    /// Returns the address of the first byte in this process.
     pub fn base(&self) -> *const u8 {
         self.mapping.base()
     }
@@ -393,12 +398,12 @@ impl Region {
         self.access == Access::ReadWrite
     }
 
-    /// The fd to hand to a peer; none for anonymous memory.
+    /// Returns the fd to send to a peer; `None` for anonymous memory.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes the fd out: the mapping stays, and needs none.
+    /// Takes the fd out of the region; the mapping stays without it.
     pub fn take_fd(&mut self) -> Option<OwnedFd> {
         self.fd.take()
     }
@@ -408,36 +413,36 @@ impl Region {
         self.sealed
     }
 
-    /// How it came to huge pages, or did not.
+    /// Returns the kind of pages that the region has.
     pub fn huge(&self) -> Huge {
         self.huge
     }
 
-    /// Bytes of one page that the mapping is sure to have; transparent huge pages come on top.
+    /// Returns the page size that the mapping is sure to have; it may have transparent huge pages in addition.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// The memory node that was asked for successfully.
+    /// Returns the NUMA node whose memory is preferred; `None` if no preference was set.
     pub fn numa_node(&self) -> Option<u32> {
         self.numa_node
     }
 
-    /// A part of the region, bounds checked.
+    /// Returns a part of the region; its bounds are checked.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Bounds`] when it does not lie inside.
+    /// [`RegionError::Bounds`] if it does not lie inside the region.
     pub fn window(&self, offset: RegionOffset, bytes: u64) -> Result<Window<'_>, RegionError> {
         Window::new(self, offset, bytes)
     }
 
-    /// The whole region.
+    /// Returns the whole region as a window.
     pub fn whole(&self) -> Window<'_> {
         Window::new(self, RegionOffset(0), self.bytes).expect("a region contains itself")
     }
 
-    /// A typed view of control words at `offset`. `T` consists of atomics only, so others may write it.
+    /// Returns a typed view of the control words at `offset`. `T` consists of atomics only, so others may write them.
     ///
     /// # Errors
     ///

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A bounds-checked part of a region: raw pointers, copies in and out, and control words.
 //!
-//! - **Owner** a window borrows its region, so the mapping outlives it. Pointers taken from it do not know that:
-//!   whoever keeps one keeps the region.
-//! - **Not here** `&[u8]` and `&mut [u8]`: the bytes may change at any time. Atomics are the one exception, since
-//!   they are made for that.
+//! - **Owner** a window borrows its region, so the mapping outlives it. Raw pointers taken from a window do not borrow:
+//!   code that keeps one must keep the region too.
+//! - **Not here** `&[u8]` and `&mut [u8]`: the bytes may change at any time. Atomics are the only exception, because
+//!   others may change them.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Region, RegionError, RegionOffset, copy};
 
-/// A type that can lie in memory which other processes write.
+/// A type that can lie in memory that other processes write.
 ///
 /// # Safety
 ///
@@ -19,9 +19,9 @@ use super::{Region, RegionError, RegionOffset, copy};
 /// and it is `repr(C)`.
 pub unsafe trait AtomicLayout: Sync {}
 
-// SAFETY: an atomic integer, valid for all bit patterns.
+// SAFETY: the type is an atomic integer, valid for all bit patterns.
 unsafe impl AtomicLayout for AtomicU32 {}
-// SAFETY: an atomic integer, valid for all bit patterns.
+// SAFETY: the type is an atomic integer, valid for all bit patterns.
 unsafe impl AtomicLayout for AtomicU64 {}
 
 /// A part of a [`Region`].
@@ -34,10 +34,10 @@ pub struct Window<'a> {
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: a window is an address and a length in a mapping that any thread may use while `'a` lasts.
-// It gives out raw pointers, copies and atomics, never a plain reference.
+// SAFETY: a window is an address and a length in a mapping that any thread may use while `'a` lasts. It only
+// gives out raw pointers, copies and atomics, never a plain reference.
 unsafe impl Send for Window<'_> {}
-// SAFETY: its fields never change, and through `&Window` threads get raw pointers, copies and atomics only.
+// SAFETY: the fields never change, and through `&Window` threads only get raw pointers, copies and atomics.
 unsafe impl Sync for Window<'_> {}
 
 impl<'a> Window<'a> {
@@ -56,7 +56,7 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// A part of this part; `offset` counts from the start of this window.
+    /// Returns a part of this window; `offset` counts from the start of this window.
     ///
     /// # Errors
     ///
@@ -71,22 +71,22 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Where the window starts in its region.
+    /// Returns the offset of the window in its region.
     pub fn offset(&self) -> RegionOffset {
         self.offset
     }
 
-    /// Bytes of the window.
+    /// Returns the bytes of the window.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The first byte. Others may write behind it at any time.
+    /// Returns the address of the first byte. Others may write the bytes at any time.
     pub fn as_ptr(&self) -> *const u8 {
         self.base
     }
 
-    /// The first byte, for stores.
+    /// Returns the address of the first byte, for stores.
     ///
     /// # Errors
     ///
@@ -95,34 +95,35 @@ impl<'a> Window<'a> {
         if self.writable { Ok(self.base) } else { Err(RegionError::ReadOnly) }
     }
 
-    /// Copies `target.len()` bytes out, from the start of the window. What others store meanwhile may be seen
-    /// in part: validate the copy, never the original.
+    /// Copies `target.len()` bytes out, from the start of the window. Stores that others make meanwhile may be
+    /// seen in part: validate the copy, never the original.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Bounds`] when the window is shorter.
+    /// [`RegionError::Bounds`] if the window is shorter.
     pub fn read_into(&self, target: &mut [u8]) -> Result<(), RegionError> {
         check(RegionOffset(0), target.len() as u64, self.bytes)?;
-        // SAFETY: source is mapped for as long as `'a`, target is a unique borrow; they cannot overlap.
+        // SAFETY: the source is mapped for as long as `'a` and `check` has bounded it; the target is a unique
+        // borrow, so they do not overlap.
         unsafe { copy::opaque(target.as_mut_ptr(), self.base, target.len()) };
         Ok(())
     }
 
-    /// Copies `source` in, to the start of the window.
+    /// Copies `source` to the start of the window.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Bounds`] when the window is shorter, [`RegionError::ReadOnly`].
+    /// [`RegionError::Bounds`] if the window is shorter, [`RegionError::ReadOnly`].
     pub fn write_from(&self, source: &[u8]) -> Result<(), RegionError> {
         check(RegionOffset(0), source.len() as u64, self.bytes)?;
         let target = self.as_mut_ptr()?;
-        // SAFETY: target is mapped writable for as long as `'a`; source is borrowed, and no slice of a region
-        // exists, so they do not overlap.
+        // SAFETY: the target is mapped writable for as long as `'a` and `check` has bounded it; `source` is
+        // borrowed, and no slice of a region exists, so they do not overlap.
         unsafe { copy::opaque(target, source.as_ptr(), source.len()) };
         Ok(())
     }
 
-    /// The 32-bit control word at `offset` from the start of the window.
+    /// Returns the 32-bit control word at `offset` from the start of the window.
     ///
     /// # Errors
     ///
@@ -131,7 +132,7 @@ impl<'a> Window<'a> {
         self.window(offset, 4)?.into_layout()
     }
 
-    /// The 64-bit control word at `offset` from the start of the window.
+    /// Returns the 64-bit control word at `offset` from the start of the window.
     ///
     /// # Errors
     ///
@@ -148,17 +149,17 @@ impl<'a> Window<'a> {
     pub fn load_u64(&self, offset: u64, order: Ordering) -> Result<u64, RegionError> {
         let word = self.window(offset, 8)?;
         word.check_align(align_of::<AtomicU64>())?;
-        // SAFETY: 8 mapped, aligned bytes; only a load is made of them.
+        // SAFETY: the 8 bytes are mapped and aligned, as checked; they are only loaded.
         Ok(unsafe { AtomicU64::from_ptr(word.base.cast()) }.load(order))
     }
 
-    /// A typed view of the whole window.
+    /// Returns a typed view of the start of the window.
     pub(super) fn into_layout<T: AtomicLayout>(self) -> Result<&'a T, RegionError> {
         check(RegionOffset(0), size_of::<T>() as u64, self.bytes)?;
         self.check_align(align_of::<T>())?;
         let target = self.as_mut_ptr()?;
-        // SAFETY: mapped for `'a`, large enough and aligned as checked; `AtomicLayout` promises that any bytes
-        // are a valid `T` and that others may store into it.
+        // SAFETY: the window is mapped for `'a`, large enough and aligned, as checked. `AtomicLayout` promises
+        // that any bytes are a valid `T` and that others may store into it.
         Ok(unsafe { &*target.cast::<T>() })
     }
 

@@ -41,7 +41,7 @@ pub enum MapError {
     Encoding {
         /// Name of the item that was expected, such as "the checksum".
         what: &'static str,
-        /// Where it was not.
+        /// Offset at which the item was expected.
         at: usize,
     },
     /// The address lies outside every range.

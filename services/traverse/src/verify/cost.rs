@@ -14,7 +14,7 @@ use crate::ir::{Alu, BlockId, End, Function, Inst};
 /// An estimate, in picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// t_c: the heaviest path that jumps forward only.
+    /// t_c: the cost of the heaviest path without backward jumps.
     pub straight_ps: u64,
     /// `straight_ps` plus all the fuel spent on the heaviest loop; equal to `straight_ps` if there is no loop.
     pub most_ps: u64,
