@@ -1,42 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Background calibration: an engine that copies much and has no numbers of this machine measures some, once.
+//! Background calibration: an engine that copies much on a machine without a calibration measures some numbers, once.
 //!
-//! - **Flow** calls that are placed add their bytes ─▶ [`AFTER_BYTES`] are reached ─▶ one thread that yields to everybody
-//!   else waits until a core is idle ─▶ measures for at most [`BUDGET`] of one core ─▶ `done` decides by it from then on
-//! - **Order** no call waits: until the thread is done, and wherever it cannot measure, the built-in numbers serve
-//! - **Owner** the thread is detached; it holds what it needs, and `stop` lets it end early. A forked child starts none.
-//! - **Limits** a machine that is never quiet is given up after [`LOOKS`] looks; a file that says "not trusted" is believed
-//!   for an hour (`store`)
+//! - **Flow** placed calls add up their bytes ─▶ at [`AFTER_BYTES`] one thread starts, with the lowest scheduling priority,
+//!   and waits until a core is idle ─▶ it measures for at most [`BUDGET`] of one core ─▶ `done` then makes the engine
+//!   decide by the result
+//! - **Order** no call waits: until the thread is done, and if it cannot measure, the built-in numbers are used
+//! - **Owner** the thread is detached and owns what it needs; `stop` ends it early. A forked child starts no thread.
+//! - **Limits** on a machine that is never quiet it gives up after [`LOOKS`] checks; a calibration file marked "not
+//!   trusted" stops further attempts for an hour (`store`)
 
 use super::quiet::{cores, idle_cores};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of placed calls before measuring pays: about a tenth of a second of copies.
+/// Bytes of placed calls after which measuring pays: about a tenth of a second of copies.
 const AFTER_BYTES: u64 = 1 << 30;
-/// Core time that it may take.
+/// Most core time that the calibration may take.
 pub(super) const BUDGET: Duration = Duration::from_secs(1);
-/// Looks for an idle core, each [`BETWEEN`] after the one before.
+/// Most checks for an idle core, [`BETWEEN`] apart.
 const LOOKS: usize = 600;
 const BETWEEN: Duration = Duration::from_millis(500);
 
 /// Starts the calibration of one engine, at most once.
 #[derive(Debug, Default)]
 pub struct Background {
-    /// Bytes still to be copied before it starts; 0: it has started, or never will.
+    /// Bytes still to be copied before the calibration starts; 0: it has started, or never will.
     left_bytes: AtomicU64,
     stop: Arc<AtomicBool>,
 }
 
 impl Background {
-    /// Counts copies from now on if calibration is `wanted`.
+    /// Makes a counter of copies; without `wanted`, calibration never starts.
     pub fn new(wanted: bool) -> Background {
         let left_bytes = AtomicU64::new(if wanted { AFTER_BYTES } else { 0 });
         Background { left_bytes, stop: Arc::default() }
     }
 
-    /// Counts one placed call; returns true for the one call that must start the calibration.
+    /// Counts one placed call; returns true for the single call that must start the calibration.
     #[inline]
     pub fn saw(&self, bytes: usize) -> bool {
         let left_bytes = self.left_bytes.load(Ordering::Relaxed);
@@ -44,18 +45,18 @@ impl Background {
             return false;
         }
         let rest = left_bytes.saturating_sub(bytes as u64);
-        // Two threads that race may count one call for two; the exchange to 0 is won by one of them.
+        // Two racing threads may lose the bytes of one call; only one of them wins the exchange to 0.
         self.left_bytes.compare_exchange(left_bytes, rest, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && rest == 0
     }
 
-    /// Stops it, because the engine was calibrated by a call.
+    /// Stops the calibration, because a call has calibrated the engine.
     pub fn cancel(&self) {
         self.left_bytes.store(0, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Runs `measure` on a new thread as soon as a core is idle, with a flag that tells it to stop.
+    /// Runs `measure` on a new thread as soon as a core is idle, with a flag that is set to stop it.
     pub fn start(&self, measure: impl FnOnce(&AtomicBool) + Send + 'static) {
         let stop = Arc::clone(&self.stop);
         let work = move || {
@@ -83,9 +84,10 @@ impl Drop for Background {
     }
 }
 
-/// Lets this thread run only when no other thread wants the core.
+/// Makes this thread run only when no other thread wants the core.
 fn yield_to_all() {
-    // SAFETY: the structure is plain and initialised; the call changes this thread alone. Refused, it runs as it is.
+    // SAFETY: the structure is plain and initialised, and the call changes this thread alone. If it is refused, the
+    // priority stays unchanged.
     unsafe {
         let parameters = libc::sched_param { sched_priority: 0 };
         let _ = libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);

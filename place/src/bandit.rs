@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A choice between a few ways to do the same thing, by what each has cost lately: a multi-armed bandit with hysteresis.
+//! Chooses between a few ways to do the same thing, by their recent costs: a multi-armed bandit with hysteresis.
 //!
-//! - **Flow** `pick` ─▶ (done that way) ─▶ `learn` its cost ─▶ the next `pick`
-//! - **Order** the first way is used until another is known to be clearly cheaper; one pick in [`TRY_EVERY`] tries a way that is
-//!   not known yet, later one in [`Bandit::EXPLORE_EVERY`] one that is known
-//! - **Limits** of all picks, the first ones included, at most one in [`TRY_EVERY`] explores
-//! - **Not here** what the ways are, and in what unit they cost: the caller's business. No locks, no clock.
+//! - **Flow** `pick` ─▶ the caller works in that way ─▶ `learn` its cost ─▶ the next `pick`
+//! - **Order** the first way is used until another is known to be clearly cheaper. One pick in [`TRY_EVERY`] tries a way that is
+//!   not known yet; once all are known, one in [`Bandit::EXPLORE_EVERY`] tries another one
+//! - **Limits** at most one pick in [`TRY_EVERY`] explores, from the first pick on
+//! - **Not here** the meaning of the ways and the unit of costs: the caller defines both. No locks, no clock.
 //!
-//! Where the cost model ([`Placer`](super::Placer)) predicts what a copy costs its caller, this learns what cannot be predicted:
-//! what the copy does to whoever reads the bytes next.
+//! The cost model ([`Placer`](super::Placer)) predicts the cost of a copy for its caller; a bandit learns what cannot be
+//! predicted: the effect of the copy on the next reader of the bytes.
 
 use super::{EXPLORE_EVERY, EXPLORE_WITHIN, SWITCH_BELOW};
 
 /// One pick in this many tries a way about which too little is known.
 pub const TRY_EVERY: u64 = 16;
-/// A way counts as known after so many costs.
+/// Number of costs after which a way counts as known.
 const KNOWN: u32 = 3;
-/// One exploration in this many tries a way that looks much worse, in case that has changed.
+/// One exploration in this many tries a way that looks much worse, in case its cost has changed.
 const REHABILITATE_EVERY: u64 = 8;
-/// Weight of a new cost.
+/// Weight of a new cost in the moving average.
 const WEIGHT: f64 = 1.0 / 32.0;
 
 /// Measurements of one way.
@@ -32,18 +32,18 @@ struct Way {
 /// Measurements of one way, for reports.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Known {
-    /// Moving average of its cost, in the caller's unit.
+    /// Moving average of the way's cost, in the caller's unit.
     pub cost: f64,
-    /// How often it was measured.
+    /// Number of measurements of the way.
     pub samples: u32,
 }
 
 /// The way that one call takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pick {
-    /// Number of the way.
+    /// Index of the way.
     pub way: usize,
-    /// It is tried to learn its cost, not because it is the best.
+    /// True if the way is tried to learn its cost, not because it is the best.
     pub explores: bool,
 }
 
@@ -59,14 +59,14 @@ pub struct Bandit<const N: usize> {
 }
 
 impl<const N: usize> Bandit<N> {
-    /// One pick in this many tries a way that is known and not much worse than the best.
+    /// One pick in this many tries a known way that is not much worse than the best.
     pub const EXPLORE_EVERY: u64 = EXPLORE_EVERY as u64;
 
-    /// Chooses between the ways that are `allowed`, and begins with `first`.
+    /// Makes a choice between the `allowed` ways that begins with `first`.
     ///
     /// # Panics
     ///
-    /// When `first` is not allowed.
+    /// If `first` is not allowed.
     pub fn new(allowed: [bool; N], first: usize) -> Bandit<N> {
         assert!(allowed[first], "the first way must be allowed");
         Bandit { ways: [Way::default(); N], allowed, in_use: first, picks: 0, explorations: 0, switches: 0 }
@@ -96,7 +96,7 @@ impl<const N: usize> Bandit<N> {
         others().filter(|&way| any || self.ways[way].cost <= limit).min_by_key(|&way| self.ways[way].tried_at)
     }
 
-    /// Tells what a way has cost. Costs that are no number, or not above zero, are not believed.
+    /// Adds a measured cost of a way. Costs that are not a number, or not above zero, are ignored.
     pub fn learn(&mut self, way: usize, cost: f64) {
         if !(cost.is_finite() && cost > 0.0) {
             return;
@@ -106,7 +106,8 @@ impl<const N: usize> Bandit<N> {
         if known.samples == 1 {
             known.cost = cost;
         } else {
-            // A cost far off the average is mostly a preemption: it moves the average by a bounded step.
+            // A cost far off the average is mostly due to a preemption, so it moves the average by a bounded
+            // step.
             let weight = WEIGHT.max(1.0 / f64::from(known.samples));
             known.cost += (cost.clamp(known.cost / 2.0, known.cost * 2.0) - known.cost) * weight;
         }
@@ -122,12 +123,12 @@ impl<const N: usize> Bandit<N> {
         }
     }
 
-    /// The way in use.
+    /// Returns the way in use.
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// Cost and samples of a way; `None` if it was never measured.
+    /// Returns cost and number of samples of a way; `None` if it was never measured.
     pub fn known(&self, way: usize) -> Option<Known> {
         let Way { cost, samples, .. } = self.ways[way];
         (samples > 0).then_some(Known { cost, samples })
@@ -138,17 +139,17 @@ impl<const N: usize> Bandit<N> {
         self.allowed[way]
     }
 
-    /// How many picks there were.
+    /// Returns the number of picks.
     pub fn picks(&self) -> u64 {
         self.picks
     }
 
-    /// How many of them explored.
+    /// Returns the number of picks that explored.
     pub fn explorations(&self) -> u64 {
         self.explorations
     }
 
-    /// How often another way came into use.
+    /// Returns how often the way in use has changed.
     pub fn switches(&self) -> u64 {
         self.switches
     }
@@ -158,7 +159,8 @@ impl<const N: usize> Bandit<N> {
 mod tests {
     use super::*;
 
-    /// Costs with noise of ±20 %, and one in a hundred ten times as high, as a preempted copy is.
+    /// Random costs with noise of ±20 %; one in a hundred is ten times as high, like that of a preempted
+    /// copy.
     struct Noise(u64);
 
     impl Noise {
@@ -169,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Plays `rounds` and gives the sum of the true costs.
+    /// Plays `rounds` rounds and returns the sum of the true costs.
     fn play(bandit: &mut Bandit<4>, costs: [f64; 4], rounds: u64, noise: &mut Noise) -> f64 {
         let round = |_| {
             let pick = bandit.pick();
@@ -212,7 +214,8 @@ mod tests {
             let mut noise = Noise(seed);
             play(&mut bandit, [1.0, 2.0, 2.0, 2.0], 5_000, &mut noise);
             assert_eq!(bandit.in_use(), 0);
-            // Its own cost is seen at every pick; what looked worse is tried again within a few explorations.
+            // The cost of the way in use is measured at every pick; one that looked worse is tried again
+            // within a few explorations.
             play(&mut bandit, [3.0, 2.0, 0.5, 2.0], 10_000, &mut noise);
             assert_eq!(bandit.in_use(), 2, "seed {seed}");
         }

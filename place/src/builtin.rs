@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers assumed for a machine that was not calibrated: cautious, usable at once.
+//! The numbers assumed for a machine without a calibration: cautious, and available immediately.
 //!
-//! They lean to ordinary stores: non-temporal ones only for large or surely cold buffers, sharing with a worker
-//! only where one core cannot be enough. Online correction moves them; `memlift calibrate` replaces them.
+//! They favour ordinary stores: non-temporal ones are used only for large or surely cold buffers, and copies are shared
+//! with a worker only if one core cannot be enough. Online correction adjusts these numbers; `memlift calibrate`
+//! replaces them.
 
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT, Line, Model, Thresholds};
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_spec::Opcode;
 
-/// Without a read sweep: the last-level share that even small server CPUs give one core.
+/// Assumed cache size: the share of the last-level cache that even small server CPUs give to one core.
 const CACHE_BYTES: u64 = 8 << 20;
 
 pub(super) fn calibration() -> Calibration {

@@ -2,17 +2,17 @@
 //! Calibration: about a second of measuring what this machine's memory operations cost.
 //!
 //! - **Flow** two buffers, prefaulted ─▶ read sweep (cache size) ─▶ load latency (hot or cold) ─▶ string moves ─▶ the shape
-//!   of copies past the cache ─▶ copies hot and cold, with and without streaming ─▶ shared with a worker ─▶ other
+//!   of copies past the cache ─▶ copies hot and cold, with and without streaming ─▶ copies shared with a worker ─▶ other
 //!   operations ─▶ lines
-//! - **Alone** in the background: small buffers, no worker, at most [`BUDGET`] of one core. The cache's size and what
-//!   sharing costs stay built in.
-//! - **Method** hot: the same buffers again and again. Cold: windows that move through both buffers, so that a window was
-//!   last touched a whole round ago, which is more than a cache holds; windows of small buffers are flushed instead.
-//!   Lower quartiles of interleaved repeats: every candidate is measured once per round, so that a slow moment hits all
+//! - **Alone** in the background: small buffers, no worker, at most [`BUDGET`] of one core. The cache size and the cost of
+//!   sharing keep the built-in numbers.
+//! - **Method** hot: the same buffers repeatedly. Cold: windows that move through both buffers, so that a window was last
+//!   touched a whole pass ago, which is more than a cache holds; windows of small buffers are flushed instead. The lower
+//!   quartile of interleaved repeats is used: every candidate is measured once per round, so that a slow moment affects all
 //!   of them.
-//! - **Trust** a [`Watch`] says if the machine was quiet meanwhile
-//! - **Not here** cache sizes from cpuid. The machine that this was written on reports 105 MiB of last-level cache and
-//!   behaves as if it had a fraction.
+//! - **Trust** a [`Watch`] judges if the machine was quiet meanwhile
+//! - **Not here** cache sizes from cpuid. The machine on which this was written reports 105 MiB of last-level cache and
+//!   behaves as if it had a fraction of that.
 
 use super::arena::{ARENA_BYTES, ARENA_BYTES_MIN, Arena, core_ns, time};
 use super::background::BUDGET;
@@ -31,48 +31,48 @@ use memlift_spec::Opcode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Why calibration was not possible.
+/// Reason that calibration was not possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
-    /// Not enough memory for even the smallest buffers.
+    /// The machine has not enough memory even for the smallest buffers.
     #[error("calibration needs 32 MiB of memory: {0}")]
     Memory(#[from] RegionError),
 }
 
-/// Part of [`BUDGET`] after which no further point is begun: the last one must end within it, too.
+/// Part of [`BUDGET`] after which no further point is begun, because the last one must end within the budget too.
 const BEGIN_WITHIN: f64 = 0.85;
-/// Sizes that copies are measured at, in powers of two.
+/// Sizes at which copies are measured, in powers of two.
 const COPY_SHIFTS: std::ops::RangeInclusive<u32> = 16..=26;
-/// Sizes that the other operations are measured at.
+/// Sizes at which the other operations are measured, in powers of two.
 const OTHER_SHIFTS: [u32; 4] = [17, 19, 21, 23];
 
-/// Nanoseconds of work that other threads take part in: the clock's.
+/// Returns the nanoseconds, by the clock, of work in which other threads take part.
 fn time_shared(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();
     start.elapsed().as_nanos() as f64
 }
 
-/// Threads that can share a copy with their caller. `memlift-offload` has them; calibration measures them.
+/// Threads that can share a copy with their caller. `memlift-offload` provides them; calibration measures them.
 pub trait Helpers {
     /// Number of threads; 0: sharing is not measured.
     fn threads(&self) -> usize;
     /// Starts the threads now.
     fn start(&self);
-    /// Threads that wait for work without sleeping.
+    /// Returns the number of threads that spin while they wait for work.
     fn awake(&self) -> usize;
-    /// Hands a thread a share without work and waits for it.
+    /// Gives a thread an empty share and waits until it is done.
     fn round_trip(&self);
     /// Copies `bytes` together with one thread.
     ///
     /// # Safety
     ///
-    /// `source` is readable and `target` writable for `bytes` until this returns, and they are apart.
+    /// `source` is readable and `target` writable for `bytes` until this returns, and they do not overlap.
     unsafe fn share(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize);
 }
 
-/// Measures this machine. `worker` is measured too if it has threads.
+/// Measures this machine, including `worker` if it has threads.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub fn calibrate(kernels: &'static Kernels, worker: &dyn Helpers) -> Result<Cali
     Ok(Bench { kernels, worker, arena: &mut arena, watch, limit, shapes: Vec::new() }.calibration())
 }
 
-/// Measures what one core does within [`BUDGET`], until `stop` is set.
+/// Measures this machine with one core within [`BUDGET`], until `stop` is set.
 ///
 /// # Errors
 ///
@@ -98,9 +98,9 @@ pub fn calibrate_alone(kernels: &'static Kernels, stop: &AtomicBool) -> Result<C
     Ok(Bench { kernels, worker: None, arena: &mut arena, watch, limit, shapes: Vec::new() }.calibration())
 }
 
-/// The time or flag after which no further point is begun.
+/// The core time, or the flag, after which no further point is begun.
 struct Limit<'a> {
-    /// Core time of the thread, nanoseconds.
+    /// Core time of the measuring thread, nanoseconds.
     until_ns: f64,
     stop: Option<&'a AtomicBool>,
 }
@@ -111,7 +111,7 @@ impl Limit<'_> {
     }
 }
 
-/// (bytes, ns), ascending.
+/// Measured points (bytes, ns), ascending.
 type Points = Vec<(u64, f64)>;
 
 #[derive(Default)]
@@ -121,14 +121,14 @@ struct Copies {
     split: Points,
 }
 
-/// The smallest size from which `other` is faster by 2 % or more, there and at every larger size.
+/// Returns the smallest size from which `other` is faster by 2 % or more, at that size and at every larger one.
 fn crossing(usual: &[(u64, f64)], other: &[(u64, f64)]) -> Option<u64> {
     let faster = |(usual, other): &(&(u64, f64), &(u64, f64))| other.1 < usual.1 * 0.98;
     usual.iter().zip(other).rev().take_while(faster).last().map(|(_, other)| other.0)
 }
 
-/// The size from which the other way must be taken so that the whole sweep costs least, given its time relative to the
-/// usual way at each size; `None`: never. One noisy size cannot move it far.
+/// Returns the size from which the other way must be used so that the whole sweep costs least, given its time relative to
+/// the usual way at each size; `None`: never. A single noisy size cannot move the result far.
 fn cheapest_threshold(relative: &[(u64, f64)]) -> Option<u64> {
     let gain = |from: usize| relative[from..].iter().map(|(_, ratio)| 1.0 - ratio).sum::<f64>();
     let best = (0..relative.len()).max_by(|&a, &b| gain(a).total_cmp(&gain(b)))?;
@@ -141,12 +141,12 @@ fn least(a: &[(u64, f64)], b: &[(u64, f64)]) -> Points {
 
 struct Bench<'a> {
     kernels: &'static Kernels,
-    /// The worker to measure sharing with; if it is there, it has threads.
+    /// The worker with which sharing is measured; if there is one, it has threads.
     worker: Option<&'a dyn Helpers>,
     arena: &'a mut Arena,
     watch: Watch,
     limit: Limit<'a>,
-    /// Shapes measured early; all later streaming copies use them.
+    /// The measured shapes, which all later streaming copies use.
     shapes: Vec<ShapeFrom>,
 }
 
@@ -155,12 +155,12 @@ impl Bench<'_> {
         let start = Instant::now();
         let assumed = builtin::calibration();
         self.watch.sample();
-        // A small buffer cannot show where a large cache ends.
+        // A small buffer cannot show the size of a large cache.
         let is_whole = self.arena.bytes == ARENA_BYTES;
         let cache_bytes = if is_whole { self.cache_bytes() } else { assumed.thresholds.cache_bytes };
         let hot_cycles = self.hot_cycles();
         let rep_before = rep_movsb_from();
-        // In the background the threshold stays as it is: measuring changes it for every thread of the process.
+        // In the background the threshold is not measured, because measuring changes it for every thread of the process.
         let rep_movsb_from_bytes = if is_whole {
             self.rep_movsb()
         } else {
@@ -180,7 +180,7 @@ impl Bench<'_> {
         } else {
             self.watch.verdict()
         };
-        // Whoever asked decides by which numbers the process goes on.
+        // The caller decides if the process uses the new numbers.
         set_rep_movsb_from(rep_before);
 
         let nt_from_hot_bytes = crossing(&hot.temporal, &hot.streaming);
@@ -190,7 +190,7 @@ impl Bench<'_> {
         for (copies, best, cache) in
             [(&hot, &best_hot, CacheState::Hot), (&cold, &best_cold, CacheState::Cold)]
         {
-            // Out of time before the first size: such a calibration is not trusted, and needs no curve.
+            // Out of time before the first size: the calibration is not trusted, so it needs no curve.
             if best.is_empty() {
                 continue;
             }
@@ -225,7 +225,7 @@ impl Bench<'_> {
             split_from_hot_bytes = assumed.thresholds.split_from_hot_bytes;
         }
         let gates = [nt_from_hot_bytes, nt_from_cold_bytes, split_from_cold_bytes, split_from_hot_bytes];
-        // If nothing crossed, the gate is twice the largest measured size: larger sizes are still decided one by one.
+        // If nothing crossed, the gate is twice the largest measured size; larger sizes are still decided individually.
         let measured_bytes = cold.temporal.last().map_or(0, |point| point.0);
         Calibration {
             format: FORMAT,
@@ -256,15 +256,15 @@ impl Bench<'_> {
         }
     }
 
-    /// The largest size that is still read from cache the second time: where bandwidth has fallen half way from that of 1 MiB
-    /// to that of the whole buffer.
+    /// Returns the largest size that is still read from cache the second time: the size at which the bandwidth is half way
+    /// between that of 1 MiB and that of the whole buffer.
     fn cache_bytes(&mut self) -> u64 {
         let source = self.arena.source.base();
         let shifts = 20..=self.arena.bytes.ilog2();
         let sweep: Points = shifts
             .map(|shift| {
                 let bytes = 1usize << shift;
-                // SAFETY: the range lies in the arena's source, which is mapped and zero.
+                // SAFETY: the range lies in the arena's source buffer, which is mapped.
                 let read = || unsafe { (self.kernels.compare_pattern)(source, 0, bytes) };
                 read();
                 let mut times: Vec<f64> = (0..3)
@@ -282,14 +282,14 @@ impl Bench<'_> {
         sweep.iter().take_while(|point| point.1 <= half_way).last().map_or(1 << 20, |point| point.0)
     }
 
-    /// The limit between cached and uncached loads, in cycles; 0 if they cannot be told apart.
+    /// Returns the limit between cached and uncached loads, in cycles; 0 if they cannot be told apart.
     fn hot_cycles(&mut self) -> u32 {
         let mut hot = Vec::new();
         let mut cold = Vec::new();
         for bytes in [256 << 10, 1 << 20, 4 << 20] {
             for _ in 0..6 {
                 let (_, source) = self.arena.cold(bytes);
-                // SAFETY: the window lies in the arena's source.
+                // SAFETY: the window lies in the arena's source buffer, which is mapped.
                 unsafe {
                     cold.extend(load_cycles(source, bytes).map(f64::from));
                     (self.kernels.compare_pattern)(source, 0, bytes);
@@ -298,30 +298,30 @@ impl Bench<'_> {
             }
         }
         hot.sort_unstable_by(f64::total_cmp);
-        // Nine of ten hot loads against the median cold one: large hot buffers lie in the slower cache levels.
+        // The 90th percentile of hot loads against the median cold one: large hot buffers lie in the slower cache levels.
         let (hot, cold) = (hot[hot.len() * 9 / 10], median(&mut cold));
         if cold < hot * 1.2 { 0 } else { (hot * cold).sqrt() as u32 }
     }
 
-    /// The smallest size from which string moves are faster, over aligned and misaligned targets.
+    /// Returns the smallest size from which string moves are faster, over aligned and misaligned targets.
     fn rep_movsb(&mut self) -> Option<u64> {
         set_rep_movsb_from(usize::MAX);
         let mut rows = Vec::new();
         for shift in 12..=20 {
             let bytes = 1usize << shift;
             let repeats = ((1 << 17) / bytes).max(1);
-            // Some CPUs are as fast as ever at one alignment and ten times slower at another: each counts.
+            // Some CPUs are normal at one alignment and ten times slower at another, so all alignments count.
             let mut ratio = 0.0;
             for offset in [0, 7, 15, 32] {
                 let (target, source) = self.arena.pair(0);
                 let target = target.wrapping_add(offset);
                 let mut least = [f64::INFINITY; 2];
                 for _ in 0..3 {
-                    // SAFETY: both ranges lie in the arena.
+                    // SAFETY: both ranges lie in the two buffers of the arena, which are mapped and do not overlap.
                     least[0] = least[0].min(time(|| unsafe {
                         (0..repeats).for_each(|_| (self.kernels.copy)(target, source, bytes));
                     }));
-                    // SAFETY: both ranges lie in the arena.
+                    // SAFETY: both ranges lie in the two buffers of the arena, which are mapped and do not overlap.
                     least[1] = least[1].min(time(|| unsafe {
                         let copy = self.kernels.shaped.copy;
                         (0..repeats).for_each(|_| copy(target, source, bytes, Shape::STRING));
@@ -334,13 +334,13 @@ impl Bench<'_> {
         cheapest_threshold(&rows)
     }
 
-    /// Time from an offer of no work to a sleeping worker until its answer; 0 without workers.
+    /// Returns the time from offering an empty share to a sleeping worker until its answer; 0 without workers.
     fn hand_off_ns(&mut self) -> u64 {
         let Some(worker) = self.worker else { return 0 };
         worker.start();
         let mut times: Vec<f64> = (0..9)
             .map(|_| {
-                // Longer than any worker spins, so that it is asleep.
+                // Longer than any worker spins, so that the worker is asleep.
                 std::thread::sleep(Duration::from_micros(400));
                 time_shared(|| worker.round_trip())
             })
@@ -373,7 +373,7 @@ impl Bench<'_> {
                     if cache == CacheState::Hot {
                         self.warm(stores, target, source, bytes);
                     }
-                    // SAFETY: the window lies in the arena.
+                    // SAFETY: the window lies in the two buffers of the arena, which are mapped and do not overlap.
                     times.push(time(|| unsafe { stores.copy(self.kernels, target, source, bytes) }));
                 }
                 if let Some(worker) = self.worker.filter(|_| shift >= 20) {
@@ -384,7 +384,8 @@ impl Bench<'_> {
                         self.warm(stores, target, source, bytes);
                     }
                     times[2]
-                        // SAFETY: the window lies in the arena, which outlives the call.
+                        // SAFETY: the window lies in the two buffers of the arena, which outlive the call and do not
+                        // overlap.
                         .push(time_shared(|| unsafe { worker.share(stores, target, source, bytes) }));
                 }
             }
@@ -397,25 +398,25 @@ impl Bench<'_> {
             copies.temporal.push((bytes as u64, quiet(temporal)));
             copies.streaming.push((bytes as u64, quiet(streaming)));
             if !split.is_empty() {
-                // The best time counts: slower ones had no free second core, which says nothing about later copies.
+                // The best time counts: slower ones had no free second core, which does not apply to later copies.
                 copies.split.push((bytes as u64, split.iter().copied().fold(f64::INFINITY, f64::min)));
             }
         }
         copies
     }
 
-    /// Brings both buffers into the state that repeated copies of this kind leave, as far as they fit into a cache: stores past
-    /// the cache evict the target, and the next such copy pays for that.
+    /// Brings both buffers into the state that repeated copies of this kind leave, as far as they fit into a cache: stores
+    /// past the cache evict the target, and the next such copy pays for that.
     fn warm(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
         if bytes <= 8 << 20 {
             for stores in [Stores::Temporal, stores] {
-                // SAFETY: the window lies in the arena.
+                // SAFETY: the window lies in the two buffers of the arena, which are mapped and do not overlap.
                 unsafe { stores.copy(self.kernels, target, source, bytes) };
             }
         }
     }
 
-    /// Looks at the run queue when the engine's own thread is asleep.
+    /// Samples the run queue if the engine's own thread is asleep.
     fn check_load(&mut self) {
         if self.worker.is_none_or(|worker| worker.awake() == 0) {
             self.watch.sample();
@@ -446,7 +447,8 @@ impl Bench<'_> {
                         let (target, source) = self.window(cache, bytes * 2);
                         if cache == CacheState::Hot {
                             self.warm(Stores::Temporal, target, source, bytes);
-                            // SAFETY: both ranges are the window's, which lies in the arena and is twice as long as `bytes`.
+                            // SAFETY: both ranges belong to the window, which lies in the arena and is twice as long as
+                            // `bytes`.
                             unsafe { self.run(executor, opcode, target, source, bytes) };
                         }
                         // SAFETY: the window lies in the arena and is twice as long as `bytes`.
@@ -467,12 +469,12 @@ impl Bench<'_> {
     ///
     /// # Safety
     ///
-    /// Both ranges are `2 * bytes` long, readable and writable, and apart.
+    /// Both ranges are `2 * bytes` long, readable and writable, and do not overlap.
     unsafe fn run(&self, executor: Executor, opcode: Opcode, to: *mut u8, from: *const u8, bytes: usize) {
         let k = self.kernels;
         let streams = executor == Executor::InlineNt;
         let shape = shapes::at(&self.shapes, bytes, k.isa);
-        // SAFETY: the caller vouches for both ranges; DUALCAST's second target is the second half of the first's.
+        // SAFETY: the caller promises both ranges; DUALCAST's second target is the second half of the first range.
         unsafe {
             match (opcode, streams) {
                 (Opcode::FILL, false) => (k.fill)(to, 0, bytes),
@@ -496,7 +498,7 @@ impl Bench<'_> {
     }
 }
 
-/// Rows are gathered by the copy kernels; the difference is left to online correction.
+/// Adds curves for strided copies, which use the copy kernels; online correction learns the difference.
 fn add_strided(model: &mut Model) {
     for cache in [CacheState::Hot, CacheState::Cold] {
         for executor in [Executor::InlineTemporal, Executor::InlineNt] {

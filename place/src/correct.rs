@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Online correction: what was measured over what was predicted, as a moving average per size class.
+//! Online correction: the ratio of measured to predicted time, as a moving average per size class.
 //!
 //! - **Layout** one f32 (its bits in an atomic word) per executor × (opcode, cache state) × power of two of the size
-//! - **Order** relaxed loads and stores; two threads that learn at once lose one of two samples
+//! - **Order** relaxed loads and stores; if two threads learn at the same time one of the two samples is lost
 //! - **Limits** a sample counts as at most four times faster or slower, so that one descheduled copy (or a wrong clock)
-//!   cannot turn a decision for long
+//!   cannot change decisions for long
 
 use super::model::{OPCODES, pair};
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_spec::Opcode;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Size classes: powers of two.
+/// Number of size classes, which are powers of two.
 pub(super) const CLASSES: usize = 40;
 const EXECUTORS: usize = 4;
-/// Weight of a new sample.
+/// Weight of a new sample in the moving average.
 const WEIGHT: f32 = 1.0 / 8.0;
 const BOUND: f32 = 4.0;
 
@@ -34,7 +34,7 @@ fn class(bytes: usize) -> usize {
     (bytes.max(1).ilog2() as usize).min(CLASSES - 1)
 }
 
-/// Where (opcode, cache state, size class) lies in a table with one entry each.
+/// Returns the index of (opcode, cache state, size class) in a table with one entry each.
 pub(super) fn slot_of(opcode: Opcode, cache: CacheState, bytes: usize) -> usize {
     pair(opcode, cache) * CLASSES + class(bytes)
 }
@@ -52,20 +52,21 @@ impl Correction {
         (executor < EXECUTORS).then(|| &self.factors[index])
     }
 
-    /// The factor that a prediction is multiplied with.
+    /// Returns the factor by which a prediction is multiplied.
     pub fn factor(&self, executor: Executor, opcode: Opcode, cache: CacheState, bytes: usize) -> f64 {
         let word = self.word(executor, opcode, cache, bytes);
         word.map_or(1.0, |word| f64::from(f32::from_bits(word.load(Ordering::Relaxed))))
     }
 
-    /// Takes in one sample of measured over predicted.
+    /// Adds one sample of measured over predicted time.
     pub fn learn(&self, executor: Executor, opcode: Opcode, cache: CacheState, bytes: usize, ratio: f64) {
         let Some(word) = self.word(executor, opcode, cache, bytes) else { return };
         if !ratio.is_finite() {
             return;
         }
         let old = f32::from_bits(word.load(Ordering::Relaxed));
-        // A sample far off the average is mostly a preemption: it moves the average by a bounded step.
+        // A sample far off the average is mostly due to a preemption, so it moves the average by a bounded
+        // step.
         let sample = (ratio as f32).clamp(old / 2.0, old * 2.0);
         let new = (old + (sample - old) * WEIGHT).clamp(1.0 / BOUND, BOUND);
         word.store(new.to_bits(), Ordering::Relaxed);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explanations: a decision with everything it was made from.
+//! Explanations: a decision with all the numbers behind it.
 //!
-//! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
-//!   A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
+//! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows. A past decision is
+//!   stored in the stats page with a reason code, which `reason_text` turns into words.
 
 use super::model::Line;
 use super::store::Origin;
@@ -11,23 +11,23 @@ use memlift_ground::observe::{CacheState, Executor};
 use memlift_kernels::Routine;
 use memlift_spec::Opcode;
 
-/// Why an executor was taken.
+/// Reason that an executor was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Why {
-    /// It has the lowest predicted time.
+    /// The executor has the lowest predicted time.
     Fastest = 1,
-    /// It was in use, and no other is predicted to be faster by enough.
+    /// The executor was in use, and no other is predicted to be faster by enough.
     Held = 2,
-    /// It is second best and tried to keep its prediction true.
+    /// The executor is second best and was tried to keep its prediction accurate.
     Explored = 3,
-    /// No other can run the operation.
+    /// No other executor can run the operation.
     Only = 4,
-    /// The caller named it.
+    /// The caller named the executor.
     Told = 5,
 }
 
-/// A reason code from the stats page, in words.
+/// Returns the text of a reason code from the stats page.
 pub const fn reason_text(code: u16) -> &'static str {
     match code {
         1 => "lowest predicted time",
@@ -52,38 +52,38 @@ pub const fn reason_text(code: u16) -> &'static str {
 pub struct Candidate {
     /// Name of the executor.
     pub executor: &'static str,
-    /// Predicted time, corrected, nanoseconds.
+    /// Predicted time with correction, nanoseconds.
     pub predicted_ns: f64,
-    /// The line it was predicted by.
+    /// The line of the cost model that gives the prediction.
     pub line: Line,
-    /// Factor on the line's value, learned from operations measured since.
+    /// Factor on the line's value, learned from operations measured since the calibration.
     pub correction: f64,
 }
 
-/// A decision with everything it was made from.
+/// A decision with all the numbers behind it.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Explanation {
-    /// The operation's name.
+    /// Name of the operation.
     pub opcode: &'static str,
     /// Size of the operation, bytes.
     pub bytes: usize,
-    /// The cache state it was asked for.
+    /// The cache state that was assumed.
     pub cache: &'static str,
     /// Name of the executor that would run it now.
     pub chosen: &'static str,
-    /// Why it was chosen.
+    /// Reason of the choice.
     pub reason: String,
     /// Executors that could run it, the fastest first.
     pub candidates: Vec<Candidate>,
-    /// Sizes below this are not decided about, bytes.
+    /// Smallest size that is decided about, bytes.
     pub gate_bytes: usize,
-    /// Where the lines come from.
+    /// Origin of the lines.
     pub origin: Origin,
-    /// How copies of this size walk memory when they store past the cache.
+    /// Order in which copies of this size walk memory if they store past the cache.
     pub shape: String,
-    /// When the lines were measured, seconds since 1970; 0: they are built in.
+    /// Time at which the lines were measured, seconds since 1970; 0: they are built in.
     pub time_s: u64,
-    /// If the machine was quiet then.
+    /// Judgement if the machine was quiet at that time.
     pub trust: super::Trust,
 }
 
@@ -147,7 +147,7 @@ pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: Cach
     }
 }
 
-/// The routine that streams for an opcode.
+/// Returns the streaming routine for an opcode.
 fn routine(opcode: Opcode) -> Routine {
     match opcode {
         Opcode::COPY_CRC => Routine::CopyCrc,
@@ -158,7 +158,7 @@ fn routine(opcode: Opcode) -> Routine {
     }
 }
 
-/// A time for people: three digits and a unit.
+/// Returns a time as text, with three digits and a unit.
 fn duration(ns: f64) -> String {
     let (value, unit) = match ns {
         ..1e3 => (ns, "ns"),

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Robust lines through measured points: Theil–Sen per stretch, stretches chosen to fit best.
+//! Fits robust lines to measured points: Theil–Sen per stretch, with the stretches that fit best.
 //!
 //! - **Flow** (bytes, ns) points, ascending ──▶ every way to cut them into 1..=3 stretches ──▶ Theil–Sen in each ──▶
-//!   the way with the least relative error, where a further line must earn its place
+//!   the way with the least relative error; a further line is only accepted if it reduces the error enough
 //! - **Source** P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63 (1968)
 
 use super::model::{LINES, Line};
 
 /// Fewest points of one line.
 const POINTS_MIN: usize = 3;
-/// A further line must cut the error to this share.
+/// A further line must reduce the error to at most this share.
 const EARNS: f64 = 0.6;
 
-/// Lines through `points`, which are ascending in bytes. At least one point is needed. The first line also serves
-/// smaller sizes, so it never promises less than no time for no bytes.
+/// Fits lines to `points`, which ascend in bytes; at least one is needed. The first line also serves smaller
+/// sizes, so its intercept is not negative.
 pub(super) fn fit(points: &[(u64, f64)]) -> Vec<Line> {
     let mut lines = stretches(points);
     if lines[0].base_ns < 0.0 {
@@ -37,7 +37,7 @@ fn stretches(points: &[(u64, f64)]) -> Vec<Line> {
     best.0
 }
 
-/// The best cut into exactly `lines` stretches, with its error.
+/// Returns the best cut into exactly `lines` stretches, with its error.
 fn cut(points: &[(u64, f64)], lines: usize) -> Option<(Vec<Line>, f64)> {
     if lines == 1 {
         let line = theil_sen(points);
@@ -57,7 +57,8 @@ fn cut(points: &[(u64, f64)], lines: usize) -> Option<(Vec<Line>, f64)> {
     best
 }
 
-/// The median of the slopes of all pairs, then the median of the rests.
+/// Returns the Theil–Sen line: its slope is the median of the slopes of all pairs, its intercept the median of
+/// the remainders.
 fn theil_sen(points: &[(u64, f64)]) -> Line {
     let mut slopes = Vec::new();
     for (index, &(x0, y0)) in points.iter().enumerate() {
@@ -74,12 +75,12 @@ fn theil_sen(points: &[(u64, f64)]) -> Line {
     Line { from_bytes: points.first().map_or(0, |p| p.0), ns_per_byte, base_ns: median(&mut rests) }
 }
 
-/// Sum of squared relative errors.
+/// Returns the sum of squared relative errors.
 fn error(line: &Line, points: &[(u64, f64)]) -> f64 {
     points.iter().map(|&(x, y)| ((line.predict_ns(x as usize) - y) / y.max(1.0)).powi(2)).sum()
 }
 
-/// The median; 0 of nothing.
+/// Returns the median; 0 if there are no numbers.
 pub(super) fn median(numbers: &mut [f64]) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     let middle = numbers.len() / 2;
@@ -90,7 +91,7 @@ pub(super) fn median(numbers: &mut [f64]) -> f64 {
     }
 }
 
-/// The lower quartile: what repeats cost when nothing else got in the way. Noise only ever adds.
+/// Returns the lower quartile: the cost of a repeat that nothing disturbed. Noise only adds to a time.
 pub(super) fn quiet(numbers: &mut [f64]) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers.get(numbers.len() / 4).copied().unwrap_or(0.0)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Place: who runs an operation, and whether its stores go through the cache.
+//! Placement: chooses the executor of an operation, and if its stores go through the cache.
 //!
-//! - **Flow** (opcode, size, cache state) ──`Model`──▶ predicted ns of every executor that is available ──▶ the
-//!   fastest, with hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
+//! - **Flow** (opcode, size, cache state) ──`Model`──▶ predicted ns of every available executor ──▶ the fastest, with
+//!   hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
 //! - **Model** L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
 //!   state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
-//! - **Shape** how streaming copies walk memory (`shapes`); other routines start from it and learn (`refine`)
-//! - **Order** nothing here is locked: corrections are single relaxed words, and a lost update costs nothing
-//! - **Not here** running anything. Sizes below the gate never come by.
+//! - **Shape** the order in which streaming copies walk memory (`shapes`); other routines start from it and learn
+//!   (`refine`)
+//! - **Order** decisions take no lock: corrections are single relaxed words, and a lost update does no harm
+//! - **Not here** running operations. Operations below the gate's size are not placed.
 //!
-//! Rocket (§IV-C) derives the same two coefficients per machine with a script; here they are also corrected while
-//! the program runs, and every decision can be asked why (`explain`).
+//! Rocket (§IV-C) derives the same two coefficients per machine with a script; here they are also corrected while the
+//! program runs, and every decision can be explained (`explain`).
 
 #![deny(unsafe_code)]
 
@@ -55,7 +56,7 @@ pub use residency::Residency;
 pub use store::{default_or, is_worth_measuring, load, save};
 pub use stores::Stores;
 
-/// Lets the kernels use the shapes of a calibration.
+/// Makes the kernels use the shapes of a calibration.
 pub fn apply_shapes(calibration: &Calibration) {
     shapes::apply(&calibration.shapes);
 }
@@ -67,20 +68,20 @@ use memlift_spec::Opcode;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// From this size on, reading the clock costs under one percent of the work; smaller work is not placed. Bytes.
+/// Smallest size that is placed, in bytes: from here on, reading the clock costs less than one percent of the work.
 pub const GATE_BYTES_MIN: usize = 512 * 1024;
-/// One decision in this many tries the second best, if it is not much worse.
+/// One decision in this many tries the second best executor, if it is not much worse.
 const EXPLORE_EVERY: u32 = 64;
-/// How much worse the second best may look and still be tried.
+/// Largest predicted time of the second best, relative to the best, at which it is tried.
 const EXPLORE_WITHIN: f64 = 1.3;
-/// A split also takes another core's time: it is only taken if it looks better than one core by this factor.
+/// A split also takes another core's time, so it is only chosen if it looks better than one core by this factor.
 const SPLIT_COST: f64 = 1.2;
-/// How much better another executor must look before it replaces the one in use.
+/// Largest predicted time of another executor, relative to the one in use, at which it replaces that one.
 const SWITCH_BELOW: f64 = 0.94;
-/// The same in percent, for reports.
+/// Improvement in percent that `SWITCH_BELOW` requires, for reports.
 pub const SWITCH_PERCENT: u32 = 6;
 
-/// Factor that a predicted time is multiplied by before executors are compared.
+/// Returns the factor by which a predicted time is multiplied before executors are compared.
 fn price(executor: Executor) -> f64 {
     if executor == Executor::Split { SPLIT_COST } else { 1.0 }
 }
@@ -88,12 +89,12 @@ fn price(executor: Executor) -> f64 {
 /// The caller's knowledge about the cache state of its buffers, and about the next reader of the target.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Cache {
-    /// Find out: by size, and for large buffers by timing a few loads.
+    /// Determine it: by size, and for large buffers by timing a few loads.
     #[default]
     Auto,
-    /// The buffers are in cache, or the target is read at once.
+    /// The buffers are in the cache, or the target will be read immediately.
     Hot,
-    /// They are not, and the target is not read soon.
+    /// The buffers are not in the cache, and the target will not be read soon.
     Cold,
 }
 
@@ -103,7 +104,7 @@ pub struct Placer {
     /// Instruction set of the kernels whose executors are compared.
     isa: Isa,
     loaded: RwLock<Loaded>,
-    /// Copies of what every decision reads, so that it takes no lock.
+    /// Copies of the numbers that every decision reads, so that decisions take no lock.
     fast: Fast,
     correction: Correction,
     /// Executor in use per (opcode, cache state, size class), plus one; 0: none yet.
@@ -124,7 +125,7 @@ struct Fast {
 pub struct Choice {
     /// Executor that runs the operation.
     pub executor: Executor,
-    /// Cache state that was found or assumed.
+    /// Cache state that was sampled or assumed.
     pub cache: CacheState,
     /// Predicted time, nanoseconds.
     pub predicted_ns: f64,
@@ -133,7 +134,7 @@ pub struct Choice {
 }
 
 impl Placer {
-    /// Decides by `loaded` about the kernels of `isa`.
+    /// Makes a placer that decides by `loaded` for the kernels of `isa`.
     pub fn new(loaded: Loaded, isa: Isa) -> Placer {
         let placer = Placer {
             isa,
@@ -152,7 +153,7 @@ impl Placer {
         placer
     }
 
-    /// Decides by another calibration from now on; corrections start anew.
+    /// Decides by another calibration from now on; corrections start again from 1.
     pub fn replace(&self, loaded: Loaded) {
         let thresholds = &loaded.calibration.thresholds;
         let gate = GATE_BYTES_MIN.max(thresholds.gate_bytes as usize);
@@ -165,21 +166,21 @@ impl Placer {
         *self.loaded.write().unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
     }
 
-    /// The calibration in use and where it came from.
+    /// Returns the calibration in use and its origin.
     pub fn loaded(&self) -> Loaded {
         self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Smallest size that is decided about.
+    /// Returns the smallest size that is decided about.
     pub fn gate_bytes(&self) -> usize {
         self.fast.gate_bytes.load(Ordering::Relaxed)
     }
 
-    /// The cache state that `hint` or, without one, a look at the buffers tells.
+    /// Returns the cache state given by `hint` or, without a hint, by a sample of the buffers.
     ///
     /// # Safety
     ///
-    /// As for [`Residency::sample`].
+    /// The conditions of [`Residency::sample`].
     #[expect(unsafe_code, reason = "hands raw buffers to the sampler")]
     pub unsafe fn cache_state(
         &self,
@@ -193,7 +194,7 @@ impl Placer {
             Cache::Cold => CacheState::Cold,
             Cache::Auto => {
                 let cycles = self.fast.hot_cycles.load(Ordering::Relaxed);
-                // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
+                // SAFETY: the caller promises that both buffers are readable for `bytes`.
                 match unsafe { Residency::sample(target, source, bytes, cycles) } {
                     Residency::Hot => CacheState::Hot,
                     Residency::Cold => CacheState::Cold,
@@ -203,18 +204,19 @@ impl Placer {
         }
     }
 
-    /// Cycles, timing included, up to which a load counts as cached; 0: calibration could not tell.
+    /// Returns the most cycles, timing included, of a load that counts as cached; 0: calibration could not tell.
     pub fn hot_cycles(&self) -> u32 {
         self.fast.hot_cycles.load(Ordering::Relaxed)
     }
 
-    /// Guesses without a sample: a buffer much smaller than the cache counts as cached.
+    /// Guesses the cache state without a sample: a buffer much smaller than the cache counts as cached.
     fn guess(&self, bytes: usize) -> CacheState {
         let cache = self.fast.cache_bytes.load(Ordering::Relaxed);
         if bytes.saturating_mul(4) <= cache { CacheState::Hot } else { CacheState::Cold }
     }
 
-    /// Predicted nanoseconds, corrected by what was measured since; `None`: this executor was not calibrated for it.
+    /// Returns the predicted nanoseconds, corrected by later measurements; `None`: the executor was not calibrated
+    /// for this operation.
     pub fn predict_ns(
         &self,
         executor: Executor,
@@ -226,7 +228,8 @@ impl Placer {
         Some(line.predict_ns(bytes) * self.correction.factor(executor, opcode, cache, bytes))
     }
 
-    /// Picks the executor for an operation whose cache state is known. `allowed` says who is available now.
+    /// Chooses the executor for an operation whose cache state is known. `allowed` returns true for an executor that
+    /// is available now.
     pub fn choose(
         &self,
         opcode: Opcode,
@@ -242,7 +245,7 @@ impl Placer {
         for executor in [Executor::InlineTemporal, Executor::InlineNt, Executor::Split] {
             let Some(predicted) = self.predict_ns(executor, opcode, bytes, cache) else { continue };
             let predicted = predicted * price(executor);
-            // To ask may take a system call: only for what could be chosen.
+            // `allowed` may make a system call, so it is only called for executors that could be chosen.
             if predicted >= best.1 * EXPLORE_WITHIN || !allowed(executor) {
                 continue;
             }
@@ -277,7 +280,7 @@ impl Placer {
         choice(best, Why::Fastest)
     }
 
-    /// Tells how long a choice took.
+    /// Updates the correction with the time that a chosen operation took.
     pub fn learn(&self, choice: &Choice, opcode: Opcode, bytes: usize, measured_ns: f64) {
         let line = self.fast.model.line(choice.executor, opcode, choice.cache, bytes);
         if let Some(line) = line {
@@ -286,7 +289,8 @@ impl Placer {
         }
     }
 
-    /// Everything about a decision: each executor's prediction with its coefficients, the choice and why.
+    /// Returns everything about a decision: each executor's prediction with its coefficients, the choice and its
+    /// reason.
     pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
         explain::explain(self, opcode, bytes, cache)
     }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The machine that a calibration is valid for.
 //!
-//! - **Layout** CPU (vendor, family, model, stepping, microcode), number of CPUs this process may use, kernel release
-//! - **Not here** what cpuid says of cache sizes: virtual machines report caches they do not have
+//! - **Layout** CPU (vendor, family, model, stepping, microcode), number of CPUs that this process may use, kernel
+//!   release
+//! - **Not here** cache sizes from cpuid: virtual machines report caches that they do not have
 
 use serde::{Deserialize, Serialize};
 
-/// A machine, as far as its copies' speed depends on it.
+/// The properties of a machine on which the speed of its copies depends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Lines of /proc/cpuinfo that identify the first CPU.
@@ -17,7 +18,7 @@ pub struct Machine {
     pub kernel: String,
 }
 
-/// Lines of /proc/cpuinfo that tell CPUs apart, on x86-64 and on aarch64.
+/// Names of the lines of /proc/cpuinfo that distinguish CPUs, on x86-64 and on aarch64.
 const TELLING: &[&str] = &[
     "vendor_id",
     "cpu family",
@@ -42,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// 16 hexadecimal digits that differ for different machines: FNV-1a over all of it.
+    /// Returns 16 hexadecimal digits that identify the machine: FNV-1a over all its properties.
     pub fn digest(&self) -> String {
         let text = format!("{}\n{}\n{}\n{}", self.cpu, self.cpus, self.kernel, super::model::FORMAT);
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {

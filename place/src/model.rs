@@ -2,17 +2,17 @@
 //! The cost model: lines L = ns_per_byte · size + base_ns, and the thresholds that calibration found beside them.
 //!
 //! - **Layout** a `Model` is a list of curves, one per (executor, opcode, cache state); a curve is up to `LINES` lines,
-//!   each valid from its `from_bytes` to the next one's. The same structure is the file format (JSON).
-//! - **Owner** `Table` is the form that decisions read: fixed places, words stored and loaded one by one, so that
-//!   recalibrating needs no lock. A decision during the exchange may see a mix of old and new lines; both
-//!   are measurements of this machine.
+//!   each valid from its `from_bytes` to the next one's. The file format (JSON) has the same structure.
+//! - **Owner** decisions read a `Table`: fixed positions, words stored and loaded one by one, so that recalibration
+//!   needs no lock. A decision during the exchange may see a mix of old and new lines; both are measurements of this
+//!   machine.
 
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_spec::Opcode;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Version of the calibration file. Another one is measured anew.
+/// Version of the calibration file. A file of another version is ignored, and the machine is measured again.
 pub const FORMAT: u32 = 3;
 
 /// Result of a calibration.
@@ -20,17 +20,17 @@ pub const FORMAT: u32 = 3;
 pub struct Calibration {
     /// Version of this structure.
     pub format: u32,
-    /// The machine it is true for.
+    /// The machine for which it is valid.
     pub machine: super::Machine,
-    /// The instruction set of the kernels that were measured.
+    /// Instruction set of the measured kernels.
     pub isa: String,
-    /// When it was measured, seconds since 1970.
+    /// Time of the measurement, seconds since 1970.
     pub time_s: u64,
-    /// How long measuring took, milliseconds.
+    /// Duration of the measurement, milliseconds.
     pub took_ms: u64,
-    /// Trust in the numbers: if decisions may use them, and why not.
+    /// Judgement if decisions may use the numbers, and the reason if not.
     pub trust: super::Trust,
-    /// How copies past the cache walk memory, by size.
+    /// Order in which copies past the cache walk memory, by size.
     pub shapes: Vec<super::ShapeFrom>,
     /// Sizes at which behaviour changes.
     pub thresholds: Thresholds,
@@ -43,30 +43,30 @@ pub struct Calibration {
 pub struct Thresholds {
     /// Smallest size at which anything but an ordinary copy is faster, bytes.
     pub gate_bytes: u64,
-    /// From this size on non-temporal stores are faster for buffers in cache; none: never, bytes.
+    /// Smallest size from which non-temporal stores are faster for buffers in the cache, bytes; none: never.
     pub nt_from_hot_bytes: Option<u64>,
-    /// The same for buffers that are not in cache, bytes.
+    /// Smallest size from which non-temporal stores are faster for buffers outside the cache, bytes; none: never.
     pub nt_from_cold_bytes: Option<u64>,
-    /// Buffers up to this size are still read from cache the second time, bytes.
+    /// Largest size of a buffer that is still read from cache the second time, bytes.
     pub cache_bytes: u64,
-    /// Cycles of one load, timing included, up to which its line counts as cached; 0: cannot be told apart.
+    /// Most cycles of one load, timing included, at which its line counts as cached; 0: cannot be told apart.
     pub hot_cycles: u32,
-    /// From this size on a cold copy shared with a worker is faster; none: never, bytes.
+    /// Smallest size from which a cold copy shared with a worker is faster, bytes; none: never.
     pub split_from_cold_bytes: Option<u64>,
-    /// The same for hot copies, bytes.
+    /// Smallest size from which a hot copy shared with a worker is faster, bytes; none: never.
     pub split_from_hot_bytes: Option<u64>,
-    /// From submission to a sleeping worker until its completion is seen, for work that takes no time, nanoseconds.
+    /// Time from submitting empty work to a sleeping worker until its completion is seen, nanoseconds.
     pub hand_off_ns: u64,
-    /// From this size on string moves copy faster than vectors; none: never, bytes.
+    /// Smallest size from which string moves copy faster than vectors, bytes; none: never.
     pub rep_movsb_from_bytes: Option<u64>,
-    /// Bytes per second of a copy shared with a worker over a copy alone, cold and large; 0: no worker.
+    /// Speed of a large cold copy shared with a worker, relative to a copy without one; 0: no worker.
     pub split_gain: f64,
 }
 
 /// One line: time as a linear function of size, from a smallest size on.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Line {
-    /// Smallest size it is meant for, bytes.
+    /// Smallest size for which the line is meant, bytes.
     pub from_bytes: u64,
     /// Slope, nanoseconds per byte.
     pub ns_per_byte: f64,
@@ -75,7 +75,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Nanoseconds for `bytes`; never negative.
+    /// Returns the predicted nanoseconds for `bytes`; never negative.
     pub fn predict_ns(&self, bytes: usize) -> f64 {
         (self.ns_per_byte * bytes as f64 + self.base_ns).max(0.0)
     }
@@ -84,20 +84,20 @@ impl Line {
 /// Costs of one operation on one executor in one cache state.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Curve {
-    /// Its name, as `inline_nt`.
+    /// Name of the executor, such as `inline_nt`.
     pub executor: String,
-    /// The opcode's name, as `memmove`.
+    /// Name of the opcode, such as `memmove`.
     pub opcode: String,
     /// `hot` or `cold`.
     pub cache: String,
-    /// In order of `from_bytes`, at most three.
+    /// The lines, in order of `from_bytes`, at most three.
     pub lines: Vec<Line>,
 }
 
 /// Costs of all measured operations.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Model {
-    /// In no particular order.
+    /// The curves, in no particular order.
     pub curves: Vec<Curve>,
 }
 
@@ -112,7 +112,7 @@ impl Model {
         });
     }
 
-    /// Returns true if every number in it is one that a measurement can give.
+    /// Returns true if every number is one that a measurement can produce.
     pub fn is_sane(&self) -> bool {
         self.curves.iter().all(|curve| {
             let lines = &curve.lines;
@@ -127,11 +127,11 @@ impl Model {
 
 /// Most lines of one curve.
 pub const LINES: usize = 3;
-/// Opcodes with curves of their own.
+/// Number of opcodes with curves of their own.
 pub const OPCODES: usize = 8;
 const EXECUTORS: usize = 4;
 
-/// The slot of an opcode's curve. Operations that are not measured use the curve of the most similar one.
+/// Returns the slot of an opcode's curve. An operation that is not measured uses the curve of the most similar one.
 pub(super) const fn opcode_slot(opcode: Opcode) -> usize {
     match opcode {
         Opcode::FILL => 1,
@@ -148,18 +148,19 @@ const fn cache_slot(cache: CacheState) -> usize {
     matches!(cache, CacheState::Hot) as usize
 }
 
-/// Where (executor, opcode, cache) lies in a table with one entry each.
+/// Returns the index of (executor, opcode, cache) in a table with one entry each.
 fn index(executor: Executor, opcode: usize, cache: CacheState) -> Option<usize> {
     let executor = executor as usize;
     (executor < EXECUTORS).then_some((executor * OPCODES + opcode) * 2 + cache_slot(cache))
 }
 
-/// (opcode, cache) as one number below `2 * OPCODES`.
+/// Returns (opcode, cache) as one number below `2 * OPCODES`.
 pub(super) fn pair(opcode: Opcode, cache: CacheState) -> usize {
     opcode_slot(opcode) * 2 + cache_slot(cache)
 }
 
-/// The model in the form that decisions read. A line is three words; `from_bytes` of `u64::MAX` means none.
+/// The model in the form that decisions read. A line is three words; a `from_bytes` of `u64::MAX` means that there
+/// is no line.
 #[derive(Debug)]
 pub(super) struct Table {
     lines: Box<[[[AtomicU64; 3]; LINES]]>,
@@ -189,8 +190,8 @@ impl Table {
         }
     }
 
-    /// The line for `bytes`: the last one that starts at or below it, else the first. Sharing is not extended to
-    /// sizes below those it was measured at.
+    /// Returns the line for `bytes`: the last one that starts at or below it, otherwise the first. For sharing
+    /// there is no line below the smallest measured size.
     pub fn line(&self, executor: Executor, opcode: Opcode, cache: CacheState, bytes: usize) -> Option<Line> {
         let lines = &self.lines[index(executor, opcode_slot(opcode), cache)?];
         let from = |line: &[AtomicU64; 3]| line[0].load(Ordering::Relaxed);

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How busy the machine is: now, for a copy that wants a second core, and while it is measured, for calibration.
+//! Measures how busy the machine is: at this moment, for a copy that wants a second core; and during a calibration.
 //!
 //! - **Source** the run queue is the fourth field of /proc/loadavg, which counts the tasks that run or want to run at this
-//!   moment; how long this thread had to wait for its core is the second field of its schedstat; what a hypervisor took
-//!   is `steal` in /proc/stat. What cannot be read counts as quiet.
-//! - **Cost** a look at the run queue takes some microseconds.
-//! - **Method** a [`Watch`] looks once per step of a calibration and takes the spread of every point that is measured:
-//!   the machine was busy if tasks queued up, if this thread waited, or if repeats of the same work differ.
+//!   moment. The time that this thread had to wait for its core is the second field of its schedstat. The time taken by a
+//!   hypervisor is `steal` in /proc/stat. A file that cannot be read counts as quiet.
+//! - **Cost** reading the run queue takes some microseconds.
+//! - **Method** a [`Watch`] samples the run queue once per step of a calibration and collects the spread of every measured
+//!   point: the machine was busy if tasks queued up, if this thread waited, or if repeats of the same work differ.
 
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Largest ratio of third to first quartile of a point's repeats, for the median point.
+/// Largest accepted ratio of third to first quartile of a point's repeats, for the median point.
 const SPREAD_MAX: f64 = 1.35;
-/// Largest share of its time that the measuring thread may have waited for a core, or that a hypervisor may have taken.
+/// Largest accepted share of its time that the measuring thread waited for a core, or that a hypervisor took.
 const WAITED_MAX: f64 = 0.05;
 
-/// Says if the numbers of a calibration may be decided by.
+/// Judgement if decisions may use the numbers of a calibration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Trust {
-    /// The machine was quiet while it was measured.
+    /// True if the machine was quiet during the measurement.
     pub trusted: bool,
-    /// Why not; empty if it was.
+    /// Reason that the numbers are not trusted; empty if they are.
     pub why: String,
-    /// Third quartile over first of the repeats of one point: the median over all points.
+    /// Ratio of third to first quartile of the repeats of one point: the median over all points.
     pub spread: f64,
     /// Other tasks that ran or wanted to run, on average.
     pub others_running: f64,
@@ -33,13 +33,14 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Trusted, for numbers that are assumed and not measured.
+    /// Returns a trusted judgement, for numbers that are assumed and not measured.
     pub(super) fn assumed() -> Trust {
         Trust { trusted: true, why: String::new(), spread: 1.0, others_running: 0.0, waited: 0.0 }
     }
 }
 
-/// Tasks that run or want to run on this machine at this moment, the caller's included; `None`: the kernel does not say.
+/// Returns the tasks that run or want to run on this machine at this moment, including the caller; `None`: the kernel
+/// does not say.
 pub fn running_tasks() -> Option<usize> {
     running(&std::fs::read_to_string("/proc/loadavg").ok()?)
 }
@@ -50,7 +51,8 @@ fn running(loadavg: &str) -> Option<usize> {
     running.parse().ok().filter(|&running| running > 0)
 }
 
-/// Cores that this process may use. Quotas are read once, because that takes several files; the affinity each time.
+/// Returns the number of cores that this process may use. Quotas are read once, because that takes several files; the
+/// affinity is read each time.
 pub(super) fn cores() -> usize {
     static ALLOWED: OnceLock<usize> = OnceLock::new();
     let allowed =
@@ -59,8 +61,8 @@ pub(super) fn cores() -> usize {
     allowed.min(pinned).max(1)
 }
 
-/// Cores of this process without work at this moment. `mine` tasks of those that run do not count: the caller, and engine
-/// threads that only wait. Tasks elsewhere on the machine count as if they were on this process's cores.
+/// Returns the number of this process's cores without work at this moment. `mine` running tasks do not count: the caller,
+/// and engine threads that only wait. Tasks of other processes count as if they ran on this process's cores.
 pub fn idle_cores(mine: usize) -> usize {
     let spare = cores() - 1;
     if spare == 0 {
@@ -69,13 +71,13 @@ pub fn idle_cores(mine: usize) -> usize {
     spare.saturating_sub(running_tasks().map_or(0, |running| running.saturating_sub(mine.max(1))))
 }
 
-/// Time that the hypervisor took from all CPUs (`steal` of `/proc/stat`), in ticks.
+/// Returns the time that the hypervisor took from all CPUs (`steal` in `/proc/stat`), in ticks.
 fn stolen_ticks() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     text.lines().next()?.split_whitespace().nth(8)?.parse().ok()
 }
 
-/// (on a core, waiting for one), nanoseconds of the calling thread.
+/// Returns the nanoseconds that the calling thread has been on a core, and those it has waited for one.
 fn scheduled_ns() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut words = text.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -88,7 +90,7 @@ pub(super) struct Watch {
     start: Instant,
     scheduled: Option<(u64, u64)>,
     stolen: Option<u64>,
-    /// Other tasks, one number per look.
+    /// Numbers of other tasks, one per sample.
     others: Vec<f64>,
     spreads: Vec<f64>,
     /// Average number of other tasks from which the machine counts as busy.
@@ -96,8 +98,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch. With `for_sharing` every second core must be idle, or copies that several cores share cannot be
-    /// measured; else it is enough that no task has to wait.
+    /// Starts watching. With `for_sharing` half of the cores must be idle, otherwise copies shared by several cores
+    /// cannot be measured; without it, it is enough that no task has to wait.
     pub fn new(for_sharing: bool) -> Watch {
         let cores = cores() as f64;
         Watch {
@@ -110,14 +112,14 @@ impl Watch {
         }
     }
 
-    /// Looks at the run queue. The engine's own threads must be asleep.
+    /// Samples the run queue. The engine's own threads must be asleep.
     pub fn sample(&mut self) {
         if let Some(running) = running_tasks() {
             self.others.push((running - 1) as f64);
         }
     }
 
-    /// Takes in the repeats of one point, which it sorts.
+    /// Adds the repeats of one point, and sorts them.
     pub fn point(&mut self, times: &mut [f64]) {
         if times.len() >= 4 {
             times.sort_unstable_by(f64::total_cmp);
@@ -125,7 +127,7 @@ impl Watch {
         }
     }
 
-    /// Judges the measurement by everything seen while it ran.
+    /// Returns the judgement of the measurement.
     pub fn verdict(&self) -> Trust {
         let waited = match (self.scheduled, scheduled_ns()) {
             (Some((ran, waited)), Some((ran_now, waited_now))) => {
@@ -135,7 +137,7 @@ impl Watch {
             _ => 0.0,
         };
         let stolen = match (self.stolen, stolen_ticks()) {
-            // A tick is 10 ms on every Linux that programs see.
+            // A tick is 10 ms on every Linux, as far as programs can see.
             (Some(before), Some(now)) => {
                 now.saturating_sub(before) as f64 * 0.01 / self.start.elapsed().as_secs_f64().max(0.01)
             }
@@ -198,7 +200,7 @@ mod tests {
         assert!(trust.spread >= 3.0 && !trust.trusted, "{trust:?}");
     }
 
-    /// Busy threads must be seen as tasks that run, and leave no core idle once there is one for each.
+    /// Busy threads must appear as running tasks, and once there is one per core no core may count as idle.
     #[test]
     fn busy_threads_leave_no_core_idle() {
         use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shapes of routines that calibration does not measure: they start from copy's, and learn from what calls cost.
+//! Learns the shapes of routines that calibration does not measure: they start from copy's, and learn from the costs of
+//! calls.
 //!
-//! - **Flow** `pick` ─▶ a piece of the call in a shape that is tried, the rest in the shape in use ─▶ `learn` both ─▶ a
-//!   shape that is clearly better goes to the kernels' table, which every caller of the routine reads
-//! - **Limits** of all calls one in [`TRY_EVERY`](super::TRY_EVERY) tries a shape, on at most [`PIECE_BYTES`] of it, so
-//!   that a shape ten times slower costs a large call little
-//! - **Order** one lock per routine and size class; a call that finds it taken neither tries nor learns
+//! - **Flow** `pick` ─▶ a piece of the call is done in a shape on trial, the rest in the shape in use ─▶ `learn` both
+//!   costs ─▶ a shape that is clearly better is stored in the kernels' table, which every caller of the routine reads
+//! - **Limits** one call in [`TRY_EVERY`](super::TRY_EVERY) tries a shape, on at most [`PIECE_BYTES`] of its bytes, so
+//!   that even a shape ten times slower costs a large call little
+//! - **Order** one lock per routine and size class; a call that finds it locked neither tries nor learns
 //! - **Not here** copies: calibration measures those
 
 use super::Bandit;
 use memlift_kernels::{Isa, Routine, SHAPE_CLASSES, Shape, set_shape, shape, shape_class};
 use std::sync::Mutex;
 
-/// Most bytes of a call that a shape is tried on.
+/// Most bytes of a call on which a shape is tried.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Shapes that a routine chooses between.
+/// Number of shapes among which a routine chooses.
 const WAYS: usize = 8;
 
-/// One routine and size class.
+/// Search for the best shape of one routine and size class.
 #[derive(Debug)]
 struct Search {
     shapes: [Shape; WAYS],
@@ -25,7 +26,7 @@ struct Search {
 }
 
 impl Search {
-    /// Starts from the shape in use; what is next to it, and a plain loop, are tried.
+    /// Starts from the shape in use; similar shapes and a plain loop are tried.
     fn new(start: Shape, isa: Isa) -> Search {
         let vector_bytes = Shape::built_in(isa).vector_bytes();
         let shapes = [
@@ -43,16 +44,16 @@ impl Search {
     }
 }
 
-/// Shapes that one call uses.
+/// Shapes for one call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Picked {
     /// The shape in use.
     pub shape: Shape,
-    /// A shape to try on a piece.
+    /// A shape to try on a piece of the call.
     pub tried: Option<Shape>,
 }
 
-/// Searches of all routines and size classes of an engine.
+/// The searches for all routines and size classes of an engine.
 #[derive(Debug)]
 pub struct Refine {
     isa: Isa,
@@ -60,7 +61,7 @@ pub struct Refine {
 }
 
 impl Refine {
-    /// Creates searches that have learned nothing.
+    /// Makes searches that have learned nothing.
     pub fn new(isa: Isa) -> Refine {
         let places = Routine::ALL.len() * SHAPE_CLASSES;
         Refine { isa, searches: (0..places).map(|_| Mutex::new(None)).collect() }
@@ -70,14 +71,14 @@ impl Refine {
         &self.searches[routine as usize * SHAPE_CLASSES + shape_class(bytes)]
     }
 
-    /// Forgets everything: the shapes to start from have changed.
+    /// Forgets everything, because the initial shapes have changed.
     pub fn reset(&self) {
         for search in &self.searches {
             *search.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
         }
     }
 
-    /// The shape for a call of `bytes`, and now and then one to try.
+    /// Returns the shape for a call of `bytes` and, in some calls, one to try.
     pub fn pick(&self, routine: Routine, bytes: usize) -> Picked {
         let in_use = shape(routine, bytes, self.isa);
         let Ok(mut search) = self.search(routine, bytes).try_lock() else {
@@ -89,7 +90,7 @@ impl Refine {
         Picked { shape, tried: pick.explores.then(|| search.shapes[pick.way]) }
     }
 
-    /// Tells what a shape has cost, nanoseconds per byte.
+    /// Adds the measured cost of a shape, nanoseconds per byte.
     pub fn learn(&self, routine: Routine, bytes: usize, used: Shape, ns_per_byte: f64) {
         let Ok(mut search) = self.search(routine, bytes).try_lock() else { return };
         let Some(search) = search.as_mut() else { return };
@@ -107,8 +108,8 @@ impl Refine {
 mod tests {
     use super::*;
 
-    /// Plays calls of one size in a world where `best` costs a fifth of every other shape; gives the bytes that were
-    /// spent on tries, as a share of all.
+    /// Plays calls of one size in a world where `best` costs a fifth of every other shape; returns the share of all
+    /// bytes that was spent on trials.
     fn play(refine: &Refine, routine: Routine, bytes: usize, best: Shape, calls: usize) -> f64 {
         let mut spent = 0;
         for _ in 0..calls {
@@ -123,7 +124,7 @@ mod tests {
         spent as f64 / (bytes * calls) as f64
     }
 
-    /// One test, because the shapes in use are the process's.
+    /// A single test, because the shapes in use are global to the process.
     #[test]
     fn a_routine_finds_its_best_shape_within_the_budget_and_forgets_it() {
         let isa = Isa::Avx2;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The shape of copies past the cache: measured per size class, kept in the calibration, handed to the kernels.
+//! The shape of copies past the cache: measured per size class, stored in the calibration, set in the kernels.
 //!
 //! - **Flow** every candidate at the middle size ─▶ the best few at all sizes ─▶ [`ShapeFrom`] in the calibration ──
-//!   [`apply`] ──▶ the kernels' table, for copies and for all other routines, which start from there (`refine`)
+//!   [`apply`] ──▶ the kernels' table, for copies and for all other routines, which start from these shapes (`refine`)
 //! - **Rule** the built-in shape stays unless another is faster by [`EARNS`].
 //! - **Method** cold windows, one run of each candidate per round, lower quartiles.
 
@@ -17,18 +17,18 @@ const EARNS: f64 = 0.97;
 /// Candidates that are measured at every size.
 const FINALISTS: usize = 6;
 
-/// The shape of copies past the cache from a size on.
+/// The shape of copies past the cache for sizes from `from_bytes` on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ShapeFrom {
-    /// Smallest size that it is meant for, bytes.
+    /// Smallest size for which the shape is meant, bytes.
     pub from_bytes: u64,
-    /// Its name, as [`Shape`] writes it.
+    /// Name of the shape, as [`Shape`] writes it.
     pub shape: String,
     /// Measured rate, bytes per nanosecond; 0: not measured.
     pub gb_per_s: f64,
 }
 
-/// Measures copies of `kernels` at the sizes, which ascend and fit into the arena.
+/// Measures copies of `kernels` at these sizes, which must ascend and fit into the arena.
 pub(super) fn measure(
     kernels: &Kernels,
     arena: &mut Arena,
@@ -52,7 +52,7 @@ pub(super) fn measure(
         let ns: Vec<f64> = measured.iter_mut().map(|times| quiet(times)).collect();
         let best = choose(&ns);
         found.push(ShapeFrom {
-            // Each size stands for the stretch around it: from half way to the size before.
+            // Each size stands for the sizes around it, down to half way to the size before.
             from_bytes: if index == 0 { 0 } else { (sizes[index - 1] * 2).next_power_of_two() as u64 },
             shape: finalists[best].to_string(),
             gb_per_s: bytes as f64 / ns[best].max(1.0),
@@ -61,7 +61,7 @@ pub(super) fn measure(
     found
 }
 
-/// The fastest, unless the first, which is built in, is nearly as fast.
+/// Returns the index of the fastest shape, or 0 (the built-in one) if that is nearly as fast.
 fn choose(ns: &[f64]) -> usize {
     let best = (0..ns.len()).min_by(|&a, &b| ns[a].total_cmp(&ns[b])).unwrap_or(0);
     if ns[best] < ns[0] * EARNS { best } else { 0 }
@@ -78,21 +78,21 @@ fn times(
     for _ in 0..rounds {
         for (shape, times) in shapes.iter().zip(&mut times) {
             let (target, source) = arena.cold(bytes);
-            // SAFETY: the window lies in the arena.
+            // SAFETY: the window lies in the two buffers of the arena, which are mapped and do not overlap.
             times.push(time(|| unsafe { (kernels.shaped.copy)(target, source, bytes, *shape) }));
         }
     }
     times
 }
 
-/// The shape for a size; the built-in one where none is named.
+/// Returns the shape for a size; the built-in one if the list names none.
 pub(super) fn at(shapes: &[ShapeFrom], bytes: usize, isa: Isa) -> Shape {
     let shape = shapes.iter().rev().find(|shape| shape.from_bytes <= bytes as u64);
     shape.and_then(|shape| Shape::from_name(&shape.shape)).unwrap_or(Shape::built_in(isa))
 }
 
-/// Lets every routine of this process use the shapes; those that name none are left out, and without any the built-in
-/// ones serve.
+/// Makes every routine of this process use these shapes. Entries with an unknown name are skipped, and without any
+/// shape the built-in ones are used.
 pub(super) fn apply(shapes: &[ShapeFrom]) {
     for class in 0..SHAPE_CLASSES {
         let bytes = shape_class_bytes(class) as u64;
@@ -102,7 +102,7 @@ pub(super) fn apply(shapes: &[ShapeFrom]) {
     }
 }
 
-/// True if every entry names a shape and they ascend.
+/// Returns true if every entry names a shape and the sizes ascend.
 pub(super) fn are_sane(shapes: &[ShapeFrom]) -> bool {
     shapes.iter().all(|shape| Shape::from_name(&shape.shape).is_some() && shape.gb_per_s.is_finite())
         && shapes.windows(2).all(|pair| pair[0].from_bytes < pair[1].from_bytes)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The calibration on disk: JSON, one file per machine, in the user's cache folder.
 //!
-//! - **Flow** $MEMLIFT_CALIBRATION (or `engine.calibration`), else
-//!   $XDG_CACHE_HOME/memlift/calibration-DIGEST.json (or ~/.cache/…) ──▶ checked ──▶ `Loaded`
-//! - **Order** written beside and renamed, so that a reader sees the old file or the new one
-//! - **Failure** missing, damaged, of another format, another machine or another instruction set, or measured while the
-//!   machine was busy: the built-in numbers serve, and `Origin` says why. Unwritable: the calibration stays in
-//!   memory, and the caller is told.
+//! - **Flow** $MEMLIFT_CALIBRATION (or `engine.calibration`), otherwise $XDG_CACHE_HOME/memlift/calibration-DIGEST.json
+//!   (or ~/.cache/…) ──▶ checked ──▶ `Loaded`
+//! - **Order** written to a file beside and renamed, so that a reader sees the old file or the new one
+//! - **Failure** if the file is missing, damaged, of another format, machine or instruction set, or was measured on a
+//!   busy machine, the built-in numbers are used, and `Origin` gives the reason. If it cannot be written, the
+//!   calibration stays in memory, and the caller gets an error.
 
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT};
@@ -16,20 +16,20 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a calibration came from.
+/// Origin of a calibration.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Origin {
     /// The built-in numbers, assumed for this machine.
     Builtin {
-        /// Why there is nothing better, and what to do about it.
+        /// Reason that there is nothing better, and what to do about it.
         why: String,
     },
-    /// The built-in numbers, because the machine was busy when it was measured.
+    /// The built-in numbers, because the machine was busy during its measurement.
     Untrusted {
         /// Signs that the machine was busy.
         why: String,
-        /// When, seconds since 1970.
+        /// Time of the measurement, seconds since 1970.
         time_s: u64,
     },
     /// Read from a calibration file.
@@ -41,36 +41,36 @@ pub enum Origin {
     Measured,
 }
 
-/// A calibration and where it came from.
+/// A calibration and its origin.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Loaded {
     /// The numbers in use.
     pub calibration: Calibration,
-    /// Where they came from.
+    /// Origin of the numbers.
     pub origin: Origin,
 }
 
 impl Loaded {
-    /// True if the numbers are of this machine.
+    /// Returns true if the numbers were measured on this machine.
     pub fn is_measured(&self) -> bool {
         matches!(self.origin, Origin::File { .. } | Origin::Measured)
     }
 
-    /// The built-in numbers instead of those that were measured on a busy machine.
+    /// Returns the built-in numbers, in place of those measured on a busy machine.
     pub fn untrusted(measured: &Calibration) -> Loaded {
         let origin = Origin::Untrusted { why: measured.trust.why.clone(), time_s: measured.time_s };
         Loaded { calibration: builtin::calibration(), origin }
     }
 }
 
-/// Why a calibration was not written.
+/// Reason that a calibration was not written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// Neither variable names a folder.
     #[error("no cache folder is known: set XDG_CACHE_HOME or HOME, or MEMLIFT_CALIBRATION to a file")]
     NoFolder,
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("cannot write {}: {source}; set MEMLIFT_CALIBRATION to a file that can be written", path.display())]
     Write {
         /// Path of the file that could not be written.
@@ -80,14 +80,15 @@ pub enum StoreError {
     },
 }
 
-/// Where the calibration of `machine` is kept.
+/// Returns the path at which the calibration of `machine` is stored.
 pub fn default_path(machine: &Machine) -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("memlift").join(format!("calibration-{}.json", machine.digest())))
 }
 
-/// The calibration of this machine for the kernels of `isa` from `path` (or its usual place), or the built-in one.
+/// Loads the calibration of this machine for the kernels of `isa` from `path` (or the default path); returns the
+/// built-in one if there is none.
 pub fn load(path: Option<&Path>, isa: Isa) -> Loaded {
     let machine = Machine::read();
     let path = match default_or(path, &machine) {
@@ -111,7 +112,7 @@ fn builtin(why: String) -> Loaded {
     Loaded { calibration: builtin::calibration(), origin: Origin::Builtin { why } }
 }
 
-/// A file this long is not one of ours.
+/// Most bytes of a calibration file.
 const BYTES_MAX: u64 = 1 << 20;
 
 fn read(path: &Path, machine: &Machine, isa: Isa) -> Result<Calibration, String> {
@@ -136,15 +137,16 @@ fn read(path: &Path, machine: &Machine, isa: Isa) -> Result<Calibration, String>
     Ok(calibration)
 }
 
-/// `path`, or the usual place for `machine`.
+/// Returns `path`, or the default path for `machine`.
 pub fn default_or(path: Option<&Path>, machine: &Machine) -> Result<PathBuf, StoreError> {
     path.map(Path::to_owned).or_else(|| default_path(machine)).ok_or(StoreError::NoFolder)
 }
 
-/// A busy machine is measured again after so many seconds.
+/// Seconds after which a busy machine is measured again.
 const RETRY_S: u64 = 3600;
 
-/// True if numbers of this machine are wanted: there are none, and none were measured in vain lately.
+/// Returns true if measuring is worthwhile: there are no numbers of this machine, and no attempt has failed
+/// lately.
 pub fn is_worth_measuring(loaded: &Loaded) -> bool {
     match loaded.origin {
         Origin::Builtin { .. } => true,
@@ -156,7 +158,7 @@ pub fn is_worth_measuring(loaded: &Loaded) -> bool {
     }
 }
 
-/// Keeps `calibration` at `path` (or its usual place); gives where.
+/// Writes `calibration` to `path` (or the default path); returns the path.
 pub fn save(calibration: &Calibration, path: Option<&Path>) -> Result<PathBuf, StoreError> {
     let path = default_or(path, &calibration.machine)?;
     let written = write(calibration, &path);
@@ -181,7 +183,7 @@ fn write(calibration: &Calibration, path: &Path) -> io::Result<()> {
         fs::rename(&beside, path)
     })();
     if written.is_err() && opened {
-        // Best effort: the folder may be what fails.
+        // Best effort, because the folder may be the cause of the failure.
         let _ = fs::remove_file(&beside);
     }
     written

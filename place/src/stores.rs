@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Ways to store a copy: through the cache, past it in a shape, or not at all.
+//! The ways in which a copy can store: through the cache, past it in a shape, or not at all.
 
 use memlift_kernels::{Kernels, Shape};
 
@@ -8,9 +8,9 @@ use memlift_kernels::{Kernels, Shape};
 pub enum Stores {
     /// Through the cache.
     Temporal,
-    /// Past it, in this shape.
+    /// Past the cache, in this shape.
     Streaming(Shape),
-    /// Not at all: handing over is measured.
+    /// Not at all, to measure only the hand-off to a worker.
     None,
 }
 
@@ -18,10 +18,10 @@ impl Stores {
     /// Copies `bytes`.
     ///
     /// # Safety
-    ///
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
     /// `source` is readable and `target` writable for `bytes`, and they are apart.
     pub unsafe fn copy(self, kernels: &Kernels, target: *mut u8, source: *const u8, bytes: usize) {
-        // SAFETY: the caller vouches that both ranges have `bytes` and are apart.
+        // SAFETY: the caller promises that both ranges have `bytes` and do not overlap.
         unsafe {
             match self {
                 Stores::Temporal => (kernels.copy)(target, source, bytes),

@@ -69,7 +69,7 @@ pub enum HugePages {
     /// used.
     #[default]
     Auto,
-    /// Ordinary pages always.
+    /// Always use ordinary pages.
     Never,
 }
 
