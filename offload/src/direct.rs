@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Synchronous calls: no descriptor, no queue. What most programs use.
+//! Synchronous calls, without descriptors or queues. Most programs use only these.
 //!
-//! - **Flow** below the placement's gate: one compare, counted, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
-//!   kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
-//! - **Order** when a call returns its bytes are visible to whoever synchronises with the caller, also those that
-//!   another core or a streaming store wrote
-//! - **Owner** slices are borrowed for the call; the `_raw` calls take addresses because the memory may be shared with
-//!   another process, of which no slice may be made
+//! - **Flow** below the placement's gate: one comparison, a count, then the kernel. Above: cache state ─▶ `Placer::choose`
+//!   ─▶ kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
+//! - **Order** when a call returns its bytes are visible to every thread that synchronises with the caller, including
+//!   bytes that another core or a streaming store wrote
+//! - **Owner** slices are borrowed for the call. The `_raw` calls take addresses because the memory may be shared with
+//!   another process, and then no slice of it may be made
 
 use crate::engine::Engine;
 use crate::run::{Share, record, share_chunk_bytes};
@@ -18,12 +18,12 @@ use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 use std::time::{Duration, Instant};
 
-/// Calls below this size never store past the cache, even if the caller asks for it. Bytes.
+/// Smallest size, in bytes, from which a call may store past the cache, even if the caller asks for it.
 const STREAM_BYTES_MIN: usize = 4096;
-/// A queue that is full and completes nothing for this long has stopped.
+/// Time after which a queue that is full and completes nothing counts as stopped.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// A device stopped answering during a copy. It may still write to the target, so no one may use those bytes again.
+/// A device has stopped answering during a copy. It may still write to the target, so those bytes must never be used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the device stopped answering while it copied and may still write to the target, which must never be used again; later copies go without it"
@@ -35,22 +35,23 @@ impl Engine {
     ///
     /// # Panics
     ///
-    /// When the lengths differ.
+    /// If the lengths differ.
     #[inline]
     pub fn copy(&self, target: &mut [u8], source: &[u8]) {
         assert_eq!(target.len(), source.len(), "copy: target and source must have the same length");
-        // SAFETY: both slices have this length, and a unique borrow overlaps no other.
+        // SAFETY: both slices have this length, and a unique borrow overlaps no other slice.
         unsafe { self.copy_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), Cache::Auto) }
     }
 
-    /// Copies `bytes` bytes; `cache` is what the caller knows of the buffers.
+    /// Copies `bytes` bytes; `cache` is the caller's knowledge about the buffers.
     ///
     /// # Safety
     ///
     /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
     #[inline]
     pub unsafe fn copy_raw(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
-        // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
+        // SAFETY: the caller promises that `source` is readable and `target` writable for `bytes`, and that they do not
+        // overlap.
         unsafe {
             if self.is_small(Opcode::MEMMOVE, bytes) {
                 (self.copy)(target, source, bytes);
@@ -62,11 +63,12 @@ impl Engine {
 
     #[inline(never)]
     unsafe fn copy_placed(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
-        // SAFETY: both buffers hold `bytes` bytes, for which the caller of `copy_raw` vouches; a writable one is readable, too.
+        // SAFETY: the caller of `copy_raw` promises that both buffers hold `bytes` bytes; a writable buffer is readable too.
         let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
         let choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
         let start_ns = observe::now_ns();
-        // SAFETY: both buffers hold `bytes` bytes and are apart until this returns, as the caller of `copy_raw` vouches.
+        // SAFETY: the caller of `copy_raw` promises that both buffers hold `bytes` bytes and do not overlap until this
+        // returns.
         unsafe {
             match choice.executor {
                 Executor::Split => self.copy_shared(target, source, bytes, state),
@@ -77,18 +79,19 @@ impl Engine {
         self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
     }
 
-    /// Copies by the executor that the caller names, without asking the cost model: engine threads while this one sleeps
-    /// ([`Executor::Worker`]), DSA ([`Executor::Idxd`]), or this thread (any other, and if those are not there). `streams` stores
-    /// past the cache. Less than a page is always copied by this thread, through the cache.
+    /// Copies by the executor that the caller names, without the cost model: engine threads while this thread sleeps
+    /// ([`Executor::Worker`]), DSA ([`Executor::Idxd`]), or this thread (any other executor, or if those are missing). With
+    /// `streams` the copy stores past the cache. Less than a page is always copied by this thread, through the cache.
     ///
     /// # Errors
     ///
-    /// [`Lost`]: the device has stopped answering. It is given up, and later copies are made by the caller.
+    /// [`Lost`]: the device has stopped answering. It is not used any more; later copies are made by the calling thread.
     ///
     /// # Safety
     ///
-    /// As for [`copy_raw`](Engine::copy_raw). After [`Lost`] the device may still write to the target: nobody may use those bytes
-    /// again, or unmap them, as long as the process lives. It may also read the source: what lies there then may come to the target.
+    /// The conditions of [`copy_raw`](Engine::copy_raw). After [`Lost`] the device may still write to the target: those
+    /// bytes must not be used again, nor unmapped, as long as the process lives. It may also still read the source: whatever
+    /// lies there later may be copied to the target.
     pub unsafe fn copy_told(
         &self,
         target: *mut u8,
@@ -100,7 +103,8 @@ impl Engine {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
         if bytes < STREAM_BYTES_MIN {
             observe::count(Opcode::MEMMOVE, bytes as u64);
-            // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
+            // SAFETY: the caller promises that `source` is readable and `target` writable for `bytes`, and that they do not
+            // overlap.
             unsafe { (self.kernels.copy)(target, source, bytes) };
             return Ok(());
         }
@@ -117,8 +121,8 @@ impl Engine {
             self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
         let choice = Choice { executor, cache, predicted_ns, why: Why::Told };
         let start_ns = observe::now_ns();
-        // SAFETY: the caller vouches for both ranges until this returns, which is after `finish`. A device that has not finished
-        // is reported as `Lost`, whose terms keep the ranges from use.
+        // SAFETY: the caller promises both ranges until this returns, which is after `finish`. A device that has not
+        // finished is reported as `Lost`, whose conditions forbid any use of the ranges.
         unsafe {
             if let Some(queue) = dsa {
                 if let Err(lost) = copy_by(queue, target, source, bytes, streams) {
@@ -140,7 +144,7 @@ impl Engine {
         Ok(())
     }
 
-    /// How a copy of `bytes` stores.
+    /// Returns the way in which a copy of `bytes` stores.
     fn stores(&self, streams: bool, bytes: usize) -> Stores {
         if streams {
             Stores::Streaming(shape(Routine::Copy, bytes, self.kernels.isa))
@@ -166,13 +170,14 @@ impl Engine {
         share.finish();
     }
 
-    /// Cores that are idle at this moment and could help. Engine threads that only wait do not count as busy.
+    /// Returns the number of cores that are idle at this moment and could help. Engine threads that only wait do not count
+    /// as busy.
     fn idle_cores(&self) -> usize {
         memlift_place::idle_cores(1 + self.worker.awake())
     }
 
-    /// Streams `bytes` by `run`, which is given an offset, a size and a shape. Some calls run their first piece, a multiple of
-    /// `unit`, in a shape that is tried instead of the one in use. The costs of both shapes are learned.
+    /// Streams `bytes` by `run`, which is called with an offset, a size and a shape. Some calls run their first piece, a
+    /// multiple of `unit`, in a shape on trial instead of the one in use. The costs of both shapes are learned.
     fn stream(&self, routine: Routine, bytes: usize, unit: usize, mut run: impl FnMut(usize, usize, Shape)) {
         let refine = &self.numbers.refine;
         let Picked { shape, tried } = refine.pick(routine, bytes);
@@ -208,14 +213,14 @@ impl Engine {
     ) {
         let bytes = rows.saturating_mul(row_bytes);
         let contiguous = i64::try_from(row_bytes) == Ok(source_stride);
-        // SAFETY: the caller vouches for each row and for `rows * row_bytes` of the target; rows without gaps are one range.
+        // SAFETY: the caller promises each row, and `rows * row_bytes` of the target; rows without gaps are one range.
         unsafe {
             if contiguous {
                 self.copy_raw(target, source, bytes, cache);
             } else if self.is_small(Opcode::STRIDED_COPY, bytes) {
                 (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
             } else {
-                // Rows far apart make sampling say little: the state of the target stands for all.
+                // Samples of rows far apart would say little, so the state of the target is used for both.
                 let state = self.numbers.placer.cache_state(cache, target, target, bytes);
                 let choice = self.choose(Opcode::STRIDED_COPY, bytes, state, false);
                 let start_ns = observe::now_ns();
@@ -244,7 +249,7 @@ impl Engine {
     /// Fills `target` with `pattern`.
     #[inline]
     pub fn fill(&self, target: &mut [u8], pattern: Pattern) {
-        // SAFETY: a unique borrow of this length.
+        // SAFETY: the slice is a unique borrow of this length.
         unsafe { self.fill_raw(target.as_mut_ptr(), pattern, target.len(), Cache::Auto) }
     }
 
@@ -259,7 +264,7 @@ impl Engine {
             Pattern::Eight(pattern) => repeat_8(pattern),
             Pattern::Sixteen(pattern) => pattern,
         };
-        // SAFETY: `target` is writable for `bytes`, as the caller vouches, and `stream` hands out parts of `bytes` only.
+        // SAFETY: the caller promises that `target` is writable for `bytes`, and `stream` only passes parts of `bytes`.
         unsafe {
             if self.is_small(Opcode::FILL, bytes) {
                 return (self.kernels.fill)(target, pattern, bytes);
@@ -267,7 +272,7 @@ impl Engine {
             let choice = self.choose_for(Opcode::FILL, target, target, bytes, cache);
             let start_ns = observe::now_ns();
             if choice.executor == Executor::InlineNt {
-                // Pieces are multiples of the pattern.
+                // Pieces are multiples of the pattern's length, so each starts with the pattern's first byte.
                 self.stream(Routine::Fill, bytes, 64, |offset, part, shape| {
                     (self.kernels.shaped.fill)(target.add(offset), pattern, part, shape);
                 });
@@ -278,11 +283,11 @@ impl Engine {
         }
     }
 
-    /// The offset of the first difference; `None` if both are equal.
+    /// Returns the offset of the first difference; `None` if both are equal.
     ///
     /// # Panics
     ///
-    /// When the lengths differ.
+    /// If the lengths differ.
     #[inline]
     pub fn compare(&self, first: &[u8], second: &[u8]) -> Option<usize> {
         assert_eq!(first.len(), second.len(), "compare: both must have the same length");
@@ -290,14 +295,14 @@ impl Engine {
         unsafe { self.compare_raw(first.as_ptr(), second.as_ptr(), first.len()) }
     }
 
-    /// The offset of the first difference; `None` if both are equal.
+    /// Returns the offset of the first difference; `None` if both are equal.
     ///
     /// # Safety
     ///
-    /// Both are readable for `bytes`.
+    /// Both buffers are readable for `bytes`.
     #[inline]
     pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
-        // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
+        // SAFETY: the caller promises that both buffers are readable for `bytes`.
         unsafe {
             if self.is_small(Opcode::COMPARE, bytes) {
                 return (self.kernels.compare)(first, second, bytes);
@@ -309,21 +314,21 @@ impl Engine {
         }
     }
 
-    /// CRC-32C; seed 0, or the value of the bytes before.
+    /// Returns the CRC-32C; `seed` is 0, or the CRC-32C of the preceding bytes.
     #[inline]
     pub fn crc32c(&self, source: &[u8], seed: u32) -> u32 {
         // SAFETY: the slice has this length.
         unsafe { self.crc32c_raw(source.as_ptr(), source.len(), seed) }
     }
 
-    /// CRC-32C; seed 0, or the value of the bytes before.
+    /// Returns the CRC-32C; `seed` is 0, or the CRC-32C of the preceding bytes.
     ///
     /// # Safety
     ///
     /// `source` is readable for `bytes`.
     #[inline]
     pub unsafe fn crc32c_raw(&self, source: *const u8, bytes: usize, seed: u32) -> u32 {
-        // SAFETY: `source` is readable for `bytes`, as the caller vouches.
+        // SAFETY: the caller promises that `source` is readable for `bytes`.
         unsafe {
             if self.is_small(Opcode::CRC, bytes) {
                 return (self.kernels.crc32c)(source, bytes, seed);
@@ -335,19 +340,19 @@ impl Engine {
         }
     }
 
-    /// Copies and gives the CRC-32C of what was copied.
+    /// Copies, and returns the CRC-32C of the copied bytes.
     ///
     /// # Panics
     ///
-    /// When the lengths differ.
+    /// If the lengths differ.
     #[inline]
     pub fn copy_crc32c(&self, target: &mut [u8], source: &[u8], seed: u32) -> u32 {
         assert_eq!(target.len(), source.len(), "copy_crc32c: target and source must have the same length");
-        // SAFETY: both slices have this length, and a unique borrow overlaps no other.
+        // SAFETY: both slices have this length, and a unique borrow overlaps no other slice.
         unsafe { self.copy_crc32c_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), seed, Cache::Auto) }
     }
 
-    /// Copies and gives the CRC-32C of what was copied, also if another process changes the source meanwhile.
+    /// Copies, and returns the CRC-32C of the copied bytes, even if another process changes the source meanwhile.
     ///
     /// # Safety
     ///
@@ -361,7 +366,8 @@ impl Engine {
         seed: u32,
         cache: Cache,
     ) -> u32 {
-        // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
+        // SAFETY: the caller promises that `source` is readable and `target` writable for `bytes`, and that they do not
+        // overlap.
         unsafe {
             if self.is_small(Opcode::COPY_CRC, bytes) {
                 return (self.kernels.copy_crc32c)(target, source, bytes, seed);
@@ -386,7 +392,7 @@ impl Engine {
     ///
     /// # Panics
     ///
-    /// When the lengths differ.
+    /// If the lengths differ.
     pub fn dualcast(&self, target: &mut [u8], target2: &mut [u8], source: &[u8]) {
         let bytes = source.len();
         assert!(
@@ -394,7 +400,7 @@ impl Engine {
             "dualcast: all three must have the same length"
         );
         let (target, target2, source) = (target.as_mut_ptr(), target2.as_mut_ptr(), source.as_ptr());
-        // SAFETY: all three slices have this length, and unique borrows overlap no other.
+        // SAFETY: all three slices have this length, and unique borrows overlap no other slice.
         unsafe {
             if self.is_small(Opcode::DUALCAST, bytes) {
                 return (self.kernels.dualcast)(target, target2, source, bytes);
@@ -431,7 +437,7 @@ impl Engine {
         bytes: usize,
         cache: Cache,
     ) -> Choice {
-        // SAFETY: both buffers hold `bytes` bytes: every caller in this file passes those of its operation.
+        // SAFETY: both buffers hold `bytes` bytes: every caller in this file passes the buffers of its operation.
         let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
         self.choose(opcode, bytes, state, false)
     }
@@ -482,12 +488,12 @@ impl Engine {
     }
 }
 
-/// The moment since when a queue has been full without completing anything.
+/// Time since which a queue has been full without completing anything.
 #[derive(Default)]
 struct FullSince(Option<Instant>);
 
 impl FullSince {
-    /// Returns true when a queue has been full for so long that its executor must have stopped.
+    /// Returns true if the queue has been full for so long that its executor must have stopped.
     fn is_stuck(&mut self) -> bool {
         self.0.get_or_insert_with(Instant::now).elapsed() > STUCK_AFTER
     }
@@ -497,7 +503,7 @@ impl FullSince {
 ///
 /// # Safety
 ///
-/// As for [`Engine::copy_told`].
+/// The conditions of [`Engine::copy_told`].
 unsafe fn copy_by(
     queue: &Queue,
     target: *mut u8,
@@ -517,7 +523,8 @@ unsafe fn copy_by(
         copy.source = source.wrapping_add(done).expose_provenance() as u64;
         copy.target = target.wrapping_add(done).expose_provenance() as u64;
         (copy.size, copy.completion_address) = (part as u32, record.expose_provenance() as u64);
-        // SAFETY: both ranges are the caller's and the record is this call's, until the status says that nobody uses them.
+        // SAFETY: the caller promises both ranges and this call owns the record, until the status shows that the device has
+        // finished.
         unsafe {
             let mut full = FullSince::default();
             let taken = loop {
@@ -529,7 +536,7 @@ unsafe fn copy_by(
                 }
             };
             if !taken {
-                // Nobody has these bytes but this thread.
+                // SAFETY: the part was not accepted by the queue, so only this thread uses its bytes.
                 target.add(done).copy_from_nonoverlapping(source.add(done), part);
                 done += part;
                 continue;
@@ -555,7 +562,7 @@ unsafe fn copy_by(
     Ok(())
 }
 
-/// Shows the tap a synchronous call as the descriptor that it would have been.
+/// Reports a synchronous call to the tap, as the descriptor that would have done the same.
 #[cold]
 fn tell(opcode: Opcode, bytes: usize, buffers: Option<(*mut u8, *const u8)>, record: &DecisionRecord) {
     let mut descriptor = Descriptor::new(opcode, Flags::NONE);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The engine: kernels, workers, placement and queues of one process, opened with one configuration.
 //!
-//! - **Flow** `Engine::open(Config)` ──▶ facilities masked ─▶ kernels picked ─▶ calibration read, or built-in
+//! - **Flow** `Engine::open(Config)` ──▶ mask facilities ─▶ pick kernels ─▶ read the calibration, or use built-in
 //!   numbers ──▶ synchronous calls (`direct`) and queues
-//! - **Owner** an engine owns its threads, which start when the first work is handed to them and end with it. The
-//!   process-wide one (`global`) lives for ever.
-//! - **Cost** opening reads the configuration and one file and starts nothing. An engine without numbers of this machine
-//!   measures some in the background once it has copied much (`place::background`)
-//! - **Not here** what the synchronous calls do: see `direct`
+//! - **Owner** an engine owns its threads, which start when the first work is given to them and end with the engine. The
+//!   process-wide engine (`global`) is never dropped.
+//! - **Cost** opening reads the configuration and one file, and starts nothing. An engine without a calibration of this
+//!   machine measures one in the background once it has copied much (`place::background`)
+//! - **Not here** the synchronous calls: see `direct`
 
 use crate::error::EngineError;
 use crate::run::{Absent, Hands, Inline, Worker, WorkerSettings, open_dsa};
@@ -25,10 +25,10 @@ use memlift_spec::{Backend, Opcode};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-/// Descriptors that the workers' ring holds.
+/// Number of descriptors that the workers' ring holds.
 const RING_DEPTH: usize = 256;
-/// From this size on a queued operation goes to DSA: the break-even of Rocket (arXiv 2601.06331, §IV), whose calls do not wait
-/// either.
+/// Smallest size at which a queued operation goes to DSA: the break-even of Rocket (arXiv 2601.06331, §IV), whose calls do
+/// not wait either.
 const DSA_BYTES_MIN: usize = 4096;
 
 /// Runs memory operations. Share it as `&Engine` or `Arc<Engine>`.
@@ -42,11 +42,11 @@ pub struct Engine {
     hands: Arc<Hands>,
     policy: WaitPolicy,
     queue: Queue,
-    /// Opened at first use; an error is kept, and not tried again.
+    /// The device, opened at first use; an error is remembered, and opening is not tried again.
     dsa: OnceLock<Result<Device, Absent>>,
 }
 
-/// The numbers that an engine decides by. The thread that calibrates in the background holds them, too.
+/// The numbers by which an engine decides; the thread that calibrates in the background shares them.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub placer: Placer,
@@ -79,13 +79,14 @@ impl Numbers {
         Calibrated { measured, loaded, saved }
     }
 
-    /// Lets executors and kernels use the thresholds and shapes in use.
+    /// Makes executors and kernels use the current thresholds and shapes.
     fn apply(&self) {
         let loaded = self.placer.loaded();
         let thresholds = &loaded.calibration.thresholds;
         let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
         self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
-        // Both are the process's: an engine without numbers leaves those of another engine alone.
+        // Both settings are global to the process: an engine without measured numbers does not change those of another
+        // engine.
         if loaded.is_measured() {
             set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
             memlift_place::apply_shapes(&loaded.calibration);
@@ -106,7 +107,7 @@ impl std::fmt::Debug for Engine {
 /// A device in use: a DSA work queue, or a backend of the program's own.
 struct Device {
     queue: Queue,
-    /// Bit n: the device does opcode n itself.
+    /// Bit mask of opcodes: bit n is set if the device itself does opcode n.
     opcodes: [u64; 4],
 }
 
@@ -116,23 +117,23 @@ impl Device {
     }
 }
 
-/// Result of [`Engine::calibrate`]: the numbers, and where they were saved.
+/// Result of [`Engine::calibrate`]: the numbers, and the path where they were saved.
 #[derive(Debug)]
 pub struct Calibrated {
-    /// The measured numbers, and whether they can be trusted.
+    /// The measured numbers, with the judgement if they can be trusted.
     pub measured: Calibration,
-    /// The numbers in use from now on: the measured ones if they can be trusted, else those from before.
+    /// The numbers in use from now on: the measured ones if they can be trusted, otherwise the earlier ones.
     pub loaded: Loaded,
-    /// Where it is kept, or why it is only in memory.
+    /// Path of the saved calibration, or the reason that it is only in memory.
     pub saved: Result<PathBuf, StoreError>,
 }
 
 impl Engine {
-    /// Opens an engine, besides the process-wide one.
+    /// Opens an engine of its own, besides the process-wide one.
     ///
     /// # Errors
     ///
-    /// [`EngineError`] when the configuration asks for what is not there.
+    /// [`EngineError`] if the configuration requires something that does not exist.
     pub fn open(config: &Config) -> Result<Engine, EngineError> {
         let unknown = facility::mask(&config.engine.disable);
         if !unknown.is_empty() {
@@ -180,8 +181,8 @@ impl Engine {
         }
     }
 
-    /// The process-wide engine, configured by `memlift.toml` and `MEMLIFT_*`. A configuration that cannot be used is
-    /// replaced by the defaults; [`try_global`](Engine::try_global) tells.
+    /// Returns the process-wide engine, configured by `memlift.toml` and `MEMLIFT_*`. An invalid configuration is replaced
+    /// by the defaults; [`try_global`](Engine::try_global) returns the error.
     pub fn global() -> &'static Engine {
         static FALLBACK: OnceLock<Engine> = OnceLock::new();
         Engine::try_global().unwrap_or_else(|_| {
@@ -189,38 +190,39 @@ impl Engine {
         })
     }
 
-    /// The process-wide engine.
+    /// Returns the process-wide engine.
     ///
     /// # Errors
     ///
-    /// [`EngineError`] when the configuration is not valid.
+    /// [`EngineError`] if the configuration is not valid.
     pub fn try_global() -> Result<&'static Engine, &'static EngineError> {
         static GLOBAL: OnceLock<Result<Engine, EngineError>> = OnceLock::new();
         let open = || Config::load().map_err(EngineError::from).and_then(|config| Engine::open(&config));
         GLOBAL.get_or_init(open).as_ref()
     }
 
-    /// The routines in use.
+    /// Returns the routines in use.
     pub fn kernels(&self) -> &'static Kernels {
         self.kernels
     }
 
-    /// The engine threads.
+    /// Returns the engine threads.
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
     }
 
-    /// The placer, which chooses the executor of each operation.
+    /// Returns the placer, which chooses the executor of each operation.
     pub fn placer(&self) -> &Placer {
         &self.numbers.placer
     }
 
-    /// How waits wait, by configuration.
+    /// Returns the configured policy for waits.
     pub fn wait_policy(&self) -> WaitPolicy {
         self.policy
     }
 
-    /// The engine's queue: workers, or (without any) a queue that runs when it is polled or waited for.
+    /// Returns the engine's queue: that of the workers or, without workers, a queue that runs when it is polled or waited
+    /// for.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
@@ -230,24 +232,24 @@ impl Engine {
         self.dsa.get_or_init(|| Ok(Device::dsa(open()?, self.policy))).as_ref()
     }
 
-    /// The queue in front of Intel DSA. It takes every operation that any other queue takes: those that the device does not
+    /// Returns the queue of Intel DSA. It accepts every operation that other queues accept: those that the device does not
     /// support run on the caller that polls or waits.
     ///
     /// # Errors
     ///
-    /// Why there is none. The search happens once.
+    /// The reason that there is no DSA. The search happens once.
     pub fn dsa(&self) -> Result<&Queue, &Absent> {
         self.opened_dsa().map(|dsa| &dsa.queue)
     }
 
-    /// Offloads to `backend` instead of looking for DSA: what is queued and large enough, and calls that name the device
-    /// ([`Executor::Idxd`](memlift_ground::observe::Executor::Idxd)). Other operations go to
-    /// engine threads. A copy that names the device and that the backend does not finish is made by its caller; a queued operation
-    /// gives the backend's error.
+    /// Offloads to `backend` instead of DSA: queued operations that are large enough, and calls that name the device
+    /// ([`Executor::Idxd`](memlift_ground::observe::Executor::Idxd)). Other operations go to engine threads. If the backend
+    /// does not finish a copy of a call that names the device, the caller makes it; a queued operation returns the backend's
+    /// error.
     ///
     /// # Errors
     ///
-    /// The backend, when a device is in use or was looked for already.
+    /// The backend is returned if a device is in use, or DSA was already searched for.
     pub fn use_backend(&self, backend: Box<dyn Backend>) -> Result<(), Box<dyn Backend>> {
         let mut backend = Some(backend);
         let _ = self.dsa.get_or_init(|| {
@@ -258,7 +260,7 @@ impl Engine {
         backend.map_or(Ok(()), Err)
     }
 
-    /// The queue in front of DSA, if there is one, it supports the operation, and the size is worth it.
+    /// Returns the queue of DSA, if there is a device, it supports the operation, and the size is large enough.
     fn offloads(&self, opcode: Opcode, bytes: usize) -> Option<&Queue> {
         if bytes < DSA_BYTES_MIN {
             return None;
@@ -278,8 +280,8 @@ impl Engine {
         Queue::inline(Inline::new(depth, Arc::clone(&self.hands)), self.policy)
     }
 
-    /// Submits to DSA if that is there and supports the operation, else to [`queue`](Engine::queue), with the cost model's
-    /// prediction for the wait. DRAIN first waits here until DSA has done all before it.
+    /// Submits to DSA if there is a device that supports the operation, otherwise to [`queue`](Engine::queue), with the cost
+    /// model's prediction for the wait. For DRAIN this first waits until DSA has completed everything submitted before.
     ///
     /// # Errors
     ///
@@ -287,7 +289,7 @@ impl Engine {
     pub fn submit(&self, mut operation: Operation) -> Result<Ticket, Rejected> {
         let (opcode, bytes) = (operation.opcode(), operation.bytes());
         if let (Opcode::DRAIN, Some(Ok(dsa))) = (opcode, self.dsa.get()) {
-            // Operations submitted before the drain may be in either queue.
+            // Operations submitted before the drain may be in either queue, so both are drained.
             if let Ok(ticket) = dsa.queue.submit(Operation::Drain) {
                 let _ = ticket.wait();
             }
@@ -318,28 +320,29 @@ impl Engine {
         Ok(self.queue.submit_batch(operations, fences)?.with_prediction(predicted))
     }
 
-    /// Explains which executor would run an operation of `bytes` bytes now, and why. `Unknown` takes the state that the size
-    /// suggests.
+    /// Explains which executor would run an operation of `bytes` bytes now, and why. If the cache state is `Unknown`, the
+    /// state that the size suggests is assumed.
     pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
         self.numbers.placer.explain(opcode, bytes, cache)
     }
 
-    /// Measures the machine (about a second). Decides by that from now on and keeps it on disk, unless the machine was busy.
+    /// Measures the machine (about a second). Decides by the result from now on and saves it on disk, unless the machine was
+    /// busy.
     ///
     /// # Errors
     ///
-    /// [`CalibrateError`] when there is no memory to measure with; nothing has changed then.
+    /// [`CalibrateError`] if there is not enough memory to measure; nothing has changed then.
     pub fn calibrate(&self) -> Result<Calibrated, CalibrateError> {
         self.background.cancel();
         Ok(self.numbers.adopt(memlift_place::calibrate(self.kernels, &*self.worker)?))
     }
 
-    /// Calibrates in the background. Nobody waits for it.
+    /// Calibrates in the background; no call waits for it.
     #[cold]
     pub(crate) fn calibrate_later(&self) {
         let (kernels, numbers) = (self.kernels, Arc::clone(&self.numbers));
         self.background.start(move |stop| {
-            // Without memory for it the built-in numbers stay.
+            // If there is not enough memory to measure, the built-in numbers stay in use.
             if let Ok(measured) = memlift_place::calibrate_alone(kernels, stop)
                 && !stop.load(std::sync::atomic::Ordering::Relaxed)
             {
@@ -360,14 +363,14 @@ impl Engine {
     }
 }
 
-/// Predicted time of DSA, nanoseconds: one device of a Sapphire Rapids server, as its users measured it (intel/DML issue 25,
-/// DTO's table). Calibration does not measure DSA. Only the length of waits depends on it.
+/// Returns the predicted time of DSA in nanoseconds: that of one device of a Sapphire Rapids server, as measured by its
+/// users (intel/DML issue 25, DTO's table). Calibration does not measure DSA. Only the length of waits depends on this.
 fn dsa_ns(bytes: usize) -> u64 {
     1_750 + bytes as u64 / 32
 }
 
 fn kernels(isa: Option<&str>) -> Result<&'static Kernels, EngineError> {
-    // The variable is the kernels' own business: they also serve programs that have no engine.
+    // The kernels handle the variable themselves, because they also serve programs without an engine.
     let Some(name) = isa.filter(|_| std::env::var_os(memlift_kernels::ISA_VARIABLE).is_none()) else {
         return Ok(memlift_kernels::active());
     };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why an engine cannot be opened. Errors of single operations are in `submit`, of regions in `region`.
+//! Reasons that an engine cannot be opened. Errors of single operations are in `submit`, those of regions in `region`.
 
 use memlift_ground::config::ConfigError;
 
-/// Why an engine cannot be opened.
+/// Reason that an engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -23,7 +23,7 @@ pub enum EngineError {
     Facility {
         /// Names that no facility has.
         unknown: String,
-        /// Names that there are.
+        /// Existing names, for the message.
         known: String,
     },
 }

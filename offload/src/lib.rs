@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory work here and now, shared between cores, or as descriptors on bounded queues of any backend.
+//! Memory operations: done in the calling thread, shared between cores, or queued as descriptors on bounded queues of any
+//! backend.
 //!
 //! ```
 //! use memlift_offload::{Engine, submit::Operation};
@@ -18,7 +19,7 @@
 //! - **Flow** synchronous: `Engine::copy` ─▶ `memlift_place` ─▶ kernel …… asynchronous: `Operation` ─▶ `submit` ─▶ `run` ─▶
 //!   `Outcome`
 //! - **Owner** buffers belong to their operation until it is settled
-//! - **Not here** the services, which turn requests into operations; the bytes of a descriptor are `spec`'s
+//! - **Not here** the services, which turn requests into operations; the layout of descriptors (`spec`)
 #![deny(unsafe_code)]
 
 #[cfg(feature = "codec")]

@@ -3,12 +3,12 @@
 //!
 //! - **Flow** [`NearData`] ─▶ `submit::Operation` ─▶ any executor ─▶ completion record
 //! - **Layout** `memlift_kernels::persist` the routines · `operation` queued work · `run/persist` its execution
-//! - **Owner** memory is named by address and vouched for by whoever names it: logs and heaps outlive every operation on
-//!   them, which no buffer that an operation could own does
-//! - **Not here** where logs lie, which record comes next, when to fence: `services/persist`
+//! - **Owner** memory is named by address, and the caller that names it promises its validity: logs and heaps outlive
+//!   every operation on them, so an operation cannot own them like a buffer
+//! - **Not here** the position of logs, the next record, the time of fences: `services/persist`
 //!
-//! The fence orders the stores of the core that executes it. So the stores of an operation that was queued are
-//! durable with its completion only if the operation itself fences; the submitter's fence does nothing for them.
+//! A fence orders the stores of the core that executes it. So the stores of a queued operation are durable with its
+//! completion only if the operation itself fences; a fence of the submitter does not affect them.
 
 #[expect(unsafe_code, reason = "names memory by address, for which its callers vouch")]
 mod operation;

@@ -9,34 +9,34 @@ use memlift_kernels::page::{self, MessageError};
 use memlift_kernels::zstd::{self, Zstd, ZstdError};
 use memlift_spec::{Effort, Format};
 
-/// Why a message was not packed or unpacked. Nothing behind the target's end was written.
+/// Reason that a message was not packed or unpacked. Nothing behind the target's end was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// Not enough room.
+    /// The target has not enough room.
     #[error("the target is too small for the result: give it more room")]
     TargetTooSmall,
     /// The stream cannot be unpacked.
     #[error("the packed stream is corrupt, cut off or of another format: get it again")]
     Corrupt,
-    /// Not built in.
+    /// The format is not built in.
     #[error("this build has no {}: take another format", format.name())]
     Unsupported {
-        /// The format that was asked for.
+        /// The format that was requested.
         format: Format,
     },
 }
 
-/// Bytes that unpacking one message read and wrote.
+/// Numbers of bytes that unpacking one message has read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpacked {
-    /// Bytes of the source that belong to the stream; others may follow.
+    /// Bytes of the source that belong to the message; others may follow.
     pub read: usize,
     /// Bytes of the message.
     pub written: usize,
 }
 
-/// Packs and unpacks; keeps the tables of every format it was used for.
+/// Packs and unpacks messages; keeps the tables of every format that it was used for.
 #[derive(Default)]
 pub struct Codec {
     packer: Option<Packer>,
@@ -69,7 +69,7 @@ pub fn supported(format: Format) -> bool {
     deflate_format(format).is_some() || matches!(format, Format::Lz4 | Format::Zstd | Format::Pages)
 }
 
-/// The most bytes that a message of `bytes` takes when packed at once.
+/// Returns the most bytes that a message of `bytes` takes when packed in one call.
 pub fn bound(format: Format, bytes: usize) -> usize {
     match (deflate_format(format), format) {
         (Some(format), _) => deflate::bound(format, bytes),
@@ -81,12 +81,12 @@ pub fn bound(format: Format, bytes: usize) -> usize {
 }
 
 impl Codec {
-    /// Allocates nothing yet.
+    /// Makes a codec; allocates nothing yet.
     pub fn new() -> Codec {
         Codec::default()
     }
 
-    /// Packs one whole message; gives the bytes written.
+    /// Packs one whole message; returns the number of bytes written.
     ///
     /// # Errors
     ///
@@ -176,11 +176,12 @@ impl Codec {
     }
 }
 
-/// Tells a stream that was cut off from a target that is too small. At the end of its source the unpacker goes on with zeros,
-/// and their output may be what did not fit. With room for that output, a stream that was cut off fails as corrupt.
+/// Tells a stream that was cut off from a target that is too small. At the end of its source the unpacker continues with
+/// zeros, and it may be their output that did not fit. With enough room for that output, a stream that was cut off fails as
+/// corrupt.
 #[cold]
 fn cut_off(unpacker: &mut Unpacker, format: deflate::Format, source: &[u8], capacity: usize) -> CodecError {
-    /// A bit buffer of zeros, each a match of the longest kind.
+    /// Most output of a bit buffer of zeros: each bit is a match of the longest kind.
     const MORE_BYTES: usize = 64 * 258 * 2;
     let mut room: Vec<u8> = Vec::new();
     if room.try_reserve_exact(capacity + MORE_BYTES).is_err() {

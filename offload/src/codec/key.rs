@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A key as operations carry it: its bytes, for whoever expands keys in another way, and expanded for our kernels.
+//! A key as operations carry it: its bytes, for executors that expand keys in another way, and its expanded form for
+//! our kernels.
 //!
 //! - **Owner** shared (`Arc`) between the operations that use it; its bytes are overwritten when the last one drops it.
 //!   Addresses of both forms go into descriptors, so a key never moves once it is in an `Arc`.
@@ -27,12 +28,12 @@ impl SealKey {
         Ok(Arc::new(SealKey { bytes, key_bytes: key.len(), expanded }))
     }
 
-    /// The key's bytes.
+    /// Returns the key's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.key_bytes]
     }
 
-    /// The key as our kernels use it.
+    /// Returns the key in the form that our kernels use.
     pub fn expanded(&self) -> &Key {
         &self.expanded
     }
@@ -41,7 +42,7 @@ impl SealKey {
 impl Drop for SealKey {
     fn drop(&mut self) {
         self.bytes.fill(0);
-        // The compiler may not leave out stores that somebody might look at.
+        // Keeps the compiler from removing the stores.
         std::hint::black_box(&self.bytes);
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Codec: what kernels know of sealing and packing, in the words of `spec`, for executors and for services.
+//! Codec: sealing and packing by the kernels, with the names of `spec`, for executors and services.
 //!
 //! - **Flow** `spec` format and effort ──[`Codec`]──▶ the kernel of that format; [`SealKey`] ──▶ `kernels::aead`
 //! - **Owner** a [`Codec`] belongs to one thread at a time and keeps its tables: after the first message of a format it
 //!   does not allocate. A [`SealKey`] is shared and zeroed when the last owner drops it.
-//! - **Not here** shared memory: a codec reads its source more than once, so it only ever sees private bytes; services copy
+//! - **Not here** shared memory: a codec reads its source more than once, so it must only get private bytes; services copy
 //!   shared bytes first
 
 mod key;

@@ -3,10 +3,11 @@
 //!
 //! - **Flow** `NearData::log_apply(…)` ─▶ `Operation::Near` ─▶ `Queue::submit`, or a batch ─▶ `Ticket::wait` ─▶
 //!   [`Outcome::completion`](crate::submit::Outcome::completion): checksum, sequence, bytes
-//! - **Order** what an operation stored is durable, where the memory is, when its ticket has been waited for. In a batch
-//!   that is the batch's ticket, and one fence serves all members.
-//! - **Owner** not the operation: whoever makes one vouches that the addresses stay good until it has completed
-//! - **Not here** ordering against others who touch the same memory: the submitter waits for the ticket first
+//! - **Order** once the ticket of an operation was waited for, its stores are durable, if the memory is persistent. In a
+//!   batch that is the batch's ticket, and one fence serves all members.
+//! - **Owner** not the operation: the code that makes one promises that the addresses stay valid until the operation has
+//!   completed
+//! - **Not here** ordering against other users of the same memory: the submitter waits for the ticket first
 
 use crate::submit::Operation;
 use memlift_spec::operand::log::PAGE_BYTES;
@@ -23,7 +24,7 @@ pub(crate) enum Block {
 }
 
 impl Block {
-    /// The address of the block where it lies now.
+    /// Returns the present address of the block.
     pub(crate) fn address(&mut self) -> u64 {
         let address = match self {
             Block::Append(block) => std::ptr::from_mut(block).expose_provenance(),
@@ -35,7 +36,7 @@ impl Block {
     }
 }
 
-/// One of LOG_APPEND, LOG_APPLY, PAGE_COPY, LOG_RESET with its addresses.
+/// One LOG_APPEND, LOG_APPLY, PAGE_COPY or LOG_RESET, with its addresses.
 #[derive(Clone, Debug)]
 pub struct NearData {
     opcode: Opcode,
@@ -45,13 +46,13 @@ pub struct NearData {
     block: Block,
 }
 
-/// When a member of a batch is durable. An operation that is submitted by itself always is with its ticket.
+/// Time at which a member of a batch is durable. An operation that is submitted alone is always durable with its ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fence {
-    /// With the batch: one fence for all members.
+    /// With the batch: one fence serves all members.
     #[default]
     Batch,
-    /// Before what later members store: a fence of its own.
+    /// Before the stores of later members: the member has a fence of its own.
     Own,
 }
 
@@ -68,7 +69,7 @@ fn address(pointer: *const u8) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// Sizes beyond what a descriptor can say become one that is refused (BAD_SIZE) when it runs.
+/// Converts a size to the descriptor's field. A size that does not fit becomes one that is refused (BAD_SIZE) when it runs.
 fn size(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -78,8 +79,8 @@ impl NearData {
     ///
     /// # Safety
     ///
-    /// Until the operation has completed, `record` is readable and writable and `target` writable for `bytes`, they do
-    /// not overlap, and nobody else touches either.
+    /// Until the operation has completed, `record` is readable and writable and `target` writable for `bytes`, they do not
+    /// overlap, and nobody else accesses either.
     pub unsafe fn log_append(
         target: *mut u8,
         record: *mut u8,
@@ -92,14 +93,14 @@ impl NearData {
         NearData { opcode: Opcode::LOG_APPEND, source, target, size: size(bytes), block }
     }
 
-    /// LOG_APPLY: see [`apply`](memlift_kernels::persist::apply). The completion says which sequence was applied, how many bytes were
-    /// stored and how large the record is; a record that is none fails with TORN_RECORD, STALE_RECORD or RECORD_RANGE.
-    /// The lines that were stored to are written back.
+    /// LOG_APPLY: see [`apply`](memlift_kernels::persist::apply). The completion contains the applied sequence, the number
+    /// of bytes stored and the size of the record. Bytes that are not a valid record fail with TORN_RECORD, STALE_RECORD or
+    /// RECORD_RANGE. The lines that were stored to are written back.
     ///
     /// # Safety
     ///
-    /// Until the operation has completed, `record` is readable for `available` bytes, `heap` (aligned to 64) is
-    /// writable for `heap_bytes`, and nobody else touches the ranges that the record names, or changes the record.
+    /// Until the operation has completed, `record` is readable for `available` bytes, `heap` (aligned to 64) is writable for
+    /// `heap_bytes`, and nobody else accesses the ranges that the record names, or changes the record.
     pub unsafe fn log_apply(
         heap: *mut u8,
         heap_bytes: u64,
@@ -119,13 +120,13 @@ impl NearData {
         }
     }
 
-    /// PAGE_COPY: see [`copy_lines`](memlift_kernels::persist::copy_lines); with `checksum` also [`copy_lines_crc`](memlift_kernels::persist::copy_lines_crc),
-    /// seeded with it: the completion's value.
+    /// PAGE_COPY: see [`copy_lines`](memlift_kernels::persist::copy_lines). With `checksum` it also computes
+    /// [`copy_lines_crc`](memlift_kernels::persist::copy_lines_crc) with this seed, which is the completion's value.
     ///
     /// # Safety
     ///
-    /// Until the operation has completed, `source` is readable and `target` writable in the lines that are named, both
-    /// pages are aligned to 64 and do not overlap, and nobody else writes those lines of either.
+    /// Until the operation has completed, `source` is readable and `target` writable in the named lines, both pages are
+    /// aligned to 64 and do not overlap, and nobody else writes those lines of either.
     pub unsafe fn page_copy(
         target: *mut u8,
         source: *const u8,
@@ -146,23 +147,23 @@ impl NearData {
     ///
     /// # Safety
     ///
-    /// Until the operation has completed, `target` (aligned to 64) is writable for 64 bytes and nobody else touches it.
+    /// Until the operation has completed, `target` (aligned to 64) is writable for 64 bytes and nobody else accesses it.
     pub unsafe fn log_reset(target: *mut u8, head: [u8; 64]) -> NearData {
         let block = Block::Reset(ResetBlock::new(head));
         NearData { opcode: Opcode::LOG_RESET, source: 0, target: address(target), size: 64, block }
     }
 
-    /// The opcode: one of the four.
+    /// Returns the opcode, one of the four.
     pub const fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// The descriptor's size: bytes of the record, bytes that may be read of one, of a page, or of a head.
+    /// Returns the descriptor's size: the bytes of a record, the bytes available for one, or the bytes of a page or a head.
     pub const fn bytes(&self) -> usize {
         self.size as usize
     }
 
-    /// Source, target, block.
+    /// Returns source, target and block.
     pub(crate) const fn parts(&self) -> (u64, u64, Block) {
         (self.source, self.target, self.block)
     }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A batch: an array of descriptors under one, with fences and partial failure.
+//! A batch: a descriptor that names an array of descriptors, with fences and partial failure.
 //!
 //! - **Flow** members in order, each with its own record ──▶ one record for the batch
-//! - **Order** members run in order here, so a fence never waits; hardware may run unfenced members in any order
+//! - **Order** this executor runs members in order, so a fence never waits; hardware may run unfenced members in any
+//!   order
 //! - **Failure** a member that ends with anything but SUCCESS makes the batch BATCH_FAILED. The first fenced member
-//!   after it is abandoned and so is every later one (status ABANDONED, nothing done). Members that no
-//!   fence stands before run all the same.
+//!   after it is abandoned, and so is every later one (status ABANDONED, nothing done). Members before the next fence
+//!   still run.
 //!
 //! The batch's record counts in `bytes_completed` the members that ran, whether or not they succeeded.
 
@@ -36,7 +37,7 @@ pub(super) unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Comp
     Completion { bytes_completed: progress.ran, ..record::ended(progress.status()) }
 }
 
-/// How far a batch has come and whether something failed on the way.
+/// Progress of a batch: the members that ran, and if one has failed.
 #[derive(Clone, Copy, Default, Debug)]
 struct Progress {
     ran: u32,
@@ -61,15 +62,16 @@ impl Progress {
     }
 }
 
-/// Answers, after a panic in the middle of a batch, every member that has no status yet.
+/// After a panic in the middle of a batch, answers every member that has no status yet.
 ///
 /// # Safety
 ///
-/// As for [`run`], and nothing else writes the members' records.
+/// The conditions of [`run`], and nothing else writes the members' records.
 pub(super) unsafe fn give_up(descriptor: &Descriptor) {
     let list = ptr::with_exposed_provenance::<Descriptor>(descriptor.source as usize);
     for index in 0..descriptor.size as usize {
-        // SAFETY: the caller vouches for the list and its records; a flagged, aligned record is readable as well as writable.
+        // SAFETY: the caller promises that the list and its records are valid; a flagged, aligned record is readable as well
+        // as writable.
         unsafe {
             let member = list.add(index).read();
             let record = ptr::with_exposed_provenance::<Completion>(member.completion_address as usize);
@@ -89,7 +91,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The rule in one sentence: a member is abandoned if some fence at or before it has a failure before it.
+    /// The rule: a member is abandoned if some fence at or before it comes after a failure.
     fn abandoned(members: &[(bool, bool)], index: usize) -> bool {
         (0..=index).any(|fence| members[fence].0 && (0..fence).any(|earlier| !members[earlier].1))
     }

@@ -2,11 +2,11 @@
 //! The threads behind `Worker` and the ring they share.
 //!
 //! - **Flow** push ──▶ ring ──▶ a thread: TAKING ─▶ pop ─▶ at = sequence ─▶ run ─▶ IDLE ─▶ next, or sleep
-//! - **Order** DRAIN with sequence s: every job submitted before it has been popped before it, so it is done once
-//!   each other thread is IDLE or at a job after s. TAKING may turn out to be an earlier job: wait for it.
-//!   Two DRAINs cannot wait for each other, because only the later one waits for the earlier.
+//! - **Order** DRAIN with sequence s: every job submitted before it was popped before it, so all of them are done once
+//!   each other thread is IDLE or at a job after s. A thread that is TAKING may get an earlier job, so it is waited
+//!   for. Two DRAINs cannot wait for each other, because only the later one waits for the earlier.
 //! - **Owner** the crew is shared by its threads and the `Worker`
-//! - **Failure** a panic answers its descriptor with HARDWARE_1 and the thread goes on
+//! - **Failure** a panic answers its descriptor with HARDWARE_1, and the thread continues
 
 use super::execute::{Context, execute};
 use super::{Hands, Share, Work, batch, record};
@@ -33,18 +33,18 @@ struct Job {
     task: Task,
 }
 
-/// A thread is between two jobs.
+/// Value of `Seat::at`: the thread is between two jobs.
 const IDLE: u64 = u64::MAX;
-/// A thread is taking a job: it may be any that was submitted.
+/// Value of `Seat::at`: the thread is taking a job, which may be any that was submitted.
 const TAKING: u64 = u64::MAX - 1;
 
-/// One thread's place in the crew. Only `at` is written by the thread itself.
+/// State of one thread of the crew. Only the thread itself writes `at`.
 struct Seat {
     /// [`IDLE`], [`TAKING`], or the sequence number of the job that the thread runs.
     at: AtomicU64,
-    /// Sleeps for work.
+    /// Park word for sleeping until there is work.
     park: ParkWord,
-    /// Sleeps for other threads, in DRAIN.
+    /// Park word for sleeping, in DRAIN, until other threads are done.
     drained: ParkWord,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Crew {
     seats: Box<[CachePadded<Seat>]>,
     stop: AtomicBool,
     sequence: AtomicU64,
-    /// DRAINs that are waiting.
+    /// Number of DRAINs that are waiting.
     draining: AtomicUsize,
     /// Held while a caller runs a job because there are no threads.
     turn: Mutex<()>,
@@ -87,12 +87,12 @@ impl Crew {
         }
     }
 
-    /// Starts the threads; gives those that could be started.
+    /// Starts the threads; returns those that could be started.
     pub fn start(self: &Arc<Crew>) -> Vec<JoinHandle<()>> {
         let start = |index| {
             let crew = Arc::clone(self);
             thread::Builder::new()
-                // Linux keeps 15 bytes of a name; a longer word would lose the number.
+                // Linux keeps 15 bytes of a thread's name; with a longer name the number would be cut off.
                 .name(format!("memlift-work-{index}"))
                 .stack_size(256 * 1024)
                 .spawn(move || crew.work(index))
@@ -101,14 +101,14 @@ impl Crew {
         (0..self.seats.len()).map_while(start).collect()
     }
 
-    /// Queues a task and wakes one sleeping thread; `false`: the ring is full, and the task is dropped.
+    /// Queues a task and wakes one sleeping thread. Returns `false` if the ring is full; then the task is dropped.
     #[must_use]
     pub fn push(&self, task: Task) -> bool {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         if self.ring.push(Job { sequence, task }).is_err() {
             return false;
         }
-        // The job is in the ring; a thread that is about to sleep looks at the ring after it said so.
+        // The job is in the ring; a thread that is about to sleep checks the ring after it has set its park word.
         fence(Ordering::SeqCst);
         if let Some(seat) = self.seats.iter().find(|seat| seat.park.is_parked()) {
             parker(&seat.park).wake();
@@ -116,7 +116,7 @@ impl Crew {
         true
     }
 
-    /// Threads that have nothing to do. The number may have changed on return.
+    /// Returns the number of threads that have nothing to do; it may have changed on return.
     pub fn idle(&self) -> usize {
         if !self.ring.is_empty() {
             return 0;
@@ -124,14 +124,15 @@ impl Crew {
         self.seats.iter().filter(|seat| seat.at.load(Ordering::Relaxed) == IDLE).count()
     }
 
-    /// Threads among the first `started` that wait for work without sleeping. The number may have changed on return.
+    /// Returns how many of the first `started` threads spin while they wait for work; the number may have changed on
+    /// return.
     pub fn awake(&self, started: usize) -> usize {
         let waits =
             |seat: &&CachePadded<Seat>| seat.at.load(Ordering::Relaxed) == IDLE && !seat.park.is_parked();
         self.seats.iter().take(started).filter(waits).count()
     }
 
-    /// Lets the threads end once the ring is empty.
+    /// Makes the threads end once the ring is empty.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         for seat in &self.seats {
@@ -139,7 +140,7 @@ impl Crew {
         }
     }
 
-    /// Runs one job on the calling thread, which is not one of the crew.
+    /// Runs one job on the calling thread, which does not belong to the crew; returns false if there is none.
     pub fn run_one(&self) -> bool {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(job) = self.ring.pop() else { return false };
@@ -165,7 +166,7 @@ impl Crew {
             let ready = || !self.ring.is_empty() || self.stop.load(Ordering::Acquire);
             match waiter.wait(&parker(&seat.park), ptr::null(), ready, None, None) {
                 Waited::Ready | Waited::TimedOut => {}
-                // The kernel refuses futexes: poll slowly rather than burn the core.
+                // The kernel refuses futexes: poll slowly instead of spinning.
                 Waited::Broken(_) => thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -182,7 +183,7 @@ impl Crew {
                     self.drain(sequence, seat);
                 }
                 self.run_descriptor(work, |descriptor, context| {
-                    // SAFETY: whoever submitted the descriptor vouched for its memory until its record is written.
+                    // SAFETY: the submitter promised that the descriptor's memory is valid until its record is written.
                     unsafe { execute(descriptor, context) };
                 });
             }
@@ -197,8 +198,8 @@ impl Crew {
         let context = Context { capabilities: self.capabilities, hands: &self.hands };
         if catch_unwind(AssertUnwindSafe(|| execute(&descriptor, &context))).is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: `execute` panicked before it stored the record (storing cannot panic), so the memory is
-            // still lent to this thread.
+            // SAFETY: `execute` panicked before it stored the record (storing cannot panic), so the memory is still
+            // lent to this thread.
             unsafe { answer(&descriptor) };
         }
         if let Some(notify) = notify {
@@ -214,7 +215,7 @@ impl Crew {
         };
         let done = || !(0..self.seats.len()).any(waits);
         let Some(me) = me else {
-            // Run by a caller: there are no threads, and callers take turns.
+            // A caller runs this job: then there are no threads, and callers run one at a time.
             return;
         };
         if done() {
@@ -231,7 +232,7 @@ impl Crew {
         self.draining.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// This thread's place has changed: DRAINs may go on.
+    /// Wakes waiting DRAINs after this thread's state has changed.
     fn tell_drains(&self) {
         fence(Ordering::SeqCst);
         if self.draining.load(Ordering::SeqCst) == 0 {
@@ -252,7 +253,7 @@ unsafe fn answer(descriptor: &Descriptor) {
     let address = descriptor.completion_address;
     let record = ptr::with_exposed_provenance::<Completion>(address as usize);
     let usable = descriptor.flags().has(Flags::COMPLETION_VALID) && !record.is_null() && record.is_aligned();
-    // SAFETY: the memory is still lent to the caller; a batch's list is read only if validation could have accepted it.
+    // SAFETY: the memory is still lent to the caller; a batch's list is only read if validation could have accepted it.
     unsafe {
         if descriptor.opcode() == Opcode::BATCH
             && descriptor.source.is_multiple_of(64)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Intel DSA as one more executor: opened when it is first wanted, and finished by this engine's own routines.
+//! Intel DSA as an executor: opened at its first use; whatever the device leaves undone is finished by this engine's
+//! own routines.
 //!
-//! - **Flow** `open_dsa` ─▶ what sysfs lists, the CPU's own memory node first ─▶ portal ─▶ NOOP ─▶ `Idxd`
-//!   a fault, a refusal, a full queue, a private opcode ─▶ `Finisher` ─▶ `execute`
-//! - **Not here** portals, records, what is left after a fault: `memlift-idxd`'s
+//! - **Flow** `open_dsa` ─▶ the queues listed in sysfs, those of the CPU's own memory node first ─▶ portal ─▶ NOOP ─▶
+//!   `Idxd`. A fault, a refusal, a full queue, a private opcode ─▶ `Finisher` ─▶ `execute`
+//! - **Not here** portals, records, the remainder after a fault: `memlift-idxd`
 
 use super::execute::{Context, perform, settle_stores};
 use super::validate::Place;
@@ -15,18 +16,19 @@ use memlift_spec::{Capabilities, Completion, Descriptor};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Does on the calling core what a device leaves.
+/// Executes on the calling core what a device has left undone.
 #[derive(Clone, Debug)]
 pub struct Finisher(Arc<Hands>);
 
 impl Finisher {
-    /// Works with `hands`.
+    /// Makes a finisher that works with `hands`.
     pub fn new(hands: Arc<Hands>) -> Finisher {
         Finisher(hands)
     }
 }
 
-// SAFETY: `perform` touches what the descriptor says, and is done with it when it returns.
+// SAFETY: `perform` accesses only the memory that the descriptor names, and has finished with it when it
+// returns.
 unsafe impl Cpu for Finisher {
     fn capabilities(&self) -> Capabilities {
         capabilities(u32::MAX)
@@ -35,38 +37,39 @@ unsafe impl Cpu for Finisher {
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
         let context = Context { capabilities: self.capabilities(), hands: &self.0 };
         let place = if in_batch { Place::Batch } else { Place::Queue };
-        // SAFETY: the caller lends the descriptor's memory for this call, and the members' if it is a batch.
+        // SAFETY: the caller lends the descriptor's memory, and that of the members of a batch, for this
+        // call.
         let done = unsafe { perform(descriptor, &context, place) };
         settle_stores(descriptor.opcode());
         done
     }
 }
 
-/// Why there is no DSA queue to work with.
+/// Reason that there is no usable DSA queue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Absent {
-    /// `MEMLIFT_DISABLE` or `engine.disable` names it.
+    /// `MEMLIFT_DISABLE` or `engine.disable` names the facility.
     #[error("dsa is masked by MEMLIFT_DISABLE or engine.disable: take it out of there")]
     Masked,
     /// No queue is configured for programs.
     #[error("no DSA work queue for user space on this machine: `memlift doctor` says why and what to do")]
     NoQueue,
-    /// There are some, and none works.
+    /// There are queues, but none works.
     #[error("no DSA work queue can be used ({0}): `memlift doctor` says what to do")]
     Unusable(String),
 }
 
-/// The memory node of the CPU that this thread is on.
+/// Returns the memory node of the CPU on which this thread runs.
 pub fn node() -> Option<u32> {
     let mut node = 0u32;
-    // SAFETY: getcpu writes one u32 to `node`, and nothing to the null pointers.
+    // SAFETY: getcpu writes one u32 to `node`, which is a valid local, and nothing to the null pointers.
     let failed =
         unsafe { libc::syscall(libc::SYS_getcpu, std::ptr::null_mut::<u32>(), &raw mut node, 0usize) };
     (failed == 0).then_some(node)
 }
 
-/// The first queue below `root` (`/`) that opens and answers.
+/// Returns the first queue below `root` (`/`) that opens and answers.
 ///
 /// # Errors
 /// [`Absent`].

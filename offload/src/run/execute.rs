@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The meaning of one descriptor in software: what it does to memory and what its record says.
+//! The meaning of one descriptor in software: its effect on memory, and the contents of its record.
 //!
 //! - **Flow** descriptor ──`validate`──▶ the kernel of its opcode ──▶ `Completion` ──`record`──▶ submitter's memory
-//! - **Order** every store of the operation is visible before the status (kernels end non-temporal stores with a
-//!   fence; the status is a Release store)
+//! - **Order** every store of the operation is visible before the status (kernels end non-temporal stores with a fence;
+//!   the status is a Release store)
 //! - **Not here** queues and threads; batches (`batch`)
 //!
-//! CACHE_CONTROL set stores through the cache. Clear, and from `Hands::streaming_from_bytes` on, past it.
+//! If CACHE_CONTROL is set, stores go through the cache. If it is clear, stores of at least
+//! `Hands::streaming_from_bytes` go past it.
 
 use super::validate::{self, Place};
 use super::{Hands, batch, record};
@@ -14,7 +15,7 @@ use memlift_kernels::{Delta, DeltaError, Kernels, cache_flush, repeat_8};
 use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status};
 use std::ptr;
 
-/// Everything that executing needs beside the descriptor.
+/// The inputs of an execution besides the descriptor.
 pub(super) struct Context<'a> {
     pub capabilities: Capabilities,
     pub hands: &'a Hands,
@@ -27,13 +28,13 @@ impl Context<'_> {
     }
 }
 
-/// Executes `descriptor` and stores its record. DRAIN does nothing here: its executor has waited before.
+/// Executes `descriptor` and stores its record. DRAIN does nothing here, because its executor has already waited.
 ///
 /// # Safety
 ///
 /// Every address in the descriptor is valid for its use, and so is every address in the members of a batch.
 pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
-    // SAFETY: every address in the descriptor, its record's included, is valid for its use, as the caller vouches.
+    // SAFETY: the caller promises that every address in the descriptor, including its record's, is valid for its use.
     unsafe {
         let completion = perform(descriptor, context, Place::Queue);
         settle_stores(descriptor.opcode());
@@ -41,13 +42,13 @@ pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
     }
 }
 
-/// Executes `descriptor` and says how it ended, in no record but those of a batch's members.
+/// Executes `descriptor` and returns its completion; writes no record except those of a batch's members.
 ///
 /// # Safety
 ///
-/// As for [`execute`].
+/// The conditions of [`execute`].
 pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, place: Place) -> Completion {
-    // SAFETY: the caller vouches for every address. Sizes and flags are checked before anything is run.
+    // SAFETY: the caller promises that every address is valid. Sizes and flags are checked before anything is run.
     unsafe {
         match validate::check(descriptor, &context.capabilities, place) {
             Err(status) => record::ended(status),
@@ -57,8 +58,8 @@ pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, pla
     }
 }
 
-/// Fences after operations that leave their fence to the caller: their stores must be visible before the record is. A batch
-/// may have had such members.
+/// Executes a fence after operations that leave their fence to the caller: their stores must be visible before the record
+/// is. A batch may have had such members.
 pub(super) fn settle_stores(opcode: Opcode) {
     #[cfg(feature = "log")]
     if opcode == Opcode::BATCH || super::persist::leaves_fence(opcode) {
@@ -67,13 +68,13 @@ pub(super) fn settle_stores(opcode: Opcode) {
     let _ = opcode;
 }
 
-/// Executes one member of a batch, stores its record, and gives its status.
+/// Executes one member of a batch, stores its record, and returns its status.
 ///
 /// # Safety
 ///
-/// As for [`execute`].
+/// The conditions of [`execute`].
 pub(super) unsafe fn execute_member(descriptor: &Descriptor, context: &Context<'_>) -> Status {
-    // SAFETY: every address in the member, its record's included, is valid for its use, as the caller vouches.
+    // SAFETY: the caller promises that every address in the member, including its record's, is valid for its use.
     unsafe {
         let completion = perform(descriptor, context, Place::Batch);
         record::store(descriptor, completion);
@@ -97,9 +98,9 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
     let kernels = context.hands.kernels();
     let mut done = record::ended(Status::SUCCESS);
     done.bytes_completed = descriptor.size;
-    // SAFETY: for every call below: the caller vouches that the descriptor's ranges are valid for `bytes` (or
-    // for what the operation's own size fields say), and validation has checked sizes, alignment and, where the
-    // kernel needs it, that the ranges do not overlap.
+    // SAFETY: for every call below: the caller promises that the descriptor's ranges are valid for `bytes` (or for the size
+    // in the operation's own fields), and validation has checked sizes, alignment and, if the kernel needs it, that the
+    // ranges do not overlap.
     unsafe {
         match descriptor.opcode() {
             Opcode::NOOP | Opcode::DRAIN => {}
@@ -135,7 +136,7 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
             Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
                 done = super::persist::run(descriptor);
             }
-            // Validation lets no other opcode through.
+            // Cannot happen: validation accepts no other opcode.
             _ => done = record::ended(Status::BAD_OPCODE),
         }
         if descriptor.flags().has(Flags::READBACK) {
@@ -147,7 +148,7 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
 
 unsafe fn memmove(descriptor: &Descriptor, context: &Context<'_>) {
     let (to, from, bytes) = (descriptor.target, descriptor.source, descriptor.size as usize);
-    // SAFETY: the caller vouches for both ranges; the copy that needs them apart is taken only when they are.
+    // SAFETY: the caller promises both ranges; the copy that forbids overlap is only used for ranges that do not overlap.
     unsafe {
         if descriptor.flags().has(Flags::STRICT_ORDER) {
             copy_in_order(target(to), source(from), bytes);
@@ -169,7 +170,7 @@ unsafe fn fill(descriptor: &Descriptor, context: &Context<'_>) {
         repeat_8(descriptor.source)
     };
     let to = target(descriptor.target);
-    // SAFETY: the caller vouches for the target's range.
+    // SAFETY: the caller promises that the target's range is writable.
     unsafe {
         if descriptor.flags().has(Flags::STRICT_ORDER) {
             let pattern = pattern.to_le_bytes();
@@ -182,11 +183,11 @@ unsafe fn fill(descriptor: &Descriptor, context: &Context<'_>) {
     }
 }
 
-/// Stores in ascending address order, one at a time: what STRICT_ORDER asks for. x86 keeps the order of stores;
-/// elsewhere each is Release.
+/// Stores in ascending address order, one byte at a time, as STRICT_ORDER requires. x86 keeps the order of stores; on other
+/// architectures each store is Release.
 pub(super) unsafe fn copy_in_order(to: *mut u8, from: *const u8, bytes: usize) {
     for index in 0..bytes {
-        // SAFETY: the caller vouches for both ranges.
+        // SAFETY: `index` is below `bytes`, and the caller promises both ranges.
         unsafe {
             let byte = from.add(index).read_volatile();
             std::sync::atomic::AtomicU8::from_ptr(to.add(index))
@@ -210,7 +211,7 @@ fn compared(descriptor: &Descriptor, differs: Option<usize>, done: &mut Completi
 }
 
 unsafe fn delta_create(descriptor: &Descriptor, kernels: &Kernels, done: &mut Completion) {
-    // SAFETY: the caller vouches for both sources and the record; validation checked sizes and overlap.
+    // SAFETY: the caller promises that both sources and the record are valid; validation checked sizes and overlap.
     let delta = unsafe {
         (kernels.delta_create)(
             target(descriptor.delta_address()),
@@ -231,7 +232,7 @@ unsafe fn delta_create(descriptor: &Descriptor, kernels: &Kernels, done: &mut Co
 }
 
 unsafe fn delta_apply(descriptor: &Descriptor, kernels: &Kernels, done: &mut Completion) {
-    // SAFETY: the caller vouches for record and target; validation checked sizes and overlap.
+    // SAFETY: the caller promises that record and target are valid; validation checked sizes and overlap.
     let applied = unsafe {
         (kernels.delta_apply)(
             target(descriptor.target),
@@ -248,19 +249,20 @@ unsafe fn delta_apply(descriptor: &Descriptor, kernels: &Kernels, done: &mut Com
     }
 }
 
-/// The entries before the bad one are applied; the record says how many bytes of the delta record those are.
+/// Returns the completion after a bad entry: the entries before it are applied, and `bytes_completed` is their length in
+/// the delta record.
 fn delta_failed(status: Status, entry: usize) -> Completion {
     let bytes = entry * memlift_kernels::DELTA_ENTRY_BYTES;
     Completion { bytes_completed: bytes as u32, ..record::ended(status) }
 }
 
-/// CRC-32C as the flags want it, copying to `copy_to` if there is one. The kernel computes the reflected,
-/// inverted form; the others are made of it.
+/// Returns the CRC-32C as the flags require, copying to `copy_to` if it is given. The kernel computes the reflected,
+/// inverted form; the other forms are derived from it.
 unsafe fn crc(descriptor: &Descriptor, context: &Context<'_>, copy_to: Option<*mut u8>) -> u32 {
     let (from, bytes, flags) = (source(descriptor.source), descriptor.size as usize, descriptor.flags());
     let kernels = context.hands.kernels();
-    // SAFETY: the caller vouches for the seed's address, the source and the target; validation checked that
-    // source and target are apart.
+    // SAFETY: the caller promises that the seed's address, the source and the target are valid; validation checked that
+    // source and target do not overlap.
     unsafe {
         let seed = if flags.has(Flags::CRC_SEED_ADDRESS) {
             source(descriptor.crc_seed_address()).cast::<u32>().read_unaligned()
@@ -292,13 +294,13 @@ unsafe fn crc(descriptor: &Descriptor, context: &Context<'_>, copy_to: Option<*m
     }
 }
 
-/// The data's bits in their own order: the reflected CRC of the bit-reversed bytes.
+/// Computes the CRC of the data in its own bit order, as the reflected CRC of the bit-reversed bytes.
 unsafe fn crc_unreflected(kernels: &Kernels, from: *const u8, bytes: usize, mut value: u32) -> u32 {
     let mut reversed = [0u8; 4096];
     let mut done = 0;
     while done < bytes {
         let part = (bytes - done).min(reversed.len());
-        // SAFETY: `done + part` is at most `bytes`, for which the caller vouches; the buffer holds `part`.
+        // SAFETY: `done + part` is at most `bytes`, which the caller promises; the buffer holds `part`.
         unsafe {
             (kernels.copy)(reversed.as_mut_ptr(), from.add(done), part);
             reversed[..part].iter_mut().for_each(|byte| *byte = byte.reverse_bits());
@@ -311,29 +313,30 @@ unsafe fn crc_unreflected(kernels: &Kernels, from: *const u8, bytes: usize, mut 
 
 const PAGE_BYTES: usize = 4096;
 
-/// Reads a byte of every page, so that later accesses find it mapped.
+/// Reads a byte of every page, so that later accesses find the page mapped.
 unsafe fn touch(descriptor: &Descriptor) {
     let bytes = descriptor.size as usize;
     let stride = (descriptor.operation[1] as u32 as usize).max(1).next_multiple_of(PAGE_BYTES);
     for offset in (0..bytes).step_by(stride) {
-        // SAFETY: `offset` lies in the range, for which the caller vouches.
+        // SAFETY: `offset` lies in the range, which the caller promises to be readable.
         unsafe { source(descriptor.source).add(offset).read_volatile() };
     }
 }
 
 unsafe fn flush(descriptor: &Descriptor) {
     let (from, bytes) = (source(descriptor.target), descriptor.size as usize);
-    // SAFETY: the caller vouches for the range. Without a flush instruction nothing is left to do: the range is
-    // coherent for every reader that software can have.
+    // SAFETY: the caller promises that the range is valid. On a CPU without a flush instruction nothing needs to be done:
+    // the range is coherent for every reader in software.
     unsafe { cache_flush(from, bytes) };
 }
 
-/// Reads what was written last, so that it has arrived before the record says so.
+/// Reads the last byte of the target, so that the stores have arrived before the record is written.
 unsafe fn read_back(descriptor: &Descriptor) {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     if matches!(descriptor.opcode(), Opcode::NOOP | Opcode::DRAIN) || descriptor.size == 0 {
         return;
     }
-    // SAFETY: operations that may carry READBACK write `size` bytes at the target (DELTA_CREATE reads them).
+    // SAFETY: operations that may carry READBACK write `size` bytes at the target (DELTA_CREATE reads them), which the
+    // caller promises.
     unsafe { source(descriptor.target).add(descriptor.size as usize - 1).read_volatile() };
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Inline: descriptors run on the caller's own core, when it polls or waits, never when it submits.
+//! Inline executor: descriptors run on the caller's own core when it polls or waits, never when it submits.
 //!
 //! - **Flow** submit ──▶ bounded queue ──▶ `poll` takes one and runs it on the calling thread
-//! - **Order** first in, first out, one at a time even with several pollers; DRAIN is therefore immediate
-//! - **Owner** the queue holds descriptors and what keeps their memory alive; dropping it runs what is left
+//! - **Order** first in, first out, one at a time even with several pollers; so a DRAIN never has to wait
+//! - **Owner** the queue holds descriptors and the owners of their memory; dropping the queue runs the remaining
+//!   descriptors
 
 use super::execute::{Context, execute};
 use super::{Hands, Notify, Work, capabilities};
@@ -11,7 +12,7 @@ use crossbeam_queue::ArrayQueue;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The backend that runs on whoever polls it.
+/// The backend whose descriptors run on the thread that polls it.
 pub struct Inline {
     queue: ArrayQueue<Work>,
     turn: Mutex<()>,
@@ -28,16 +29,17 @@ impl std::fmt::Debug for Inline {
 }
 
 impl Inline {
-    /// A queue of `depth` descriptors (at least one).
+    /// Makes a queue of `depth` descriptors (at least one).
     pub fn new(depth: usize, hands: Arc<Hands>) -> Inline {
         Inline { queue: ArrayQueue::new(depth.max(1)), turn: Mutex::new(()), hands }
     }
 
-    /// Queues one descriptor with its `notify`; `false`: the queue is full, and nothing will be notified.
+    /// Queues one descriptor with its `notify`. Returns `false` if the queue is full; then nothing will be
+    /// notified.
     ///
     /// # Safety
     ///
-    /// As for [`Backend::submit`]; what `notify` keeps alive counts.
+    /// The conditions of [`Backend::submit`]; memory that `notify` keeps alive counts as valid.
     #[must_use]
     pub(crate) unsafe fn submit_work(&self, work: Work) -> bool {
         self.queue.push(work).is_ok()
@@ -45,7 +47,7 @@ impl Inline {
 
     fn run(&self, descriptor: &Descriptor, notify: Option<&Arc<dyn Notify>>) {
         let context = Context { capabilities: self.capabilities(), hands: &self.hands };
-        // SAFETY: whoever submitted the descriptor vouched for its memory until its record is written.
+        // SAFETY: the submitter promised that the descriptor's memory is valid until its record is written.
         unsafe { execute(descriptor, &context) };
         if let Some(notify) = notify {
             notify.completed();
@@ -53,7 +55,7 @@ impl Inline {
     }
 }
 
-// SAFETY: a descriptor's memory is touched by `execute` alone, which stores the status last with Release and
+// SAFETY: only `execute` accesses a descriptor's memory, and it stores the status last with Release and
 // nothing after it; submit only queues.
 unsafe impl Backend for Inline {
     fn name(&self) -> &'static str {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Run: who executes a descriptor, and what executing it means in software.
+//! Execution: the executors of descriptors, and the meaning of a descriptor in software.
 //!
-//! - **Flow** `Work` ──▶ `Inline` (the caller's core, when it polls) or `Worker` (engine threads, a bounded ring)
-//!   ──▶ `validate` ──▶ `execute` ──▶ `record` (status last, Release) ──▶ `Notify::completed`
+//! - **Flow** `Work` ──▶ `Inline` (the caller's core, when it polls) or `Worker` (engine threads, a bounded ring) ──▶
+//!   `validate` ──▶ `execute` ──▶ `record` (status last, Release) ──▶ `Notify::completed`
 //! - **Order** nothing completes inside submit; inside one batch a fence waits for the members before it
-//! - **Owner** a descriptor's memory is lent until its record's status is non-zero; what `Work::notify` keeps alive
-//!   stays alive until the executor has told it
-//! - **Not here** buffers and tickets (`submit`), which executor to take (`place`)
+//! - **Owner** a descriptor's memory is lent until its record's status is non-zero; `Work::notify` is kept alive until
+//!   the executor has called it
+//! - **Not here** buffers and tickets (`submit`), the choice of an executor (`place`)
 //!
-//! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`. Where software can
-//! differ from hardware it does so by being narrower: interrupts are refused, and the data integrity operations
-//! are absent from the capabilities. What a device leaves behind a page fault is finished here (`device`).
+//! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`. Where software may differ from
+//! hardware it supports less: interrupts are refused, and the data integrity operations are absent from the
+//! capabilities. Operations that a device leaves unfinished after a page fault are finished here (`device`).
 
 mod batch;
 mod crew;
@@ -36,20 +36,21 @@ use memlift_spec::{Capabilities, Descriptor, Opcode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Told when a descriptor has completed. Runs on the thread that executed it: be brief, do not block.
+/// Called when a descriptor has completed, on the thread that executed it: it must be brief and must not
+/// block.
 pub trait Notify: Send + Sync {
-    /// The record's status is non-zero now.
+    /// Called once the record's status is non-zero.
     fn completed(&self);
 }
 
 /// One descriptor on its way to an executor of this engine.
 pub(crate) struct Work {
     pub descriptor: Descriptor,
-    /// Kept alive, with the memory it owns, until the descriptor has completed.
+    /// Kept alive, with the memory that it owns, until the descriptor has completed.
     pub notify: Option<Arc<dyn Notify>>,
 }
 
-/// Settings of an engine's software executors: the kernels, and from how many bytes on a descriptor without
+/// Settings of an engine's software executors: the kernels, and the size from which a descriptor without
 /// CACHE_CONTROL is written past the cache (set by calibration).
 #[derive(Debug)]
 pub struct Hands {
@@ -58,22 +59,22 @@ pub struct Hands {
 }
 
 impl Hands {
-    /// Works with `kernels` and streams from `streaming_from_bytes` on.
+    /// Makes settings with `kernels` that stream from `streaming_from_bytes` on.
     pub const fn new(kernels: &'static Kernels, streaming_from_bytes: usize) -> Hands {
         Hands { kernels, streaming_from_bytes: AtomicUsize::new(streaming_from_bytes) }
     }
 
-    /// The routines that they run.
+    /// Returns the routines that the executors run.
     pub fn kernels(&self) -> &'static Kernels {
         self.kernels
     }
 
-    /// The smallest size that is written past the cache.
+    /// Returns the smallest size that is written past the cache.
     pub fn streaming_from_bytes(&self) -> usize {
         self.streaming_from_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes it for descriptors that have not started.
+    /// Sets the smallest size that is written past the cache, for descriptors that have not started.
     pub fn stream_from(&self, bytes: usize) {
         self.streaming_from_bytes.store(bytes, Ordering::Relaxed);
     }

@@ -2,10 +2,10 @@
 //! LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET in software.
 //!
 //! - **Flow** operand block ──▶ the kernel of the opcode ──▶ fence, if the block asks for one ──▶ `Completion`
-//! - **Order** who runs a descriptor that is no member of a batch, or a batch, fences before its record (`execute`); a
-//!   member without the hint is durable with its batch
-//! - **Failure** a bad record is a status, and nothing was stored. The one exception is a log that another process changes
-//!   between check and store: TORN_RECORD then comes after some of the entries.
+//! - **Order** for a single descriptor, or a batch as a whole, the executor fences before the record (`execute`); a member
+//!   that does not ask for a fence is durable with its batch
+//! - **Failure** a bad record gives an error status, and nothing was stored. The only exception is a log that another
+//!   process changes between check and store: then TORN_RECORD may come after some entries were stored.
 
 use super::record;
 use memlift_kernels::persist::{self, Fault};
@@ -16,12 +16,12 @@ use memlift_spec::{
 };
 use std::ptr;
 
-/// Returns true if `opcode` is one of the four.
+/// Returns true if `opcode` is one of the four, whose fence is left to the caller.
 pub(super) fn leaves_fence(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET)
 }
 
-/// The status of a record that was not applied.
+/// Returns the status for a record that was not applied.
 fn refused(fault: Fault) -> Status {
     match fault {
         Fault::Position { .. } => Status::STALE_RECORD,
@@ -32,10 +32,11 @@ fn refused(fault: Fault) -> Status {
 
 /// # Safety
 ///
-/// Validation accepted the block: it is aligned, and the submitter vouches for its memory.
+/// Validation accepted the block, so it is aligned, and the submitter promises that its memory is readable.
 unsafe fn block<T: Copy>(descriptor: &Descriptor) -> T {
     let block = ptr::with_exposed_provenance::<T>(descriptor.operand_address() as usize);
-    // SAFETY: validation found the block aligned, and the submitter vouches that its `size_of::<T>()` bytes are readable.
+    // SAFETY: validation found the block aligned, and the submitter promises that its `size_of::<T>()` bytes are
+    // readable.
     unsafe { block.read() }
 }
 
@@ -43,14 +44,14 @@ unsafe fn block<T: Copy>(descriptor: &Descriptor) -> T {
 ///
 /// # Safety
 ///
-/// Its addresses are valid for their use, and so is the heap that its block tells the size of.
+/// The descriptor's addresses are valid for their use, and so is the heap whose size is in the block.
 pub(super) unsafe fn run(descriptor: &Descriptor) -> Completion {
     let bytes = descriptor.size as usize;
     let source = ptr::with_exposed_provenance_mut::<u8>(descriptor.source as usize);
     let target = ptr::with_exposed_provenance_mut::<u8>(descriptor.target as usize);
     let mut done = Completion { bytes_completed: descriptor.size, ..record::ended(Status::SUCCESS) };
-    // SAFETY: for every call below: the caller vouches for the ranges, validation checked sizes and alignment and that
-    // ranges which must be apart are.
+    // SAFETY: for every call below: the caller promises the ranges; validation checked sizes and alignment, and that
+    // ranges do not overlap if the kernel forbids it.
     let hints = unsafe {
         match descriptor.opcode() {
             Opcode::LOG_APPEND => {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writing a completion record so that whoever sees its status sees the rest.
+//! Writes a completion record so that a reader that sees its status also sees the rest.
 //!
-//! - **Layout** bytes 1..32 plainly, then byte 0 as an atomic
+//! - **Layout** bytes 1..32 are stored plainly, then byte 0 as an atomic
 //! - **Order** the status is stored last with Release; readers load it with Acquire (`load`)
-//! - **Owner** the record is the submitter's; after the status store this side never touches it again
+//! - **Owner** the record belongs to the submitter; after the store of the status this side never accesses it again
 
 use memlift_spec::{Completion, Descriptor, Flags, Status};
 use std::ptr::{self, addr_of_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Stores `completion` where the descriptor wants it, if it wants one: always when requested, else only when
-/// something went wrong. Without a valid address nothing is written, as on hardware.
+/// Stores `completion` at the address in the descriptor: always if a completion was requested, otherwise only
+/// after an error. Without a valid address nothing is written, as on hardware.
 ///
 /// # Safety
 ///
@@ -24,8 +24,8 @@ pub(super) unsafe fn store(descriptor: &Descriptor, completion: Completion) {
         return;
     }
     let record = ptr::with_exposed_provenance_mut::<Completion>(address as usize);
-    // SAFETY: the caller vouches for 32 writable bytes, alignment was checked above, and until the status is
-    // stored nobody else touches the record.
+    // SAFETY: the caller promises 32 writable bytes, the alignment was checked above, and nobody else
+    // accesses the record until the status is stored.
     unsafe {
         addr_of_mut!((*record).result).write(completion.result);
         addr_of_mut!((*record).fault_info).write(completion.fault_info);
@@ -38,18 +38,18 @@ pub(super) unsafe fn store(descriptor: &Descriptor, completion: Completion) {
     }
 }
 
-/// The status of a record that a backend may be writing.
+/// Returns the status of a record that a backend may be writing.
 ///
 /// # Safety
 ///
 /// `record` must point to a live record whose status byte is only written atomically meanwhile.
 pub(crate) unsafe fn load(record: *const Completion) -> Status {
-    // SAFETY: the caller vouches for the record; AtomicU8 has the layout of u8.
+    // SAFETY: the caller promises a live record; AtomicU8 has the layout of u8.
     let status = unsafe { AtomicU8::from_ptr(ptr::addr_of!((*record).status).cast_mut()) };
     Status(status.load(Ordering::Acquire))
 }
 
-/// A record that says only how it ended.
+/// Makes a record that contains only a status.
 pub(super) const fn ended(status: Status) -> Completion {
     Completion { status: status.0, ..Completion::PENDING }
 }

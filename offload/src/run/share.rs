@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A copy that several cores share: the caller starts at once, workers join when they are awake.
+//! A copy that several cores share: the caller starts immediately, and workers join when they are awake.
 //!
-//! - **Flow** caller: `Share::new` ─▶ offered to idle workers ─▶ `help` ─▶ wait until all chunks are done
-//!   worker: `help` ─▶ forget it
-//! - **Order** chunks are claimed by one counter; `finished` is added to with Release after a chunk's bytes are
-//!   written, and read with Acquire by the caller, who therefore sees every byte
-//! - **Owner** the counters live on the heap and outlive a late worker; source and target are touched only for a
-//!   claimed chunk, and the caller does not return while one is claimed and unfinished
+//! - **Flow** caller: `Share::new` ─▶ offered to idle workers ─▶ `help` ─▶ wait until all chunks are done. Worker:
+//!   `help`, then drop the share
+//! - **Order** chunks are claimed by one counter. `finished` is increased with Release after a chunk's bytes are
+//!   written, and read with Acquire by the caller, which therefore sees every byte
+//! - **Owner** the counters are on the heap and outlive a late worker. Source and target are accessed only for a
+//!   claimed chunk, and the caller does not return while a claimed chunk is unfinished
 //!
-//! Because claims are first come, first served, a worker that wakes late, or never, costs nothing: the caller
-//! copies the rest itself. Only a worker that loses its core in the middle of a chunk makes the caller wait.
+//! Chunks are claimed in order by whichever thread comes first, so a worker that wakes late, or never, costs nothing:
+//! the caller copies the rest itself. Only a worker that loses its core in the middle of a chunk makes the caller wait.
 
 use memlift_ground::complete::{FutexParker, ParkWord, WaitPolicy, Waited, Waiter};
 use memlift_kernels::Kernels;
@@ -18,8 +18,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How large the chunks of a shared copy of `bytes` are: some tens of them, so that the last one is short, but
-/// long enough for streams of stores and for the claim to cost nothing.
+/// Returns the chunk size for a shared copy of `bytes`: a few dozen chunks, so that the last one is short, but large
+/// enough for streaming stores and for a negligible cost of claims.
 pub(crate) fn share_chunk_bytes(bytes: usize) -> usize {
     (bytes / 32).next_multiple_of(64 * 1024).clamp(128 * 1024, 2 << 20)
 }
@@ -39,7 +39,7 @@ pub(crate) struct Share {
 // SAFETY: the pointers are only used for chunks claimed through the atomic counter, each by one thread, and the caller of
 // [`Share::new`] keeps both buffers valid until the last chunk has finished.
 unsafe impl Send for Share {}
-// SAFETY: threads that share it change atomics only, and the counter gives each chunk to one of them.
+// SAFETY: threads that share it only change atomics, and the counter gives each chunk to one of them.
 unsafe impl Sync for Share {}
 
 thread_local! {
@@ -49,7 +49,7 @@ thread_local! {
 impl Share {
     /// # Safety
     ///
-    /// Both ranges are valid for `bytes` and apart until [`Share::finish`] has returned.
+    /// Both ranges are valid for `bytes` and do not overlap until [`Share::finish`] has returned.
     pub unsafe fn new(
         kernels: &'static Kernels,
         stores: Stores,
@@ -79,7 +79,7 @@ impl Share {
         self.finished.load(Ordering::Acquire) >= self.chunks()
     }
 
-    /// Copies chunks until none is left to claim; gives how many.
+    /// Copies chunks until none is left to claim; returns how many it copied.
     pub fn help(&self) -> usize {
         let chunks = self.chunks();
         let mut copied = 0;
@@ -90,8 +90,8 @@ impl Share {
             }
             let offset = chunk * self.chunk_bytes;
             let bytes = self.chunk_bytes.min(self.bytes - offset);
-            // SAFETY: the chunk was claimed by this thread alone and is not finished, so the caller of `new`
-            // still keeps both ranges valid.
+            // SAFETY: this thread alone has claimed the chunk and has not finished it, so the caller of `new` still keeps
+            // both ranges valid.
             unsafe {
                 self.stores.copy(self.kernels, self.target.add(offset), self.source.add(offset), bytes)
             };
@@ -103,13 +103,13 @@ impl Share {
         copied
     }
 
-    /// Copies what is left and waits for the chunks that others claimed.
+    /// Copies the remaining chunks and waits for those that others have claimed.
     pub fn finish(&self) {
         self.help();
         self.finish_by_others(20_000);
     }
 
-    /// Waits until others have done all of it, which is predicted to take `predicted_ns`.
+    /// Waits until others have copied everything, which is predicted to take `predicted_ns`.
     pub fn finish_by_others(&self, predicted_ns: u64) {
         while !self.done() {
             WAITER.with_borrow_mut(|waiter| {

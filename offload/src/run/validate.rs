@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Refusing a descriptor that hardware would refuse, with hardware's status.
+//! Refuses the descriptors that hardware would refuse, with the same status.
 //!
 //! - **Flow** opcode ─▶ flags ─▶ privilege, interrupt, reserved ─▶ size ─▶ alignment ─▶ overlap
-//! - **Order** the first check that fails gives the status, so the order is part of the behaviour
-//! - **Not here** page faults: software shares the caller's address space and faults as the caller would
+//! - **Order** the first check that fails gives the status, so the order of checks is part of the behaviour
+//! - **Not here** page faults: software uses the caller's address space and faults as the caller would
 //!
 //! | operation | flags allowed beside COMPLETION_VALID, REQUEST_COMPLETION, BLOCK_ON_FAULT¹, FENCE², *_CLASS |
 //! |---|---|
@@ -39,14 +39,14 @@ const WRITES: u32 =
 const CRC_BITS: u32 = Flags::CRC_SEED_ADDRESS.0 | Flags::CRC_BYPASS_INVERT.0 | Flags::CRC_BYPASS_REFLECT.0;
 const DUALCAST_STEERING: u32 = 1 << 16;
 
-/// Where a descriptor was found.
+/// Place in which a descriptor was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Queue,
     Batch,
 }
 
-/// The flags that `opcode` may carry; `None` for an opcode that software does not run.
+/// Returns the flags that `opcode` may carry; `None` for an opcode that software does not run.
 fn allowed(opcode: Opcode) -> Option<u32> {
     Some(match opcode {
         Opcode::NOOP => ANY,
@@ -78,11 +78,11 @@ fn yields_result(opcode: Opcode) -> bool {
     )
 }
 
-/// Returns the status that the descriptor ends with as `Err` if it may not run.
+/// Checks a descriptor; if it may not run, returns the status with which it ends as `Err`.
 ///
 /// # Safety
 ///
-/// Addresses that the checks must look through (the operand block of a private opcode) must be readable.
+/// Memory that the checks must read (the operand block of a private opcode) is readable.
 pub(super) unsafe fn check(
     descriptor: &Descriptor,
     capabilities: &Capabilities,
@@ -100,7 +100,7 @@ pub(super) unsafe fn check(
     }
     check_flags(descriptor, flags_allowed)?;
     check_header(descriptor)?;
-    // SAFETY: the caller vouches for what the checks look through.
+    // SAFETY: the caller promises that the memory that the checks read is readable.
     unsafe { check_operation(descriptor) }
 }
 
@@ -151,7 +151,7 @@ unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
         Opcode::MEMMOVE => {
             zero(&operation)?;
             sized(size, &[source, target])?;
-            // Ascending stores cannot copy a source that starts below its overlapping target.
+            // Ascending stores would overwrite the end of a source that overlaps a target behind its start.
             let ordered = descriptor.flags().has(Flags::STRICT_ORDER);
             if ordered && target > source && overlap(source, bytes, target, bytes) {
                 return Err(Status::OVERLAP);
@@ -199,7 +199,7 @@ unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
             zero(&[source, operation[0], operation[1], operation[2]])?;
             sized(size, &[target])
         }
-        // SAFETY: the caller vouches for the operand block.
+        // SAFETY: the caller promises that the operand block is readable.
         #[cfg(feature = "log")]
         Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => unsafe {
             persist::check(descriptor)
@@ -249,7 +249,7 @@ fn check_delta_apply(descriptor: &Descriptor) -> Result<(), Status> {
     apart(&[(source, u64::from(record_bytes)), (target, u64::from(size))])
 }
 
-/// 1 to the widest transfer, and no address range that wraps.
+/// Checks that a size is from 1 to the largest transfer, and that no address range wraps.
 fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
     let fits = |&address: &u64| address.checked_add(u64::from(size)).is_some();
     if size == 0 || size > TRANSFER_BYTES_MAX || !addresses.iter().all(fits) {
@@ -258,7 +258,7 @@ fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
     Ok(())
 }
 
-/// The address of an operand block, which is aligned to 64.
+/// Returns the address of an operand block; it must be aligned to 64.
 #[cfg(feature = "log")]
 fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
     if descriptor.operation[1] != 0 || descriptor.operation[2] != 0 {
@@ -272,7 +272,7 @@ fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
     Ok(address as usize)
 }
 
-/// No address range that wraps.
+/// Checks that an address range does not wrap.
 #[cfg(feature = "log")]
 fn fits(address: u64, bytes: u64) -> Result<(), Status> {
     address.checked_add(bytes).map(|_| ()).ok_or(Status::BAD_SIZE)

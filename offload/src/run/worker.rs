@@ -2,13 +2,14 @@
 //! Worker: engine threads that run descriptors from one bounded ring.
 //!
 //! - **Flow** submit ──▶ ring ──wake one parked thread──▶ pop ─▶ execute ─▶ record ─▶ notify
-//! - **Order** the ring is first in, first out, but threads finish in any order; DRAIN waits for what was submitted
-//!   before it (`crew`)
-//! - **Owner** threads start with the first submission and end with the `Worker`, after they ran what is queued. In
-//!   a forked child there are no threads: the child leaves the parent's ring alone and starts its own.
-//! - **Idle** a thread without work spins within its learned budget and then sleeps on a futex: no wake-ups
+//! - **Order** the ring is first in, first out, but threads finish in any order; DRAIN waits for the descriptors
+//!   submitted before it (`crew`)
+//! - **Owner** threads start with the first submission and end with the `Worker`, after they have run the queued
+//!   descriptors. In a forked child there are no threads: the child leaves the parent's ring alone and starts its own.
+//! - **Idle** a thread without work spins within its learned budget and then sleeps on a futex, without periodic
+//!   wake-ups
 //!
-//! When no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
+//! If no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
 
 use super::crew::{Crew, Task};
 use super::{Hands, Share, Work, fork, share_chunk_bytes};
@@ -19,25 +20,25 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
-/// How a [`Worker`] is made.
+/// Settings of a [`Worker`].
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSettings {
-    /// Engine threads; 0 leaves everything to `poll`.
+    /// Number of engine threads; with 0, descriptors only run in `poll`.
     pub threads: usize,
-    /// Descriptors that the ring holds.
+    /// Number of descriptors that the ring holds.
     pub queue_depth: usize,
-    /// How an idle thread waits.
+    /// Policy for the waits of an idle thread.
     pub wait: WaitPolicy,
 }
 
-/// Work that the threads have done so far.
+/// Statistics of the threads' work so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
-    /// Descriptors and shares of copies that ran.
+    /// Number of descriptors and shares of copies that ran.
     pub completed: u64,
-    /// Panics that were caught and answered with [`Status::HARDWARE_1`](memlift_spec::Status::HARDWARE_1).
+    /// Number of panics that were caught and answered with [`Status::HARDWARE_1`](memlift_spec::Status::HARDWARE_1).
     pub panics: u64,
-    /// Threads that are running.
+    /// Number of running threads.
     pub threads: usize,
 }
 
@@ -45,11 +46,11 @@ pub struct WorkerStats {
 pub struct Worker {
     settings: WorkerSettings,
     hands: Arc<Hands>,
-    /// A boxed `Hold`. Replaced only in a forked child, which leaks the parent's.
+    /// A boxed `Hold`. It is replaced only in a forked child, which leaks the parent's.
     hold: AtomicPtr<Hold>,
 }
 
-/// The crew of one process generation.
+/// The crew of one process generation (see `fork`).
 struct Hold {
     generation: u32,
     crew: Arc<Crew>,
@@ -63,13 +64,13 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Threads start with the first submission.
+    /// Makes a worker; its threads start with the first submission.
     pub fn new(settings: WorkerSettings, hands: Arc<Hands>) -> Worker {
         let hold = AtomicPtr::new(Self::fresh(settings, &hands));
         Worker { settings, hands, hold }
     }
 
-    /// Work done in this process; a forked child starts from zero.
+    /// Returns the statistics of this process; a forked child starts from zero.
     pub fn stats(&self) -> WorkerStats {
         let hold = self.hold();
         WorkerStats {
@@ -79,12 +80,12 @@ impl Worker {
         }
     }
 
-    /// Threads that were asked for.
+    /// Returns the configured number of threads.
     pub fn threads(&self) -> usize {
         self.settings.threads
     }
 
-    /// Threads that have nothing to do. The number may have changed on return.
+    /// Returns the number of threads that have nothing to do; it may have changed on return.
     pub fn idle(&self) -> usize {
         self.hold().crew.idle()
     }
@@ -94,17 +95,17 @@ impl Worker {
         self.started();
     }
 
-    /// Queues one descriptor with its `notify`; `false`: the ring is full, and nothing will be notified.
+    /// Queues one descriptor with its `notify`. Returns `false` if the ring is full; then nothing will be notified.
     ///
     /// # Safety
     ///
-    /// As for [`Backend::submit`]; what `notify` keeps alive counts.
+    /// The conditions of [`Backend::submit`]; memory that `notify` keeps alive counts as valid.
     #[must_use]
     pub(crate) unsafe fn submit_work(&self, work: Work) -> bool {
         self.started().push(Task::Descriptor(work))
     }
 
-    /// Offers a share of a copy to up to `helpers` threads. Gives how many were offered one.
+    /// Offers a share of a copy to up to `helpers` threads; returns how many offers were queued.
     pub(crate) fn offer(&self, share: &Arc<Share>, helpers: usize) -> usize {
         let crew = self.started();
         (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share)))).count()
@@ -127,21 +128,23 @@ impl Worker {
 
     fn hold(&self) -> &Hold {
         let current = self.hold.load(Ordering::Acquire);
-        // SAFETY: the pointer came from `Box::into_raw`; it is replaced only in a forked child, which leaks the
-        // old one, and freed only by drop, which has `&mut self`.
+        // SAFETY: the pointer came from `Box::into_raw`. It is replaced only in a forked child, which leaks the old
+        // one, and freed only by drop, which has `&mut self`.
         let hold = unsafe { &*current };
         if hold.generation == fork::generation() { hold } else { self.hold_of_child(current) }
     }
 
-    /// Replaces the parent's crew in a forked child: its threads stayed in the parent, perhaps in the middle of a job.
+    /// Replaces the parent's crew in a forked child: its threads only exist in the parent, perhaps in the middle of a
+    /// job.
     #[cold]
     fn hold_of_child(&self, current: *mut Hold) -> &Hold {
         let fresh = Self::fresh(self.settings, &self.hands);
         match self.hold.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: `fresh` is live and owned by `self` now.
+            // SAFETY: `fresh` is live, and `self` owns it now.
             Ok(_) => unsafe { &*fresh },
             Err(other) => {
-                // SAFETY: `fresh` was not published, so this is its only owner; `other` is the live winner.
+                // SAFETY: `fresh` was not published, so this is its only owner; `other` is the published one, which is
+                // live.
                 unsafe {
                     drop(Box::from_raw(fresh));
                     &*other
@@ -154,19 +157,19 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let hold = *self.hold.get_mut();
-        // SAFETY: as in `hold`.
+        // SAFETY: the pointer came from `Box::into_raw` and is freed only below, in this drop.
         if unsafe { (*hold).generation } != fork::generation() {
-            // The parent's crew, in a child: its jobs belong to threads that are not here.
+            // The crew is the parent's, and this is a child: its jobs belong to threads that do not exist here.
             return;
         }
-        // SAFETY: the pointer came from `Box::into_raw` and is taken back once, here.
+        // SAFETY: the pointer came from `Box::into_raw` and is only taken back here, once.
         let hold = unsafe { Box::from_raw(hold) };
         hold.crew.stop();
         let me = thread::current().id();
         for thread in hold.threads.into_inner().into_iter().flatten() {
-            // A thread of the crew can be the last owner, by way of a notification; it ends by itself.
+            // A thread of the crew can be the last owner, through a notification; it must not join itself.
             if thread.thread().id() != me {
-                // Panics are caught inside the thread, so joining cannot fail for that reason.
+                // The thread catches panics, so joining does not fail because of one.
                 let _ = thread.join();
             }
         }
@@ -174,8 +177,8 @@ impl Drop for Worker {
     }
 }
 
-// SAFETY: a descriptor's memory is touched by `execute` alone, which stores the status last with Release and
-// nothing after it; submit only queues.
+// SAFETY: only `execute` accesses a descriptor's memory, and it stores the status last with Release and nothing after
+// it; submit only queues.
 unsafe impl Backend for Worker {
     fn name(&self) -> &'static str {
         "worker"
@@ -195,7 +198,7 @@ unsafe impl Backend for Worker {
         Ok(())
     }
 
-    /// Runs one job here if there are no threads to do it; else the threads need no help.
+    /// Runs one job on this thread if there are no threads; otherwise does nothing, because the threads need no help.
     fn poll(&self) -> usize {
         let hold = self.hold();
         let threads = hold.threads.get().map_or(0, Vec::len);
@@ -219,7 +222,7 @@ impl Helpers for Worker {
 
     fn round_trip(&self) {
         let (target, source) = (std::ptr::null_mut(), std::ptr::null());
-        // SAFETY: no byte is copied, so neither address is touched.
+        // SAFETY: with `Stores::None` no byte is copied, so neither address is accessed.
         let share = unsafe { Share::new(self.hands.kernels(), Stores::None, target, source, 1, 1) };
         if self.offer(&share, 1) == 1 {
             share.finish_by_others(20_000);

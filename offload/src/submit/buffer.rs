@@ -2,7 +2,7 @@
 //! The memory of an operation: owned, shared, static, or leased from a region.
 //!
 //! - **Owner** a buffer moves into the operation and comes back with the outcome. A lease keeps its region mapped.
-//! - **Order** addresses are taken once, when the flight has its place on the heap; nobody looks at the buffers
+//! - **Order** addresses are taken once, when the flight has its final place on the heap; the buffers are not accessed
 //!   again until the flight is settled.
 
 use memlift_ground::region::{Region, RegionError, RegionOffset};
@@ -17,7 +17,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease on `bytes` bytes from `offset` on.
+    /// Makes a lease on `bytes` bytes from `offset` on.
     ///
     /// # Errors
     ///
@@ -27,17 +27,17 @@ impl Lease {
         Ok(Lease { region, offset, bytes })
     }
 
-    /// The region it is part of.
+    /// Returns the region of the lease.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where in the region it starts.
+    /// Returns the offset of the lease in the region.
     pub fn offset(&self) -> RegionOffset {
         self.offset
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -54,9 +54,9 @@ pub enum Source {
     Vec(Vec<u8>),
     /// An owned slice.
     Boxed(Box<[u8]>),
-    /// Shared and immutable.
+    /// Shared, immutable bytes.
     Shared(Arc<[u8]>),
-    /// There for ever.
+    /// Static bytes.
     Static(&'static [u8]),
     /// Part of a region.
     Lease(Lease),
@@ -65,7 +65,7 @@ pub enum Source {
 /// Buffer that an operation writes.
 #[derive(Debug)]
 pub enum Target {
-    /// Owned; its length, not its capacity, counts.
+    /// An owned vector; its length counts, not its capacity.
     Vec(Vec<u8>),
     /// An owned slice.
     Boxed(Box<[u8]>),
@@ -74,7 +74,7 @@ pub enum Target {
 }
 
 impl Source {
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Source::Vec(owned) => owned.len(),
@@ -85,7 +85,7 @@ impl Source {
         }
     }
 
-    /// The bytes, unless they lie in a region.
+    /// Returns the bytes; `None` if they lie in a region.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self {
             Source::Vec(owned) => Some(owned),
@@ -108,12 +108,12 @@ impl Source {
 }
 
 impl Target {
-    /// A zeroed vector of `bytes` bytes.
+    /// Makes a zeroed vector of `bytes` bytes.
     pub fn zeroed(bytes: usize) -> Target {
         Target::Vec(vec![0; bytes])
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Target::Vec(owned) => owned.len(),
@@ -122,7 +122,7 @@ impl Target {
         }
     }
 
-    /// The bytes, unless they lie in a region.
+    /// Returns the bytes; `None` if they lie in a region.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self {
             Target::Vec(owned) => Some(owned),
@@ -131,7 +131,7 @@ impl Target {
         }
     }
 
-    /// The bytes as a vector, unless they lie in a region.
+    /// Returns the bytes as a vector; `None` if they lie in a region.
     pub fn into_vec(self) -> Option<Vec<u8>> {
         match self {
             Target::Vec(owned) => Some(owned),

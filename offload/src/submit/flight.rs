@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flight: everything that must stay in place while an executor works, in one heap block shared with it.
+//! A flight: everything that must stay in place while an executor works, in one heap block shared with the executor.
 //!
 //! - **Layout** operations (they own the buffers) · operand blocks · batch list and the members' records · the record
-//!   that is waited for · the waiter's park word
-//! - **Order** all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
-//!   status is non-zero the cells belong to the executor; after it they belong to the ticket
-//! - **Count** whoever completes it records the latency from submission to completion, per executor and opcode
-//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has notified. The last one frees.
+//!   whose status is waited for · the waiter's park word
+//! - **Order** all addresses are taken by `prepare`, while this thread is the only owner. From submission until the
+//!   status is non-zero the cells belong to the executor; after that they belong to the ticket
+//! - **Count** the executor that completes a flight records the latency from submission to completion, per executor and
+//!   opcode
+//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has notified. The last one frees the
+//!   flight.
 
 use super::Operation;
 use super::operand::Operand;
@@ -31,14 +33,14 @@ pub(super) struct Flight {
     start_ns: u64,
 }
 
-// SAFETY: the cells change hands with the status (Release by the executor, Acquire by the ticket): never two
-// threads use one at a time. Everything in them is Send.
+// SAFETY: the status passes the cells from the executor (Release) to the ticket (Acquire), so two threads never use a
+// cell at the same time. Everything in the cells is Send.
 unsafe impl Send for Flight {}
 // SAFETY: the status gives each cell to one thread at a time, so two threads with a `&Flight` never use the same cell.
 unsafe impl Sync for Flight {}
 
 impl Flight {
-    /// One operation and the descriptor that drives it.
+    /// Makes a flight of one operation, and its descriptor.
     pub fn single(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
         let operands = usize::from(operation.opcode().is_private());
         let mut flight = Flight::new(vec![operation], operands, 0, executor);
@@ -50,7 +52,7 @@ impl Flight {
         (flight, descriptor)
     }
 
-    /// Several operations under one batch descriptor. `fences` are the indexes of fenced members.
+    /// Makes a flight of several operations under one batch descriptor. `fences` are the indexes of fenced members.
     pub fn batch(
         operations: Vec<Operation>,
         fences: &[usize],
@@ -96,7 +98,7 @@ impl Flight {
         })
     }
 
-    /// How it ended, or pending.
+    /// Returns the final status, or pending.
     pub fn status(&self) -> Status {
         // SAFETY: the record lives as long as `self`, and executors store its status atomically.
         unsafe { record::load(self.head.get()) }
@@ -106,52 +108,54 @@ impl Flight {
         !self.status().is_pending()
     }
 
-    /// Returns true if its device stopped answering and may still write to its buffers, which must never be freed.
+    /// Returns true if the device stopped answering. It may still write to the flight's buffers, which must never be
+    /// freed.
     pub fn is_lost(&self) -> bool {
         self.status() == Status::DEVICE_LOST
     }
 
-    /// Returns true if this process made it: else it will never settle here.
+    /// Returns true if this process made the flight; otherwise it will never settle here.
     pub fn is_own(&self) -> bool {
         self.generation == generation()
     }
 
-    /// How its ticket sleeps.
+    /// Returns the parker with which the ticket sleeps.
     pub fn parker(&self) -> FutexParker<'_> {
         FutexParker::new(&self.park, false)
     }
 
-    /// The line whose change says that the flight has settled.
+    /// Returns the cache line that changes when the flight settles.
     pub fn line(&self) -> *const u8 {
         self.head.get().cast()
     }
 
-    /// The record that was waited for.
+    /// Returns the record whose status was waited for.
     pub fn completion(&self) -> Completion {
         assert!(self.settled());
         // SAFETY: the status was seen with Acquire, so the executor's stores are visible and over.
         unsafe { *self.head.get() }
     }
 
-    /// Members' records, of a batch.
+    /// Returns the members' records of a batch.
     pub fn member_completions(&self) -> Vec<Completion> {
         assert!(self.settled());
         // SAFETY: the batch's status is stored after every member's, and was seen with Acquire.
         self.records.iter().map(|record| unsafe { *record.get() }).collect()
     }
 
-    /// The operations back. Empty the second time.
+    /// Returns the operations; a second call returns none.
     ///
     /// # Safety
     ///
-    /// Only the one ticket of this flight calls it.
+    /// Only the single ticket of this flight calls this.
     pub unsafe fn take(&self) -> Vec<Operation> {
         assert!(self.settled());
-        // SAFETY: settled, so the executor is done with the cells; the caller is the only other one to look.
+        // SAFETY: the flight is settled, so the executor has finished with the cells, and the caller promises that
+        // only the ticket accesses them.
         unsafe { std::mem::take(&mut *self.operations.get()) }
     }
 
-    /// The operations back from a flight that was not taken by any executor.
+    /// Returns the operations of a flight that no executor has accepted.
     pub fn recall(flight: Arc<Flight>) -> Vec<Operation> {
         let flight = Arc::into_inner(flight).expect("nobody else has a flight that was not submitted");
         flight.operations.into_inner()

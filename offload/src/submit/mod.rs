@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Submit: how work with its buffers gets into a queue, and how its end gets back.
+//! Submission: how an operation with its buffers gets into a queue, and how its outcome comes back.
 //!
-//! - **Flow** `Operation` (owns buffers) ──`Queue::submit`──▶ `Flight` on the heap (buffers, descriptor, record)
-//!   ──▶ executor …… `Ticket::wait` ──▶ `Outcome` (buffers back, results) or `OperationError`
-//! - **Order** a full queue gives the operation back (`Rejected`, Busy); nothing completes inside submit
-//! - **Owner** the flight is shared by ticket and executor. Dropping a ticket waits; `detach` leaves the flight to
-//!   the executor; forgetting one leaks it. In no case does memory go while somebody may write it.
-//! - **Not here** what operations do (`run`), where they should go (`place`)
+//! - **Flow** `Operation` (owns buffers) ──`Queue::submit`──▶ `Flight` on the heap (buffers, descriptor, record) ──▶
+//!   executor …… `Ticket::wait` ──▶ `Outcome` (buffers back, results) or `OperationError`
+//! - **Order** a full queue returns the operation (`Rejected`, Busy); nothing completes inside submit
+//! - **Owner** ticket and executor share the flight. Dropping a ticket waits; `detach` leaves the flight to the
+//!   executor; forgetting a ticket leaks it. In no case is memory freed while an executor may write it.
+//! - **Not here** executing operations (`run`), choosing an executor (`place`)
 
 mod buffer;
 mod error;

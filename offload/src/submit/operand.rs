@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The operand block of an operation, in the flight's own memory.
 //!
-//! - **Owner** the flight; from submission to completion it belongs to the executor
+//! - **Owner** the flight; from submission to completion the executor uses it
 
 #[cfg(feature = "log")]
 use crate::log::Block;
 
-/// Room for any block. Its address is taken when the flight has its place.
+/// Room for any operand block. Its address is taken when the flight has its final place.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operand {
     None,

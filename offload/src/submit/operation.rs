@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations: memory work with the buffers that it owns until it is done.
+//! Operations: work on memory, with the buffers that the operation owns until it is done.
 //!
-//! - **Flow** `check` (sizes fit, before anything is given away) ──▶ `describe` (addresses into a `Descriptor`)
+//! - **Flow** `check` (sizes fit, before anything is submitted) ──▶ `describe` (addresses into a `Descriptor`)
 //! - **Owner** the operation owns or leases its buffers; see `buffer`
 
 use super::buffer::{Source, Target};
@@ -21,7 +21,7 @@ pub enum Pattern {
     Sixteen(u128),
 }
 
-/// One piece of work. The outcome gives the buffers of its variant back.
+/// One operation. Its outcome returns the buffers of its variant.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Operation {
@@ -40,7 +40,7 @@ pub enum Operation {
     },
     /// Fills all of `target`.
     Fill {
-        /// Filled from start to end.
+        /// Buffer that is filled completely.
         target: Target,
         /// The pattern that is repeated.
         pattern: Pattern,
@@ -58,23 +58,23 @@ pub enum Operation {
     ComparePattern {
         /// The buffer, only read.
         source: Source,
-        /// Repeated, least significant byte first.
+        /// Pattern that is repeated, least significant byte first.
         pattern: u64,
     },
     /// Computes the CRC-32C of `source`.
     Crc {
-        /// Bytes that are summed.
+        /// Bytes whose CRC is computed.
         source: Source,
-        /// 0, or the value of the bytes before.
+        /// 0, or the CRC-32C of the preceding bytes.
         seed: u32,
     },
-    /// Copies and gives the CRC-32C of what was copied.
+    /// Copies, and computes the CRC-32C of the copied bytes.
     CopyCrc {
         /// Bytes to copy.
         source: Source,
         /// Receives the copy.
         target: Target,
-        /// 0, or the value of the bytes before.
+        /// 0, or the CRC-32C of the preceding bytes.
         seed: u32,
         /// Hint: hot if the target is read soon.
         cache: Cache,
@@ -90,8 +90,9 @@ pub enum Operation {
         /// Hint: hot if the targets are read soon.
         cache: Cache,
     },
-    /// Writes into `record` what must change in `first` to make it `second`. Buffers are 8-byte aligned, at most
-    /// 512 KiB, a multiple of 8 bytes; the record has room for 10 bytes per changed 8, a multiple of 10.
+    /// Writes into `record` the differences that turn `first` into `second`. The sources are 8-byte aligned, at
+    /// most 512 KiB long, a multiple of 8 bytes; the record has room for 10 bytes per changed 8, a multiple of
+    /// 10.
     DeltaCreate {
         /// Bytes before the change.
         first: Source,
@@ -100,11 +101,11 @@ pub enum Operation {
         /// Receives the delta record.
         record: Target,
     },
-    /// Applies such a record.
+    /// Applies a record of DELTA_CREATE.
     DeltaApply {
-        /// Read; all of it.
+        /// The delta record; all of it is read.
         record: Source,
-        /// Changed in place.
+        /// The buffer that is changed in place.
         target: Target,
     },
     /// Writes a range back from the caches and evicts it.
@@ -131,7 +132,7 @@ impl Operation {
         Operation::Copy { source, target, cache: Cache::Auto }
     }
 
-    /// The opcode it becomes.
+    /// Returns the opcode of the operation.
     pub const fn opcode(&self) -> Opcode {
         match self {
             Operation::Noop => Opcode::NOOP,
@@ -151,7 +152,7 @@ impl Operation {
         }
     }
 
-    /// Bytes it works on: the descriptor's size.
+    /// Returns the size of the operation in bytes, which becomes the descriptor's size.
     pub fn bytes(&self) -> usize {
         match self {
             Operation::Noop | Operation::Drain => 0,
@@ -169,7 +170,7 @@ impl Operation {
         }
     }
 
-    /// The buffer that is written first, if any.
+    /// Returns the buffer that is written (the first one of two), if any.
     pub fn target(&self) -> Option<&Target> {
         match self {
             Operation::Copy { target, .. }
@@ -183,7 +184,7 @@ impl Operation {
         }
     }
 
-    /// The buffer that is written first, if any, and the rest is dropped.
+    /// Returns the buffer that is written (the first one of two), if any; the other buffers are dropped.
     pub fn into_target(self) -> Option<Target> {
         match self {
             Operation::Copy { target, .. }
@@ -197,7 +198,7 @@ impl Operation {
         }
     }
 
-    /// Checks that the buffers fit: everything that memory safety needs, and limits that every backend has.
+    /// Checks that the buffers fit: all conditions for memory safety, and limits that every backend has.
     pub(super) fn check(&self) -> Result<(), Reason> {
         if matches!(self, Operation::Noop | Operation::Drain) {
             return Ok(());
@@ -239,7 +240,8 @@ impl Operation {
         }
     }
 
-    /// Writes everything but the completion address. `operand` is where the operand block lies, if it needs one.
+    /// Makes the descriptor, complete except for the completion address. `operand` is the place for the operand
+    /// block, if one is needed.
     pub(super) fn describe(&mut self, operand: &mut Operand) -> Descriptor {
         let mut flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
         let hot = matches!(

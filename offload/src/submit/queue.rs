@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A queue: one executor, seen from the side that submits.
+//! A queue: one executor, seen from the submitting side.
 //!
-//! - **Flow** `submit` ──▶ checks that cost nothing ──▶ flight ──▶ the executor's bounded queue, or `Rejected`
-//! - **Owner** clones share the executor. A backend from outside (a device, a model) gets its flights kept here
-//!   until they settle, because it knows nothing of them; dropping the last clone then waits for them.
+//! - **Flow** `submit` ──▶ cheap checks ──▶ flight ──▶ the executor's bounded queue, or `Rejected`
+//! - **Owner** clones share the executor. A foreign backend (a device, a model) does not know flights, so the queue
+//!   keeps its flights until they settle; dropping the last clone then waits for them.
 //! - **Not here** completion: an inline queue runs when it is polled or waited for, never inside submit
 
 use super::flight::Flight;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where operations are submitted. Cheap to clone; safe to use from any thread.
+/// A queue to which operations are submitted. Cheap to clone; safe to use from any thread.
 #[derive(Clone)]
 pub struct Queue {
     core: Arc<Core>,
@@ -28,14 +28,14 @@ pub(super) struct Core {
     executor: Executor,
     policy: WaitPolicy,
     waiters: Mutex<Vec<Waiter>>,
-    /// An operation has ended with `DEVICE_LOST`.
+    /// True once an operation has ended with `DEVICE_LOST`.
     lost: AtomicBool,
 }
 
 enum Executor {
     Inline(Box<Inline>),
     Worker(Arc<Worker>),
-    /// `row` is the row of the stats page.
+    /// A backend that does not know flights; `row` is its row in the stats page.
     Foreign {
         backend: Box<dyn Backend>,
         row: observe::Executor,
@@ -50,17 +50,17 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// A queue that runs on whoever polls it or waits for a ticket.
+    /// Makes a queue that runs on the thread that polls it or waits for a ticket.
     pub fn inline(backend: Inline, policy: WaitPolicy) -> Queue {
         Queue::new(Executor::Inline(Box::new(backend)), policy)
     }
 
-    /// A queue in front of engine threads.
+    /// Makes a queue for engine threads.
     pub fn worker(backend: Arc<Worker>, policy: WaitPolicy) -> Queue {
         Queue::new(Executor::Worker(backend), policy)
     }
 
-    /// A queue in front of any backend.
+    /// Makes a queue for any backend.
     pub fn foreign(backend: Box<dyn Backend>, policy: WaitPolicy) -> Queue {
         Queue::new(
             Executor::Foreign { backend, row: observe::Executor::Model, flights: Mutex::default() },
@@ -68,7 +68,7 @@ impl Queue {
         )
     }
 
-    /// A queue in front of the engine's device.
+    /// Makes a queue for the engine's device.
     pub(crate) fn device(backend: Box<dyn Backend>, policy: WaitPolicy) -> Queue {
         Queue::new(
             Executor::Foreign { backend, row: observe::Executor::Idxd, flights: Mutex::default() },
@@ -87,27 +87,28 @@ impl Queue {
         }
     }
 
-    /// The executor's name.
+    /// Returns the executor's name.
     pub fn name(&self) -> &'static str {
         self.core.backend().name()
     }
 
-    /// Returns true once an operation has ended with [`DEVICE_LOST`](memlift_spec::Status::DEVICE_LOST): the backend answers no more.
+    /// Returns true once an operation has ended with [`DEVICE_LOST`](memlift_spec::Status::DEVICE_LOST): the backend does
+    /// not answer any more.
     pub fn is_lost(&self) -> bool {
         self.core.lost.load(Ordering::Relaxed)
     }
 
-    /// Notes that the backend answers no more.
+    /// Notes that the backend does not answer any more.
     pub(crate) fn give_up(&self) {
         self.core.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Operations and limits of the executor.
+    /// Returns the operations and limits of the executor.
     pub fn capabilities(&self) -> Capabilities {
         self.core.backend().capabilities()
     }
 
-    /// Lets an executor without threads run one descriptor here; gives how many completed.
+    /// Lets an executor without threads run one descriptor here; returns how many completed.
     pub fn poll(&self) -> usize {
         self.core.poll()
     }
@@ -132,8 +133,8 @@ impl Queue {
         }
     }
 
-    /// Queues operations as one batch. They may run in any order, except that the members whose indexes are in
-    /// `fences` wait for all members before them, and are abandoned, with all after them, if one of those failed.
+    /// Queues operations as one batch. They may run in any order, except that each member whose index is in `fences` waits
+    /// for all members before it. If one of those has failed, the fenced member and all after it are abandoned.
     ///
     /// # Errors
     ///
@@ -153,17 +154,17 @@ impl Queue {
         }
     }
 
-    /// Queues raw descriptors, for callers that keep their own records.
+    /// Queues raw descriptors, for callers that keep records of their own.
     ///
     /// # Errors
     ///
-    /// [`Busy`] says how many were taken.
+    /// [`Busy`] contains the number of descriptors that were accepted.
     ///
     /// # Safety
     ///
-    /// As for [`Backend::submit`].
+    /// The conditions of [`Backend::submit`].
     pub unsafe fn submit_raw(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
-        // SAFETY: the caller keeps every address valid until its descriptor has completed, as [`Backend::submit`] demands.
+        // SAFETY: the caller keeps every address valid until its descriptor has completed, as [`Backend::submit`] requires.
         unsafe { self.core.backend().submit(descriptors) }
     }
 
@@ -194,7 +195,7 @@ impl Queue {
     }
 }
 
-/// The executor's queue is full and took nothing.
+/// The executor's queue is full and accepted nothing.
 struct Full;
 
 impl Core {
@@ -206,7 +207,7 @@ impl Core {
         }
     }
 
-    /// The row of the stats page.
+    /// Returns the executor's row in the stats page.
     fn counted_as(&self) -> observe::Executor {
         match &self.executor {
             Executor::Inline(_) => observe::Executor::InlineTemporal,
@@ -217,8 +218,8 @@ impl Core {
 
     fn send(&self, flight: &Arc<Flight>, descriptor: Descriptor) -> Result<(), Full> {
         let work = || Work { descriptor, notify: Some(Arc::clone(flight) as Arc<_>) };
-        // SAFETY: every address in the descriptor was taken from the flight, whose operation was checked. The
-        // executor (or the list of flights) keeps the flight until its record is written.
+        // SAFETY: every address in the descriptor was taken from the flight, whose operation was checked. The executor (or
+        // the list of flights) keeps the flight alive until its record is written.
         unsafe {
             match &self.executor {
                 Executor::Inline(inline) => inline.submit_work(work()).then_some(()).ok_or(Full),
@@ -242,7 +243,7 @@ impl Core {
         done
     }
 
-    /// Releases flights that have settled, and notifies them, because their backend does not.
+    /// Releases settled flights, and notifies their waiters, because a foreign backend does not.
     fn reap(&self, flights: &mut Vec<Arc<Flight>>) {
         flights.retain(|flight| {
             let settled = flight.settled();
@@ -257,19 +258,19 @@ impl Core {
         });
     }
 
-    /// Polls a device that works by itself and wakes no one. Backends that only work when polled are left alone.
+    /// Polls a device that works on its own and wakes no thread. Backends that only work when polled are not polled here.
     pub(super) fn look_after(&self) {
         if self.counted_as() == observe::Executor::Idxd {
             self.poll();
         }
     }
 
-    /// Waits until the flight settles or the deadline passes; `false`: it has not settled.
+    /// Waits until the flight settles or the deadline passes; returns false if it has not settled.
     pub(super) fn wait(&self, flight: &Flight, predicted_ns: Option<u64>, deadline: Option<Instant>) -> bool {
         let pooled = self.waiters.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut waiter = pooled.unwrap_or_else(|| Waiter::new(self.policy));
         let ready = || {
-            // An executor without threads runs its queue here; the others need no polling.
+            // An executor without threads runs its queue here; other executors need no polling.
             while !flight.settled() {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late || self.poll() == 0 {
@@ -281,7 +282,8 @@ impl Core {
         let notified = !matches!(self.executor, Executor::Foreign { .. });
         let futex = flight.parker();
         let parker: &dyn Parker = if notified { &futex } else { &Polling };
-        // A foreign backend writes its records only when it is polled, which no thread does while this one watches a line.
+        // A foreign backend writes records only when it is polled, and no thread would poll while this one watches a cache
+        // line.
         let line = if notified { flight.line() } else { std::ptr::null() };
         let settled = loop {
             match waiter.wait(parker, line, ready, predicted_ns, deadline) {
@@ -304,12 +306,13 @@ impl Drop for Core {
                 std::thread::sleep(Duration::from_micros(20));
             }
         }
-        // In a forked child these flights are copies of what the parent's backend may still write: leak rather than free.
+        // In a forked child these flights are copies of flights that the parent's backend may still write, so they are
+        // leaked.
         flights.drain(..).filter(|flight| !flight.is_own()).for_each(std::mem::forget);
     }
 }
 
-/// Sleeps briefly and polls again, for backends that wake no one.
+/// Sleeps briefly and polls again, for backends that wake no thread.
 struct Polling;
 
 impl Parker for Polling {

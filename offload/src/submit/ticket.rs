@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tickets: the submitter's end of a flight, and what comes back when it has settled.
+//! Tickets: the submitter's end of a flight, and the outcome that comes back when the flight has settled.
 //!
-//! - **Owner** a ticket that is dropped waits, because the executor may still write. `detach` gives the flight to
-//!   the executor alone. `mem::forget` leaks it. After a fork the child's copy does not wait: the flight
-//!   settles in the parent, and the child's copy of the buffers is leaked. What a device was lost with is leaked, too.
+//! - **Owner** dropping a ticket waits, because the executor may still write. `detach` gives the flight to the executor
+//!   alone. `mem::forget` leaks it. After a fork the child's copy does not wait: the flight settles in the parent, and
+//!   the child's copy of the buffers is leaked. The buffers of a lost device are leaked, too.
 
 use super::flight::Flight;
 use super::queue::Core;
@@ -25,7 +25,7 @@ impl Pending {
             || (self.flight.is_own() && self.core.wait(&self.flight, self.predicted_ns, deadline))
     }
 
-    /// The operations, once settled.
+    /// Waits, and returns the operations once the flight has settled.
     fn finish(mut self) -> Result<(Arc<Flight>, Vec<Operation>), OperationError> {
         if !self.wait(None) {
             return Err(OperationError::Forked);
@@ -34,7 +34,7 @@ impl Pending {
         if self.flight.is_lost() {
             return Err(OperationError::Lost);
         }
-        // SAFETY: this is the flight's one ticket, and it is consumed.
+        // SAFETY: this is the flight's only ticket, and it is consumed.
         let operations = unsafe { self.flight.take() };
         Ok((Arc::clone(&self.flight), operations))
     }
@@ -46,17 +46,18 @@ impl Drop for Pending {
             return;
         }
         if !self.wait(None) {
-            // A forked child: whoever would settle this lives in the parent.
+            // This is a forked child, and the executor that would settle the flight only exists in the
+            // parent.
             std::mem::forget(Arc::clone(&self.flight));
         }
     }
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[must_use = "dropping a ticket waits for the operation: keep it, `wait` or `detach`"]
 pub struct Ticket(Pending);
 
-/// A batch under way.
+/// A batch in flight.
 #[must_use = "dropping a ticket waits for the batch: keep it, `wait` or `detach`"]
 pub struct BatchTicket(Pending);
 
@@ -73,19 +74,19 @@ macro_rules! ticket {
                 self
             }
 
-            /// Returns true if it has completed. Runs nothing, but what a device needs done for it.
+            /// Returns true if it has completed. Runs nothing, except that a device is polled.
             pub fn is_done(&self) -> bool {
                 self.0.core.look_after();
                 self.0.flight.settled()
             }
 
-            /// Waits until it has completed or `deadline` has passed; gives whether it has completed. On an
-            /// inline queue it may overrun by the operation that is running.
+            /// Waits until it has completed or `deadline` has passed; returns true if it has completed. On an
+            /// inline queue the wait may exceed the deadline by the operation that is running.
             pub fn wait_deadline(&self, deadline: Instant) -> bool {
                 self.0.wait(Some(deadline))
             }
 
-            /// Leaves it to the executor, which frees the buffers when it is done. Results are lost.
+            /// Leaves it to the executor, which frees the buffers when it has completed. Results are lost.
             pub fn detach(mut self) {
                 self.0.released = true;
             }
@@ -103,7 +104,7 @@ ticket!(Ticket);
 ticket!(BatchTicket);
 
 impl Ticket {
-    /// Waits and gives the buffers and results back.
+    /// Waits, and returns the buffers and results.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl Ticket {
 }
 
 impl BatchTicket {
-    /// Waits and gives every member's buffers and results back.
+    /// Waits, and returns every member's buffers and results.
     ///
     /// # Errors
     ///
@@ -142,7 +143,7 @@ pub struct BatchOutcome {
     pub status: Status,
     /// Members that ran; the others were abandoned at a fence.
     pub ran: usize,
-    /// Each member, in order.
+    /// Outcome of each member, in order.
     pub members: Vec<Result<Outcome, OperationError>>,
 }
 
@@ -153,7 +154,7 @@ pub enum DeltaFound {
     Equal,
     /// The record has this many bytes.
     Record(usize),
-    /// The differences do not fit into the record's room.
+    /// The differences do not fit into the record.
     Overflow,
 }
 
@@ -172,22 +173,22 @@ impl Outcome {
         Err(OperationError::Failed { status: completion.status(), operation: Box::new(operation) })
     }
 
-    /// The record, as the executor wrote it.
+    /// Returns the completion record, as the executor wrote it.
     pub fn completion(&self) -> &Completion {
         &self.completion
     }
 
-    /// The operation with its buffers.
+    /// Returns the operation with its buffers.
     pub fn operation(&self) -> &Operation {
         &self.operation
     }
 
-    /// The operation with its buffers.
+    /// Returns the operation with its buffers.
     pub fn into_operation(self) -> Operation {
         self.operation
     }
 
-    /// Returns the buffer that was written; a vector is cut to the size of a delta record.
+    /// Returns the buffer that was written; a vector is truncated to the size of the delta record.
     pub fn into_target(self) -> Option<Target> {
         let delta = self.delta();
         let mut target = self.operation.into_target();
@@ -200,18 +201,19 @@ impl Outcome {
         target
     }
 
-    /// CRC, COPY_CRC: the value.
+    /// Returns the checksum of CRC or COPY_CRC; `None` for other operations.
     pub fn crc(&self) -> Option<u32> {
         matches!(self.operation.opcode(), Opcode::CRC | Opcode::COPY_CRC).then(|| self.completion.crc())
     }
 
-    /// COMPARE, COMPARE_PATTERN: `Some(None)` if equal, else the offset of the first difference.
+    /// Returns the result of COMPARE or COMPARE_PATTERN: `Some(None)` if equal, otherwise the offset of the
+    /// first difference.
     pub fn first_difference(&self) -> Option<Option<usize>> {
         let compares = matches!(self.operation.opcode(), Opcode::COMPARE | Opcode::COMPARE_PATTERN);
         compares.then(|| (self.completion.result != 0).then_some(self.completion.bytes_completed as usize))
     }
 
-    /// DELTA_CREATE: what was found.
+    /// Returns the result of DELTA_CREATE; `None` for other operations.
     pub fn delta(&self) -> Option<DeltaFound> {
         (self.operation.opcode() == Opcode::DELTA_CREATE).then(|| match self.completion.result {
             0 => DeltaFound::Equal,

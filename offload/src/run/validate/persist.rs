@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Refusing LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET before they run.
+//! Refuses invalid LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET descriptors before they run.
 //!
 //! - **Order** reserved words of the descriptor (BAD_RESERVED) ─▶ block address (ADDRESS_ALIGN) ─▶ block's opcode, version
-//!   and size (BAD_OPERAND) ─▶ its reserved fields, salt and hints (BAD_RESERVED) ─▶ sizes and address ranges that
-//!   wrap (BAD_SIZE) ─▶ alignment (ADDRESS_ALIGN) ─▶ overlaps (OVERLAP)
-//! - **Owner** the block is the submitter's own memory, and read again when the descriptor runs
-//! - **Not here** what the log's bytes say: that is found out when they are applied
+//!   and size (BAD_OPERAND) ─▶ its reserved fields, salt and hints (BAD_RESERVED) ─▶ sizes and address ranges that wrap
+//!   (BAD_SIZE) ─▶ alignment (ADDRESS_ALIGN) ─▶ overlaps (OVERLAP)
+//! - **Owner** the block lies in the submitter's own memory, and is read again when the descriptor runs
+//! - **Not here** the contents of the log: they are checked when they are applied
 //!
-//! A log may lie inside the range that its records' offsets count in, so source and heap of LOG_APPLY may overlap. An
+//! A log may lie inside the range to which its records' offsets refer, so source and heap of LOG_APPLY may overlap. An
 //! entry that names bytes of its own record is refused when it runs.
 
 use super::{aligned, apart, block_address, fits, sized};
@@ -25,8 +25,8 @@ const WORD: u64 = 8;
 /// The operand block is readable.
 pub(super) unsafe fn check(descriptor: &Descriptor) -> Result<(), Status> {
     let address = block_address(descriptor)?;
-    // SAFETY: the address is aligned, and the caller vouches for the memory. 8 bytes are the head of every block; the
-    // checks below read the whole of it once the head says that it is there.
+    // SAFETY: the address is aligned, and the caller promises that the block is readable. Every block has a head of 8
+    // bytes; the checks below read the rest only after the head has shown the block's size.
     unsafe {
         let head = ptr::with_exposed_provenance::<u64>(address).read();
         let bytes = match descriptor.opcode() {
@@ -57,7 +57,7 @@ pub(super) unsafe fn check(descriptor: &Descriptor) -> Result<(), Status> {
     }
 }
 
-/// Nothing but what the opcode knows.
+/// Checks that reserved words are 0, and that `hints` has no unknown bits.
 fn clean(reserved: &[u64], hints: u32, known: u32) -> Result<(), Status> {
     let clean = reserved.iter().all(|&word| word == 0) && hints & !known == 0;
     if clean { Ok(()) } else { Err(Status::BAD_RESERVED) }
