@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads the arguments of a command; help and errors look the same in both programs.
+//! Parses the arguments of a command; help and errors look the same in `memlift` and `memlift-lab`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,15 +8,15 @@ use clap::{Command, FromArgMatches};
 
 use crate::failure::{self, Failure};
 
-/// Parses the arguments of this process by `command`, which is that of `Arguments`.
+/// Parses the arguments of this process with `command`, the clap command of `Arguments`.
 ///
 /// # Errors
 ///
-/// The exit code, where there is nothing more to do: help was printed, or the error was.
+/// The exit code if there is nothing more to do: help or an error was printed.
 pub fn parse<Arguments: FromArgMatches>(mut command: Command) -> Result<Arguments, ExitCode> {
     let matches = command.try_get_matches_from_mut(std::env::args_os());
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
-        // Help and version are errors to clap, with exit code 0.
+        // For clap, help and version are errors, with exit code 0.
         if !error.use_stderr() {
             let _ = error.print();
             return ExitCode::SUCCESS;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift calibrate`: measures this machine once and keeps the result on disk for every program that uses memlift.
+//! `memlift calibrate`: measures this machine once and stores the result on disk for every program that uses memlift.
 //!
-//! - **Exit** 0 also when the machine was busy: the answer is then that the built-in numbers serve, and `trust` in the JSON
-//!   says why
+//! - **Exit** 0 even if the machine was busy: then the built-in numbers stay in use, and `trust` in the JSON gives the
+//!   reason
 
 use memlift::offload::{Calibrated, Engine};
 use memlift::place::{Calibration, Line, ShapeFrom};
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::{config, print};
 
-/// Measures, keeps and prints it.
+/// Measures this machine, and stores and prints the result.
 pub fn run(as_json: bool) -> Result<(), Failure> {
     let engine = open()?;
     print::progress("measuring this machine, about a second; leave it alone meanwhile");
@@ -35,12 +35,12 @@ pub fn run(as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// An engine of the configuration of this process.
+/// Opens an engine with the configuration of this process.
 pub fn open() -> Result<Engine, Failure> {
     Engine::open(&config::load()?).map_err(|error| Failure::Failed(error.to_string()))
 }
 
-/// By which numbers memlift goes on.
+/// Returns a text that says which numbers memlift uses from now on.
 fn verdict(calibrated: &Calibrated) -> String {
     let trust = &calibrated.measured.trust;
     if trust.trusted {
@@ -51,7 +51,7 @@ fn verdict(calibrated: &Calibrated) -> String {
     format!("not trusted, {numbers} used: {}; run it again when the machine is quiet", trust.why)
 }
 
-/// The shapes of copies past the cache, as `SHAPE from SIZE`.
+/// Lists the shapes of copies past the cache, as `SHAPE from SIZE`.
 pub fn shapes(calibration: &Calibration) -> String {
     let one = |shape: &ShapeFrom| {
         format!("{} from {} ({:.1} GB/s)", shape.shape, print::bytes(shape.from_bytes), shape.gb_per_s)
@@ -78,7 +78,7 @@ fn text(calibration: &Calibration) -> String {
     format!("L = a·size + b\n\n{}\n\n{}", print::table(&headings, &rows), thresholds(calibration))
 }
 
-/// Where behaviour changes.
+/// Lists the sizes at which behaviour changes.
 fn thresholds(calibration: &Calibration) -> String {
     let found = &calibration.thresholds;
     let from = |bytes: Option<u64>| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift config show`: each setting, its value, and where that came from.
+//! `memlift config show`: each setting, its value, and the origin of the value.
 
 use memlift::ground::config::Config;
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::print;
 
-/// Loads the configuration; a mistake in it is the user's to mend.
+/// Loads the configuration. A mistake in it is reported as a failure, which the user must correct.
 pub fn load() -> Result<Config, Failure> {
     Config::load().map_err(|error| Failure::of(&error))
 }
 
-/// Prints the configuration in effect and the files that it came from.
+/// Prints the configuration in effect and the origin of each value.
 pub fn show(as_json: bool) -> Result<(), Failure> {
     let config = load()?;
     let unknown = config.unknown_variables();

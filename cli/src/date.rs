@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calendar dates of Unix times.
 
-/// Year-month-day (UTC) of seconds since 1970. Source: Howard Hinnant, chrono-compatible low-level date algorithms.
+/// Returns year-month-day (UTC) of seconds since 1970. Source: Howard Hinnant, chrono-compatible low-level date
+/// algorithms.
 pub fn date(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

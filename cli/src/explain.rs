@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift explain`: why work ran where it ran.
+//! `memlift explain`: shows the reasons for the placement of work.
 //!
-//! - **PID** the last decisions of that process, each with its reason, and what its services, job and drop-ins count
+//! - **PID** the last decisions of that process, each with its reason, and the counters of its services, job and
+//!   drop-ins
 //! - **copy SIZE** the decision about a copy of that size, by the calibration on disk; nothing is copied
 
 use memlift::ground::observe::{CacheState, ObserveError};

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The text format that Prometheus reads, version 0.0.4.
 //!
-//! - **Layout** `# HELP name text` · `# TYPE name kind` · `name{label="value",…} number` for each sample, families together
+//! - **Layout** `# HELP name text` · `# TYPE name kind` · `name{label="value",…} number` for each sample; samples of a
+//!   family stand together
 //! - **Rule** in a label's value `\`, `"` and line ends are escaped; in a help text `\` and line ends
 
 use std::fmt::Write;
 
-/// Meaning of a family's samples.
+/// Kind of a family of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A value that only grows.
@@ -24,7 +25,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Starts a family; its samples follow.
+    /// Starts a family; its samples must follow.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -35,7 +36,7 @@ impl Exposition {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One number of the family that was started last.
+    /// Adds one sample to the family that was started last.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.text.push_str(name);
         for (index, (label, text)) in labels.iter().enumerate() {
@@ -46,12 +47,12 @@ impl Exposition {
         if !labels.is_empty() {
             self.text.push('}');
         }
-        // A whole number is written as one: 9007199254740992, not 9.007e15.
+        // A whole number is written without an exponent: 9007199254740992, not 9.007e15.
         let _ = writeln!(self.text, " {value}");
     }
 
-    /// The cumulative buckets of a histogram. `buckets` holds (upper bound, count of this bucket alone); `beyond` is the
-    /// count above the last bound.
+    /// Adds the cumulative buckets of a histogram. `buckets` holds pairs of upper bound and count of the bucket alone;
+    /// `beyond` is the count above the last bound.
     pub fn histogram(
         &mut self,
         name: &str,

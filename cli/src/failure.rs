@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a command ends when it does not succeed: one line that says what to do, and an exit code.
+//! The end of a command that does not succeed: one line that says what to do, and an exit code.
 //!
 //! - **JSON** after [`say_json`] the line is an object: `{"error": {"kind": …, "exit_code": …, "message": …}}`
-//! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
+//! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable (the requested item does not exist on this machine, or not yet)
 
 use std::error::Error;
 use std::fmt;
@@ -10,34 +10,34 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Errors are printed as JSON.
+/// True if errors are printed as JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// Prints errors as JSON from now on, as `--json` asks.
+/// Sets if errors are printed as JSON from now on, as `--json` asks.
 pub fn say_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
 }
 
-/// Reason why a command did not succeed.
+/// Reason that a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
     /// The command ran and failed.
     Failed(String),
-    /// The arguments make no sense together.
+    /// The arguments do not fit together.
     Usage(String),
-    /// Something that it needs is not there.
+    /// Something that the command needs does not exist.
     Unavailable(String),
-    /// Whoever read the output has stopped reading: not an error, and nothing is said.
+    /// The reader of the output has stopped reading: this is no error, and nothing is printed.
     NobodyReads,
 }
 
 impl Failure {
-    /// The error of something that was asked for: a missing file is unavailable, everything else failed.
+    /// Converts the error about a requested item: a missing file is unavailable, everything else failed.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         Self::about(error, error.to_string())
     }
 
-    /// As [`Failure::of`], said in other words.
+    /// Does what [`Failure::of`] does, with another text.
     pub fn about(error: &(dyn Error + 'static), text: String) -> Self {
         let mut cause = Some(error);
         while let Some(one) = cause {
@@ -49,7 +49,7 @@ impl Failure {
         Self::Failed(text)
     }
 
-    /// Says it on standard error; returns the exit code of the command.
+    /// Prints the failure on standard error; returns the exit code of the command.
     pub fn exit(&self) -> ExitCode {
         let kind = match self {
             Self::NobodyReads => return ExitCode::from(self.exit_code()),
@@ -68,7 +68,7 @@ impl Failure {
         ExitCode::from(self.exit_code())
     }
 
-    /// The exit code of the command.
+    /// Returns the exit code of the command.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NobodyReads => 0,

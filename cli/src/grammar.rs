@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The grammar of the command line: services are nouns (`ipc`), verbs are global.
 //!
-//! - **Not here** what a command does: one file each.
+//! - **Not here** the work of a command: each has a file of its own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -15,13 +15,13 @@ use memlift_cli::print;
 
 use crate::grammar::Arguments;
 
-/// A group of verbs: a service, or what goes across services.
+/// A group of verbs: a service, or verbs that concern several services.
 struct Group {
     name: &'static str,
     /// The group's work in one sentence.
     does: &'static str,
     verbs: &'static [&'static str],
-    /// How programs use it, a line each.
+    /// Ways in which programs use the service, one per line.
     faces: &'static [&'static str],
     guide: &'static str,
 }
@@ -110,7 +110,7 @@ const GROUPS: [Group; 7] = [
     },
 ];
 
-/// The command as clap has it, with verbs in groups.
+/// Returns the clap command, with its verbs in groups.
 pub fn command() -> clap::Command {
     let command = Arguments::command();
     let mut list = String::new();
@@ -135,7 +135,7 @@ fn verbs_of(command: &clap::Command, group: &Group, list: &mut String) {
     }
 }
 
-/// Help of a service that is no verb itself, or has more to say than its verb; `None` of anything else.
+/// Returns the help of a service that is not a verb, or has more help than its verb; `None` for anything else.
 pub fn page(service: &str) -> Option<String> {
     let group = GROUPS.iter().find(|group| group.name == service && service != "machine")?;
     let mut page = format!("{}: {}\n\nVerbs:\n", group.name, lower_first(group.does));
@@ -171,7 +171,8 @@ pub fn manuals(folder: &Path) -> Result<(), Failure> {
 }
 
 fn write(folder: &Path, command: &clap::Command, name: &str) -> Result<(), Failure> {
-    // The title, and the name by which `man` finds it. clap wants it for as long as the program runs, which is not long.
+    // The title, and the name by which `man` finds the page. clap needs a static string; the leak is small, and the
+    // program ends soon.
     let command = command.clone().name(&*name.to_owned().leak()).version(env!("CARGO_PKG_VERSION"));
     let mut text = Vec::new();
     clap_mangen::Man::new(command).manual("memlift").render(&mut text)?;

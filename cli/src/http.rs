@@ -2,8 +2,8 @@
 //! The smallest HTTP/1.1 that a scraper needs: `GET /metrics`, one answer, connection closed.
 //!
 //! - **Flow** accept ─▶ read until an empty line, at most [`REQUEST_BYTES_MAX`] and [`REQUEST_TIME_MAX`] ─▶ answer ─▶ close
-//! - **Limits** [`THREADS`] connections at once; the rest wait in the listener's queue, whose length the kernel bounds
-//! - **Not here** what the page says: see `exposition`.
+//! - **Limits** [`THREADS`] connections at a time; the others wait in the listener's queue, whose length the kernel bounds
+//! - **Not here** the contents of the page: see `exposition`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ struct Answer {
     status: &'static str,
     content_type: &'static str,
     body: String,
-    /// HEAD: the length is told, the body is not sent.
+    /// True for HEAD: the length is sent, but not the body.
     head_only: bool,
 }
 
@@ -41,7 +41,7 @@ pub fn serve(listener: &TcpListener, page: impl Fn() -> String + Sync) -> std::i
             threads.push(scope.spawn(move || {
                 loop {
                     match listener.accept() {
-                        // One client's fault is its own.
+                        // A failure of one client does not affect the others.
                         Ok((stream, _)) => drop(converse(stream, page)),
                         Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                         Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -79,7 +79,7 @@ fn converse(mut stream: TcpStream, page: &impl Fn() -> String) -> std::io::Resul
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// The request up to its empty line, or the answer to one that is too long, too slow or cut off.
+/// Reads the request up to its empty line; returns an answer if the request is too long, too slow or cut off.
 fn read_request(stream: &mut TcpStream) -> Result<Vec<u8>, Answer> {
     let deadline = Instant::now() + REQUEST_TIME_MAX;
     let mut request = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let server = std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("a client");
-            // A client that closes early is allowed to.
+            // A client may close the connection early.
             let _ = converse(stream, &|| "memlift_up 1\n".to_owned());
         });
         let mut stream = TcpStream::connect(address).expect("a server");

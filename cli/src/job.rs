@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift job`: the jobs of this user that run under a budget, and their objectives, live.
 //!
-//! - **Flow** the registry that the user's folder names ─▶ a line per block · one store per objective: the job follows at its
-//!   next charge, nobody is asked
-//! - **Not here** starting one: run/
+//! - **Flow** the registry in the user's folder ─▶ a line per job · one store per objective: the job adopts it when it next
+//!   charges memory, without being asked
+//! - **Not here** starting a job: run/
 
 use clap::Subcommand;
 use memlift::zmem::block::Registry;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Verbs of `memlift-lab`, started from `memlift` as git starts its subcommands.
+//! Verbs of `memlift-lab`, which `memlift` starts as git starts its subcommands.
 //!
-//! - **Order** the program beside this one, then the first in PATH; this process becomes it, so its exit code is ours
-//! - **Not here** their arguments, which `memlift-lab` reads
+//! - **Order** the program beside this one, otherwise the first in PATH; this process becomes it, so its exit code is
+//!   passed on
+//! - **Not here** their arguments, which `memlift-lab` parses
 
 use std::env;
 use std::ffi::OsString;
@@ -25,7 +26,7 @@ pub struct Args {
     arguments: Vec<OsString>,
 }
 
-/// Becomes `memlift-lab VERB ARGUMENTS`. Returns only if it cannot be started.
+/// Replaces this process by `memlift-lab VERB ARGUMENTS`. Returns only if that cannot be started.
 pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
     let Some(program) = find() else {
         return Failure::Unavailable(format!(
@@ -40,7 +41,7 @@ pub fn run(verb: &str, args: &Args, json: bool) -> Failure {
     Failure::Unavailable(format!("{}: {error}", program.display()))
 }
 
-/// Says on standard error what a new trace holds.
+/// Prints on standard error a summary of a new trace.
 pub fn summary(trace: &Path, json: bool) -> Result<(), Failure> {
     let Some(program) = find() else {
         print::note(&format!("recorded into {}; {LAB}, which is not here, reads it", trace.display()));
@@ -58,7 +59,8 @@ fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     beside
         .into_iter()
-        // An empty or relative entry is the current folder, where a stranger may have put a program.
+        // Empty or relative entries are skipped: they mean the current folder, where a stranger may have put
+        // a program.
         .chain(env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(LAB)))
         .find(|file| file.is_file())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Parts of the `memlift` command that `memlift-lab` uses too: how a command ends, prints, writes files and finds libraries.
+//! Parts of the `memlift` command that `memlift-lab` uses too: exit codes, printing, writing files and finding libraries.
 //!
-//! - **Not here** verbs: they are modules of the programs
+//! - **Not here** verbs: they are modules of the two programs
 #![deny(unsafe_code)]
 
 pub mod arguments;

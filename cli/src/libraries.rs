@@ -2,25 +2,25 @@
 //! Finds the libraries that programs load: libmemlift_z.so, libmemlift_openssl.so, and those of `memlift run` and `memlift record`.
 //!
 //! - **Order** $MEMLIFT_DROPINS ─▶ the folder of this program ─▶ ../lib/memlift beside it, where a wheel or `make install` puts them
-//! - **Not here** the current folder, where a stranger may have put a library; what the libraries do, and how a program is attached to them
+//! - **Not here** the current folder, where a stranger may have put a library; the work of the libraries, and attaching them to a program
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// A library of memlift that a program loads without being rebuilt.
+/// A library of memlift that an unchanged program can load.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Dropin {
-    /// A libz, by LD_PRELOAD.
+    /// A libz, loaded by LD_PRELOAD.
     Libz,
-    /// A provider of OpenSSL 3, by OPENSSL_CONF.
+    /// A provider of OpenSSL 3, loaded by OPENSSL_CONF.
     OpenSsl,
 }
 
 impl Dropin {
-    /// All of them.
+    /// All drop-ins.
     pub const ALL: [Dropin; 2] = [Dropin::Libz, Dropin::OpenSsl];
 
-    /// The name of its file.
+    /// Returns the name of the drop-in's file.
     pub fn file(self) -> &'static str {
         match self {
             Dropin::Libz => "libmemlift_z.so",
@@ -28,7 +28,7 @@ impl Dropin {
         }
     }
 
-    /// The name of its crate.
+    /// Returns the name of the drop-in's crate.
     pub fn package(self) -> &'static str {
         match self {
             Dropin::Libz => "memlift-zlib",
@@ -36,28 +36,30 @@ impl Dropin {
         }
     }
 
-    /// How to get it, one line.
+    /// Returns one line that says how to get the drop-in.
     pub fn advice(self) -> String {
         advice(self.file(), self.package())
     }
 
-    /// Its file, absolute; None where it is not built.
+    /// Returns the absolute path of the drop-in's file; `None` if it is not built.
     pub fn find(self) -> Option<PathBuf> {
         find(self.file())
     }
 }
 
-/// The library that is loaded into programs under `memlift run`, absolute; None where it is not built.
+/// Returns the absolute path of the library that is loaded into programs under `memlift run`; `None` if it is
+/// not built.
 pub fn preload() -> Option<PathBuf> {
     find("libmemlift_preload.so")
 }
 
-/// The library that is loaded into programs under `memlift record`, absolute; None where it is not built.
+/// Returns the absolute path of the library that is loaded into programs under `memlift record`; `None` if it
+/// is not built.
 pub fn tap() -> Option<PathBuf> {
     find("libmemlift_tap.so")
 }
 
-/// Says how to get a library, one line.
+/// Returns one line that says how to get a library.
 pub fn advice(file: &str, package: &str) -> String {
     format!(
         "{file} is not here: install the wheel, which carries it; in a checkout: cargo build --release -p {package}; or name its folder in \
@@ -76,7 +78,7 @@ fn find(file: &str) -> Option<PathBuf> {
     found.canonicalize().ok()
 }
 
-/// The drop-ins that are built, as arguments of the scripts of bench and tour.
+/// Returns the drop-ins that are built, as arguments for the scripts of bench and tour.
 pub fn arguments() -> Vec<String> {
     [("--libz", Dropin::Libz), ("--provider", Dropin::OpenSsl)]
         .into_iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The `memlift` command: reads the arguments, runs one verb, turns its outcome into an exit code.
+//! The `memlift` command: parses the arguments, runs one verb, and turns its result into an exit code.
 //!
 //! - **Flow** [`grammar`] ─▶ one module per verb ─▶ text or JSON on standard output, progress on standard error
 //! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable, see [`failure`]
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     if let Some(code) = probe::child_main() {
         return code;
     }
-    // `memlift help SERVICE`: services are no verbs.
+    // `memlift help SERVICE` is handled here, because services are not verbs.
     let words: Vec<_> = std::env::args().skip(1).take(3).collect();
     if let [help, service] = words.as_slice()
         && help == "help"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift map`: who has which addresses, and the coordinator that keeps it.
+//! `memlift map`: shows and changes the owners of addresses, and runs the coordinator that keeps the map.
 //!
-//! - **Flow** [`From`] (a file, a coordinator, etcd) ─▶ one reading, or one change ─▶ text or JSON; [`serve`] stays
-//! - **End** [`serve`] by Ctrl-C or SIGTERM; nodes go on with the map that they have
-//! - **Exit** 0 done · 1 refused, or not valid · 2 usage · 3 nobody answers
-//! - **Not here** what a map is: `memlift::traverse::map`
+//! - **Flow** [`From`] (a file, a coordinator, etcd) ─▶ one reading, or one change ─▶ text or JSON; [`serve`] keeps
+//!   running
+//! - **End** [`serve`] ends by Ctrl-C or SIGTERM; nodes continue with the map that they have
+//! - **Exit** 0 done · 1 refused, or not valid · 2 usage · 3 the source does not answer
+//! - **Not here** the map itself: `memlift::traverse::map`
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -129,7 +130,7 @@ fn failure(error: MapError) -> Failure {
 }
 
 impl From {
-    /// The source, as `memlift node` takes it too.
+    /// Returns the source, in the form that `memlift node` accepts too.
     pub fn source(&self) -> Result<Source, Failure> {
         let text = match &self.place {
             Where { map: Some(path), .. } => format!("file:{}", path.display()),
@@ -149,7 +150,7 @@ impl From {
     }
 }
 
-/// Runs one of them.
+/// Runs one verb of `memlift map`.
 pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     match verb {
         Verb::Show { from } => show(&from.connect()?.read().map_err(failure)?, json),
@@ -193,7 +194,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Prints the progress of a move until it is over, and how it ended.
+/// Prints the progress of a move until it ends, and its result.
 fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> Result<(), Failure> {
     let Some(one) = map.moves().iter().find(|one| one.id == id).copied() else {
         return Err(Failure::Failed(format!("move {id} is not in the map that was to plan it; report this")));
@@ -211,7 +212,7 @@ fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> R
                 Address::Shm(_) => None,
             })
         });
-        // Where packets need keys nobody answers: then only the end is seen.
+        // If packets need keys the node does not answer, and then only the end is seen.
         let now = socket
             .and_then(|socket| leaving(socket, one.base, &Keys::none(), 0, Duration::from_millis(200)))
             .map(|now| (now.step, now.settled * 20 / now.pieces.max(1)));
@@ -229,7 +230,7 @@ fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> R
         }
         match authority.wait(map.epoch(), Duration::from_millis(200)) {
             Ok(newer) => map = newer.unwrap_or(map),
-            // It may take a while until it answers again; the move goes on or waits meanwhile.
+            // The source may be away for a while; the move continues or waits meanwhile.
             Err(MapError::Unreachable { .. }) => std::thread::sleep(Duration::from_millis(500)),
             Err(other) => return Err(failure(other)),
         }
@@ -316,7 +317,7 @@ fn serve(file: PathBuf, listen: &str, key: Option<PathBuf>, lease_s: u64) -> Res
         .ok_or_else(|| Failure::Usage("--listen takes HOST:PORT or unix:PATH".to_owned()))?;
     let secret = key.map(|path| Secret::read(&path)).transpose().map_err(failure)?;
     let options = coordinator::Options { file, lease: Duration::from_secs(lease_s), secret };
-    // Before any thread starts: they inherit which signals are blocked.
+    // Before any thread starts, because threads inherit which signals are blocked.
     let stop = stop_on_signals()?;
     let running = Coordinator::start(&peer, options).map_err(failure)?;
     let mut map = running.map();

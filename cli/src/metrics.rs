@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift metrics`: all services of all processes as a page that Prometheus reads.
 //!
-//! - **Flow** [`Sample`] ─▶ [`Metric`]s ─▶ [`Series`] ─▶ standard output, or HTTP on `--listen`. A listener looks each [`EVERY`], also when
-//!   nobody asks: what ended between two scrapes was seen
-//! - **Names** `memlift_…`, base units (seconds, bytes), counters end in `_total`. Labels: `job` (the name of the job of `memlift run`, or the
-//!   program), `service`, `name` (server, pool, node); no process ids, whose number has no end
-//! - **Not here** access control: it listens on the loopback address unless told otherwise
+//! - **Flow** [`Sample`] ─▶ [`Metric`]s ─▶ [`Series`] ─▶ standard output, or HTTP on `--listen`. A listener takes a sample each [`EVERY`]
+//!   even without a request, so that it sees work that ends between two scrapes
+//! - **Names** `memlift_…`, base units (seconds, bytes), counters end in `_total`. Labels: `job` (the name of the job of `memlift run`, or
+//!   the program), `service`, `name` (server, pool, node); no process ids, because their number is unbounded
+//! - **Not here** access control: it listens on the loopback address unless another is given
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ use crate::sample::{Counting, Sample, program, sessions};
 use crate::series::{Amount, Metric, Series, Source};
 use crate::{http, print};
 
-/// Time between two looks of a listener.
+/// Time between two samples of a listener.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Prints the page once.
@@ -48,7 +48,7 @@ pub fn listen(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
         ))
     })?;
     let bound = listener.local_addr()?;
-    // A program that starts this one reads the port from here.
+    // A program that starts this command reads the port from this line.
     print::line(&format!("listening on http://{bound}/metrics"))?;
     let series = Arc::new(Mutex::new(Series::default()));
     let background = Arc::clone(&series);
@@ -67,7 +67,7 @@ fn look(series: &Mutex<Series>) -> MutexGuard<'_, Series> {
     series
 }
 
-/// Everything that a look found.
+/// Returns all metrics of a sample.
 fn metrics(sample: &Sample) -> Vec<Metric> {
     let jobs: HashMap<u32, &str> =
         sample.jobs.iter().flat_map(|job| job.pids.iter().map(|pid| (*pid, job.row.name.as_str()))).collect();
@@ -87,7 +87,7 @@ fn metrics(sample: &Sample) -> Vec<Metric> {
     all
 }
 
-/// Collects metrics of one source that share labels.
+/// Collects metrics of one source, which share labels.
 struct Of<'a> {
     source: Source,
     labels: Vec<(&'static str, String)>,
@@ -159,7 +159,7 @@ fn process(one: &Snapshot, job: &str, all: &mut Vec<Metric>) {
     }
 }
 
-/// The service that an operation belongs to.
+/// Returns the service to which an operation belongs.
 fn service(opcode: &str) -> &'static str {
     match opcode {
         "seal" | "open" | "pack" | "unpack" => "transform",
@@ -182,7 +182,7 @@ fn operations(counted: &OperationStats, of: &mut Of<'_>) {
     );
 }
 
-/// A row: a session, a pool, a node, a job.
+/// Adds the metrics of a row: a session, a pool, a node, a job.
 fn row(shown: &RowStats, source: &Source, job: &str, all: &mut Vec<Metric>) {
     let labels = vec![
         ("job", job.to_owned()),
@@ -240,7 +240,7 @@ fn dropin(counting: &Counting, job: &str, all: &mut Vec<Metric>) {
     }
 }
 
-/// A number of [`WaitingStats`]: name, help, value.
+/// A number of [`WaitingStats`]: name, help, function that returns the value.
 type Waiting = (&'static str, &'static str, fn(&WaitingStats) -> u64);
 
 const WAITING: [Waiting; 8] = [

@@ -2,10 +2,10 @@
 //! `memlift node`: a memory node for walks.
 //!
 //! - **Flow** options ─▶ sockets ─▶ memory, log, membership ─▶ a thread per shard and address, one that moves ranges, one that keeps the
-//!   log short ─▶ a line each interval ─▶ Ctrl-C ─▶ the last line
-//! - **Rule** this machine only, unless there are keys
+//!   log short ─▶ a line of statistics each interval ─▶ Ctrl-C ─▶ the last line
+//! - **Rule** without keys, it listens on this machine only
 //! - **End** by Ctrl-C or SIGTERM: with a log, the next start has the data
-//! - **Not here** what a node does: `memlift::traverse::node`
+//! - **Not here** the work of a node: `memlift::traverse::node`
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -33,10 +33,10 @@ use crate::failure::Failure;
 use crate::node_log::LogVerb;
 use crate::{node_log, print};
 
-/// A file of keys is not longer: about ten thousand tenants. Bytes.
+/// Most bytes of a file of keys, enough for about ten thousand tenants.
 const KEYS_BYTES_MAX: u64 = 1 << 20;
 
-/// The end of `--help`.
+/// Text at the end of `--help`.
 pub const EXAMPLES: &str = "Examples:
   memlift node --memory 8G --listen shm:words
   memlift node --memory 8G --listen 127.0.0.1:7700 --log words.log
@@ -126,7 +126,7 @@ pub struct ServeArgs {
     interval: u64,
 }
 
-/// Where clients come.
+/// Address at which a node listens for clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Rings in shared memory.
@@ -149,7 +149,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Serves until it is told to end, or looks at a log.
+/// Serves until a signal ends the node, or runs a verb on a log.
 pub fn run(args: &NodeArgs, as_json: bool) -> Result<(), Failure> {
     match args {
         NodeArgs { verb: Some(NodeVerb::Log { verb }), .. } => node_log::run(verb, as_json),
@@ -159,7 +159,7 @@ pub fn run(args: &NodeArgs, as_json: bool) -> Result<(), Failure> {
 }
 
 fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
-    // Before any thread starts: they inherit which signals are blocked.
+    // Before any thread starts, because threads inherit which signals are blocked.
     let stop = memlift::ground::ending::stop_on_signals()?;
     let keys = match &args.keys {
         None => Keys::none(),
@@ -226,7 +226,7 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
             let stop = &stop;
             threads.push(scope.spawn(move || {
                 let served = shard.serve(stop).map_err(failed);
-                // One shard that cannot go on ends the node: its clients would wait for nobody.
+                // A shard that cannot continue ends the node, because its clients would wait in vain.
                 stop.store(true, Ordering::Relaxed);
                 served
             }));
@@ -260,7 +260,7 @@ fn failed(error: impl std::error::Error + 'static) -> Failure {
     Failure::of(&error)
 }
 
-/// An address that nobody could listen on is a wrong argument.
+/// Converts an error of listening: an address at which nobody may listen is a wrong argument.
 fn refused(error: TransportError) -> Failure {
     match error {
         TransportError::Name(_) | TransportError::NotLoopback(_) => Failure::Usage(error.to_string()),
@@ -272,7 +272,7 @@ fn at(path: &Path, error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::about(error, format!("{}: {error}", path.display()))
 }
 
-/// Where the map is that this node joins; `None`: it is alone.
+/// Returns the source of the map of the cluster that this node joins; `None`: it joins none.
 fn source(args: &ServeArgs) -> Result<Option<Source>, Failure> {
     let text = match args {
         ServeArgs { map: Some(path), .. } => format!("file:{}", path.display()),
@@ -287,7 +287,7 @@ fn source(args: &ServeArgs) -> Result<Option<Source>, Failure> {
     }))
 }
 
-/// The node with its memory and its log; as one of a cluster, if it shall be.
+/// Opens the node with its memory and its log and, if it has a source, joins the cluster.
 fn open(
     args: &ServeArgs,
     options: NodeOptions,
@@ -322,7 +322,7 @@ fn open(
     Ok((cluster.node().clone(), Some(cluster), replayed))
 }
 
-/// Moves ranges in and out until `stop`; trouble with the map is reported once.
+/// Moves ranges in and out until `stop`; a problem with the map is reported once.
 fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut trouble = None;
     while !stop.load(Ordering::Relaxed) {
@@ -397,16 +397,16 @@ fn keep_short(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -
 /// A transport per shard and address.
 type Transports = Vec<Box<dyn Transport>>;
 
-/// All that this node listens at.
+/// The transports, addresses and sockets of this node.
 struct Listening {
     transports: Transports,
     places: Vec<String>,
     sockets: Vec<SocketAddr>,
-    /// To speak to other nodes with.
+    /// Socket for messages to other nodes.
     speaker: Option<UdpSocket>,
 }
 
-/// The transports, and what the addresses are.
+/// Opens the transports.
 fn listen(args: &ServeArgs, authenticated: bool) -> Result<Listening, Failure> {
     let (mut transports, mut places) = (Transports::new(), Vec::new());
     let (mut addresses, mut speaker) = (Vec::new(), None);
@@ -439,7 +439,7 @@ fn listen(args: &ServeArgs, authenticated: bool) -> Result<Listening, Failure> {
     Ok(Listening { transports, places, sockets: addresses, speaker })
 }
 
-/// One line each interval, and one at the end.
+/// Prints one line each interval, and one at the end.
 fn tell(node: &Node, interval: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut before = (Instant::now(), node.stats().read());
     loop {

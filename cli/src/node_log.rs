@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift node log`: looks at the log of a node that does not run, and saves what can be read of a damaged one.
+//! `memlift node log`: checks the log of a node that does not run, and saves the readable records of a damaged one.
 //!
-//! - **Flow** `check` says how the file ends; `repair --out NEW` writes a copy that a node starts with. The file itself never changes
+//! - **Flow** `check` reports how the file ends; `repair --out NEW` writes a copy with which a node starts. The file itself never
+//!   changes
 //! - **Exit** 1 for a damaged log
 
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ pub enum LogVerb {
     },
 }
 
-/// Looks or repairs.
+/// Runs one verb on a log.
 pub fn run(verb: &LogVerb, as_json: bool) -> Result<(), Failure> {
     match verb {
         LogVerb::Check { file } => check(file, as_json),

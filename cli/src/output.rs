@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that a command writes where its user says: never anything but a plain file, and never over one without `--force`.
+//! Files that a command writes at a path given by the user: only plain files, and never over an existing one without
+//! `--force`.
 //!
-//! - **Flow** [`Output::create`] refuses what may not be replaced and makes a file beside the target ─▶ its bytes ─▶
-//!   [`Output::finish`] renames it to the target
-//! - **Order** the target is as it was until all bytes are written; a command that fails or is interrupted leaves it so
+//! - **Flow** [`Output::create`] refuses paths that may not be replaced and makes a file beside the target ─▶ the caller
+//!   writes its bytes ─▶ [`Output::finish`] renames it to the target
+//! - **Order** the target is unchanged until all bytes are written; a command that fails or is interrupted leaves it
+//!   unchanged
 //! - **Not here** pools, logs and sockets, which their services open
 
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 
-/// A file under construction beside its target. Dropped without [`finish`](Output::finish), it is removed.
+/// A file under construction beside its target. If it is dropped without [`finish`](Output::finish), it is removed.
 #[derive(Debug)]
 pub struct Output {
     file: File,
@@ -28,11 +30,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes a file beside `target`. `option` is what the user gave it with, for errors.
+    /// Makes a file beside `target`. `option` is the command line option that named the target, for errors.
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`]: the target is not a plain file, or is there and `force` is false, or its folder cannot be written.
+    /// [`Failure::Usage`]: the target is not a plain file, or exists and `force` is false, or its folder cannot be written.
     pub fn create(target: &Path, option: &'static str, force: bool) -> Result<Output, Failure> {
         let refused = |error: &dyn std::fmt::Display| {
             Failure::Usage(format!("{option} {}: {error}: name a file that can be written", target.display()))
@@ -63,21 +65,22 @@ impl Output {
         Ok(Output { file, partial, target: resolved, force, option, finished: false })
     }
 
-    /// The file that takes the bytes.
+    /// Returns the file to write to.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Where the bytes will be.
+    /// Returns the path that the file will have.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Gives the file its name. The handle stays good.
+    /// Renames the file to the target. The returned handle stays valid.
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`]: somebody made the target meanwhile and `force` is false. [`Failure::Failed`]: it cannot be renamed.
+    /// [`Failure::Usage`]: somebody made the target meanwhile and `force` is false. [`Failure::Failed`]: the file cannot be
+    /// renamed.
     pub fn finish(mut self) -> Result<File, Failure> {
         let failed = |error: Errno| {
             let error = io::Error::from(error);
@@ -88,7 +91,7 @@ impl Output {
         match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.target, flags) {
             Ok(()) => {}
             Err(Errno::EXIST) => return Err(exists(self.option, &self.target)),
-            // A file system without the flag: a second name fails where the first is taken.
+            // The file system lacks the flag. A hard link is used instead, because linking fails if the name exists.
             Err(Errno::INVAL | Errno::NOSYS) if !self.force => {
                 match rustix::fs::linkat(CWD, &self.partial, CWD, &self.target, rustix::fs::AtFlags::empty())
                 {
@@ -116,7 +119,7 @@ impl Drop for Output {
 ///
 /// # Errors
 ///
-/// As [`Output::create`].
+/// The errors of [`Output::create`].
 pub fn check(target: &Path, option: &'static str, force: bool) -> Result<(), Failure> {
     Output::create(target, option, force).map(drop)
 }
@@ -125,7 +128,7 @@ pub fn check(target: &Path, option: &'static str, force: bool) -> Result<(), Fai
 ///
 /// # Errors
 ///
-/// As [`Output::create`]; [`Failure::Failed`] when the disk does not take them.
+/// The errors of [`Output::create`]; [`Failure::Failed`] if the bytes cannot be written.
 pub fn write(target: &Path, option: &'static str, force: bool, bytes: &[u8]) -> Result<(), Failure> {
     let output = Output::create(target, option, force)?;
     let mut file = output.file();
@@ -141,14 +144,14 @@ fn exists(option: &str, target: &Path) -> Failure {
     ))
 }
 
-/// The place that a path leads to: its folder must be there, and a link at its end is followed.
+/// Resolves a path: its folder must exist, and a link at its end is followed.
 fn resolve(target: &Path) -> io::Result<PathBuf> {
     let target = std::path::absolute(target)?;
     let Some(name) = target.file_name() else {
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"));
     };
     if fs::symlink_metadata(&target).is_ok_and(|found| found.is_symlink()) {
-        // A link that leads nowhere is refused here.
+        // A link without a target is refused here.
         return fs::canonicalize(&target);
     }
     let folder = target.parent().unwrap_or(Path::new("/"));

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// Writes `text` and a line end to standard output.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(format!("{text}\n").as_bytes())?; // at once: who reads its first line only may be gone for the others
+    output.write_all(format!("{text}\n").as_bytes())?; // one write: a reader of the first line may then be gone
     output.flush()?;
     Ok(())
 }
@@ -22,26 +22,26 @@ pub fn json(value: &Value) -> Result<(), Failure> {
     line(&format!("{value:#}"))
 }
 
-/// Says on standard error what takes long; silent when nobody looks at it.
+/// Prints progress of long work on standard error, if that is a terminal.
 pub fn progress(text: &str) {
     if io::stderr().is_terminal() {
         let _ = writeln!(io::stderr(), "memlift: {text}");
     }
 }
 
-/// Says on standard error what the user should know.
+/// Prints information for the user on standard error.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "memlift: {text}");
 }
 
-/// Says on standard error what is probably a mistake.
+/// Prints a warning on standard error.
 pub fn warn(text: &str) {
     let _ = writeln!(io::stderr(), "memlift: warning: {text}");
 }
 
-/// Rows under a heading, columns as wide as their widest cell; numbers to the right.
+/// Formats rows under headings; each column is as wide as its widest cell.
 ///
-/// A column whose heading starts with `>` is set to the right.
+/// A column whose heading starts with `>` is aligned to the right.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let right: Vec<bool> = headings.iter().map(|heading| heading.starts_with('>')).collect();
     let headings: Vec<String> =
@@ -78,7 +78,7 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Bytes with a binary unit: `24.0 MiB`.
+/// Formats bytes with a binary unit: `24.0 MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures briefly whether a drop-in would help here: one library against ours, each in a process of its own.
+//! Measures briefly if a drop-in would help on this machine: the program's library against ours, each in a process of its own.
 //!
-//! - **Flow** [`compare`] ─▶ children A B, B A, … ─▶ [`serve`]: dlopen the library, some messages, microseconds per
+//! - **Flow** [`compare`] ─▶ children A B, B A, … ─▶ [`serve`]: dlopen the library, process some messages, print the microseconds per
 //!   message as JSON ─▶ medians of both sides
-//! - **Message** text of this crate's sources, by default 16 KiB. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per message, as a web server
-//!   does, or as a [`Shape`] says; the first is inflated again by the same library and compared. libcrypto: AES-128-GCM through EVP, a
-//!   fresh nonce per message, seal and tag, as a TLS record; the first is opened again and compared
-//! - **Owner** a library that crashes takes its child with it and no other process
-//! - **Not here** a verdict with a bound: `memlift bench transform` has those
+//! - **Message** text of this crate's sources, by default 16 KiB. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per
+//!   message, as in a web server, or as a [`Shape`] defines; the first message is inflated again by the same library and compared.
+//!   libcrypto: AES-128-GCM through EVP, a new nonce per message, seal and tag, as for a TLS record; the first message is opened again and
+//!   compared
+//! - **Owner** a library that crashes only ends its own child process
+//! - **Not here** a measurement with error bounds: `memlift bench transform`
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::OsString;
@@ -26,41 +27,41 @@ use crate::zlib_h::{
 
 const MESSAGE_BYTES: usize = 16 << 10;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Calls per stream where its messages are flushed or pieces.
+/// Calls per stream if its messages are flushed or in pieces.
 const STREAM_CALLS: usize = 64;
 const PAIRS: usize = 5;
 const CHILD_MEASURES: Duration = Duration::from_millis(12);
 /// Name of memlift's provider in OpenSSL.
 const PROVIDER: &str = "memlift";
-/// First argument of a process that measures one library. No command of the CLI has this name.
+/// First argument of a process that measures one library; no command has this name.
 const CHILD_ARGUMENT: &str = "--memlift-probe";
 
-/// Time and output of one library.
+/// Time and output size of one library.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 struct Taken {
     us: f64,
     bytes: usize,
 }
 
-/// How a stream of a libz is used.
+/// Use of a stream of a libz.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Calls {
-    /// One call packs a message, in a stream of its own.
+    /// Each call packs a message, in a stream of its own.
     Whole,
-    /// A stream takes a message per call, and is flushed after each (Z_SYNC_FLUSH).
+    /// A stream gets one message per call, and is flushed after each (Z_SYNC_FLUSH).
     Flushed,
-    /// A stream takes pieces, and ends after 64 of them.
+    /// A stream gets pieces, and ends after 64 of them.
     Pieces,
 }
 
-/// Work that is measured.
+/// Work to measure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Shape {
-    /// Bytes of a call's message or piece.
+    /// Bytes of the message or piece in a call.
     pub bytes: usize,
     /// zlib's level, -1 to 9.
     pub level: i8,
-    /// How a stream is used; AES-GCM has messages only.
+    /// Use of a stream; AES-GCM only has messages.
     pub calls: Calls,
 }
 
@@ -74,26 +75,26 @@ impl Shape {
 pub struct Compared {
     /// Microseconds per message with the drop-in.
     pub ours_us: f64,
-    /// The same with the library that the program uses.
+    /// Microseconds per message with the program's library.
     pub theirs_us: f64,
-    /// Bytes that the drop-in makes of the message.
+    /// Bytes of output of the drop-in.
     pub ours_bytes: usize,
-    /// The same of the library.
+    /// Bytes of output of the program's library.
     pub theirs_bytes: usize,
 }
 
 impl Compared {
-    /// Greater than 1: the drop-in is faster.
+    /// Returns the speed-up; greater than 1: the drop-in is faster.
     pub fn ratio(&self) -> f64 {
         self.theirs_us / self.ours_us
     }
 }
 
-/// Compares `library`, a libz or a libcrypto, with the drop-in at this work, for about a tenth of a second.
+/// Compares `library`, a libz or a libcrypto, with the drop-in on this work, for about a tenth of a second.
 ///
 /// # Errors
 ///
-/// A text that says why: the drop-in is not built, or a library cannot be loaded, or gave wrong bytes.
+/// The reason as text: the drop-in is not built, or a library cannot be loaded, or gave wrong bytes.
 pub fn compare(dropin: Dropin, library: &Path, shape: Shape) -> Result<Compared, String> {
     let ours = dropin.find().ok_or_else(|| dropin.advice())?;
     let configuration = std::env::temp_dir().join(format!("memlift-probe-{}.cnf", std::process::id()));
@@ -121,7 +122,7 @@ pub fn compare(dropin: Dropin, library: &Path, shape: Shape) -> Result<Compared,
     })
 }
 
-/// A configuration that loads the provider and nothing else but the default one.
+/// Returns a configuration that loads our provider and the default one, and nothing else.
 fn openssl_configuration(module: &Path) -> String {
     format!(
         "openssl_conf = init\n[init]\nproviders = providers\nalg_section = algorithms\n[providers]\ndefault = default_provider\n\
@@ -139,12 +140,12 @@ fn child(what: &str, library: &Path, shape: Shape, configuration: Option<&Path>)
     command.env_remove("LD_PRELOAD").env_remove("OPENSSL_CONF").env_remove("MEMLIFT_STATS");
     command.stdin(Stdio::null());
     if let Some(path) = configuration {
-        // Its speed is the question, wherever it would step aside by itself.
+        // The provider must work even if it would decline on this machine, because its speed is to be measured.
         command.arg(PROVIDER).env("OPENSSL_CONF", path).env("MEMLIFT_OPENSSL", "force");
     } else {
         command.env("OPENSSL_CONF", "/dev/null");
     }
-    // It ends by itself within milliseconds.
+    // The child ends within milliseconds.
     let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -154,7 +155,7 @@ fn child(what: &str, library: &Path, shape: Shape, configuration: Option<&Path>)
         .map_err(|_| format!("{}: {}", library.display(), String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Measures a library if this process was started for it. The first thing that `main` calls: `Some` means that the work is done.
+/// Measures a library if this process was started for that. `main` calls this first; `Some` means that the work is done.
 pub fn child_main() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != CHILD_ARGUMENT {
@@ -193,13 +194,13 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Text of this crate's own sources, cut to the message's size.
+/// Returns text of this crate's own sources, truncated to the message's size.
 fn message(bytes: usize) -> Vec<u8> {
     let text = concat!(include_str!("probe.rs"), include_str!("print.rs"), include_str!("output.rs"),);
     text.bytes().cycle().take(bytes).collect()
 }
 
-/// Median microseconds of `work` over some milliseconds, after a first run.
+/// Returns the median microseconds of `work` over some milliseconds, after a first run.
 fn time(mut work: impl FnMut() -> Result<usize, String>) -> Result<Taken, String> {
     let bytes = work()?;
     let begin = Instant::now();
@@ -217,8 +218,8 @@ const ZLIB_VERSION: &CStr = c"1.2.11";
 const Z_BYTES: c_int = size_of::<Stream>() as c_int;
 
 fn open(path: &OsString) -> Result<&'static Library, String> {
-    // SAFETY: a shared library of this machine that the user's own program loads too; this process is made for
-    // nothing else, and never unloads it.
+    // SAFETY: the file is a shared library of this machine that the user's own program loads too. This process was started
+    // only for that, and never unloads it.
     let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
     Ok(Box::leak(Box::new(library)))
 }
@@ -241,7 +242,7 @@ fn deflate(path: &OsString, message: &[u8], shape: Shape) -> Result<Taken, Strin
     let mut packed = vec![0; calls * (message.len() + message.len() / 8 + 64) + 64];
     let mut pack = || {
         let mut stream = stream(message, &mut packed);
-        // SAFETY: the stream is laid out as zlib.h says and describes buffers that live until deflateEnd.
+        // SAFETY: the stream has the layout of zlib.h and describes buffers that live until deflateEnd.
         let result = unsafe {
             match init(&mut stream, shape.level.into(), 8, GZIP_BITS, 8, 0, ZLIB_VERSION.as_ptr(), Z_BYTES) {
                 0 => {
@@ -267,7 +268,7 @@ fn deflate(path: &OsString, message: &[u8], shape: Shape) -> Result<Taken, Strin
     let taken = time(&mut pack)?;
     let mut whole = vec![0; calls * message.len()];
     let mut stream = stream(&packed[..taken.bytes], &mut whole);
-    // SAFETY: the stream is laid out as zlib.h says; `packed` and `whole`, which it describes, live until inflateEnd.
+    // SAFETY: the stream has the layout of zlib.h, and `packed` and `whole`, which it describes, live until inflateEnd.
     let result = unsafe {
         let opened = open(&mut stream, GZIP_BITS, ZLIB_VERSION.as_ptr(), Z_BYTES);
         let result = if opened == 0 { unpack(&mut stream, Z_FINISH) } else { opened };
@@ -287,7 +288,8 @@ const SET_TAG: c_int = 0x11;
 const TAG_BYTES: usize = 16;
 const LOAD_CONFIG: u64 = 0x40;
 
-/// `provider` names the provider that must do the work: libcrypto does not report one that it could not load.
+/// Measures AES-GCM. `provider` names the provider that must do the work, because libcrypto reports no error if it could not
+/// load one.
 fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| format!("{error} (OpenSSL 3 has it)");
@@ -330,7 +332,8 @@ fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken,
         )
     };
     let key = [7_u8; 16];
-    // SAFETY: plain calls of libcrypto's API with handles that it gave and that are not null; all buffers outlive them.
+    // SAFETY: all calls follow libcrypto's API, with handles that it returned and that are not null; all buffers outlive
+    // them.
     let context = unsafe {
         start(LOAD_CONFIG, ptr::null_mut());
         let cipher = fetch(ptr::null_mut(), c"AES-128-GCM".as_ptr(), ptr::null());
@@ -361,7 +364,8 @@ fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken,
         let nonce = nonce(number);
         let mut count: c_int = 0;
         let mut rest = [0_u8; 16];
-        // SAFETY: `context` was made above and is not null; `target` is as long as `source`, and GCM's final writes nothing.
+        // SAFETY: `context` was made above and is not null; `target` is as long as `source`, and GCM's final call writes no
+        // bytes.
         let right = unsafe {
             init(context, ptr::null_mut(), ptr::null_mut(), ptr::null(), nonce.as_ptr(), c_int::from(seals))
                 == 1

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chooses the Python that the command runs.
+//! Chooses the Python interpreter that the command runs.
 //!
-//! - **Order** the active virtual environment ─▶ the folder that this command lies in (a wheel puts it beside its Python)
-//!   ─▶ .venv in the current folder or above it ─▶ .venv above this command ─▶ the path: as bench and tour look
+//! - **Order** the active virtual environment ─▶ the folder of this command (a wheel puts it beside its Python) ─▶ .venv
+//!   in the current folder or above it ─▶ .venv above this command ─▶ the path. Bench and tour use the same order
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::failure::Failure;
 
-/// The interpreter to use.
+/// Returns the interpreter to use.
 pub fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
     let above =
@@ -31,7 +31,7 @@ pub fn find() -> Result<PathBuf, Failure> {
         })
 }
 
-/// Returns the output of `program` for `arguments`.
+/// Runs `program` with `arguments` in the interpreter; returns its output.
 pub fn ask(interpreter: &Path, program: &str, arguments: &[String]) -> Result<String, Failure> {
     let output = Command::new(interpreter)
         .args(["-c", program])

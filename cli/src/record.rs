@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift record`: what a program does with memory, written down while it runs as it is.
+//! `memlift record`: writes a trace of a program's work on memory while the program runs unchanged.
 //!
-//! - **Flow** the trace is made, all of its limit reserved ─▶ the program starts with libmemlift_tap.so before its libraries ─▶ signals go on
-//!   to it ─▶ it ends ─▶ how long it took goes into the header, and what no chunk has claimed is cut off
-//! - **Order** reserved first: a write into the mapping can then not find the disk full, which would kill the program. Nothing is cut
-//!   off while a process that outlives the program has the file mapped
-//! - **Exit** the program's own, 128 + signal where one ended it; 1–3 as everywhere when it was not started at all
-//! - **Owner** whoever is killed, this command too, leaves a trace that can be read: docs/formats/trace.md
-//! - **Not here** what is written (`bindings/tap`), what it says (`memlift-lab whatif`)
+//! - **Flow** the trace is made, with its whole limit reserved ─▶ the program starts with libmemlift_tap.so before its libraries ─▶ signals
+//!   are passed on to it ─▶ it ends ─▶ its duration is written to the header, and the unused rest of the file is cut off
+//! - **Order** the disk is reserved first: otherwise a write into the mapping could find the disk full, which would kill the program.
+//!   Nothing is cut off while a process that outlives the program has the file mapped
+//! - **Exit** the program's own code, 128 + signal if a signal ended it; 1–3 as in all commands if it was not started
+//! - **Owner** if any process is killed, including this command, the trace stays readable: docs/formats/trace.md
+//! - **Not here** writing records (`bindings/tap`), reading them (`memlift-lab whatif`)
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ use crate::run::{children_cpu_s, program};
 use crate::size::size;
 use crate::{lab, print};
 
-/// Some calls, for the help.
+/// Examples for the help.
 pub const EXAMPLES: &str = "\
 Examples:
   memlift record -- python train.py
@@ -39,7 +39,7 @@ Recorded: memcpy, memmove, memset, memcmp from --threshold on; deflate, inflate 
 smaller calls are counted. Copies that a program makes itself, without libc, are not seen.
 Exit codes: the program's own; 128 + N when signal N ended it.";
 
-/// Calls that transform are recorded from here on: they take longer than their record.
+/// Smallest size, in bytes, of a transforming call that is recorded: such a call takes longer than its record.
 const TRANSFORM_THRESHOLD: u64 = 256;
 
 /// Arguments of `memlift record`.
@@ -74,7 +74,7 @@ fn limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Records; the exit code is the program's.
+/// Records a program; returns the program's exit code.
 pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
     let program = program::find(&args.command[0])?;
     if let Some(why) = &program.uncovered {
@@ -110,8 +110,8 @@ pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
     Ok(ended.code())
 }
 
-/// Makes an empty trace of full length and returns it with its path. A trace that it replaces keeps its bytes for whoever still has
-/// it mapped.
+/// Makes an empty trace of full length and returns it with its path. If it replaces a trace, processes that have that one
+/// mapped keep its bytes.
 fn create(args: &Args) -> Result<(File, PathBuf), Failure> {
     let output = Output::create(&args.output, "-o", args.force)?;
     let failed = |error: std::io::Error| Failure::Failed(format!("-o {}: {error}", args.output.display()));
@@ -153,7 +153,7 @@ fn create(args: &Args) -> Result<(File, PathBuf), Failure> {
     output.finish().map(|file| (file, path))
 }
 
-/// Room on the disk for all of it; where the file system cannot promise that, zeros.
+/// Reserves the disk space of the whole file; writes zeros if the file system cannot reserve.
 fn reserve(file: &File, bytes: u64) -> std::io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(rustix::io::Errno::OPNOTSUPP) => {
@@ -171,7 +171,7 @@ fn text(file: &File, place: (usize, usize), bytes: &[u8]) -> std::io::Result<()>
     file.write_all_at(&bytes[..bytes.len().min(place.1)], place.0 as u64)
 }
 
-/// Gives back what nobody has claimed.
+/// Cuts off the part of the file that no process has used.
 fn cut(file: &File, path: &Path, limit: u64) -> std::io::Result<()> {
     let mut claimed = [0; 8];
     file.read_exact_at(&mut claimed, 8 * word::CLAIMED as u64)?;
@@ -185,7 +185,8 @@ fn cut(file: &File, path: &Path, limit: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns true if a process has the file mapped. Those that cannot be looked at are other users': they did not start from here.
+/// Returns true if another process has the file mapped. Processes that cannot be inspected belong to other users, so this
+/// command did not start them.
 fn mapped_by_others(path: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return true };
     processes

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One look at what memlift does in all processes that this user may see, and what changed between two looks.
+//! A sample of memlift's work in all processes that this user may inspect, and the change between two samples.
 //!
 //! - **Flow** /proc ─▶ stats page and pages of drop-ins of each process; the user's registry ─▶ jobs ─▶ [`Sample`] ─▶ `top`, `metrics`,
 //!   `ipc ls`
-//! - **Order** processes by pid; a process that ends between finding and reading it is left out
+//! - **Order** processes are sorted by pid; a process that ends between finding and reading it is left out
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 use crate::dropin::page::{self, Page};
 
-/// Everything at one moment.
+/// All statistics at one moment.
 #[derive(Debug)]
 pub struct Sample {
     /// Time at which the pages were read.
     pub time: Instant,
     /// The snapshot of each stats page.
     pub processes: Vec<Snapshot>,
-    /// Drop-ins that count for others to see.
+    /// Drop-ins that publish counters.
     pub dropins: Vec<Counting>,
     /// Jobs under a budget.
     pub jobs: Vec<Job>,
@@ -37,7 +37,7 @@ pub struct Counting {
     pub page: Page,
 }
 
-/// A job of `memlift run`: its numbers have the form of a row.
+/// A job of `memlift run`, with its numbers in the form of a row.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub index: usize,
@@ -45,7 +45,7 @@ pub struct Job {
     pub row: RowStats,
 }
 
-/// One ipc session, as `ipc ls` and the JSON of `top` and `metrics` show it.
+/// One ipc session, as in `ipc ls` and in the JSON of `top` and `metrics`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SessionStats {
     pub name: String,
@@ -75,7 +75,7 @@ impl SessionStats {
             errors,
             bytes_in: row.get("bytes_in_total"),
             bytes_out: row.get("bytes_out_total"),
-            // The three are not read at one moment.
+            // The three counters are not read at the same moment.
             outstanding: calls.saturating_sub(replies.saturating_add(errors)),
             pool_bytes: row.get("pool_bytes"),
         }
@@ -94,11 +94,11 @@ impl Sample {
         Self { time: Instant::now(), processes, dropins: dropins(), jobs: jobs() }
     }
 
-    /// Reads what one process shows: its page, its drop-ins, and its job.
+    /// Reads the statistics of one process: its page, its drop-ins, and its job.
     ///
     /// # Errors
     ///
-    /// It shows nothing at all; the error says why it has no page.
+    /// The process has none of these; the error is the reason that it has no page.
     pub fn of(pid: u32) -> Result<Self, ObserveError> {
         let page = observe::attach(pid);
         let in_page = |page: page::Page| Counting { pid, command: command_line(pid), page };
@@ -112,7 +112,7 @@ impl Sample {
         Ok(Self { time: Instant::now(), processes, dropins, jobs })
     }
 
-    /// As JSON: a process with its sessions beside its rows.
+    /// Returns the sample as JSON; a process has its sessions beside its rows.
     pub fn json(&self) -> Value {
         let process = |one: &Snapshot| {
             let mut value = json!(one);
@@ -128,7 +128,7 @@ impl Sample {
         })
     }
 
-    /// The same process in this sample; not another one that got its pid.
+    /// Returns the same process in this sample, and not another one with the same pid.
     fn same_process(&self, of: &Snapshot) -> Option<&Snapshot> {
         self.processes.iter().find(|other| {
             other.process.pid == of.process.pid && other.process.start_unix_ns == of.process.start_unix_ns
@@ -136,7 +136,7 @@ impl Sample {
     }
 }
 
-/// The pages of drop-ins of all processes.
+/// Returns the pages of drop-ins of all processes.
 fn dropins() -> Vec<Counting> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -153,7 +153,8 @@ fn command_line(pid: u32) -> String {
     text.trim_end().chars().filter(|letter| !letter.is_control()).collect()
 }
 
-/// Returns the name that people give a process: the script or module of an interpreter, else the program.
+/// Returns the name by which people know a process: the script or module of an interpreter, otherwise the
+/// program.
 pub fn program(command: &str) -> &str {
     let base = |word: &'_ str| -> usize { word.rfind('/').map_or(0, |at| at + 1) };
     let mut words = command.split(' ').filter(|word| !word.is_empty());
@@ -170,7 +171,7 @@ pub fn program(command: &str) -> &str {
     first
 }
 
-/// The jobs of this user. Looking makes no registry.
+/// Returns the jobs of this user. Does not create a registry.
 fn jobs() -> Vec<Job> {
     let folder = Registry::folder();
     if !Path::new(&folder).join("zmem.registry").exists() {
@@ -279,7 +280,7 @@ impl<'a> Change<'a> {
         self.rate((value.value, before.map(|before| before.row.get(&value.name))), (0, None)).operations
     }
 
-    /// A row that was not there before has no rate yet, rather than its whole history as one.
+    /// Returns a rate. A row that did not exist before has no rate yet, instead of its whole history as one.
     fn rate(&self, operations: (u64, Option<u64>), bytes: (u64, Option<u64>)) -> Rate {
         let per_second = |(now, before): (u64, Option<u64>)| {
             now.saturating_sub(before.unwrap_or(now)) as f64 / self.seconds
@@ -294,7 +295,7 @@ pub mod tests {
     use memlift::ground::observe::{ProcessStats, RowLatency, WaitingStats};
     use std::time::Duration;
 
-    /// A session with `calls` calls.
+    /// Makes a row of a session with `calls` calls.
     fn row(calls: u64) -> RowStats {
         let values = [
             ("calls_total", calls),
@@ -321,12 +322,12 @@ pub mod tests {
         }
     }
 
-    /// A sample of these processes alone.
+    /// Makes a sample of these processes alone.
     pub fn sample(time: Instant, processes: Vec<Snapshot>) -> Sample {
         Sample { time, processes, dropins: Vec::new(), jobs: Vec::new() }
     }
 
-    /// A process with one row of operations and one session.
+    /// Makes a process with one row of operations and one session.
     pub fn snapshot(pid: u32, operations: u64) -> Snapshot {
         Snapshot {
             process: ProcessStats {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers of an exporter over time: what processes that have ended counted stays in the sums.
+//! Numbers of an exporter over time: the counts of processes that have ended stay in the sums.
 //!
-//! - **Flow** [`Metric`]s of one look ─▶ summed by name and labels ─▶ what sources that are gone had counted is added ─▶ families
-//! - **Rule** a counter never falls, so `rate()` is right: also when its process ends, or says less than before
-//! - **Rule** at most [`TEXTS_MAX`] different texts of a label; what comes later is `other`. Names are chosen by others, without end
-//! - **Not here** what is counted between the last look and the end of a process
+//! - **Flow** [`Metric`]s of one sample ─▶ summed by name and labels ─▶ the counts of sources that have ended are added ─▶ families
+//! - **Rule** a counter never falls, so that `rate()` is right even if a process ends, or reports less than before
+//! - **Rule** at most [`TEXTS_MAX`] different values of a label; later ones become `other`, because the names come from others and
+//!   are unbounded
+//! - **Not here** counts between the last sample and the end of a process
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,7 +13,7 @@ use crate::exposition::{Exposition, Kind};
 
 /// Most different values of one label.
 const TEXTS_MAX: usize = 500;
-/// The value of a label for whatever comes after those.
+/// The label value that stands for values beyond the limit.
 const OTHER: &str = "other";
 /// Bounds of a histogram's buckets: 2^8 to 2^34 nanoseconds, each four times the one before.
 const BOUNDS: [u32; 14] = [8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
@@ -25,12 +26,12 @@ pub struct Source {
     pub part: String,
 }
 
-/// A number, or how often something took how long.
+/// A number, or a histogram of latencies.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Amount {
     Counter(u64),
     Gauge(u64),
-    /// Counts by floor(log2(nanoseconds)), and nanoseconds of all together.
+    /// Counts by floor(log2(nanoseconds)), and the sum of all nanoseconds.
     Latency {
         histogram: Vec<u64>,
         total_ns: u64,
@@ -50,22 +51,22 @@ pub struct Metric {
 /// The name and the labels of a sum.
 type Key = (String, Vec<(&'static str, String)>);
 
-/// Memory of an exporter.
+/// State of an exporter between samples.
 #[derive(Debug, Default)]
 pub struct Series {
-    /// Counters of sources that were there at the last look.
+    /// Counters of the sources in the last sample.
     last: HashMap<(Source, Key), Amount>,
-    /// Counters of sources that are gone.
+    /// Counters of sources that have ended.
     departed: BTreeMap<Key, Amount>,
-    /// Families: help, and whether it is a histogram.
+    /// Help texts of families.
     helps: BTreeMap<String, String>,
     texts: HashMap<&'static str, HashSet<String>>,
-    /// The sums of the last look.
+    /// The sums of the last sample.
     sums: BTreeMap<Key, Amount>,
 }
 
 impl Series {
-    /// Takes in what is there now.
+    /// Adds a sample.
     pub fn take(&mut self, metrics: Vec<Metric>) {
         let mut now: HashMap<(Source, Key), Amount> = HashMap::new();
         let mut gauges: BTreeMap<Key, Amount> = BTreeMap::new();
@@ -109,7 +110,7 @@ impl Series {
         text
     }
 
-    /// The page for Prometheus.
+    /// Returns the page for Prometheus.
     pub fn page(&self) -> String {
         let mut page = Exposition::default();
         let mut family = "";
@@ -126,7 +127,7 @@ impl Series {
             let labels: Vec<(&str, &str)> =
                 labels.iter().map(|(label, text)| (*label, text.as_str())).collect();
             match amount {
-                // Time is counted in nanoseconds, and shown in seconds.
+                // Durations are counted in nanoseconds, and exported in seconds.
                 Amount::Counter(value) if name.contains("_seconds") => {
                     page.sample(name, &labels, *value as f64 / 1e9);
                 }
@@ -152,7 +153,7 @@ fn add(entry: std::collections::btree_map::Entry<'_, Key, Amount>, amount: &Amou
             sums.iter_mut().zip(histogram).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
             *total = total.saturating_add(*total_ns);
         }
-        // Two programs mean different things by one name: the first that was seen holds.
+        // Two programs use one name for different kinds of numbers: the first kind seen is kept.
         _ => {}
     }
 }
@@ -165,7 +166,7 @@ fn zero(like: &Amount) -> Amount {
     }
 }
 
-/// A counter that has not fallen since `before`.
+/// Returns a counter that is not less than `before`.
 fn at_least(now: Amount, before: &Amount) -> Amount {
     match (now, before) {
         (Amount::Counter(now), Amount::Counter(before)) => Amount::Counter(now.max(*before)),
@@ -177,7 +178,7 @@ fn at_least(now: Amount, before: &Amount) -> Amount {
     }
 }
 
-/// Counts up to each of the bounds, in seconds, and beyond the last.
+/// Returns the counts up to each of the bounds, in seconds, and the count beyond the last.
 fn buckets(histogram: &[u64]) -> (Vec<(f64, u64)>, u64) {
     let sum = |from: u32, to: usize| {
         let to = to.min(histogram.len());
@@ -220,7 +221,7 @@ mod tests {
         let total = |series: &Series| value(series, "c_total{name=\"a\"}");
         series.take(vec![counter(1, 10), counter(2, 5), gauge(1, 7)]);
         assert_eq!((total(&series), value(&series, "g{name=\"a\"}")), (15.0, 7.0));
-        // One ends, another begins, one says less than it said.
+        // One source ends, another begins, and one reports less than before.
         series.take(vec![counter(2, 4), counter(3, 1)]);
         assert_eq!(total(&series), 16.0);
         assert!(!series.page().contains("# TYPE g "), "{}", series.page());

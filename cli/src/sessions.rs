@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift ipc ls`: the servers that listen and the sessions that are open.
+//! `memlift ipc ls`: lists the listening servers and the open sessions.
 //!
-//! - **Flow** stats pages ─▶ sessions; /proc/net/unix ─▶ sockets that listen ─▶ whose they are, through /proc/PID/fd
-//! - **Layout** /proc/net/unix: Num RefCount Protocol Flags Type St Inode Path; Flags 00010000 listens, Type 0005 is SEQPACKET;
-//!   a path in the abstract namespace starts with `@`
-//! - **Rule** a bare name is recognised by its address; a socket file only when its process has a stats page
-//! - **Not here** servers of another network namespace, and those of users that this one may not look at
+//! - **Flow** stats pages ─▶ sessions; /proc/net/unix ─▶ listening sockets ─▶ their processes, through /proc/PID/fd
+//! - **Layout** /proc/net/unix: Num RefCount Protocol Flags Type St Inode Path; Flags 00010000 means listening, Type 0005 is
+//!   SEQPACKET; a path in the abstract namespace starts with `@`
+//! - **Rule** a server with a bare name is recognised by its address; one with a socket file only if its process has a stats
+//!   page
+//! - **Not here** servers of another network namespace, and those of users whose processes this user may not inspect
 
 use std::fs;
 
@@ -22,7 +23,7 @@ const PREFIX: &str = "@memlift/";
 #[derive(Debug, PartialEq, Eq)]
 struct Server {
     name: String,
-    /// The user's number, for a bare name.
+    /// Number of the user, for a bare name.
     uid: Option<u32>,
     inode: u64,
     pid: Option<u32>,
@@ -59,7 +60,7 @@ pub fn list(as_json: bool) -> Result<(), Failure> {
     print::line(&table(&sample))
 }
 
-/// The sessions of all processes.
+/// Returns a table of the sessions of all processes.
 pub fn table(sample: &Sample) -> String {
     let mut rows = Vec::new();
     for one in &sample.processes {
@@ -104,14 +105,14 @@ fn servers(sockets: &str, pids: &[u32]) -> Vec<Server> {
     found
 }
 
-/// A line of /proc/net/unix that is a listening SEQPACKET socket with a name.
+/// Parses a line of /proc/net/unix; returns the server if it is a listening SEQPACKET socket with a name.
 fn listener(line: &str) -> Option<Server> {
     let mut fields = line.split_whitespace();
     let mut field = |skip| fields.nth(skip);
     let flags = u32::from_str_radix(field(3)?, 16).ok()?;
     let kind = field(0)?;
     let inode = field(1)?.parse().ok()?;
-    // Whoever opened the socket chose its name.
+    // The name comes from another process, so control characters are replaced.
     let path: String =
         field(0)?.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect();
     if flags & 0x1_0000 == 0 || kind != "0005" {
@@ -125,7 +126,7 @@ fn listener(line: &str) -> Option<Server> {
     }
 }
 
-/// The inodes of a process's sockets.
+/// Returns the inodes of a process's sockets.
 fn sockets_of(pid: u32) -> Vec<u64> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     entries

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sizes as they are typed: `4096`, `4K`, `24MB`, `1GiB`; units of 1024.
+//! Sizes as users type them: `4096`, `4K`, `24MB`, `1GiB`; units are powers of 1024.
 
-/// Bytes: a number, or one with K, M, G or T.
+/// Parses a size: a number of bytes, or a number with K, M, G or T.
 pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || "write bytes, or a number with K, M, G or T".to_owned();
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());

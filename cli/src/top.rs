@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift top`: what memlift does in every process, live; or one snapshot as text.
+//! `memlift top`: shows memlift's work in every process, live; or one snapshot as text.
 //!
 //! - **Flow** [`Sample`] every interval ─▶ [`Change`] since the one before ─▶ [`Screen`] ─▶ terminal
-//! - **Keys** q, Esc or Ctrl-C ends · s sorts by the next column · / filters · ↑ ↓ select a process · d shows its decisions. The terminal is
-//!   restored on every way out, a panic included
-//! - **Once** `--once`, or an output that is no terminal: totals, no rates, and the command ends
+//! - **Keys** q, Esc or Ctrl-C ends · s sorts by the next column · / filters · ↑ ↓ select a process · d shows its decisions. The terminal
+//!   is always restored, even after a panic
+//! - **Once** with `--once`, or if the output is not a terminal: totals without rates, and the command ends
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IsTerminal;
@@ -22,12 +22,12 @@ use crate::failure::Failure;
 use crate::print;
 use crate::sample::{Change, Rate, Sample, program};
 
-/// Rates that a sparkline shows.
+/// Number of rates in a sparkline.
 const HISTORY: usize = 24;
 /// Heights of a sparkline's bars.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Shows it until a key ends it, or once.
+/// Shows the table until a key ends it, or prints it once.
 pub fn run(once: bool, interval: Duration, as_json: bool) -> Result<(), Failure> {
     if as_json {
         return print::json(&Sample::take().json());
@@ -41,7 +41,7 @@ pub fn run(once: bool, interval: Duration, as_json: bool) -> Result<(), Failure>
     Ok(outcome?)
 }
 
-/// Totals as text.
+/// Returns the totals as text.
 fn snapshot(sample: &Sample) -> String {
     if sample.processes.is_empty() && sample.jobs.is_empty() && sample.dropins.is_empty() {
         return "no process of this user does anything with memlift".to_owned();
@@ -88,13 +88,14 @@ fn quantile(row: &OperationStats, share: f64) -> String {
     row.quantile_ns(share).map_or("–".to_owned(), nanoseconds)
 }
 
-/// Where a number of a row is from.
+/// Item to which a row belongs.
 pub enum Owner<'a> {
     Process(&'a Snapshot, &'a RowStats),
     Job(&'a crate::sample::Job),
 }
 
-/// A line for each session, pool, node, job and drop-in, its numbers as `text` shows them; those without text are left out.
+/// Returns a line for each session, pool, node, job and drop-in, with its numbers formatted by `text`; numbers whose text
+/// is empty are left out.
 pub fn services(sample: &Sample, text: impl Fn(&Owner<'_>, &RowValue) -> String) -> Vec<Vec<String>> {
     let numbers = |owner: &Owner<'_>, row: &RowStats| {
         let shown = row.values.iter().filter_map(|value| {
@@ -133,13 +134,13 @@ pub fn services(sample: &Sample, text: impl Fn(&Owner<'_>, &RowValue) -> String)
     rows
 }
 
-/// Returns a field's name as people read it: `pool_bytes` is `pool`, `calls_total` is `calls`.
+/// Returns a field's name for people: `pool_bytes` becomes `pool`, `calls_total` becomes `calls`.
 fn label(name: &str) -> String {
     let name = name.strip_suffix("_total").unwrap_or(name);
     name.strip_suffix("_bytes").unwrap_or(name).replace('_', " ")
 }
 
-/// A number as a total; nothing for zero.
+/// Formats a number as a total; zero gives an empty text.
 pub fn number(value: &RowValue) -> String {
     match value.value {
         0 => String::new(),
@@ -198,7 +199,7 @@ struct Screen {
     editing: bool,
     selected: usize,
     decisions: bool,
-    /// Operations per second of each process: pid and start.
+    /// Operations per second of each process, by pid and start time.
     history: HashMap<(u32, u64), VecDeque<f64>>,
 }
 
@@ -262,7 +263,7 @@ impl Screen {
         After::Draw
     }
 
-    /// Appends the rates of this look to the history.
+    /// Appends the rates of this sample to the history.
     fn remember(&mut self, before: &Sample, now: &Sample) {
         let change = Change::between(before, now);
         let mut history = std::mem::take(&mut self.history);
@@ -277,7 +278,7 @@ impl Screen {
         }
     }
 
-    /// The processes that are shown, in their order, each with its rate.
+    /// Returns the displayed processes in their order, each with its rate.
     fn processes<'a>(&self, change: &Change<'_>, now: &'a Sample) -> Vec<(&'a Snapshot, Rate)> {
         let matches = |one: &&Snapshot| {
             let pid = one.process.pid.to_string();
@@ -286,7 +287,7 @@ impl Screen {
         let rated = now.processes.iter().filter(matches).map(|one| (one, change.process(one)));
         let mut shown: Vec<(&Snapshot, Rate)> = rated.collect();
         match self.sort {
-            Sort::Pid => {} // they come that way
+            Sort::Pid => {} // samples are sorted by pid already
             Sort::Operations => shown.sort_by(|one, other| other.1.operations.total_cmp(&one.1.operations)),
             Sort::Bytes => shown.sort_by(|one, other| other.1.bytes.total_cmp(&one.1.bytes)),
             Sort::Command => shown.sort_by_key(|(one, _)| program(&one.process.command)),
@@ -374,7 +375,7 @@ impl Screen {
         let areas = Layout::vertical([Constraint::Fill(2), Constraint::Fill(3), Constraint::Fill(3)]);
         for (area, table) in areas.split(frame.area()).iter().zip(tables) {
             let heading = Row::new(table.headings.iter().copied());
-            // The last column has what is left.
+            // The last column takes the remaining width.
             let last = table.widths.len() - 1;
             let widths = table.widths.iter().enumerate().map(|(index, width)| match index == last {
                 true => Constraint::Min(*width),
@@ -389,7 +390,7 @@ impl Screen {
     }
 }
 
-/// A table on the screen.
+/// A table on the screen: title, headings, rows.
 struct Listing {
     title: String,
     headings: &'static [&'static str],
@@ -397,7 +398,7 @@ struct Listing {
     rows: Vec<Vec<String>>,
 }
 
-/// The last decisions of a process, the youngest first.
+/// Lists the last decisions of a process, the newest first.
 fn decisions(of: &Snapshot) -> Listing {
     Listing {
         title: format!(" decisions of {} ({}) ", of.process.pid, program(&of.process.command)),
@@ -407,7 +408,7 @@ fn decisions(of: &Snapshot) -> Listing {
     }
 }
 
-/// A decision as cells: age, opcode, size, cache, executor, predicted, measured, why.
+/// Returns a decision as cells: age, opcode, size, cache, executor, predicted, measured, reason.
 pub fn cells(decision: &Decision) -> Vec<String> {
     vec![
         nanoseconds(observe::now_ns().saturating_sub(decision.time_ns)),
@@ -429,7 +430,7 @@ fn bytes_per_second(rate: f64) -> String {
     format!("{}/s", print::bytes(rate as u64))
 }
 
-/// Rates as bars, the largest of them as the highest.
+/// Draws rates as bars, scaled to the largest.
 fn sparkline(rates: &VecDeque<f64>) -> String {
     let most = rates.iter().copied().fold(0.0, f64::max);
     let bar = |rate: &f64| match *rate {
@@ -439,7 +440,7 @@ fn sparkline(rates: &VecDeque<f64>) -> String {
     rates.iter().map(bar).collect()
 }
 
-/// A time with a unit: `1.5 µs`.
+/// Formats a time with a unit: `1.5 µs`.
 pub fn nanoseconds(nanoseconds: u64) -> String {
     match nanoseconds {
         0..1_000 => format!("{nanoseconds} ns"),

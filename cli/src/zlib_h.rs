@@ -38,7 +38,7 @@ pub type InflateInit2 = unsafe extern "C" fn(*mut Stream, c_int, *const c_char, 
 pub type Run = unsafe extern "C" fn(*mut Stream, c_int) -> c_int;
 pub type End = unsafe extern "C" fn(*mut Stream) -> c_int;
 
-/// A stream from `source` to `target`, with zlib's own allocation.
+/// Makes a stream from `source` to `target` that uses zlib's own allocation.
 pub fn stream(source: &[u8], target: &mut [u8]) -> Stream {
     Stream {
         next_in: source.as_ptr(),

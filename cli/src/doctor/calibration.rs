@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shows the numbers that decide about copies: those measured on this machine, or the built-in ones.
+//! Shows the numbers by which copies are placed: those measured on this machine, or the built-in ones.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use memlift::spec::Opcode;
 use super::Check;
 use crate::print;
 
-/// Origin, age, and the sizes at which behaviour changes.
+/// Returns the origin and age of the numbers, and the sizes at which behaviour changes.
 pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
     let engine = match engine {
         Ok(engine) => engine,
@@ -59,7 +59,7 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
     ]
 }
 
-/// How copies past the cache walk memory.
+/// Returns the order in which copies past the cache walk memory.
 fn shape(engine: &Engine) -> Check {
     let at = |bytes: u64| {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -70,7 +70,7 @@ fn shape(engine: &Engine) -> Check {
     Check::usable("shape of copies", format!("{found} (pages at once x bytes of a vector + bytes ahead)"))
 }
 
-/// The day and how long ago that is, for reports.
+/// Returns the day and its distance from today, for reports.
 pub fn age(time_s: u64) -> String {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(time_s);
     let old = |count: u64, unit: &str| format!("{count} {unit}{} old", if count == 1 { "" } else { "s" });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The CPU: cores, the instruction set that the kernels run, and what it offers for waiting and for devices.
+//! Checks the CPU: cores, the instruction set of the kernels, and its instructions for waiting and for devices.
 
 use memlift::offload::Engine;
 
 use super::{Check, facilities};
 
-/// Features that kernels of memlift use or choose by, as /proc/cpuinfo calls them.
+/// Features that memlift's kernels use or depend on, as /proc/cpuinfo calls them.
 const FEATURES: [&str; 11] = [
     "sse4_2",
     "pclmulqdq",
@@ -20,7 +20,7 @@ const FEATURES: [&str; 11] = [
     "clwb",
 ];
 
-/// Cores and features.
+/// Checks cores and features.
 pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut checks = vec![cores(&cpuinfo), kernels(engine), features(&cpuinfo)];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Intel DSA: can this program use it, and if not, which of the many reasons is it?
+//! Intel DSA: checks if this program can use it, and finds the reason if it cannot.
 //!
-//! - **Flow** device on the bus? ─▶ driver? ─▶ device enabled, with PASID? ─▶ a queue for user space, enabled? ─▶ may it be opened? ─▶ by
-//!   which portal? ─▶ near this CPU? ─▶ does it answer a NOOP (asked by the engine, and only of the real machine)
-//! - **Advice** lines for accel-config with this machine's names in them
+//! - **Flow** device on the bus? ─▶ driver? ─▶ device enabled, with PASID? ─▶ an enabled queue for user space? ─▶ permission to open it?
+//!   ─▶ kind of portal? ─▶ near this CPU? ─▶ does it answer a NOOP (sent by the engine, and only on the real machine)
+//! - **Advice** command lines for accel-config that contain this machine's names
 //! - **Source** /sys/bus/{pci,dsa}/devices, /dev/dsa/wqN.M, /proc/cmdline, /proc/self/status
 
 use std::fs;
@@ -19,17 +19,17 @@ use super::Check;
 
 /// DSA's identifiers on the PCI bus: Sapphire Rapids and its successors, as the kernel's driver lists them.
 const PCI_DEVICES: [&str; 3] = ["0x0b25", "0x1212", "0x11fb"];
-/// Needed to map a portal where the kernel does not trust the device with what programs write to it.
+/// Capability needed to map a portal if the kernel does not trust the device with data written by programs.
 const CAP_SYS_RAWIO: u32 = 17;
 
-/// Facts about DSA that the process tells, not sysfs.
+/// Facts about DSA that come from the process and not from sysfs.
 struct Here {
     instructions: Instructions,
     node: Option<u32>,
     may_map: bool,
 }
 
-/// Everything that stands between this program and a device.
+/// Checks everything that a program needs to use a device.
 pub fn checks() -> Vec<Check> {
     if facility::detect(Facility::Dsa) == Availability::Masked {
         return vec![
@@ -130,7 +130,7 @@ fn device(root: &Path, machine: &Machine, device: &Device) -> Check {
     Check::usable(name, format!("enabled, PASID on{node}"))
 }
 
-/// The lines that make one shared queue of a device.
+/// Returns the command lines that set up one shared queue of a device.
 fn configure(device: &Device, queue: Option<&WorkQueue>, enable: bool) -> String {
     let number = device.name.trim_start_matches("dsa");
     let (name, queue) = (&device.name, queue.map_or(format!("wq{number}.0"), |queue| queue.name.clone()));
@@ -210,7 +210,8 @@ mod tests {
     const HERE: Here =
         Here { instructions: Instructions { enqcmd: true, movdir64b: true }, node: Some(0), may_map: true };
 
-    /// A machine from lines `file text`; files below `sys/bus/dsa/devices` unless they name another place.
+    /// Builds a machine from lines `file text` and checks it. Files lie below `sys/bus/dsa/devices` unless
+    /// the line gives another path.
     fn found(lines: &[(&str, &str)], here: &Here) -> Vec<Check> {
         let root = tempfile::tempdir().expect("a folder");
         for (path, text) in lines {
@@ -224,7 +225,7 @@ mod tests {
         checks_of(root.path(), &Machine::discover(root.path()), here)
     }
 
-    /// The good case, to be spoilt.
+    /// A working machine; the tests change single lines of it.
     const GOOD: [(&str, &str); 9] = [
         ("dsa0/state", "enabled\n"),
         ("dsa0/pasid_enabled", "1\n"),

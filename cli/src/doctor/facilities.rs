@@ -5,14 +5,14 @@ use memlift::ground::facility::{self, Availability, Facility};
 
 use super::Check;
 
-/// Facilities that cpuid tells; the section `cpu` shows them.
+/// Facilities that cpuid reports; the section `cpu` shows them.
 pub(super) const OF_THE_CPU: [Facility; 4] =
     [Facility::Waitpkg, Facility::Mwaitx, Facility::Movdir64b, Facility::Enqcmd];
 
-/// Without these there is no session: its memory must not shrink under a reader.
+/// Facilities without which there are no sessions: their memory must not shrink under a reader.
 const NEEDED: [Facility; 1] = [Facility::MemfdSeal];
 
-/// One line per facility of the kernel.
+/// Returns one check per facility of the kernel.
 pub fn checks() -> Vec<Check> {
     Facility::ALL.iter().filter(|facility| !OF_THE_CPU.contains(facility)).map(|one| check(*one)).collect()
 }

@@ -9,7 +9,7 @@ use super::Check;
 /// Open files that a server with some hundred clients needs.
 const OPEN_FILES_WANTED: u64 = 1024;
 
-/// Sockets and limits.
+/// Checks sockets and limits.
 pub fn checks() -> Vec<Check> {
     vec![abstract_names(), socket_files(), open_files()]
 }

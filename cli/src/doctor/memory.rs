@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory: how much, in which pages, and how much of it this process may still touch.
+//! Checks memory: its size, its pages, and how much of it this process may still touch.
 //!
-//! - **Source** /proc/meminfo, /sys/kernel/mm; the headroom comes from the engine, which asks the same before it touches
+//! - **Source** /proc/meminfo, /sys/kernel/mm; the headroom comes from the engine, which checks the same number before
+//!   it touches memory
 
 use std::fs;
 
@@ -10,10 +11,10 @@ use memlift::ground::region::Headroom;
 use super::Check;
 use crate::print;
 
-/// Below this the ipc service cannot give one client a payload pool.
+/// Below this many bytes the ipc service cannot give one client a payload pool.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// Total, available, huge pages.
+/// Checks total memory, available memory and huge pages.
 pub fn checks() -> Vec<Check> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let Some((total, available)) = field(&meminfo, "MemTotal:").zip(field(&meminfo, "MemAvailable:")) else {
@@ -28,7 +29,7 @@ pub fn checks() -> Vec<Check> {
     ]
 }
 
-/// The tightest limit that binds this process.
+/// Checks the tightest limit that applies to this process.
 pub fn cgroup_checks() -> Vec<Check> {
     let headroom = Headroom::read();
     let left = format!("{} can still be touched", print::bytes(headroom.bytes));
@@ -69,7 +70,7 @@ fn transparent(file: &str, what: &str, purpose: &str) -> Check {
     Check::usable(what, found)
 }
 
-/// Bytes of a line like `MemTotal:  1024 kB`.
+/// Returns the bytes of a line like `MemTotal:  1024 kB`.
 fn field(meminfo: &str, name: &str) -> Option<u64> {
     field_number(meminfo, name)?.checked_mul(1024)
 }

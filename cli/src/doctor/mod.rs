@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift doctor`: what this machine offers, what memlift makes of it, and what to do about the rest.
+//! `memlift doctor`: the facilities of this machine, memlift's use of them, and advice about the missing ones.
 //!
-//! - **Flow** one file per section, each gives [`Check`]s ─▶ a [`Verdict`] for each service ─▶ text ([`page`]) or JSON
-//! - **Exit** 0 when everything that memlift needs is there; 1 when something it needs is not (✗). What is merely
+//! - **Flow** one file per section, each returns [`Check`]s ─▶ a [`Verdict`] for each service ─▶ text ([`page`]) or
+//!   JSON
+//! - **Exit** 0 if everything that memlift needs exists; 1 if something it needs is missing (✗). Anything else that is
 //!   absent (–) has a fallback.
 
 pub mod calibration;
@@ -26,7 +27,7 @@ use page::Page;
 use crate::failure::Failure;
 use crate::{calibrate, print};
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Present, and memlift uses it.
@@ -47,19 +48,19 @@ pub struct Check {
     weight: Weight,
 }
 
-/// Meaning of an absent subject for its service.
+/// Consequence of an absent subject for its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
-    /// The service does all that it does, as it should.
+    /// The service works fully without the subject.
     Extra,
-    /// It does less, or is slower.
+    /// The service does less without it, or is slower.
     Limit,
-    /// It cannot be used.
+    /// The service cannot be used without it.
     Need,
 }
 
 impl Check {
-    /// A check that found its subject.
+    /// Makes a check that found its subject.
     pub fn usable(what: &str, found: impl Into<String>) -> Self {
         Self {
             state: State::Usable,
@@ -70,12 +71,12 @@ impl Check {
         }
     }
 
-    /// A check that did not find its subject, which is no fault.
+    /// Makes a check whose subject is absent, which is no fault.
     pub fn absent(what: &str, found: impl Into<String>) -> Self {
         Self { state: State::Absent, ..Self::usable(what, found) }
     }
 
-    /// A check that did not find something that memlift needs.
+    /// Makes a check whose subject is missing although memlift needs it.
     pub fn broken(what: &str, found: impl Into<String>) -> Self {
         Self { state: State::Broken, ..Self::usable(what, found) }
     }
@@ -86,7 +87,7 @@ impl Check {
         self
     }
 
-    /// Marks a subject without which the service is whole: other programs, devices.
+    /// Marks a subject that the service does not need: other programs, devices.
     pub fn extra(self) -> Self {
         Self { weight: Weight::Extra, ..self }
     }
@@ -159,7 +160,7 @@ pub fn run(folder: &Path, fixes: bool, as_json: bool) -> Result<(), Failure> {
 /// Services that have a verdict, which are sections too.
 const SERVICES: [&str; 5] = ["ipc", "transform", "persist", "traverse", "zmem"];
 
-/// Usefulness of a service on this machine.
+/// Judgement of a service on this machine.
 #[derive(Debug)]
 struct Verdict {
     service: &'static str,
@@ -191,7 +192,7 @@ fn verdicts(sections: &[(&str, Vec<Check>)]) -> Vec<Verdict> {
             (State::Absent, Weight::Limit) => 1,
             (State::Absent, Weight::Need) | (State::Broken, _) => 2,
         };
-        // Sessions stand on facilities of the kernel.
+        // Sessions depend on facilities of the kernel.
         let facilities = sections.iter().filter(|(name, _)| service == "ipc" && *name == "kernel facilities");
         let broken = facilities.flat_map(|(_, checks)| checks).filter(|check| check.state == State::Broken);
         let checks: Vec<&Check> = checks.iter().chain(broken).collect();
@@ -204,7 +205,7 @@ fn verdicts(sections: &[(&str, Vec<Check>)]) -> Vec<Verdict> {
     SERVICES.map(of_service).into()
 }
 
-/// The commands among the suggestions, as a script.
+/// Returns the commands among the suggestions, as a script.
 fn commands(sections: &[(&str, Vec<Check>)]) -> String {
     const PROGRAMS: [&str; 7] =
         ["memlift ", "apt ", "sysctl ", "mount ", "modprobe ", "accel-config ", "ulimit "];
@@ -216,7 +217,7 @@ fn commands(sections: &[(&str, Vec<Check>)]) -> String {
         let is_command =
             PROGRAMS.iter().any(|program| advice.starts_with(program)) || advice.starts_with("echo ");
         lines.push(format!("# {}: {}", check.what, check.found));
-        // A sentence behind the command is a comment.
+        // A sentence after the command becomes a comment.
         let (command, rest) = advice.split_once(" takes ").unwrap_or((advice, ""));
         let (command, rest) = command.split_once(", as root").unwrap_or((command, rest));
         let (command, rest) = command.split_once(';').unwrap_or((command, rest));

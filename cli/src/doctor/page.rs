@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The report as text: as wide as the terminal, down to 60 columns, and in colour where it is one.
+//! The report as text: as wide as the terminal, but at least 60 columns, and in colour on a terminal.
 
 use std::io::IsTerminal;
 
 use super::{Check, State, Verdict};
 
-/// Columns of a terminal that says nothing, and of a narrow one.
+/// Columns of a terminal whose width is unknown, and least width.
 const NARROW: usize = 60;
-/// Below this many columns for what was found, it gets lines of its own.
+/// If fewer columns are left for a finding, it is printed on lines of its own.
 const LEAST_FOUND: usize = 40;
 
 /// Layout of the report.
@@ -18,7 +18,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// For standard output: wrapped and coloured if it is a terminal. `NO_COLOR` is respected.
+    /// Makes a page for standard output: wrapped and coloured on a terminal. `NO_COLOR` is respected.
     pub fn of_terminal() -> Self {
         let output = std::io::stdout();
         let columns = output
@@ -28,7 +28,7 @@ impl Page {
         Self { columns: columns.map(|columns| columns.max(NARROW)), colour }
     }
 
-    /// All sections, each check with what was found and what to do.
+    /// Prints all sections: each check with its finding and its advice.
     pub fn sections(&self, sections: &[(&str, Vec<Check>)]) -> String {
         let checks = || sections.iter().flat_map(|(_, checks)| checks);
         let width = checks().map(|check| check.what.chars().count()).max().unwrap_or(0);
@@ -48,7 +48,7 @@ impl Page {
         lines.join("\n")
     }
 
-    /// A line for each service.
+    /// Prints a line for each service.
     pub fn verdicts(&self, verdicts: &[Verdict]) -> String {
         let width = verdicts.iter().map(|verdict| verdict.service.len()).max().unwrap_or(0);
         let mut lines = vec!["verdict".to_owned()];
@@ -92,7 +92,7 @@ impl Page {
         }
     }
 
-    /// Column in which what was found begins.
+    /// Returns the column in which findings begin.
     fn indent(&self, width: usize) -> usize {
         let beside = width + 6;
         match self.columns {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shows the promise of a pool in a folder, and the cost of a durable transaction there.
+//! Shows the durability guarantee of a pool in a folder, and the cost of a durable transaction there.
 //!
-//! - **Method** a small pool is made in the folder, asked, committed to a few times, and removed
+//! - **Method** a small pool is made in the folder, its guarantee is read, a few transactions are committed, and the
+//!   pool is removed
 //! - **Cost** some fdatasyncs, or some fences
 //! - **Source** /proc/self/mountinfo, /sys/bus/nd/devices
 
@@ -15,7 +16,7 @@ use super::Check;
 
 const COMMITS: usize = 7;
 
-/// Folder, promise, cost, persistent memory.
+/// Checks folder, guarantee, cost, and persistent memory.
 pub fn checks(folder: &Path) -> Vec<Check> {
     let mut checks = vec![place(folder)];
     let path = folder.join(format!(".memlift-doctor.{}.pool", std::process::id()));
@@ -34,7 +35,7 @@ pub fn checks(folder: &Path) -> Vec<Check> {
 fn ask(path: &Path) -> Result<(Guarantee, u64), String> {
     let options = Options { heap_bytes: 1 << 20, lanes: 2, lane_bytes: 64 << 10, ..Options::default() };
     let pool = Pool::create(path, &options).map_err(|error| error.to_string())?;
-    // It is made, so it is ours. Open, it does without its name.
+    // This process made the file. The open pool does not need its name.
     let _ = fs::remove_file(path);
     let commit = || pool.tx(|t| t.alloc(1u64)).map(|_| ()).map_err(|error| error.to_string());
     commit()?;
@@ -66,7 +67,7 @@ fn cost(guarantee: &Guarantee, commit_ns: u64) -> Check {
     Check::usable("durable commit", format!("{:.1} µs each, with its fence", commit_ns as f64 / 1e3))
 }
 
-/// The file system of a folder.
+/// Checks the file system of a folder.
 fn place(folder: &Path) -> Check {
     let shown = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -80,7 +81,8 @@ fn place(folder: &Path) -> Check {
     }
 }
 
-/// Type and options of the mount that holds a path: the one with the longest name.
+/// Returns type and options of the mount that contains a path: of all mounts on the path, the one with the
+/// longest name.
 fn mount(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     let mut best: Option<(usize, String, String)> = None;
     for line in mountinfo.lines() {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Python that `memlift tour` and `memlift bench ipc` would run, and what it can import.
+//! Checks the Python interpreter that `memlift tour` and `memlift bench ipc` would run, and the modules that it can
+//! import.
 
 use super::Check;
 use crate::python;
 
-/// Modules that it looks for: module, distribution, effect of its absence.
+/// Modules that are checked: module, distribution, effect of its absence.
 const MODULES: [(&str, &str, &str); 6] = [
     ("memlift", "memlift", "the package: make build, or pip install the wheel"),
     ("numpy", "numpy", "pip install numpy"),
@@ -14,8 +15,8 @@ const MODULES: [(&str, &str, &str); 6] = [
     ("grpc", "grpcio", "a rival: pip install grpcio"),
 ];
 
-/// Prints the interpreter's version, then a line per pair of module and distribution: empty, or what is there. Only the
-/// package itself is imported: the others take seconds.
+/// Prints the interpreter's version, then a line for each pair of module and distribution: empty, or the version found.
+/// Only the package itself is imported, because importing the others takes seconds.
 const PROGRAM: &str = "
 import importlib.metadata, importlib.util, platform, sys
 print(platform.python_version())
@@ -35,7 +36,7 @@ for pair in sys.argv[1:]:
     print(version if there else '')
 ";
 
-/// The interpreter and its modules.
+/// Checks the interpreter and its modules.
 pub fn checks() -> Vec<Check> {
     let interpreter = match python::find() {
         Ok(interpreter) => interpreter,

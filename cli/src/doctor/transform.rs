@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the needs of sealing and packing: the CPU's units, the system's libraries, the effect of the drop-ins, and
-//! the kernel's means to watch or to take over.
+//! Checks the needs of sealing and packing: the CPU's instructions, the system's libraries, the speed of the drop-ins,
+//! and the kernel's facilities for watching a program or replacing its library.
 //!
-//! - **Cost** two measurements of about a tenth of a second each, where the drop-ins are built
+//! - **Cost** two measurements of about a tenth of a second each, if the drop-ins are built
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use memlift_cli::probe::Shape;
 use super::Check;
 use crate::dropin::check;
 
-/// CPU, libraries, kernel.
+/// Checks CPU, libraries and kernel.
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![units()];
     checks.extend([
@@ -43,7 +43,7 @@ fn units() -> Check {
     }
 }
 
-/// The library that the loader gives programs, and whether the drop-in beats it here.
+/// Checks the library that the loader gives programs, and measures if the drop-in is faster here.
 fn library(dropin: Dropin, name: &str, package: &str) -> Check {
     let Some(path) = place(name) else {
         return Check::absent(name, "not on this system").advise(format!("apt install {package}"));

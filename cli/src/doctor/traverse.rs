@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks the needs of walks: a compiler that may run its output, huge pages, the ways between node and client, and the tools
-//! for programs in C, for a switch in the kernel, and for comparisons.
+//! Checks the needs of walks: permission to run compiled code, huge pages, the transports between node and client, and the
+//! tools for programs in C, for a switch in the kernel, and for comparisons.
 //!
-//! - **Method** a program is verified, compiled and stepped; a small node serves two clients for some hundred round trips each
+//! - **Method** a program is verified, compiled and run for one step; a small node serves two clients for some hundred round
+//!   trips each
 //! - **Cost** some tens of milliseconds
 
 use std::path::PathBuf;
@@ -21,13 +22,13 @@ use memlift::traverse::transport::udp::Udp;
 
 use super::Check;
 
-/// Memory of the node that the check starts: a page table's worth of huge pages.
+/// Memory of the node that the check starts: a few huge pages.
 const NODE_BYTES: u64 = 8 << 20;
 const TRIPS: usize = 300;
-/// Buffer that a node's socket asks the kernel for.
+/// Buffer that a node's socket requests from the kernel.
 const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
 
-/// All of them.
+/// Runs all checks of this section.
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![compiler()];
     match served() {
@@ -62,7 +63,7 @@ fn compiler() -> Check {
     .advise("on SELinux allow execmem; or build for x86-64 or aarch64 with the feature `jit`")
 }
 
-/// A small node in this process, and what its clients see.
+/// Starts a small node in this process, and measures the round trips of its clients.
 fn served() -> Result<Vec<Check>, String> {
     let name = format!("doctor-{}", std::process::id());
     let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).map_err(text)?;
@@ -105,7 +106,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The median round trip.
+/// Returns the median round trip.
 fn trip(mut client: Client) -> memlift::traverse::client::Result<Duration> {
     let mut times = Vec::with_capacity(TRIPS);
     for _ in 0..TRIPS {
@@ -117,7 +118,7 @@ fn trip(mut client: Client) -> memlift::traverse::client::Result<Duration> {
     Ok(times[TRIPS / 2])
 }
 
-/// Checks the kernel's buffer for a burst of packets.
+/// Checks the kernel's limit for socket buffers, which must hold a burst of packets.
 fn socket_buffers() -> Check {
     let read = |name: &str| -> Option<u64> {
         std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?.trim().parse().ok()
@@ -137,7 +138,7 @@ fn socket_buffers() -> Check {
     }
 }
 
-/// A program of the search path.
+/// Finds the first of these programs on the search path.
 fn find(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -160,12 +161,12 @@ fn clang() -> Check {
     Check::absent("clang", format!("{shown} has no target bpf")).extra().advise("apt install clang")
 }
 
-/// Checks that the kernel would take a switch.
+/// Checks that the kernel would accept the switch.
 fn switch() -> Check {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
     let capabilities = capabilities.and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0);
-    // CAP_NET_ADMIN is bit 12, CAP_BPF 39; CAP_SYS_ADMIN (21) has the latter, too.
+    // CAP_NET_ADMIN is bit 12, CAP_BPF bit 39; CAP_SYS_ADMIN (bit 21) includes the latter.
     let may = capabilities >> 12 & 1 == 1 && (capabilities >> 39 & 1 == 1 || capabilities >> 21 & 1 == 1);
     let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     match (filesystems.contains("bpf"), may) {
@@ -181,7 +182,7 @@ fn switch() -> Check {
     }
 }
 
-/// Looks for programs that benches compare with, and for stores of maps.
+/// Checks for programs with which benches compare, and for stores of maps.
 fn others() -> Vec<Check> {
     let all = [
         ("redis-server", "redis-server", "memlift bench traverse compares with it"),

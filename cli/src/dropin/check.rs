@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift dropin check`: which copies of zlib and OpenSSL a program uses, whether a drop-in reaches them, and whether it
+//! `memlift dropin check`: lists the copies of zlib and OpenSSL that a program uses, and finds out if a drop-in replaces them and
 //! would be faster on this machine.
 //!
-//! - **Work** a server's messages, or, with a trace of the program, its own sizes, levels and flushes by their shares of the time
-//! - **Flow** subject ─▶ files (a running process: its maps; else what the program needs) ─▶ copies ─▶ each shared library
-//!   that a drop-in reaches is measured beside it for a tenth of a second ─▶ table or JSON
-//! - **Exit** 0 it was looked at, whatever came out · 3 there is nothing to look at
-//! - **Not here** a change of anything
+//! - **Work** a typical server's messages or, with a trace of the program, its own sizes, levels and flushes, weighted by their
+//!   shares of the time
+//! - **Flow** subject ─▶ files (of a running process those in its maps, otherwise those that the program needs) ─▶ copies ─▶ each
+//!   shared library that a drop-in replaces is measured beside it for a tenth of a second ─▶ table or JSON
+//! - **Exit** 0 the check ran, whatever its result · 3 there is nothing to check
+//! - **Not here** changes: this verb changes nothing
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -24,10 +25,11 @@ use super::unit::Place;
 use crate::failure::Failure;
 use crate::print;
 
-/// Least speed-up over the original that is called a help.
+/// Least speed-up over the original at which a drop-in counts as a help.
 pub const HELPS: f64 = 1.05;
 
-/// Prints which copies of a library the subject uses and, with `measures`, how the drop-in compares.
+/// Prints the copies of the libraries that the subject uses and, with `measures`, a comparison with the
+/// drop-in.
 pub fn check(
     subject: &str,
     place: &Place,
@@ -70,7 +72,8 @@ pub fn check(
 
 fn look(subject: &Subject, root: &Root) -> Result<Found, Failure> {
     if !matches!(subject, Subject::Command(_)) && root.is_this_machine() {
-        // Whatever any of its processes has loaded; this command may be a child of the one that is looked at.
+        // All files that any of its processes has loaded, except for this command, which may be a child of
+        // the subject.
         let pids = subject.processes().into_iter().filter(|pid| *pid != std::process::id());
         let maps: Vec<_> = pids.map(subject::mapped).collect();
         let mut files: Vec<_> = maps.iter().flatten().flatten().cloned().collect();
@@ -89,7 +92,8 @@ fn look(subject: &Subject, root: &Root) -> Result<Found, Failure> {
     copies::of_program(&program, root).map_err(Failure::Unavailable)
 }
 
-/// A program with more rights than its caller: the loader and OpenSSL ignore the environment then.
+/// Returns a remark if the program has more rights than its caller: then loader and OpenSSL ignore the
+/// environment.
 fn privileged(program: &Path) -> Option<String> {
     let mode = std::fs::metadata(program).ok()?.permissions().mode();
     let mut capabilities = [0_u8; 64];
@@ -105,10 +109,10 @@ fn privileged(program: &Path) -> Option<String> {
     Some(format!("{} runs with {rights}: it ignores LD_PRELOAD and OPENSSL_CONF", program.display()))
 }
 
-/// A drop-in beside the program's own library, at each shape of the program's calls.
+/// Comparison of a drop-in with the program's own library, for each shape of the program's calls.
 #[derive(Debug)]
 pub struct Measured {
-    /// A shape, its share of the time with the program's own library, and both sides.
+    /// Each shape with its share of the time with the program's own library, and the comparison.
     parts: Vec<(Shape, f64, Compared)>,
 }
 
@@ -121,13 +125,13 @@ impl Measured {
         Ok(Measured { parts: parts.collect::<Result<_, String>>()? })
     }
 
-    /// Greater than 1: all of it takes less time with the drop-in.
+    /// Returns the speed-up over all shapes; greater than 1: the drop-in takes less time.
     fn ratio(&self) -> f64 {
         1.0 / self.parts.iter().map(|(_, share, compared)| share / compared.ratio()).sum::<f64>()
     }
 }
 
-/// Names the work of a shape.
+/// Returns the name of a shape's work.
 pub fn work(dropin: Dropin, shape: Shape) -> String {
     let bytes = print::bytes(shape.bytes as u64);
     match (dropin, shape.calls) {
@@ -165,7 +169,7 @@ fn document(copy: &Copy, measured: Option<&Result<Measured, String>>) -> Value {
     })
 }
 
-/// A measurement in words.
+/// Returns a measurement as text.
 pub fn verdict(dropin: Dropin, shape: Shape, measured: &Result<Compared, String>) -> String {
     match measured {
         Ok(one) => {
@@ -184,7 +188,7 @@ pub fn verdict(dropin: Dropin, shape: Shape, measured: &Result<Compared, String>
     }
 }
 
-/// The lines of a copy's measurement: each shape, and all of them where there are several.
+/// Returns the lines about a copy's measurement: one per shape, and a total if there are several.
 fn verdicts(dropin: Dropin, measured: &Result<Measured, String>) -> Vec<String> {
     let measured = match measured {
         Ok(measured) => measured,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds a program's copies of zlib and OpenSSL, and tells which of them a drop-in reaches.
+//! Finds a program's copies of zlib and OpenSSL, and finds out which of them a drop-in can replace.
 //!
-//! - **Flow** files (maps of a process, or what a program and its libraries need, searched as the loader does) ─▶ one
-//!   [`Copy`] per library or per copy inside a file
+//! - **Flow** files (maps of a process, or the libraries that a program needs, searched as the loader does) ─▶ one [`Copy`] per
+//!   library, or per copy inside a file
 //! - **Kinds** system: libz.so.1 or libcrypto.so.3 of the distribution · bundled: the same as a shared library elsewhere (conda,
 //!   a wheel's NAME.libs) · static: compiled into a program or into another library
-//! - **Reach** a shared libz is replaced by LD_PRELOAD, since symbols are looked up in load order; a static one is not. OpenSSL
-//!   from 3.0 on reads OPENSSL_CONF, also when it is compiled in, unless it was built without modules
-//! - **Signs** the symbols deflate and inflate; the texts `deflate 1.… Copyright`, `OpenSSL 3.…` and
-//!   `CRYPTOGAMS by` (its assembly) that the libraries carry
+//! - **Reach** a shared libz is replaced by LD_PRELOAD, because symbols are looked up in load order; a static one is not.
+//!   OpenSSL from 3.0 on reads OPENSSL_CONF, even if it is compiled in, unless it was built without modules
+//! - **Signs** the symbols deflate and inflate; the texts `deflate 1.… Copyright`, `OpenSSL 3.…` and `CRYPTOGAMS by` (its
+//!   assembly) that the libraries contain
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use memlift_cli::libraries::Dropin;
 use super::elf::{Object, Unfit};
 use super::root::Root;
 
-/// At most this many files of a Python or a Java are looked at, with so many bytes, so deep below its folder.
+/// Limits of the search in the modules of a Python or a Java: number of files, their bytes, and depth below the folder.
 const MODULES_MAX: usize = 4000;
 const MODULES_BYTES_MAX: u64 = 4 << 30;
 const MODULES_DEPTH: usize = 6;
 
-/// How a copy came into the program.
+/// Way in which a copy came into the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The distribution's shared library.
     System,
     /// A shared library from elsewhere.
     Bundled,
-    /// Compiled into the file.
+    /// Compiled into another file.
     Static,
 }
 
@@ -50,13 +50,13 @@ impl Kind {
 pub struct Copy {
     /// The drop-in that replaces it.
     pub dropin: Dropin,
-    /// Way in which it came into the program.
+    /// Kind of the copy.
     pub kind: Kind,
-    /// The file that holds it.
+    /// The file that contains the copy.
     pub path: PathBuf,
-    /// The version that it reports.
+    /// The version that the copy reports.
     pub version: String,
-    /// True if the drop-in reaches it.
+    /// True if the drop-in replaces the copy.
     pub reached: bool,
     /// Reason for `reached`, or a step that the user can take.
     pub remark: String,
@@ -65,13 +65,13 @@ pub struct Copy {
 /// Result of the search.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The copies, each once.
+    /// The copies, without duplicates.
     pub copies: Vec<Copy>,
-    /// Libraries that are needed and not found, and whatever else limits the search.
+    /// Needed libraries that were not found, and other limits of the search.
     pub remarks: Vec<String>,
 }
 
-/// Looks through the files that are loaded into a process.
+/// Searches the files that are loaded into a process.
 pub fn of_files(files: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for path in files {
@@ -82,7 +82,7 @@ pub fn of_files(files: &[PathBuf]) -> Found {
     found
 }
 
-/// Looks through a program and what it needs; for a Python also through its extension modules.
+/// Searches a program and its libraries; for a Python also its extension modules.
 pub fn of_program(named: &Path, root: &Root) -> Result<Found, String> {
     let mut found = Found::default();
     let resolved = |path: &Path| {
@@ -108,7 +108,7 @@ pub fn of_program(named: &Path, root: &Root) -> Result<Found, String> {
         }
     }
     let mut waiting = vec![program.clone()];
-    // A virtual environment is a link to its Python, with packages of its own.
+    // A virtual environment's Python is a link to another Python, and has packages of its own.
     let named = root.outside(named);
     let own = [&named, &program].into_iter().flat_map(|one| modules(&program, one));
     let own: HashSet<PathBuf> = own.map(|path| path.canonicalize().unwrap_or(path)).collect();
@@ -124,7 +124,7 @@ pub fn of_program(named: &Path, root: &Root) -> Result<Found, String> {
         for name in &object.needed {
             match library(name, &object.paths, &path, root) {
                 Some(next) => waiting.push(next),
-                // A module's own libraries are loaded before it, from wherever its package likes.
+                // A module's own libraries are loaded before it, from wherever its package keeps them.
                 None if own.contains(&path) => {}
                 None => found.remarks.push(format!("{name}, which {} needs, was not found", path.display())),
             }
@@ -136,7 +136,7 @@ pub fn of_program(named: &Path, root: &Root) -> Result<Found, String> {
     Ok(found)
 }
 
-/// The program that a `#!` line names.
+/// Returns the program that a `#!` line names.
 fn interpreter(line: &str) -> Option<PathBuf> {
     let mut words = line.split_whitespace();
     let first = words.next()?;
@@ -149,7 +149,7 @@ fn interpreter(line: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Where the loader would find a library: RUNPATH, LD_LIBRARY_PATH, the system's folders.
+/// Returns the path at which the loader finds a library: in RUNPATH, LD_LIBRARY_PATH, the system's folders.
 fn library(name: &str, paths: &[String], user: &Path, root: &Root) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(root.outside(Path::new(name))).filter(|path| path.is_file());
@@ -166,7 +166,7 @@ fn library(name: &str, paths: &[String], user: &Path, root: &Root) -> Option<Pat
         .find(|path| path.is_file())
 }
 
-/// The loader's folders: those of the distributions, and those of /etc/ld.so.conf.d.
+/// Returns the loader's folders: those of the distributions, and those in /etc/ld.so.conf.d.
 fn system_folders(root: &Root) -> Vec<PathBuf> {
     let machine = std::env::consts::ARCH;
     let mut folders = Vec::new();
@@ -184,7 +184,7 @@ fn system_folders(root: &Root) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns true if the loader finds it without being told: the distribution's place.
+/// Returns true if the loader finds the file without settings, in one of the distribution's folders.
 fn of_the_system(path: &Path, root: &Root) -> bool {
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
     let local = root.outside(Path::new("/usr/local"));
@@ -196,8 +196,8 @@ fn of_the_system(path: &Path, root: &Root) -> bool {
     })
 }
 
-/// Files that a program loads by itself, not through the loader: a Python's extension modules and its wheels' libraries, a
-/// Java's own libraries. `named` is the program or a link to it, beside whose folder they lie.
+/// Returns the files that a program loads itself, without the loader: a Python's extension modules and its wheels'
+/// libraries, a Java's own libraries. They lie near the folder of `named`, which is the program or a link to it.
 fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
     let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(prefix) = named.parent().and_then(Path::parent) else { return Vec::new() };
@@ -206,7 +206,7 @@ fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
             let library = prefix.join("lib").join(format!("python{version}"));
             vec![(library.join("lib-dynload"), 0), (library.join("site-packages"), 0)]
         }
-        // The program is JAVA_HOME/bin/java; version 8 has a folder more.
+        // The program is JAVA_HOME/bin/java; version 8 has one folder level more.
         None if name == "java" && prefix.join("lib/libjava.so").is_file() => vec![(prefix.join("lib"), 0)],
         None if name == "java" && prefix.join("lib/amd64").is_dir() => vec![(prefix.join("lib/amd64"), 0)],
         None => return Vec::new(),
@@ -215,7 +215,7 @@ fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
     while let Some((folder, depth)) = waiting.pop() {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            // Links are left out: what they name lies in one of these folders, or is found as a library that is needed.
+            // Links are skipped: their targets lie in one of these folders, or are found as needed libraries.
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_dir() && depth < MODULES_DEPTH {
                 waiting.push((path, depth + 1));
@@ -230,13 +230,13 @@ fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
     modules
 }
 
-/// The copies in one file: itself, or what is compiled into it.
+/// Returns the copies in one file: the file itself, or copies compiled into it.
 fn copies_in(path: &Path, object: &Object, root: &Root) -> Vec<Copy> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if file.starts_with("libmemlift_") {
         return Vec::new();
     }
-    // A library that is one of the two by its name, also as wheels rename it: libz-1a2b3c.so.1.2.11
+    // The name of the file or its soname is that of the library, possibly as renamed by wheels: libz-1a2b3c.so.1.2.11
     let named = |stem: &str| {
         let own = |name: &str| {
             name.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
@@ -276,7 +276,7 @@ fn copies_in(path: &Path, object: &Object, root: &Root) -> Vec<Copy> {
         });
     }
     let shared = named("libcrypto") && object.defines("EVP_EncryptUpdate");
-    // Programs that only use OpenSSL state the version that they were built with, too.
+    // Programs that only use OpenSSL also contain the version text, from their build.
     let inside = || object.find_text("CRYPTOGAMS by ", |_| true).is_some();
     if let Some(version) = object.find_text("OpenSSL ", openssl_version).filter(|_| shared || inside()) {
         let version = version.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
@@ -301,7 +301,8 @@ fn copies_in(path: &Path, object: &Object, root: &Root) -> Vec<Copy> {
     copies
 }
 
-/// `OpenSSL 3.0.17 1 Jul 2025`, as libcrypto says of itself; not a mention of it in a message.
+/// Returns true for a version text of libcrypto, like `OpenSSL 3.0.17 1 Jul 2025`, and not for OpenSSL's name in another
+/// message.
 fn openssl_version(text: &str) -> bool {
     let rest = &text["OpenSSL ".len()..];
     let mut words = rest.split_whitespace();
@@ -317,7 +318,7 @@ fn zlib_version(text: &str) -> String {
     format!("zlib {}", text.split_whitespace().nth(1).unwrap_or("unknown"))
 }
 
-/// The folder of the configuration that a libcrypto reads by itself, as it was built.
+/// Returns the configuration folder that was built into a libcrypto.
 pub fn openssl_folder(library: &Path) -> Option<PathBuf> {
     let object = Object::read(library).ok()?;
     let text = object.find_text("OPENSSLDIR: \"", |_| true)?;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Reads an ELF file's own description as bytes: nothing is loaded and nothing is run.
+//! Reads an ELF file's tables from its bytes: nothing is loaded and nothing is run.
 //!
 //! - **Flow** file ─▶ [`Object`]: interpreter, needed libraries, search paths, own name, dynamic symbols ─▶ copies.rs
-//! - **Layout** ELF64, little-endian, as the System V ABI and its x86-64 and AArch64 supplements have it
-//! - **Rule** every offset of the file is checked: a truncated or hostile file gives an error or less, never a panic
-//! - **Not here** 32-bit and big-endian programs: the drop-ins are not for them
+//! - **Layout** ELF64, little-endian, as defined by the System V ABI and its x86-64 and AArch64 supplements
+//! - **Rule** every offset in the file is checked: a truncated or hostile file gives an error or fewer entries, never a
+//!   panic
+//! - **Not here** 32-bit and big-endian programs, which drop-ins do not support
 
 use std::path::Path;
 
@@ -20,21 +21,21 @@ const SYMBOLS: u32 = 11;
 pub struct Object {
     /// The whole file.
     pub bytes: Vec<u8>,
-    /// The loader it asks for: a program that is loaded dynamically has one.
+    /// Path of the loader; dynamically loaded programs name one.
     pub interpreter: Option<String>,
-    /// True if it has a dynamic section.
+    /// True if the object has a dynamic section.
     pub dynamic: bool,
-    /// Libraries that it names in DT_NEEDED.
+    /// Libraries named in DT_NEEDED.
     pub needed: Vec<String>,
     /// DT_RUNPATH and DT_RPATH, as written.
     pub paths: Vec<String>,
     /// Name in DT_SONAME, if it has one.
     pub name: Option<String>,
-    /// Dynamic symbols that it defines.
+    /// Names of the dynamic symbols that the object defines.
     pub defines: Vec<String>,
 }
 
-/// Reason why a file is no ELF object that can be read.
+/// Reason that a file is not a readable ELF object.
 #[derive(Debug)]
 pub enum Unfit {
     /// The file cannot be read.
@@ -70,7 +71,7 @@ impl Object {
         Self::parse(std::fs::read(path).map_err(Unfit::Unreadable)?)
     }
 
-    /// Reads what a file holds.
+    /// Parses the bytes of a file.
     pub fn parse(bytes: Vec<u8>) -> Result<Object, Unfit> {
         if let Some(rest) = bytes.strip_prefix(b"#!") {
             let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -80,13 +81,13 @@ impl Object {
             return Err(Unfit::Other);
         }
         let mut object = Object { bytes, ..Object::default() };
-        // A damaged table leaves what was read before it.
+        // A damaged table only loses its own entries; those read before are kept.
         let _ = object.read_segments();
         let _ = object.read_symbols();
         Ok(object)
     }
 
-    /// Program headers: kind, offset in the file, address, bytes in the file.
+    /// Returns the program headers: kind, offset in the file, address, bytes in the file.
     fn segments(&self) -> Vec<(u32, usize, usize, usize)> {
         let bytes = &self.bytes;
         let table = || -> Option<(usize, usize, usize)> {
@@ -104,7 +105,7 @@ impl Object {
 
     fn read_segments(&mut self) -> Option<()> {
         let segments = self.segments();
-        // Where in the file an address of the loaded object lies.
+        // Converts an address of the loaded object to its offset in the file.
         let place = |address: usize| {
             let inside = |at: usize, bytes: usize| address.checked_sub(at).filter(|within| *within < bytes);
             let mut loads = segments.iter().filter(|segment| segment.0 == LOAD);
@@ -136,7 +137,7 @@ impl Object {
         Some(())
     }
 
-    /// The section of dynamic symbols; libraries that are stripped keep it.
+    /// Reads the section of dynamic symbols, which stripped libraries still have.
     fn read_symbols(&mut self) -> Option<()> {
         let bytes = &self.bytes;
         let (start, width) = (word(bytes, 40)?, number(bytes, 58, 2)? as usize);
@@ -163,13 +164,13 @@ impl Object {
         Some(())
     }
 
-    /// Returns true if it defines a dynamic symbol of this name.
+    /// Returns true if the object defines a dynamic symbol of this name.
     pub fn defines(&self, name: &str) -> bool {
         self.defines.iter().any(|symbol| symbol == name)
     }
 
-    /// The text that begins with `start` somewhere in the file, up to 80 printable characters; the first for which
-    /// `fits` says yes.
+    /// Returns the first text in the file that begins with `start` and for which `fits` returns true; at most 80
+    /// printable characters.
     pub fn find_text(&self, start: &str, fits: impl Fn(&str) -> bool) -> Option<String> {
         memchr::memmem::find_iter(&self.bytes, start).find_map(|at| {
             let printable = |byte: &&u8| (b' '..=b'~').contains(*byte);

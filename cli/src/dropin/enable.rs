@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift dropin enable` and `disable`: one file beside a unit, or the environment of a command; and back.
+//! `memlift dropin enable` and `disable`: writes a settings file for a unit, or prints the environment for a command; and removes it
+//! again.
 //!
-//! - **Flow** enable: check finds the copies ─▶ LD_PRELOAD, OPENSSL_CONF (a merged copy), MEMLIFT_STATS ─▶ NAME.d/memlift.conf,
-//!   or printed. disable: the files that enable wrote, and no others
-//! - **Layout** one openssl.cnf per unit and per command; a file that is somebody else's or was edited is refused (files.rs)
-//! - **Order** the openssl.cnf before the file that names it, and the reverse when it is undone
-//! - **Rule** what is written holds inside: paths below `--root` as the image sees them, the operator's values with their specifiers
-//! - **Not here** systemctl: what to run is said, not run. System libraries are never touched.
+//! - **Flow** enable: check finds the copies ─▶ LD_PRELOAD, OPENSSL_CONF (a merged copy), MEMLIFT_STATS ─▶ NAME.d/memlift.conf, or
+//!   printed. disable: removes the files that enable wrote, and no others
+//! - **Layout** one openssl.cnf per unit and per command; a file that somebody else wrote or edited is refused (files.rs)
+//! - **Order** the openssl.cnf is written before the file that names it, and removed after it
+//! - **Rule** written values are valid inside the system: paths below `--root` as the image sees them, the operator's values with
+//!   their specifiers
+//! - **Not here** systemctl: the commands to run are printed, not run. System libraries are never touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,30 +29,30 @@ use super::unit::{DROPIN_FILE, Origin, Place, Unit};
 use crate::failure::Failure;
 use crate::print;
 
-/// Beside the two others, where a file of EnvironmentFile= would override what they set.
+/// A third file, used if a file of EnvironmentFile= would override the variables that the two others set.
 const ENVIRONMENT_FILE: &str = "memlift.env";
-/// Folders of an image where `make install` and packages put the drop-ins.
+/// Folders of an image in which `make install` and packages put the drop-ins.
 const LIBRARY_FOLDERS: [&str; 2] = ["/usr/local/lib/memlift", "/usr/lib/memlift"];
 const SYSTEM_OPENSSL_CNF: &str = "/etc/ssl/openssl.cnf";
-/// Is there where systemd runs (sd_booted(3)).
+/// Folder that exists if systemd is running (sd_booted(3)).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// Arguments of enable.
 #[derive(Debug)]
 pub struct EnableArgs {
-    /// Whom to attach.
+    /// The unit, command or process to which drop-ins are attached.
     pub subject: String,
-    /// Where units lie.
+    /// System and scope in which units are searched.
     pub place: Place,
-    /// Print, write nothing.
+    /// True: print and write nothing.
     pub dry_run: bool,
-    /// These, whether the search finds a use for them or not; empty: what the search finds.
+    /// Drop-ins to attach even if the search finds no use for them; empty: those for which it finds a use.
     pub only: Vec<Dropin>,
-    /// The openssl.cnf to start from.
+    /// The openssl.cnf on which the merged copy is based.
     pub openssl_conf: Option<PathBuf>,
 }
 
-/// A file to write.
+/// A file that will be written.
 #[derive(Debug)]
 struct Planned {
     path: PathBuf,
@@ -58,7 +60,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// Returns the new part of the text: all of it, or the lines behind a copy.
+    /// Returns the new part of the text: all of it, or for a merged copy the added lines.
     fn shown(&self) -> String {
         match self.text.split_once(openssl_cnf::ADDED) {
             Some((_, rest)) => format!("# … a copy of the one in force, and:{rest}"),
@@ -67,7 +69,7 @@ impl Planned {
     }
 }
 
-/// The files that enable writes.
+/// The files that enable will write.
 #[derive(Debug)]
 struct Plan {
     environment: Vec<(String, String)>,
@@ -207,10 +209,11 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
     Ok(Plan { environment, files, remarks })
 }
 
-/// Tells if the provider is faster than the program's own OpenSSL here; none where that cannot be measured, and then its rule decides.
+/// Measures if the provider is faster than the program's own OpenSSL here; `None` if that cannot be measured, and then the
+/// provider's own rule decides.
 fn measured(found: &Found, root: &Root) -> (Option<bool>, Option<String>) {
     let shared = |copy: &&Copy| copy.dropin == Dropin::OpenSsl && copy.reached && copy.kind != Kind::Static;
-    // An image may run anywhere.
+    // An image may run on any machine, so it is not measured on this one.
     let Some(copy) = found.copies.iter().find(shared).filter(|_| root.is_this_machine()) else {
         return (None, None);
     };
@@ -226,7 +229,7 @@ fn measured(found: &Found, root: &Root) -> (Option<bool>, Option<String>) {
     (faster, remark)
 }
 
-/// The value that the subject has for a variable without memlift, with specifiers.
+/// Returns the value that the subject has for a variable without memlift; specifiers are kept.
 fn own_value(unit: Option<&Unit>, name: &str) -> Result<Option<String>, Failure> {
     match unit {
         Some(unit) => Ok(unit.variable(name)?.map(|(value, _)| value)),
@@ -234,7 +237,7 @@ fn own_value(unit: Option<&Unit>, name: &str) -> Result<Option<String>, Failure>
     }
 }
 
-/// A value with its specifiers replaced.
+/// Returns a value with its specifiers replaced.
 fn expanded(unit: Option<&Unit>, value: &str) -> Result<String, Failure> {
     match unit {
         Some(unit) => unit.expanded(value).map_err(Failure::Unavailable),
@@ -242,7 +245,7 @@ fn expanded(unit: Option<&Unit>, value: &str) -> Result<String, Failure> {
     }
 }
 
-/// The files of a unit: its setting, and an environment file where one of the operator's would override Environment=.
+/// Returns the files for a unit: its settings, and an environment file if one of the operator's would override Environment=.
 fn unit_files(unit: &Unit, root: &Root, environment: &[(String, String)]) -> Result<Vec<Planned>, Failure> {
     let (mut plain, mut overriding) = (String::new(), String::new());
     for (name, value) in environment {
@@ -293,7 +296,7 @@ fn inside(root: &Root, path: &Path) -> Result<PathBuf, Failure> {
     root.inside(path).ok_or_else(|| Failure::Failed(format!("{} lies outside of --root", path.display())))
 }
 
-/// A drop-in as the subject's system finds it, and a remark where it is not there yet.
+/// Returns the path of a drop-in in the subject's system, and a remark if it is not installed there yet.
 fn installed(dropin: Dropin, root: &Root) -> Result<(PathBuf, Option<String>), Failure> {
     let below = LIBRARY_FOLDERS.map(|folder| Path::new(folder).join(dropin.file()));
     if !root.is_this_machine()
@@ -310,10 +313,11 @@ fn installed(dropin: Dropin, root: &Root) -> Result<(PathBuf, Option<String>), F
     Ok((library, remark))
 }
 
-/// The configuration to start from: the one that was named, the one in force, the one that the program's libcrypto reads.
+/// Returns the configuration on which the copy is based: the given one, otherwise the one in force, otherwise the one that
+/// the program's libcrypto reads.
 fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) -> Result<Base, Failure> {
     let root = &args.place.root;
-    // --openssl-conf is a path of this machine; it may lie below the root.
+    // --openssl-conf is a path on this machine; it may lie below the root.
     let given = args.openssl_conf.clone().map(|path| std::path::absolute(&path).unwrap_or(path));
     let named = given.clone().map(|path| root.inside(&path).unwrap_or(path)).or(own);
     let library = found.copies.iter().find(|copy| copy.dropin == Dropin::OpenSsl && copy.reached);
@@ -324,7 +328,7 @@ fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) ->
     let outside = given.unwrap_or_else(|| root.outside(&path));
     match fs::read_to_string(&outside) {
         Ok(text) => Ok(Base { inside: path, outside, text }),
-        // OpenSSL itself does without.
+        // OpenSSL itself works without the file, too.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {
             Ok(Base { inside: path, outside, text: String::new() })
         }
@@ -334,7 +338,7 @@ fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) ->
     }
 }
 
-/// Tells how a server that replaces its own binary treats its environment.
+/// Returns a remark about a server that replaces its own binary while it runs, and its environment then.
 fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
     if program.file_name()? != "nginx" {
         return None;
@@ -347,7 +351,7 @@ fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
     ))
 }
 
-/// Returns the reason why a unit might not see a library; `None`: no reason is known.
+/// Returns the reason that a unit might not see a library; `None` if no reason is known.
 fn hidden(unit: &Unit, library: &Path) -> Option<String> {
     let at_home = ["/home", "/root", "/run/user"].iter().any(|folder| library.starts_with(folder));
     let confined = unit.confinement.iter().find(|line| at_home || !line.starts_with("ProtectHome"))?;
@@ -377,7 +381,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Takes back what enable wrote.
+/// Removes the files that enable wrote.
 pub fn disable(subject: &str, place: &Place, dry_run: bool, as_json: bool) -> Result<(), Failure> {
     let subject = match place.find(subject)? {
         Some(unit) => Subject::Unit(unit),
@@ -406,7 +410,7 @@ pub fn disable(subject: &str, place: &Place, dry_run: bool, as_json: bool) -> Re
             fs::remove_file(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
         }
         if let Some(unit) = unit {
-            // Only if it is empty: whatever else lies there is not ours.
+            // Succeeds only if the folder is empty: other files in it are not ours.
             let _ = fs::remove_dir(&unit.folder);
         }
     }

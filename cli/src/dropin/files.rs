@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that enable writes: known again by their first line, and never written over anybody else's.
+//! Files that enable writes: recognized by their first line, so that files of others are never overwritten.
 //!
-//! - **Layout** the first line is [`MARKER`] and the FNV-1a of the rest: a file without it is somebody else's, one with another sum was edited
+//! - **Layout** the first line is [`MARKER`] and the FNV-1a hash of the rest. A file without it belongs to somebody else; one with another
+//!   hash was edited
 //! - **Order** written under another name, then renamed
-//! - **Not here** what stands in them: enable.rs
+//! - **Not here** the contents: enable.rs
 
 use std::fs;
 use std::path::Path;
@@ -12,31 +13,31 @@ use crate::failure::Failure;
 
 const MARKER: &str = "# memlift dropin 1 ";
 
-/// Returns the FNV-1a hash of a text, by which a file is known to be unchanged.
+/// Returns the FNV-1a hash of a text, which shows if a file is unchanged.
 pub fn sum(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Puts the line before a text by which its file is known.
+/// Puts the marker line in front of a text.
 pub fn marked(text: &str) -> String {
     format!("{MARKER}{:016x}\n{text}", sum(text))
 }
 
-/// State of a file at a place of ours.
+/// Owner of a file at one of our paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
-    /// There is none.
+    /// There is no file.
     Nobodys,
-    /// It is as memlift wrote it.
+    /// The file is as memlift wrote it.
     Ours,
-    /// Memlift wrote it, and somebody changed it.
+    /// Memlift wrote the file, and somebody changed it.
     Edited,
-    /// Memlift did not write it.
+    /// Memlift did not write the file.
     Foreign,
 }
 
-/// Tells who wrote the file at `path`.
+/// Finds out who wrote the file at `path`.
 pub fn whose(path: &Path) -> Result<Whose, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -51,7 +52,7 @@ pub fn whose(path: &Path) -> Result<Whose, Failure> {
     })
 }
 
-/// Refuses a file that is not as memlift wrote it.
+/// Returns an error for a file that is not as memlift wrote it.
 pub fn refuse_foreign(path: &Path) -> Result<Whose, Failure> {
     let why = match whose(path)? {
         Whose::Foreign => "was not written by memlift",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift dropin`: attach the drop-ins to a program, prove it, undo it.
+//! `memlift dropin`: attaches the drop-ins to a program, shows their effect, and removes them.
 //!
 //! - **Flow** [`check`] finds copies (copies.rs on elf.rs) and measures ─▶ [`enable`] writes or prints the environment (unit.rs,
-//!   openssl_cnf.rs) ─▶ [`status`] proves it from maps and counters ─▶ [`enable::disable`] takes it back
+//!   openssl_cnf.rs) ─▶ [`status`] shows from maps and counters that they work ─▶ [`enable::disable`] removes the files
 //! - **Not here** the drop-ins: bindings/zlib and bindings/openssl
 
 pub mod check;

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A copy of an openssl.cnf that also loads the provider: what stands in it stays, our sections are added behind it.
+//! Makes a copy of an openssl.cnf that also loads the provider: its text stays unchanged, and our sections are appended.
 //!
-//! - **Flow** [`merge`]: text ─▶ which sections choose providers and algorithms ─▶ text + a block at its end
-//! - **Layout** sections of one name are one section, and the last value of a name counts (config(5)): so nothing of the
-//!   text has to be touched. The block sets openssl_conf, providers and alg_section only where they are not set
-//! - **Default** a provider that is activated keeps the default one from being loaded by itself: so it is listed and activated,
-//!   unless the text activates providers on purpose without it
-//! - **Prefer** default_properties = ?provider=memlift: ours where it has the algorithm, anybody else's for the rest
-//! - **Refused** a text whose sections are named by variables, or that prefers another provider already
+//! - **Flow** [`merge`]: text ─▶ find the sections that choose providers and algorithms ─▶ text + a block at its end
+//! - **Layout** sections with the same name are one section, and the last value of a name counts (config(5)), so no part of the
+//!   text has to be changed. The block sets openssl_conf, providers and alg_section only if they are not set
+//! - **Default** once any provider is activated, OpenSSL does not load the default provider automatically. So the block lists
+//!   and activates it too, unless the text activates providers and deliberately omits it
+//! - **Prefer** default_properties = ?provider=memlift: our provider for its algorithms, any other for the rest
+//! - **Refused** a text whose sections are named by variables, or that already prefers another provider
 //! - **Not here** the original: it is never written
 
 use std::path::{Path, PathBuf};
 
 use super::root::Root;
 
-/// Names that the block uses; a text that uses them is ours already.
+/// Name that the block uses; a text that contains it was already merged.
 const OURS: &str = "memlift_provider";
-/// Heads the block.
+/// First line of the block.
 pub const ADDED: &str = "# Added by memlift dropin enable: AES-GCM by memlift, everything else as above.";
 const PREFERENCE: &str = "?provider=memlift";
 const INCLUDE_DEPTH: usize = 4;
 
-/// Entries in order: section, name, value.
+/// Entries of a configuration in order: section, name, value.
 #[derive(Debug, Default)]
 struct Entries(Vec<(String, String, String)>);
 
 impl Entries {
-    /// Reads a text and what it includes.
+    /// Parses a text and the files that it includes.
     fn read(text: &str, root: &Root) -> Entries {
         let mut entries = Entries::default();
         let mut section = "default".to_owned();
@@ -49,7 +49,7 @@ impl Entries {
                 }
             } else if let Some((name, value)) = line.split_once('=') {
                 let value = value.trim().trim_matches('"').to_owned();
-                // NAME may name its section: SECTION::NAME.
+                // NAME may contain its section: SECTION::NAME.
                 let (section, name) = name.trim().split_once("::").unwrap_or((section, name.trim()));
                 self.0.push((section.to_owned(), name.to_owned(), value));
             }
@@ -94,7 +94,8 @@ fn is_on(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "1" | "yes" | "true" | "on" | "y" | "t")
 }
 
-/// `text`, a file of the system below `root`, and what makes it load `module`, with what was measured of it; the error says what stands in the way.
+/// Returns `text`, a file of the system below `root`, with the lines that load `module`; `serves` is the measurement of the
+/// provider. The error is the reason that the text cannot be merged.
 pub fn merge(text: &str, module: &Path, root: &Root, serves: Option<bool>) -> Result<String, String> {
     let entries = Entries::read(text, root);
     let mut block = String::new();

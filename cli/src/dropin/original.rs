@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The merged openssl.cnf of a unit or a command: where it lies, and which original it is a copy of.
+//! The merged openssl.cnf of a unit or a command: its path, and the original of which it is a copy.
 //!
-//! - **Layout** beside a unit's settings, or a file per command in the user's configuration; its first lines name the original
+//! - **Layout** beside a unit's settings, or one file per command in the user's configuration; its first lines name the
+//!   original
 //! - **Not here** the merging: openssl_cnf.rs
 
 use std::fs;
@@ -12,12 +13,13 @@ use super::root::Root;
 use super::subject::Subject;
 use crate::failure::Failure;
 
-/// systemd reads *.conf only, so this may lie beside it.
+/// Name of the merged file beside a unit's settings; systemd ignores it because it reads *.conf only.
 pub const OPENSSL_FILE: &str = "memlift-openssl.cnf";
-/// Begins the line of a copied openssl.cnf that tells the sum and the path of its original.
+/// Start of the line in a copied openssl.cnf that gives the hash and the path of its original.
 const BASE: &str = "# original ";
 
-/// Where the merged configuration goes: beside the unit's settings, or a file per command in the user's configuration.
+/// Returns the path of the merged configuration: beside the unit's settings, or one file per command in the user's
+/// configuration.
 pub fn openssl_file(subject: &Subject) -> Result<PathBuf, Failure> {
     if let Subject::Unit(unit) = subject {
         return Ok(unit.folder.join(OPENSSL_FILE));
@@ -33,19 +35,19 @@ pub fn openssl_file(subject: &Subject) -> Result<PathBuf, Failure> {
     Ok(folder.join(format!("memlift/dropin/{name}-{sum:016x}.cnf")))
 }
 
-/// The openssl.cnf that a copy is made of.
+/// The openssl.cnf of which a copy is made.
 #[derive(Debug)]
 pub struct Base {
-    /// Its path as the subject's system sees it.
+    /// Its path in the subject's system.
     pub inside: PathBuf,
-    /// Its path here.
+    /// Its path on this machine.
     pub outside: PathBuf,
     /// Its whole text.
     pub text: String,
 }
 
 impl Base {
-    /// The first lines of a copy: [`outdated`] reads the second one.
+    /// Returns the first lines of a copy; [`outdated`] reads the second one.
     pub fn heading(&self) -> String {
         format!(
             "# A copy with one provider more; the original is not read by whoever reads this one.\n{BASE}{:016x} {}\n",
@@ -55,12 +57,12 @@ impl Base {
     }
 }
 
-/// The copy of an openssl.cnf that enable made for the subject, if its original is not what it was then.
+/// Returns the original of the copy that enable made for the subject, if the original has changed since.
 pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
     let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
     let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;
     let (stated, base) = stated.split_once(' ')?;
-    // --openssl-conf may have named a file that lies outside of --root.
+    // --openssl-conf may have named a file outside of --root.
     let places = [root.outside(Path::new(base)), PathBuf::from(base)];
     let text = places.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     (u64::from_str_radix(stated, 16).ok()? != sum(&text)).then(|| {

@@ -2,7 +2,7 @@
 //! The pages of counters of drop-ins, as other processes read them (docs/formats/dropin.md).
 //!
 //! - **Flow** /proc/PID/fd: a memfd named memlift:… ─▶ read, not mapped ─▶ [`Page`]
-//! - **Rule** pages are believed in nothing but their numbers
+//! - **Rule** only the numbers of a page are used, and nothing else in it is trusted
 
 use std::fs;
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::io::Read;
 use memlift::ground::observe::dropin::{PAGE_BYTES, State, View};
 use serde::Serialize;
 
-/// A row of a page: what, how often, bytes read, bytes written, refused.
+/// A row of a page: name, number of calls, bytes read, bytes written, refusals.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub name: String,
@@ -26,7 +26,7 @@ pub struct Page {
     pub name: String,
     pub state: &'static str,
     pub reason: String,
-    /// When the page was made, nanoseconds since 1970.
+    /// Time at which the page was made, nanoseconds since 1970.
     #[serde(skip)]
     pub start_unix_ns: u64,
     pub rows: Vec<Row>,
@@ -56,7 +56,7 @@ impl Page {
     }
 }
 
-/// The pages of a process, one for each drop-in that counts there.
+/// Returns the pages of a process, one for each drop-in that counts there.
 pub fn pages(pid: u32) -> Vec<Page> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let found = entries.filter(|entry| {
@@ -68,13 +68,13 @@ pub fn pages(pid: u32) -> Vec<Page> {
             let mut bytes = Vec::new();
             fs::File::open(entry.path()).ok()?.take(PAGE_BYTES as u64 + 1).read_to_end(&mut bytes).ok()?;
             let view = View::parse(&bytes)?;
-            // A child has its parent's open files, but counts in a page of its own.
+            // A forked child inherits its parent's open files, but counts in a page of its own.
             (view.pid() == own_number(pid)).then(|| Page::new(view))
         })
         .collect()
 }
 
-/// The number by which a process knows itself: in a container it is another one.
+/// Returns the pid of a process in its own namespace, which differs in a container.
 fn own_number(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

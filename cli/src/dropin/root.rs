@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The folder that a system sees as `/`: this machine's own, or that of an image.
 //!
-//! - **Flow** a path as the system writes it ─▶ [`Root::outside`] ─▶ where this command finds it; [`Root::inside`] is the way back
+//! - **Flow** a path as the system writes it ─▶ [`Root::outside`] ─▶ the path at which this command finds it; [`Root::inside`] is the
+//!   reverse
 //! - **Rule** symbolic links below the folder are followed as the system would follow them: `/etc/x` in a link is the image's `/etc/x`
-//! - **Not here** a check that the image does what it says: nothing of it is run
+//! - **Not here** running the image: nothing of it is executed
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed on one path, as many as Linux follows.
+/// Most symbolic links followed on one path, as in Linux.
 const LINKS_MAX: usize = 40;
 
 /// The folder below which a system lies.
@@ -17,17 +18,17 @@ const LINKS_MAX: usize = 40;
 pub struct Root(Option<PathBuf>);
 
 impl Root {
-    /// The system below `folder`; `None` is the machine that this command runs on.
+    /// Makes the root of the system below `folder`; `None` is the machine on which this command runs.
     pub fn new(folder: Option<PathBuf>) -> Root {
         Root(folder)
     }
 
-    /// Returns true if it is the system that this command runs on.
+    /// Returns true if this is the system on which this command runs.
     pub fn is_this_machine(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Returns where this command finds what the system calls `path`, an absolute path.
+    /// Returns the path at which this command finds `path`, an absolute path in the system.
     pub fn outside(&self, path: &Path) -> PathBuf {
         let Some(root) = &self.0 else { return path.to_owned() };
         let mut waiting = Vec::new();
@@ -59,7 +60,7 @@ impl Root {
         at
     }
 
-    /// Returns what the system calls `path`; `None` if it lies elsewhere.
+    /// Returns the path in the system of `path` on this machine; `None` if it lies outside of the root.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         let Some(root) = &self.0 else { return Some(path.to_owned()) };
         let rest = match path.strip_prefix(root) {
@@ -70,7 +71,7 @@ impl Root {
     }
 }
 
-/// Puts the parts of a path on a stack, the first one on top.
+/// Pushes the parts of a path on a stack, so that the first part is on top.
 fn push_parts(stack: &mut Vec<OsString>, path: &Path) {
     let parts = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),

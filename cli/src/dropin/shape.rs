@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A program's own use of zlib and OpenSSL, from what `memlift record` wrote: sizes, levels, flushes, and the time that each took.
+//! A program's own use of zlib and OpenSSL, from a trace of `memlift record`: sizes, levels, flushes, and the time of each.
 //!
-//! - **Flow** trace ─▶ its calls of deflate, and those that encrypt and decrypt ─▶ [`Uses`]: shapes with their shares of the time, the longest first
-//! - **Layout** sizes are rounded to powers of two; a level that was not seen counts as 6
+//! - **Flow** trace ─▶ its calls of deflate, of encryption and of decryption ─▶ [`Uses`]: shapes with their shares of the time, the longest
+//!   first
+//! - **Layout** sizes are rounded to powers of two; an unknown level counts as 6
 //! - **Order** writes to .gz files are pieces of the size that the program writes; libz packs them when its buffer is full
-//! - **Not here** calls below the trace's threshold, which it only counts
+//! - **Not here** calls shorter than the trace's threshold, which the trace only counts
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,27 +16,27 @@ use memlift_cli::probe::{Calls, Shape};
 
 use crate::failure::Failure;
 
-/// Shapes that are measured at most; what is left takes the least time.
+/// Most shapes that are measured; those left out take the least time.
 const SHAPES_MAX: usize = 4;
-/// A trace is at most so long, as `memlift record` writes it by default eight times over.
+/// Most bytes of a trace: eight times the default limit of `memlift record`.
 const TRACE_BYTES_MAX: u64 = 1 << 30;
 
 /// Shapes of a program's calls.
 #[derive(Debug, Default)]
 pub struct Uses {
-    /// Per drop-in: a shape, and its share of the time of those that are listed.
+    /// Per drop-in: shapes, each with its share of the time of all listed shapes.
     shapes: HashMap<&'static str, Vec<(Shape, f64)>>,
-    /// Lines for people: what is not in the shares.
+    /// Lines for people about calls that are not in the shares.
     pub remarks: Vec<String>,
 }
 
 impl Uses {
-    /// The shapes that are measured for a drop-in; a server's where nothing is known.
+    /// Returns the shapes to measure for a drop-in; those of a typical server if nothing is known.
     pub fn of(&self, dropin: Dropin) -> Vec<(Shape, f64)> {
         self.shapes.get(dropin.file()).cloned().unwrap_or_else(|| vec![(Shape::SERVER, 1.0)])
     }
 
-    /// Returns true if the trace has calls that the drop-in would do.
+    /// Returns true if the trace has calls that the drop-in would handle.
     pub fn has(&self, dropin: Dropin) -> bool {
         self.shapes.contains_key(dropin.file())
     }
@@ -94,7 +95,8 @@ fn dropin_of(kind: Kind) -> Option<Dropin> {
     }
 }
 
-/// `in_pieces`: the thread's last call of deflate left a message open.
+/// Returns the shape of a call. `in_pieces` is true while the thread's last call of deflate has left a
+/// message unfinished.
 fn shape_of(record: &Record, in_pieces: &mut bool) -> Option<(Dropin, Shape)> {
     let dropin = dropin_of(record.kind)?;
     let bytes = (record.words[4] as usize).max(1).next_power_of_two().min(4 << 20);
@@ -103,7 +105,7 @@ fn shape_of(record: &Record, in_pieces: &mut bool) -> Option<(Dropin, Shape)> {
     }
     let Packing { flush, level, flushed } = Packing::decode(record.parameter);
     let calls = match flush {
-        // Many give their bytes by one call and flush by another, without any.
+        // Many programs pass their bytes in one call and flush in another, without bytes.
         _ if flushed => Calls::Flushed,
         0 => Calls::Pieces,
         4 if *in_pieces => Calls::Pieces,

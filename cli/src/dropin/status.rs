@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift dropin status`: which processes have a drop-in, proven by their maps, and what it has done, by its own counters.
+//! `memlift dropin status`: lists the processes that have a drop-in, according to their maps, and its work, according to its own
+//! counters.
 //!
 //! - **Flow** subject ─▶ its processes ─▶ /proc/PID/maps: attached or not ─▶ its pages of counters ([`super::page`]) ─▶ table or
 //!   JSON
-//! - **Exit** 0 at least one process has one · 1 none has · 3 nothing runs, or nobody may look
+//! - **Exit** 0 at least one process has a drop-in · 1 no process has one · 3 no process runs, or none may be inspected
 
 use std::fs;
 
@@ -17,7 +18,7 @@ use super::unit::Place;
 use crate::failure::Failure;
 use crate::print;
 
-/// The auxiliary vector's entry that tells the loader to trust nothing of its caller (getauxval(3)).
+/// Entry of the auxiliary vector that tells the loader not to trust its environment (getauxval(3)).
 const AT_SECURE: u64 = 23;
 
 #[derive(Debug)]
@@ -25,7 +26,7 @@ struct Process {
     pid: u32,
     attached: Vec<String>,
     pages: Vec<Page>,
-    /// Why it has no drop-in, or no page of counters, as far as that can be seen.
+    /// Reason that the process has no drop-in, or no page of counters, as far as that is visible.
     reason: Option<&'static str>,
 }
 
@@ -65,8 +66,8 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
     )))
 }
 
-/// Returns the subject and its processes. A bare name whose unit does not run is the unit's program: in a container, servers are
-/// started without their units.
+/// Returns the subject and its processes. If a bare name's unit does not run, the name stands for the unit's program,
+/// because servers in a container are started without their units.
 fn running(name: &str, place: &Place) -> Result<(Subject, Vec<u32>), Failure> {
     let subject = Subject::find(name, place)?;
     let pids = subject.processes();

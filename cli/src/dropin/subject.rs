@@ -3,7 +3,7 @@
 //!
 //! - **Order** digits ─▶ process · a unit of that name ─▶ service (`NAME.service` is never anything else) · a path or a word
 //!   on the PATH ─▶ command
-//! - **Not here** what is loaded into it: copies.rs
+//! - **Not here** the files loaded into it: copies.rs
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ pub enum Subject {
     Process(u32),
     /// A systemd service.
     Unit(Unit),
-    /// A program, absolute.
+    /// A program, by its absolute path.
     Command(PathBuf),
 }
 
@@ -70,7 +70,7 @@ impl Subject {
         }
     }
 
-    /// `process`, `unit` or `command`.
+    /// Returns `process`, `unit` or `command`.
     pub fn kind(&self) -> &'static str {
         match self {
             Subject::Process(_) => "process",
@@ -79,7 +79,7 @@ impl Subject {
         }
     }
 
-    /// The file of its program.
+    /// Returns the file of the subject's program.
     pub fn program(&self) -> Option<PathBuf> {
         match self {
             Subject::Process(pid) => program_of(*pid),
@@ -88,7 +88,8 @@ impl Subject {
         }
     }
 
-    /// The processes that are it now. A process counts with its children: a server works in them.
+    /// Returns the subject's present processes. A process counts with its children, because a server works in
+    /// them.
     pub fn processes(&self) -> Vec<u32> {
         match self {
             Subject::Process(pid) => family(*pid),
@@ -104,11 +105,11 @@ impl Subject {
 
 fn program_of(pid: u32) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    // A program that was replaced since (an upgrade) is named with this behind it.
+    // If the program was replaced since (an upgrade), the link ends with this suffix.
     Some(path.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(path.clone(), PathBuf::from))
 }
 
-/// Every process that /proc shows.
+/// Returns every process that /proc shows.
 pub fn processes() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -130,7 +131,7 @@ fn family(pid: u32) -> Vec<u32> {
     family
 }
 
-/// The files that are mapped into a process, each once; the error says who may look.
+/// Returns the files that are mapped into a process, without duplicates; the error says who may read them.
 pub fn mapped(pid: u32) -> Result<Vec<PathBuf>, Failure> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| {
         Failure::Unavailable(format!(

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How systemd writes things: words and quotes of a setting, the lines of an environment file, escaped names, patterns.
+//! systemd's syntax: words and quotes of a setting, the lines of an environment file, escaped names, patterns.
 //!
 //! - **Source** systemd.syntax(7), systemd.exec(5) ("EnvironmentFile="), systemd-escape(1), glob(7)
 //! - **Not here** the meaning of a setting: unit.rs
 
-/// A text in which systemd finds no specifiers.
+/// Escapes a text so that systemd finds no specifiers in it.
 pub fn escaped(text: &str) -> String {
     text.replace('%', "%%")
 }
 
-/// A name's original text: `-` is `/`, and `\xAB` a byte (systemd-escape(1)).
+/// Returns a name's original text: `-` stands for `/`, and `\xAB` for a byte (systemd-escape(1)).
 pub fn unescaped(name: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = name.as_bytes();
@@ -30,7 +30,7 @@ pub fn unescaped(name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns true if a file's name fits a pattern of `*` and `?`.
+/// Returns true if a file name matches a pattern of `*` and `?`.
 pub fn fits_pattern(pattern: &str, name: &str) -> bool {
     match (pattern.chars().next(), name.chars().next()) {
         (None, None) => true,
@@ -44,7 +44,8 @@ pub fn fits_pattern(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The assignments of an environment file: `NAME=value` a line, quotes as in a shell, `#` and `;` for comments.
+/// Returns the assignments of an environment file: `NAME=value` per line, quotes as in a shell, `#` and `;` for
+/// comments.
 pub fn assignments(text: &str) -> Vec<(String, String)> {
     let text = text.replace("\\\n", "");
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
@@ -54,7 +55,7 @@ pub fn assignments(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A value of an environment file without its quotes; blanks inside it stay.
+/// Returns a value of an environment file without its quotes; blanks inside it stay.
 fn unquoted(value: &str) -> String {
     let (mut text, mut quote) = (String::new(), None);
     let mut characters = value.chars();
@@ -69,7 +70,7 @@ fn unquoted(value: &str) -> String {
     text
 }
 
-/// The words of a setting: separated by blanks, quoted by `"` or `'`, with C's backslashes inside them.
+/// Returns the words of a setting: separated by blanks, quoted by `"` or `'`, with C's backslash escapes.
 pub fn words(value: &str) -> Vec<String> {
     let (mut words, mut word, mut begun, mut quote) = (Vec::new(), String::new(), false, None);
     let mut characters = value.chars();

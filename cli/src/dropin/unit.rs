@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A systemd service by its files: where they lie, what it starts, what its environment is; and its processes.
+//! A systemd service, read from its files: their paths, the program that it starts, its environment; and its processes.
 //!
 //! - **Layout** system units: /etc/systemd/system, /run/systemd/system, /usr/local/lib/systemd/system, /usr/lib/systemd/system,
-//!   /lib/systemd/system; user units: $XDG_CONFIG_HOME/systemd/user, /etc/systemd/user, /usr/lib/systemd/user.
-//!   Earlier ones win; foo@x.service falls back to foo@.service. *.conf is read from NAME.d, from that of the template, from foo-.service.d
-//!   for foo-bar.service and from service.d, in the order of their names; of two with one name the first found counts (systemd.unit(5))
-//! - **Order** a file of EnvironmentFile= overrides Environment=, and later ones earlier ones (systemd.exec(5))
-//! - **Rule** all below a root folder that may be another one (an image, a test); systemctl is not needed. Values keep
-//!   their specifiers (`%i`): systemd replaces them, for each instance anew
-//! - **Not here** what is written: enable.rs
+//!   /lib/systemd/system; user units: $XDG_CONFIG_HOME/systemd/user, /etc/systemd/user, /usr/lib/systemd/user. Earlier folders win;
+//!   foo@x.service falls back to foo@.service. *.conf is read from NAME.d, from that of the template, from foo-.service.d for
+//!   foo-bar.service and from service.d, in the order of their names; of two files with one name the first found counts (systemd.unit(5))
+//! - **Order** a file of EnvironmentFile= overrides Environment=, and later ones override earlier ones (systemd.exec(5))
+//! - **Rule** all paths are below a root folder, which may be that of an image or a test; systemctl is not needed. Values keep their
+//!   specifiers (`%i`), which systemd replaces anew for each instance
+//! - **Not here** writing settings: enable.rs
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,19 +21,19 @@ use crate::failure::Failure;
 /// A systemd service: its settings and the program that it starts.
 #[derive(Debug)]
 pub struct Unit {
-    /// With `.service`.
+    /// Name of the unit, with `.service`.
     pub name: String,
-    /// The folder that the administrator's own settings of this unit go to: NAME.d.
+    /// The folder for the administrator's own settings of this unit: NAME.d.
     pub folder: PathBuf,
-    /// The program of its first ExecStart, if it is a path, as the unit writes it.
+    /// The program of the unit's first ExecStart, if it is a path, as the unit writes it.
     pub program: Option<PathBuf>,
-    /// Environment= of its file and of its NAME.d, later ones last; ours is left out. Specifiers are as written.
+    /// Environment= of its file and of its NAME.d, later ones last, without ours. Specifiers are kept.
     environment: Vec<Variable>,
-    /// EnvironmentFile=, in the same order, as written.
+    /// EnvironmentFile=, in the same order, specifiers kept.
     environment_files: Vec<EnvironmentFile>,
-    /// Settings that could keep a drop-in from being seen: ProtectHome=, RootDirectory=, RootImage=.
+    /// Settings that could hide a drop-in from the unit: ProtectHome=, RootDirectory=, RootImage=.
     pub confinement: Vec<String>,
-    /// UnsetEnvironment=, names and assignments.
+    /// UnsetEnvironment=: names and assignments.
     unset: Vec<String>,
     root: Root,
 }
@@ -42,7 +42,7 @@ pub struct Unit {
 #[derive(Clone, Debug)]
 struct Variable {
     name: String,
-    /// With the unit's specifiers.
+    /// The value, with the unit's specifiers.
     value: String,
     origin: Origin,
 }
@@ -54,10 +54,10 @@ struct EnvironmentFile {
     origin: Origin,
 }
 
-/// Where a setting stands.
+/// Origin of a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
-    /// The file of the setting.
+    /// The file that contains the setting.
     pub file: PathBuf,
     /// True if systemd reads that file after ours.
     pub after_ours: bool,
@@ -65,20 +65,20 @@ pub struct Origin {
     pub from_environment_file: bool,
 }
 
-/// Where to look.
+/// The system, and the scope, in which units are searched.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// The system whose units these are.
+    /// The system whose units are searched.
     pub root: Root,
-    /// The user's units instead of the system's.
+    /// True: the user's units instead of the system's.
     pub user: bool,
 }
 
-/// The file in NAME.d that enable writes.
+/// Name of the file in NAME.d that enable writes.
 pub const DROPIN_FILE: &str = "memlift.conf";
 
 impl Place {
-    /// Folders with units, the administrator's first.
+    /// Returns the folders with units, the administrator's first.
     fn folders(&self) -> Vec<PathBuf> {
         let below = |path: &str| self.root.outside(&Path::new("/").join(path.trim_start_matches('/')));
         if !self.user {
@@ -95,7 +95,7 @@ impl Place {
             .collect()
     }
 
-    /// The unit of this name, with or without `.service`; None where there is none.
+    /// Returns the unit of this name, with or without `.service`; `None` if there is none.
     pub fn find(&self, name: &str) -> Result<Option<Unit>, Failure> {
         let name = if name.ends_with(".service") { name.to_owned() } else { format!("{name}.service") };
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
@@ -146,13 +146,14 @@ impl Place {
     }
 }
 
-/// foo@.service of foo@x.service.
+/// Returns the template foo@.service of foo@x.service.
 fn template(name: &str) -> Option<String> {
     let (stem, instance) = name.strip_suffix(".service")?.split_once('@')?;
     (!instance.is_empty()).then(|| format!("{stem}@.service"))
 }
 
-/// The folders of a unit's settings, the nearest first: its own, those of its prefixes, those of its template.
+/// Returns the folders of a unit's settings, the nearest first: its own, those of its prefixes, that of its
+/// template.
 fn setting_folders(name: &str) -> Vec<String> {
     let mut folders = Vec::new();
     for name in std::iter::once(name.to_owned()).chain(template(name)) {
@@ -167,7 +168,7 @@ fn setting_folders(name: &str) -> Vec<String> {
     folders
 }
 
-/// The settings in a NAME.d, but ours.
+/// Returns the settings files in a NAME.d, without ours.
 fn settings(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -189,7 +190,7 @@ impl Unit {
             };
             let (key, value) = (key.trim(), value.trim());
             match key {
-                // An empty one takes back what stood before.
+                // An empty value removes the earlier ones.
                 "ExecStart" if value.is_empty() => self.program = None,
                 "ExecStart" if self.program.is_none() => {
                     let first = words(value).into_iter().next().unwrap_or_default();
@@ -225,11 +226,11 @@ impl Unit {
         }
     }
 
-    /// The value that a variable has at the unit's start without our file, with specifiers, and where it comes from.
+    /// Returns the value that a variable has at the unit's start without our file, with specifiers, and its origin.
     ///
     /// # Errors
     ///
-    /// A file of EnvironmentFile= is there and cannot be read.
+    /// A file of EnvironmentFile= exists and cannot be read.
     pub fn variable(&self, name: &str) -> Result<Option<(String, Origin)>, Failure> {
         for one in self.environment_files.iter().rev() {
             for path in self.matching(&one.path) {
@@ -249,12 +250,13 @@ impl Unit {
         Ok(found.map(|variable| (variable.value.clone(), variable.origin.clone())))
     }
 
-    /// Returns true if the unit takes the variable away from whatever sets it.
+    /// Returns true if the unit removes the variable, whatever sets it.
     pub fn unsets(&self, name: &str) -> bool {
         self.unset.iter().any(|word| word.split('=').next() == Some(name))
     }
 
-    /// The files that a path of EnvironmentFile= names, the last first: systemd takes the last one's value.
+    /// Returns the files that a path of EnvironmentFile= names, the last first, because systemd takes the last one's
+    /// value.
     fn matching(&self, path: &str) -> Vec<PathBuf> {
         let Ok(path) = self.expanded(path) else { return Vec::new() };
         let path = Path::new(&path);
@@ -279,7 +281,8 @@ impl Unit {
     ///
     /// # Errors
     ///
-    /// A specifier that is not known before the unit starts, or an instance that a template has not.
+    /// A specifier whose value is not known before the unit starts, or an instance specifier in a unit without an
+    /// instance.
     pub fn expanded(&self, value: &str) -> Result<String, String> {
         let full = self.name.strip_suffix(".service").unwrap_or(&self.name);
         let (prefix, instance) = match full.split_once('@') {
@@ -381,7 +384,7 @@ mod tests {
         fs::write(at("etc/default/web-x"), "# A=no\nA='of 100%' \n").expect("written");
         fs::write(at("etc/systemd/system/web@.service.d/z.conf"), "[Service]\nEnvironment=D=4\n")
             .expect("written");
-        // Of one name, the administrator's counts.
+        // Of two files with one name, the administrator's counts.
         fs::write(at("run/systemd/system/web@.service.d/z.conf"), "[Service]\nEnvironment=D=5\n")
             .expect("written");
         let place = Place { root: Root::new(Some(folder.path().to_owned())), user: false };

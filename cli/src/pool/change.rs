@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool repair`, `convert`, `backup` and `compact`: the verbs that write a pool from a pool.
 //!
-//! - **Rule** but for `compact` the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
+//! - **Rule** except for `compact`, the source stays unchanged unless `--in-place`, or `--accept-loss` without a target, is given; a target
+//!   appears complete or not at all
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use super::{check, failure, info};
 use crate::failure::Failure;
 use crate::print;
 
-/// Repairs a copy, or without a target the file itself.
+/// Repairs a copy or, without a target, the file itself.
 pub fn repair(
     files: &[PathBuf],
     target: Option<&Path>,
@@ -75,7 +76,7 @@ pub fn convert(files: &[PathBuf], target: &Path, args: &Conversion, as_json: boo
     ))
 }
 
-/// Copies a pool as it is; the pool is only read.
+/// Copies a pool unchanged; the pool is only read.
 pub fn backup(path: &Path, target: &Path, rate: Option<u64>, as_json: bool) -> Result<(), Failure> {
     let bytes_per_second = match rate.map(NonZeroU64::new) {
         Some(None) => {
@@ -106,7 +107,7 @@ pub fn backup(path: &Path, target: &Path, rate: Option<u64>, as_json: bool) -> R
     print::line(&format!("{}: {} in use, read back and compared", target.display(), print::bytes(done.bytes)))
 }
 
-/// Moves a pool's objects together and gives its free blocks back.
+/// Moves a pool's objects together and gives its free blocks back to the file system.
 pub fn compact(path: &Path, as_json: bool) -> Result<(), Failure> {
     let pool = Pool::open(path, &Options::default()).map_err(failure(path))?;
     let mut told = std::time::Instant::now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool check`: damage and notes, and an exit code that says which.
+//! `memlift pool check`: prints damage and notes; the exit code is 1 if there is damage.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::{failure, info};
 use crate::failure::Failure;
 use crate::print;
 
-/// Checks and prints.
+/// Checks a pool and prints the findings.
 pub fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     let (report, path) = (check::check(files).map_err(failure(&files[0]))?, &*files[0]);
     if as_json {
@@ -30,7 +30,7 @@ pub fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Findings for programs.
+/// Returns the findings as JSON.
 pub fn findings(report: &Report) -> Value {
     let one = |finding: &Finding| {
         json!({
@@ -41,7 +41,7 @@ pub fn findings(report: &Report) -> Value {
     report.findings.iter().map(one).collect()
 }
 
-/// Findings for people.
+/// Returns the findings as lines for people.
 pub fn lines(report: &Report) -> Vec<String> {
     report
         .findings

@@ -17,7 +17,7 @@ pub fn options(size: u64, mechanism: Mechanism, lanes: u32, lane_bytes: u64, sec
     Options { heap_bytes: size, max_bytes, mechanism, lanes, lane_bytes, sections, ..plain }
 }
 
-/// Creates it, and says what it promises here.
+/// Creates a pool, and prints its durability guarantee on this disk.
 pub fn create(path: &Path, options: &Options, as_json: bool) -> Result<(), Failure> {
     let pool = Pool::create(path, options).map_err(failure(path))?;
     let (header, guarantee) = (pool.header(), pool.guarantee());

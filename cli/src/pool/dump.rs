@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool dump`: objects as lines of text, or one JSON document per line.
+//! `memlift pool dump`: prints objects as lines of text, or one JSON document per line.
 //!
-//! - **Order** by their place in the heap, printed as they are read
+//! - **Order** by address in the heap, printed as they are read
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;

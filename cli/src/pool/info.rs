@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool info`: header, promise, log and types of a pool, without writing to it.
+//! `memlift pool info`: prints header, durability guarantee, log and types of a pool, without writing to it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::failure;
 use crate::failure::Failure;
 use crate::print;
 
-/// Prints what a pool's header says.
+/// Prints the properties of a pool.
 pub fn info(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     let (report, path) = (summary(files).map_err(failure(&files[0]))?, &*files[0]);
     if as_json {
@@ -44,7 +44,7 @@ pub fn guarantee(guarantee: &Guarantee) -> Value {
     })
 }
 
-/// All of a report but its findings.
+/// Returns a report, without its findings, as JSON.
 pub fn document(path: &Path, report: &Report) -> Value {
     let lanes: Vec<Value> = report
         .lanes
@@ -73,7 +73,7 @@ pub fn document(path: &Path, report: &Report) -> Value {
     })
 }
 
-/// The same for people.
+/// Returns a report, without its findings, as text.
 pub fn text(path: &Path, report: &Report) -> String {
     let mut lines = vec![path.display().to_string()];
     let mut line = |what: &str, found: String| lines.push(format!("  {what:<10}  {found}"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool`: make, look at, check, repair, compact, dump, convert and serve pools of `memlift::persist`.
+//! `memlift pool`: makes, shows, checks, repairs, compacts, dumps, converts and serves pools of `memlift::persist`.
 //!
-//! - **Flow** [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] look at them: a pool that is closed, or whose
-//!   owner died, is read with its log replayed in memory, and nothing is written
-//! - **Exit** 0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or not there
-//! - **Not here** what is looked at: `memlift::persist::{check, repair, dump, convert}`
+//! - **Flow** [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] read them: for a pool that is closed, or whose
+//!   owner died, the log is replayed in memory, and nothing is written
+//! - **Exit** 0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or the pool does not exist
+//! - **Not here** the work of the verbs: `memlift::persist::{check, repair, dump, convert}`
 
 mod change;
 mod check;
@@ -269,7 +269,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// An error of the service as the end of a command. Those that speak of "the pool" get its name before them.
+/// Converts an error of the service to a failure. A text that starts with "the pool" gets the pool's path in front.
 fn failure(path: &Path) -> impl Fn(Error) -> Failure {
     move |error| match error {
         Error::InUse { .. } => Failure::Unavailable(error.to_string()),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool serve`: a key-value store in a pool, for clients of Redis.
 //!
-//! - **Rule** this machine only, unless told otherwise: there is no authentication
-//! - **End** by Ctrl-C or SIGTERM: everything is made durable and the pool is closed. After any other end what was acknowledged is durable
-//!   (with `buffered`: up to a second ago), and the next start recovers it
+//! - **Rule** without `--allow-remote` it listens on this machine only, because there is no authentication
+//! - **End** by Ctrl-C or SIGTERM: everything is made durable and the pool is closed. After any other end all acknowledged writes are
+//!   durable (with `buffered`: those older than a second), and the next start recovers them
 //! - **Not here** protocol and store: `memlift::persist::kv`
 
 use std::net::{SocketAddr, TcpListener};
@@ -30,10 +30,10 @@ pub enum When {
     Buffered,
 }
 
-/// Memory for readers in other processes, unless something else is asked for: bytes.
+/// Default memory for readers in other processes, bytes.
 const READERS_BYTES: u64 = 64 << 20;
 
-/// How it serves.
+/// Settings of the server.
 #[derive(Debug)]
 pub struct How {
     pub durability: When,
@@ -59,17 +59,18 @@ pub fn serve(
     if let Some(folder) = how.copies.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Failure::Usage(format!("--copies {}: there is no such folder", folder.display())));
     }
-    // Before any thread starts: they inherit which signals are blocked.
+    // Before any thread starts, because threads inherit which signals are blocked.
     let stop = stop_on_signals()?;
     let listener =
         TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
     let address = listener.local_addr()?;
-    // A section is a shard: its writers do not wait for those of others.
+    // A section is a shard: writers of different sections do not wait for each other.
     let readers_bytes = how.readers.unwrap_or(READERS_BYTES);
     let options = Options { sections: 16, mirror_bytes: how.memory, readers_bytes, ..Options::default() };
     let pool = match Pool::open_or_create(path, &options) {
         Err(error @ Error::InUse { .. }) => Err(error),
-        // An undo or shadow pool has no such readers, or somebody has the name at which they would ask. Whatever else it is comes again.
+        // The pool is of a kind without snapshots for readers (undo, shadow), or the name of their socket is taken: so it is
+        // opened without readers. Any other error occurs again.
         Err(_) if how.readers.is_none() => {
             Pool::open_or_create(path, &Options { readers_bytes: 0, ..options })
         }

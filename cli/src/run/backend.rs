@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chooses the keeper of the budget: memlift in the program's own processes, or the kernel.
+//! Chooses the backend that enforces the budget: memlift in the program's own processes, or the kernel.
 //!
-//! - **Order** auto: user space where the program can be covered and the library is here; else the kernel where this user has
-//!   a cgroup v2 with a memory controller of its own; else refused, with both reasons
-//! - **Not here** how either works: launch.rs, kernel.rs
+//! - **Order** auto: user space if the program can be covered and the library is installed; otherwise the kernel, if this
+//!   user has a cgroup v2 with a memory controller; otherwise refused, with both reasons
+//! - **Not here** the backends: launch.rs, kernel.rs
 
 use std::path::PathBuf;
 
@@ -19,16 +19,17 @@ use crate::failure::Failure;
 /// Backend that a run uses.
 #[derive(Debug)]
 pub enum Choice {
-    /// By the library that is loaded into every process.
+    /// User space, by the library that is loaded into every process.
     User {
         /// File of the library that is preloaded.
         library: PathBuf,
     },
-    /// By a cgroup v2.
+    /// The kernel, by a cgroup v2.
     Kernel(Group),
 }
 
-/// Chooses the backend of a run: the asked one; `Auto` takes user space where it works, else a cgroup.
+/// Chooses the backend of a run: the requested one; `Auto` takes user space if that works, otherwise a
+/// cgroup.
 pub fn choose(asked: Backend, program: &Program) -> Result<Choice, Failure> {
     let user = user(program);
     match (asked, user) {
@@ -59,7 +60,7 @@ fn user(program: &Program) -> Result<PathBuf, String> {
         .ok_or_else(|| memlift_cli::libraries::advice("libmemlift_preload.so", "memlift-preload"))
 }
 
-/// For `memlift doctor`.
+/// Returns the checks for `memlift doctor`.
 pub fn checks() -> Vec<Check> {
     let library = match memlift_cli::libraries::preload() {
         Some(path) => Check::usable("library for programs", path.display().to_string()),

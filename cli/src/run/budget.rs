@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How much memory a job gets when nobody says it, and how large it may be.
+//! Chooses the budget of a job if none is given, and checks its size.
 //!
-//! - **Order** --memory ─▶ what is left below the tightest cgroup limit, less headroom ─▶ Slurm's `SLURM_MEM_PER_NODE` (MiB) ─▶
-//!   refused: a machine's whole memory is no budget
+//! - **Order** --memory ─▶ the memory left below the tightest cgroup limit, less headroom ─▶ Slurm's `SLURM_MEM_PER_NODE` (MiB)
+//!   ─▶ refused: a machine's whole memory is not a budget
 //! - **Owner** headroom is 1/32, at least 16 MiB: for this process, the shell around it and kernel memory of the cgroup
 
 use memlift::ground::region::Headroom;
 
 use crate::failure::Failure;
 
-/// Less than this no program starts in.
+/// Least budget, because no program starts with less.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// A budget and where it comes from.
+/// A budget and its origin.
 #[derive(Clone, Debug)]
 pub struct Budget {
     /// Memory that the job may use, bytes.
     pub bytes: u64,
-    /// Source of the number, in words.
+    /// Origin of the number, in words.
     pub origin: String,
 }
 
-/// The budget of a job.
+/// Chooses the budget of a job.
 pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
     if let Some(bytes) = said {
         enough(bytes)?;
@@ -51,7 +51,7 @@ pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
     ))
 }
 
-/// Refuses a budget that is none.
+/// Refuses a budget that is too small.
 pub fn enough(bytes: u64) -> Result<(), Failure> {
     if bytes < LEAST_BYTES {
         return Err(Failure::Usage(format!("--memory {bytes}: nothing runs in less than 8M")));
@@ -63,7 +63,7 @@ fn less_headroom(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / 32).max(16 << 20))
 }
 
-/// A size that a machine can have.
+/// Parses a size that a machine can have.
 pub fn size(text: &str) -> Result<u64, String> {
     let bytes = crate::size::size(text)?;
     if bytes < 1 << 48 { Ok(bytes) } else { Err("that is more than a machine can have".to_owned()) }

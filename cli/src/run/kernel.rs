@@ -9,11 +9,11 @@
 //! accesses           memory.stat zswpin
 //! ```
 //!
-//! - **Flow** [`find`] a group that this user may make ─▶ [`run`]: the child enters it before it becomes the program ─▶ a look
-//!   every 20 ms ─▶ the group is removed
+//! - **Flow** [`find`] a folder in which this user may make a group ─▶ [`run`]: the child enters the group before it becomes the
+//!   program ─▶ a check every 20 ms ─▶ the group is removed
 //! - **Owner** the group `memlift-PID` beside this process's own
-//! - **Not here** fairness between jobs: the kernel's reclaim knows none. Machines without a swap device: zswap needs one. Before Linux
-//!   6.8 the device also takes what zswap refuses, --spill or not
+//! - **Not here** fairness between jobs: the kernel's reclaim does not provide it. Machines without a swap device: zswap needs one.
+//!   Before Linux 6.8 the device also takes pages that zswap refuses, even without --spill
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,14 +35,15 @@ use crate::print;
 
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Where a group can be made.
+/// Place in which a group can be made.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The folder that it will be made in.
+    /// The folder in which it will be made.
     pub folder: PathBuf,
 }
 
-/// Finds a place where this user may make a group with a memory controller; else says why there is none.
+/// Finds a folder in which this user may make a group with a memory controller; the error is the reason that
+/// there is none.
 pub fn find() -> Result<Group, String> {
     let own = MemoryGroup::own().filter(|group| group.version == 2);
     let own = own.ok_or("memory is not on cgroup v2 here (boot with systemd.unified_cgroup_hierarchy=1)")?;
@@ -71,13 +72,14 @@ pub fn find() -> Result<Group, String> {
     Ok(Group { folder })
 }
 
-/// CPU of children that ended, seconds.
+/// Returns the CPU time of children that ended, in seconds.
 pub fn children_cpu_s() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks =
         |field: usize| fields.split(' ').nth(field).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-    // Fields 16 and 17 of the line; every Linux that runs this counts hundredths for /proc.
+    // The fields 16 and 17 of the line are in ticks; every Linux that runs this counts hundredths of a second
+    // in /proc.
     (ticks(13) + ticks(14)) / 100.0
 }
 
@@ -99,7 +101,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let _ = fs::write(self.folder.join("cgroup.freeze"), "0");
-        // Fails while processes outlive the program: then the group stays theirs.
+        // Fails while processes outlive the program: then the group remains for them.
         let _ = fs::remove_dir(&self.folder);
     }
 }
@@ -116,7 +118,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
     if made.folder.join("memory.zswap.max").exists() {
         let zswap = budget.bytes.saturating_sub(args.min_uncompressed);
         made.set("memory.zswap.max", &zswap.to_string())?;
-        // Spilled pages go to the swap device; without --spill nothing does.
+        // Spilled pages go to the swap device; without --spill zswap writes nothing there.
         let _ = made.set("memory.zswap.writeback", if args.spill.is_some() { "1" } else { "0" });
     }
     let mut command = Command::new("/bin/sh");
@@ -133,7 +135,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
             (made.clone(), stop.clone(), overs.clone(), args.clone(), budget.bytes);
         std::thread::spawn(move || look(&made, &args, budget, &stop, &overs))
     };
-    // Frozen, it takes no signal.
+    // A frozen process receives no signal.
     let stuck = |signal| {
         let frozen = made.number("cgroup.freeze") == 1;
         if frozen {
@@ -172,7 +174,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
     })
 }
 
-/// Looks until the program ended; says whether it was ended for want of memory.
+/// Checks the group until the program has ended; returns true if the program was ended for lack of memory.
 fn look(made: &Made, args: &Args, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
     let grace = GRACE_BYTES as u64;
     let mut paused: Option<Instant> = None;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program under memlift's own budget: admission, environment, child, watcher.
 //!
-//! - **Flow** registry ─▶ admission (the total is taken from the machine's) ─▶ child with LD_PRELOAD and the registry's
-//!   descriptor ─▶ watcher's looks until it ends ─▶ [`Outcome`]
-//! - **Order** the child is started before the watcher's thread: signals are blocked for both, and reach the child
-//! - **Owner** a paused job takes no signal: one that ends programs ends it by force, with that signal's exit code.
-//!   What cannot be compressed is watched too: a job whose outside alone exceeds the budget is ended, exit code 75
-//! - **Not here** what the processes do with their budget
+//! - **Flow** registry ─▶ admission (the job's total is taken from the machine's) ─▶ child with LD_PRELOAD and the
+//!   registry's descriptor ─▶ the watcher's checks until the child ends ─▶ [`Outcome`]
+//! - **Order** the child is started before the watcher's thread: signals are blocked in this process and are passed on
+//!   to the child
+//! - **Owner** a paused job receives no signal: a signal that ends programs makes the watcher kill it, with that
+//!   signal's exit code. Memory that cannot be compressed is watched too: a job whose uncovered memory alone exceeds
+//!   the budget is ended, exit code 75
+//! - **Not here** the processes' use of their budget
 
 use std::path::Path;
 use std::process::Command;
@@ -26,41 +28,42 @@ use super::{Args, kernel, streams};
 use crate::failure::Failure;
 use crate::print;
 
-/// Looks in a row that must find the outside alone above the budget before the job is ended.
+/// Consecutive checks that must find the uncovered memory alone above the budget before the job is ended.
 const PATIENCE: u32 = 40;
-/// Times in a row, a tenth of a second apart, that a paused job is found not to take a signal before it is ended by force.
+/// Consecutive checks, a tenth of a second apart, that must find that a paused job does not react to a signal before it is
+/// killed.
 const DEAF_ASKS: u32 = 3;
-/// A run with fewer looks than this was hardly seen: what the kernel says of its processes then counts, too.
+/// In a run with fewer checks than this little was seen, so the kernel's peak of its processes counts too.
 const FEW_LOOKS: u32 = 10;
 
-/// How a run went.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Exit code of the program, or 75.
     pub exit_code: u8,
-    /// Signal that came during the run and ends programs.
+    /// Signal that came during the run and would end the program.
     pub told: Option<i32>,
-    /// Backend that held the job to its budget.
+    /// Backend that enforced the job's budget.
     pub backend: &'static str,
     /// Memory that the job may use, bytes.
     pub budget: u64,
-    /// Source of the budget, in words.
+    /// Origin of the budget, in words.
     pub origin: String,
     /// Source of the peak: the cgroup's folder, or `resident sizes`.
     pub source: String,
-    /// Most that the killer saw, bytes, all page cache included.
+    /// Highest usage as the OOM killer counts it, bytes, including all page cache.
     pub peak: u64,
-    /// The same without cache that the kernel drops first.
+    /// Highest usage without cache that the kernel drops first, bytes.
     pub peak_counted: u64,
-    /// At that moment in arenas, stores and tables, bytes.
+    /// Part of `peak_counted` that lay in arenas, stores and tables, bytes.
     pub covered: u64,
-    /// Most that lay outside, bytes.
+    /// Highest usage outside of memlift's arenas, bytes.
     pub outside: u64,
     /// Wall clock, seconds.
     pub wall_s: f64,
     /// CPU of the program and its children, seconds.
     pub cpu_s: f64,
-    /// Processes that were members.
+    /// Number of processes that joined the job.
     pub processes: u32,
     /// Number of compressed-memory faults.
     pub events: u64,
@@ -68,11 +71,11 @@ pub struct Outcome {
     pub compressed_accesses: u64,
     /// Counters of the report, in [`super::report`]'s order.
     pub counters: Vec<(&'static str, u64)>,
-    /// Reason why memlift ended the job; `None`: it did not.
+    /// Reason that memlift ended the job; `None`: it did not.
     pub refused: Option<String>,
 }
 
-/// The counters that the report shows.
+/// The counters in the report.
 const COUNTERS: [(&str, Counter); 14] = [
     ("faults", Counter::Faults),
     ("fault_ns", Counter::FaultNs),
@@ -96,7 +99,7 @@ struct Peaks {
     covered: AtomicI64,
     outside: AtomicI64,
     over: AtomicU32,
-    /// Bytes outside memlift's count when they ended the job, and the total then.
+    /// Bytes outside memlift's arenas when they ended the job, and the total at that time.
     ended_at: [AtomicI64; 2],
     looks: AtomicU32,
 }
@@ -173,7 +176,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
         let [outside, total] = peaks.ended_at.each_ref().map(|word| word.load(Ordering::Relaxed));
         refusal(outside, total.max(0) as u64)
     });
-    // A job that ended within a few looks was hardly seen.
+    // In a job that ended within a few checks little was seen.
     let unseen = if peaks.looks.load(Ordering::Relaxed) < FEW_LOOKS { ended.peak_resident } else { 0 };
     let (control, ledger) = (job.control(), job.ledger());
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
@@ -220,7 +223,7 @@ fn watch(watcher: Watcher, job: &Admission, child: u32, peaks: &Arc<Peaks>) -> R
         let total = registry.control(block).total();
         let over = peaks.over.load(Ordering::Relaxed);
         if over <= PATIENCE {
-            // Once it is ended it stays so.
+            // Once the job was ended the count does not fall.
             peaks.over.store(if seen.outside > total { over + 1 } else { 0 }, Ordering::Relaxed);
             if over == PATIENCE && seen.outside > total {
                 for (word, value) in peaks.ended_at.iter().zip([seen.outside, total]) {

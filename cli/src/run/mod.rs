@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift run`: a program under an exact budget of real memory, compressed pages included.
 //!
-//! - **Flow** [`program`]: can it be covered? ─▶ [`budget`] (said, or from the cgroup) ─▶ [`check`] ─▶ [`backend`]: user space or the kernel ─▶
-//!   admission ─▶ [`launch`]: environment, child, watcher ─▶ its end ─▶ [`report`]
-//!   with `--profile`: the same under several budgets, [`profile`]
-//! - **Exit** the program's own code, 128 + signal where one ended it; 75 where the budget was not enough; 1–3 as everywhere
-//!   when it was not started at all
+//! - **Flow** [`program`]: can it be covered? ─▶ [`budget`] (given, or from the cgroup) ─▶ [`check`] ─▶ [`backend`]: user space or the
+//!   kernel ─▶ admission ─▶ [`launch`]: environment, child, watcher ─▶ its end ─▶ [`report`]. With `--profile`: the same under several
+//!   budgets, [`profile`]
+//! - **Exit** the program's own code, 128 + signal if a signal ended it; 75 if the budget was not enough; 1–3 as in all commands if it was
+//!   not started
 //! - **Not here** the memory itself: bindings/preload in the program, services/zmem
 
 mod backend;
@@ -30,10 +30,10 @@ pub use backend::checks;
 pub use budget::{enough, size};
 pub use kernel::children_cpu_s;
 
-/// A spill file that is made only to see that one can be.
+/// Bytes of a spill file that is made only to check that one can be made.
 const SPILL_PROBE_BYTES: usize = 1 << 20;
 
-/// Some calls, for the help.
+/// Examples for the help.
 pub const EXAMPLES: &str = "\
 Examples:
   memlift run --memory 2G -- python train.py
@@ -101,7 +101,7 @@ fn overflow(text: &str) -> Result<OnOverflow, String> {
     OnOverflow::parse(text).ok_or_else(|| "write pause, pause:SECONDS or fail".to_owned())
 }
 
-/// Runs it; the exit code is the program's.
+/// Runs a program; returns the program's exit code.
 pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
     if let Some(percents) = &args.profile {
         return profile::run(args, percents, json);
@@ -113,14 +113,14 @@ pub fn run(args: &Args, json: bool) -> Result<u8, Failure> {
     Ok(outcome.exit_code)
 }
 
-/// A program that runs several times shares neither input nor output with its user.
+/// Detaches input and output from the user's for a program that runs several times.
 fn streams(args: &Args, command: &mut std::process::Command) {
     if args.profile.is_some() {
         command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
     }
 }
 
-/// Refuses parts of a budget that are not less than the whole.
+/// Refuses parts of a budget that are not smaller than the budget.
 pub fn parts(unused: Option<u64>, min_uncompressed: u64, budget_bytes: u64) -> Result<(), Failure> {
     for (option, bytes) in [("--unused", unused), ("--min-uncompressed", Some(min_uncompressed))] {
         if let Some(bytes) = bytes.filter(|bytes| *bytes >= budget_bytes) {
@@ -131,7 +131,7 @@ pub fn parts(unused: Option<u64>, min_uncompressed: u64, budget_bytes: u64) -> R
     Ok(())
 }
 
-/// Says what cannot be done before the program has run for hours.
+/// Refuses impossible requests now, so that the program does not run for hours before they fail.
 fn check(args: &Args, budget_bytes: u64) -> Result<(), Failure> {
     parts(args.unused, args.min_uncompressed, budget_bytes)?;
     if let Some(folder) = &args.spill {
@@ -150,7 +150,7 @@ fn check(args: &Args, budget_bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One run under one budget.
+/// Runs the program once under one budget.
 fn once(args: &Args) -> Result<launch::Outcome, Failure> {
     let program = program::find(&args.command[0])?;
     let budget = budget::choose(args.memory)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The curve of a profile, for a terminal and as SVG.
 //!
-//! - **Layout** x: budget in % of what the job needs, falling to the right; y: run time as a multiple of the unlimited one
-//! - **Not here** what was run: profile.rs
+//! - **Layout** x: budget in % of the job's need, falling to the right; y: run time as a multiple of the unlimited one
+//! - **Not here** the runs: profile.rs
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ fn slow_down(first: &Outcome, point: &Point) -> f64 {
     point.outcome.wall_s / first.wall_s.max(1e-9)
 }
 
-/// A bar per run.
+/// Draws a bar per run.
 pub fn terminal(first: &Outcome, points: &[Point]) -> String {
     let most = points.iter().map(|point| slow_down(first, point)).fold(1.0, f64::max);
     let mut text = String::new();
@@ -29,7 +29,7 @@ pub fn terminal(first: &Outcome, points: &[Point]) -> String {
     text
 }
 
-/// Draws slow-down over memory of a profile as SVG.
+/// Draws the slow-down over memory of a profile as SVG.
 pub fn svg(first: &Outcome, points: &[Point], best: Option<&Point>, accepted: f64) -> String {
     let (width, height, margin) = (640.0, 400.0, 60.0);
     let most = points.iter().map(|point| slow_down(first, point)).fold(accepted.max(1.0), f64::max) * 1.1;

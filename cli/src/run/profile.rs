@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift run --profile`: run time against memory, and the smallest budget that is good enough.
+//! `memlift run --profile`: measures run time against memory, and finds the smallest budget that is good enough.
 //!
-//! - **Flow** once with all the memory there is: what it needs, how long it takes ─▶ once per percentage of that ─▶ table, curve,
-//!   SVG ─▶ the smallest budget whose run ended as the first did and was not slower than asked for
-//! - **Order** a budget at which the job does not end well ends the search downwards: less will not do either. A signal that ends
-//!   programs ends the whole profile, whatever the program did about it
-//! - **Owner** the program's standard output is left out and its standard input empty: it runs several times
-//! - **Not here** averaging: run the profile again where runs vary
+//! - **Flow** one run with all available memory: the job's need and its time ─▶ one run per percentage of that need ─▶ table,
+//!   curve, SVG ─▶ the smallest budget whose run ended like the first and was not slower than accepted
+//! - **Order** a budget with which the job does not end well ends the search downwards, because less will not do either. A signal
+//!   that ends programs ends the whole profile, even if the program handles it
+//! - **Owner** the program's standard output is discarded and its standard input is empty, because it runs several times
+//! - **Not here** averaging: run the profile again if runs vary
 
 use memlift::zmem::block::Registry;
 use memlift::zmem::supervise;
@@ -20,13 +20,13 @@ use crate::{output, print};
 /// One run of a profile.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Memory given, in percent of what the job needs.
+    /// Memory given, in percent of the job's need.
     pub percent: f64,
     /// Outcome of the run.
     pub outcome: Outcome,
 }
 
-/// Runs it several times.
+/// Runs the profile.
 pub fn run(args: &Args, percents: &str, as_json: bool) -> Result<u8, Failure> {
     let mut percents = parse(percents)?;
     percents.sort_by(|one, other| other.total_cmp(one));
@@ -114,7 +114,7 @@ pub fn run(args: &Args, percents: &str, as_json: bool) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Returns the first run's budget: all memory that no other job was given, less a rest.
+/// Returns the first run's budget: all memory that no other job has, less a reserve.
 fn available() -> Result<u64, Failure> {
     let registry =
         Registry::open(&Registry::folder()).map_err(|error| Failure::Unavailable(error.to_string()))?;
@@ -122,7 +122,7 @@ fn available() -> Result<u64, Failure> {
     Ok(memlift::ground::region::Headroom::read().bytes.min(others) / 16 * 15)
 }
 
-/// The exit code, where somebody ended a run: there is no curve then.
+/// Returns the exit code if a signal ended a run: then there is no curve.
 fn interrupted(outcome: &Outcome) -> Option<u8> {
     let signal = outcome.told?;
     print::warn(&format!("{} came: the profile is not finished", supervise::signal_name(signal)));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The program that is to run, and whether user space can cover it.
+//! Finds the program to run, and finds out if user space can cover it.
 //!
-//! - **Flow** name ─▶ file (PATH, as the shell looks) ─▶ ELF header; a script's interpreter instead of the script ─▶
-//!   [`Program`] with the reason why not, where there is one
-//! - **Reasons** statically linked · Go (its runtime calls the kernel itself) · set-uid or file capabilities (the loader ignores
-//!   LD_PRELOAD) · another C library than glibc · another machine
-//! - **Not here** programs that this one starts: they meet the same library, or are outside and counted
+//! - **Flow** name ─▶ file (found in PATH, as by the shell) ─▶ ELF header; for a script its interpreter's ─▶ [`Program`], with
+//!   the reason if it cannot be covered
+//! - **Reasons** statically linked · Go (its runtime makes system calls itself) · set-uid or file capabilities (the loader
+//!   ignores LD_PRELOAD) · a C library other than glibc · another machine
+//! - **Not here** programs that this one starts: they load the same library, or are uncovered and counted
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use crate::dropin::elf::{Object, Unfit};
 use crate::failure::Failure;
 
-/// A multiple of the distance at which Go's mark may lie.
+/// Bytes of a file that are read at a time; a multiple of the alignment of Go's mark.
 const PIECE_BYTES: usize = 64 << 10;
-/// All of a file.
+/// The range of a whole file.
 const EVERYTHING: Range<u64> = 0..u64::MAX;
 
-/// A program on the PATH, and whether memory of its processes can be paged in user space.
+/// A program, with the reason if user space cannot page its memory.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// File of the program.
@@ -31,7 +31,7 @@ pub struct Program {
     pub uncovered: Option<String>,
 }
 
-/// Finds the program of a name or a path.
+/// Finds the program with a name or a path.
 pub fn find(name: &OsStr) -> Result<Program, Failure> {
     let path = look_up(name).ok_or_else(|| {
         let there = name.as_encoded_bytes().contains(&b'/') && Path::new(name).exists();
@@ -59,7 +59,7 @@ fn reason(path: &Path, depth: u32) -> Option<String> {
     {
         return Some(format!("{} is set-uid: the loader lets no library into it", path.display()));
     }
-    // Some tools move the loader's name to the end of the file.
+    // Some tools move the loader's name to the end of the file, so the whole file is read.
     let object = match head(path).and_then(Object::parse) {
         Ok(object) if object.interpreter.is_none() => Object::read(path),
         other => other,
@@ -80,8 +80,8 @@ fn reason(path: &Path, depth: u32) -> Option<String> {
     }
 }
 
-/// The first bytes of a file: they hold the headers and the loader's name. The rest is not held: what the supervisor has counts to the
-/// job, and a program may be larger than the budget.
+/// Reads the first bytes of a file, which contain the headers and the loader's name. The rest is not kept in memory, because
+/// the supervisor's memory counts to the job, and a program may be larger than the budget.
 fn head(path: &Path) -> Result<Vec<u8>, Unfit> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(Unfit::Unreadable)?;
@@ -96,7 +96,8 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
-/// The mark of Go's linker (package debug/buildinfo), inverted: in its own words it would be found in this program.
+/// The mark of Go's linker (package debug/buildinfo), with inverted bytes: otherwise it would be found in this program
+/// itself.
 const GO_MARK_INVERTED: [u8; 14] = {
     let mut mark = *b"\xff Go buildinf:";
     let mut at = 0;
@@ -107,23 +108,23 @@ const GO_MARK_INVERTED: [u8; 14] = {
     mark
 };
 
-/// Returns true if Go's linker left its mark, which lies at a multiple of 16 bytes.
+/// Returns true if the bytes contain the mark of Go's linker at a multiple of 16 bytes.
 fn is_go(bytes: &[u8]) -> bool {
     let (blocks, _) = bytes.as_chunks::<16>();
     blocks.iter().any(|block| block.iter().zip(&GO_MARK_INVERTED).all(|(byte, inverted)| *byte == !inverted))
 }
 
-/// Returns true if a file holds that mark in one of its `parts`, read in pieces.
+/// Returns true if one of the `parts` of a file contains the mark of Go's linker; the file is read in pieces.
 fn holds_go(path: &Path, parts: &[Range<u64>]) -> bool {
     let mut piece = vec![0; PIECE_BYTES];
     let Ok(file) = File::open(path) else { return false };
     for part in parts {
-        // The mark's place in memory is a multiple of its distance, and so is it in the file: pages are mapped whole.
+        // The mark is aligned in memory, and so also in the file, because pages are mapped whole.
         let mut at = part.start / 16 * 16;
         while at < part.end {
             let wanted = usize::try_from(part.end - at).map_or(PIECE_BYTES, |rest| rest.min(PIECE_BYTES));
             match read_at(&file, &mut piece[..wanted], at) {
-                // It was readable a moment ago; whoever starts it will say why it is not.
+                // The file was readable a moment ago; if it is not any more, starting it will give the reason.
                 0 => break,
                 bytes if is_go(&piece[..bytes]) => return true,
                 bytes => at += bytes as u64,
@@ -133,7 +134,7 @@ fn holds_go(path: &Path, parts: &[Range<u64>]) -> bool {
     false
 }
 
-/// Fills `piece` from the file as far as that goes; the bytes.
+/// Fills `piece` from the file as far as possible; returns the number of bytes.
 fn read_at(file: &File, piece: &mut [u8], at: u64) -> usize {
     let mut filled = 0;
     while filled < piece.len() {
@@ -146,8 +147,9 @@ fn read_at(file: &File, piece: &mut [u8], at: u64) -> usize {
     filled
 }
 
-/// Where in the file the segments lie that are loaded to be written: Go's linker puts its mark into one of them (debug/buildinfo looks
-/// there too), and a program's text is long to read. All of the file where its beginning does not say.
+/// Returns the parts of the file that are loaded as writable segments. Go's linker puts its mark into one of them
+/// (debug/buildinfo searches there too), and the code segment would take long to read. Returns the whole file if the headers
+/// do not give the segments.
 fn written_parts(head: &[u8]) -> Vec<Range<u64>> {
     const LOAD: u64 = 1;
     const WRITE: u64 = 2;
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(write("env", b"#!/usr/bin/env -S sh -e\necho\n"), None);
         let mut elf = std::fs::read(&sh.path).expect("read");
         assert!(write("whole", &elf).is_none());
-        // Program headers away: no loader is named.
+        // Without program headers no loader is named.
         elf[56..58].copy_from_slice(&[0, 0]);
         assert!(write("static", &elf).is_some_and(|why| why.contains("statically linked")));
         let mut go = std::fs::read(&sh.path).expect("read");
@@ -223,11 +225,11 @@ mod tests {
         let at = usize::try_from(parts[0].start.next_multiple_of(16)).expect("a place in the file");
         go[at..][..14].copy_from_slice(&GO_MARK_INVERTED.map(|byte| !byte));
         assert!(write("go", &go).is_some_and(|why| why.contains("Go program")));
-        // Headers beyond what is read: all of it is looked at.
+        // The headers lie beyond the bytes read, so the whole file is searched.
         assert_eq!(written_parts(&go[..63]), [EVERYTHING]);
         go[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(written_parts(&go), [EVERYTHING]);
-        // This very program holds the words of the test, and is none.
+        // This program contains the text of the test, but is not a Go program.
         assert!(!holds_go(Path::new("/proc/self/exe"), &[EVERYTHING]));
         elf[18] = 243;
         assert!(write("riscv", &elf).is_some_and(|why| why.contains("another machine")));

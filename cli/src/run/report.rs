@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The exit report: what the job needed, what it got, what that cost.
+//! The exit report: the job's need, the memory that it got, and the cost.
 //!
-//! - **Flow** [`Outcome`] ─▶ lines on standard error, or one JSON object there or in a file: standard output is the program's
-//! - **Order** the peak is what the killer saw; the share that memlift covers and the ratio say what more it could do
-//! - **Owner** the share of time is an estimate: time in faults beside the rest of the CPU time
+//! - **Flow** [`Outcome`] ─▶ lines on standard error, or one JSON object there or in a file; standard output belongs to the
+//!   program
+//! - **Order** the peak is that of the OOM killer's count; the share that memlift covers and the compression ratio show how
+//!   much more it could do
+//! - **Owner** the share of time is an estimate: time in faults relative to the rest of the CPU time
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +17,7 @@ use crate::failure::Failure;
 use crate::{output, print};
 
 const PAGE_BYTES: u64 = 4096;
-/// A job that brings memory back for so much of its time gets advice.
+/// Share of a job's time in faults from which the report gives advice.
 const SLOW_SHARE: f64 = 0.2;
 
 impl Outcome {
@@ -23,22 +25,22 @@ impl Outcome {
         self.counters.iter().find(|(own, _)| *own == name).map_or(0, |(_, count)| *count)
     }
 
-    /// Bytes of stored pages over the bytes that they took; none where none was stored.
+    /// Returns the bytes of stored pages over the bytes that they took; `None` if no page was stored.
     fn ratio(&self) -> Option<f64> {
         let bytes = self.counter("bytes_stored");
         (bytes > 0).then(|| (self.counter("pages_stored") * PAGE_BYTES) as f64 / bytes as f64)
     }
 
-    /// How much longer the program took than without faults, estimated.
+    /// Returns an estimate of the program's run time relative to that without faults.
     fn slow_down(&self) -> f64 {
         let faults_s = self.counter("fault_ns") as f64 / 1e9;
         let rest = (self.cpu_s - faults_s).max(self.cpu_s / 100.0).max(1e-3);
         1.0 + faults_s / rest
     }
 
-    /// Share of the peak that memlift covered.
+    /// Returns the share of the peak that memlift covered.
     fn covered_share(&self) -> f64 {
-        // Pages that a fork shares are counted in each process.
+        // Pages shared after a fork are counted in each process, so the sum can exceed the peak.
         let covered = self.covered.min(self.peak_counted);
         if self.peak_counted == 0 { 0.0 } else { covered as f64 / self.peak_counted as f64 }
     }
@@ -71,7 +73,7 @@ impl Outcome {
         value
     }
 
-    /// Share of the program's time that went into bringing memory back, estimated; 0 to 1.
+    /// Returns an estimate of the share of the program's time that went into bringing memory back; 0 to 1.
     fn share_in_faults(&self) -> f64 {
         1.0 - 1.0 / self.slow_down()
     }
@@ -115,7 +117,7 @@ impl Outcome {
     }
 }
 
-/// Writes it where it was asked for.
+/// Writes the report to the requested place.
 pub fn write(outcome: &Outcome, file: Option<&Path>, force: bool, as_json: bool) -> Result<(), Failure> {
     let text = match file {
         Some(file) if file != Path::new("-") => {
@@ -161,7 +163,7 @@ mod tests {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
         assert!(text.lines().all(|line| line.starts_with("memlift: ")), "{text}");
-        // Whatever the counters say, shares are shares.
+        // Shares stay between 0 and 1, whatever the counters are.
         let odd =
             Outcome { covered: 900 << 20, cpu_s: 0.0, counters: vec![("fault_ns", u64::MAX)], ..outcome };
         let text = odd.text();

@@ -24,7 +24,7 @@ pub(super) unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Comp
     let list = ptr::with_exposed_provenance::<Descriptor>(descriptor.source as usize);
     let mut progress = Progress::default();
     for index in 0..descriptor.size as usize {
-        // SAFETY: validation checked the list's alignment and count, the caller vouches for its memory.
+        // SAFETY: validation checked the list's alignment and count; the caller promises that its memory is valid.
         unsafe {
             let member = list.add(index).read();
             if progress.starts(member.flags()) {
