@@ -17,7 +17,7 @@ pub enum Dropin {
 }
 
 impl Dropin {
-    /// All drop-ins.
+    /// Both drop-ins, in order.
     pub const ALL: [Dropin; 2] = [Dropin::Libz, Dropin::OpenSsl];
 
     /// Returns the name of the drop-in's file.

@@ -68,7 +68,7 @@ pub enum Wait {
     Auto,
     /// Spin for up to a second before sleeping.
     Spin,
-    /// Sleep immediately.
+    /// Sleep immediately, without spinning.
     Block,
 }
 

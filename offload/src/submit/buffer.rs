@@ -56,7 +56,7 @@ pub enum Source {
     Boxed(Box<[u8]>),
     /// Shared, immutable bytes.
     Shared(Arc<[u8]>),
-    /// Static bytes.
+    /// A slice that lives for the whole program.
     Static(&'static [u8]),
     /// Part of a region.
     Lease(Lease),
