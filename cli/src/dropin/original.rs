@@ -57,7 +57,7 @@ impl Base {
     }
 }
 
-/// Returns the original of the copy that enable made for the subject, if the original has changed since.
+/// Returns a remark if the original of the copy that enable made for the subject has changed since.
 pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
     let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
     let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;

@@ -3,9 +3,9 @@
 //!
 //! - **Flow** registry ─▶ admission (the job's total is taken from the machine's) ─▶ child with LD_PRELOAD and the
 //!   registry's descriptor ─▶ the watcher's checks until the child ends ─▶ [`Outcome`]
-//! - **Order** the child is started before the watcher's thread: signals are blocked in this process and are passed on
-//!   to the child
-//! - **Owner** a paused job receives no signal: a signal that ends programs makes the watcher kill it, with that
+//! - **Order** the child is started before the watcher's thread: starting it blocks the signals of this process, also for
+//!   threads started later, and they are then passed on to the child
+//! - **Owner** a paused job reacts to no signal: if one that ends programs stays pending, the job is killed, with that
 //!   signal's exit code. Memory that cannot be compressed is watched too: a job whose uncovered memory alone exceeds
 //!   the budget is ended, exit code 75
 //! - **Not here** the processes' use of their budget
