@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors of transforms, and what to do next. After an error no byte behind the target's end was written; after
-//! [`Error::WrongTag`] the target holds zeros where it held anything.
+//! Errors of transforms, with what to do next. After an error no byte behind the target's end was written; after
+//! [`Error::WrongTag`] the written part of the target is zeroed.
 
 use memlift_offload::codec::CodecError;
 use memlift_offload::codec::aead::{KeyLength, Refused};
 
-/// Why a transform did not give its result.
+/// Reasons for which a transform gives no result.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes to open differ from those that were sealed, or the key, nonce or additional data do.
+    /// The sealed bytes, the key, the nonce or the additional data are not those of the sealing.
     #[error(
         "the tag does not match: wrong key, nonce or additional data, or changed bytes; the target is zeroed"
     )]
@@ -17,40 +17,40 @@ pub enum Error {
     /// The packed stream, or the frames around it, cannot be read.
     #[error("the packed stream is corrupt, cut off or of another format: get it again")]
     Corrupt,
-    /// The plain bytes do not have the checksum that their frame says.
+    /// The unpacked bytes do not match the checksum in their frame.
     #[error("block {block} does not have the checksum that its frame says: get it again")]
     Checksum {
         /// Number of the block.
         block: u64,
     },
-    /// The result needs more room.
+    /// The result needs more room than the target has.
     #[error("the target has {has} bytes and the result may need {needed}: give it that many")]
     TargetTooSmall {
-        /// How many bytes always suffice.
+        /// Capacity that always suffices, bytes.
         needed: usize,
-        /// How many there were.
+        /// Capacity of the target, bytes.
         has: usize,
     },
-    /// The result of unpacking needs more room, and nobody can say how much.
+    /// The unpacked bytes do not fit into the target, and their number is not known.
     #[error("the target has {has} bytes, which the unpacked bytes do not fit into: give it more")]
     UnpackedTooLarge {
-        /// How many there were.
+        /// Capacity of the target, bytes.
         has: usize,
     },
-    /// The bytes do not get smaller, and the target has no room for what they get to.
+    /// The bytes cannot be compressed enough to fit into the target.
     #[error("{bytes} bytes do not pack into {has}: send them as they are, or give the target {needed} bytes")]
     Incompressible {
         /// Bytes to pack.
         bytes: usize,
         /// Bytes of the target.
         has: usize,
-        /// How many bytes always suffice.
+        /// Capacity that always suffices, bytes.
         needed: usize,
     },
     /// Source and target share bytes.
     #[error("source and target overlap: keep them apart (sealing and opening also work in place)")]
     Overlap,
-    /// CompCpy works on whole pages.
+    /// An address for CompCpy is not aligned to a page.
     #[error("{what} at {address:#x} is not aligned to {align} bytes: allocate it there")]
     NotAligned {
         /// Name of the buffer: `source` or `target`.
@@ -60,7 +60,7 @@ pub enum Error {
         /// Alignment that it needs, bytes.
         align: usize,
     },
-    /// More bytes than one message may have.
+    /// The message is longer than the operation allows.
     #[error(
         "{bytes} bytes are too many for one message (at most {most}): send several, or a chain in frames"
     )]
@@ -81,13 +81,13 @@ pub enum Error {
     /// A key is too short or too long.
     #[error(transparent)]
     Key(#[from] KeyLength),
-    /// The steps do not make a chain.
+    /// The steps cannot be combined to a chain.
     #[error("{0}")]
     Chain(&'static str),
     /// The call does not fit what was called before.
     #[error("{0}")]
     Order(&'static str),
-    /// Not built in, or not in pieces.
+    /// The format is not built in, or cannot be packed in pieces.
     #[error("{format} is not built in, or does not go in pieces: take deflate, zlib or gzip")]
     Unsupported {
         /// The format's name.
@@ -108,7 +108,7 @@ impl From<Refused> for Error {
 }
 
 impl Error {
-    /// Translates the error of a codec that unpacked into `has` bytes.
+    /// Translates the error of a codec that unpacked into a target of `has` bytes.
     pub(crate) fn unpacking(error: CodecError, has: usize) -> Error {
         match error {
             CodecError::TargetTooSmall => Error::UnpackedTooLarge { has },
@@ -117,7 +117,7 @@ impl Error {
         }
     }
 
-    /// Translates the error of a codec that packed `bytes` bytes into `has` bytes.
+    /// Translates the error of a codec that packed `bytes` bytes into a target of `has` bytes.
     pub(crate) fn packing(error: CodecError, bytes: usize, has: usize, needed: usize) -> Error {
         match error {
             CodecError::Unsupported { format } => Error::Unsupported { format: format.name() },

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flat chains: the bytes that the steps would write one after the other, in one pass where sizes stay the same.
+//! Runs flat chains: writes the same bytes as the steps one after the other, in one pass if the size does not change.
 //!
-//! - **Flow** sealing, opening, checking: block of 64 KiB ──▶ checksum ──▶ cipher ──▶ checksum ──▶ target, the block being in
-//!   cache from the first step to the last
-//!   packing: the whole message at once, then sealed where it lies; unpacking: opened into scratch, then unpacked
-//! - **Order** ordered and isolated stores, and streaming ones that the cipher has no instructions for, go through a private
-//!   stage; else the kernel writes the target itself
-//! - **Owner** addresses that the caller vouches for; a slab for what is staged
-//! - **Failure** an opened message with a wrong tag leaves zeros; nothing is written behind the capacity
+//! - **Flow** sealing, opening, checking: each block of 64 KiB goes through checksum, cipher and checksum to the target, and stays in
+//!   cache from the first step to the last.
+//! Packing: the whole message at once; then it is sealed in place. Unpacking: the message is opened into scratch memory, then unpacked.
+//! - **Order** ordered and isolated stores go through a private stage, and so do streaming stores if the cipher has no instructions for
+//!   them; otherwise the kernel writes to the target directly.
+//! - **Owner** source and target belong to the caller, who guarantees their lengths; staged bytes lie in a slab of the scratch pool.
+//! - **Failure** a message opened with a wrong tag leaves zeros; nothing is written behind the capacity.
 //!
 //! If a message that is packed and then sealed is larger than a stage, the target holds the packed, unsealed bytes for a moment.
 
@@ -22,10 +22,10 @@ use memlift_spec::Format;
 
 /// Bytes that go through all steps at once, so that they stay in cache.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// Up to here an isolated message is brought into the first-level cache as a whole.
+/// Isolated messages up to this size are prefetched whole into the first-level cache.
 const NEAR_BYTES: usize = 16 * 1024;
 
-/// The caller's memory.
+/// Source and target of the caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub source: *const u8,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     pub capacity: usize,
 }
 
-/// Surroundings of a run, beside its plan.
+/// Everything a run needs besides its plan.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub engine: &'a Engine,
@@ -43,7 +43,7 @@ pub(crate) struct Run<'a> {
     pub decision: Decision,
 }
 
-/// A message to seal or open.
+/// The cipher step: seals or opens a message.
 #[derive(Clone, Copy)]
 struct Cipher<'a> {
     seals: bool,
@@ -70,12 +70,12 @@ impl Run<'_> {
     ///
     /// `from` is readable for `bytes`.
     unsafe fn crc(&self, from: *const u8, bytes: usize, seed: u32) -> u32 {
-        // SAFETY: `from` is readable for `bytes`, as the caller vouches.
+        // SAFETY: the caller guarantees that `from` is readable for `bytes`.
         unsafe { (self.engine.kernels().crc32c)(from, bytes, seed) }
     }
 
     unsafe fn push(&self, from: &[u8], target: *mut u8) {
-        // SAFETY: `target` is writable for the length of `from` and apart from it, as the caller vouches.
+        // SAFETY: the caller guarantees that `target` is writable for the length of `from` and does not overlap it.
         unsafe { push(self.engine, self.decision.store, self.options.ordered, from, target) };
     }
 
@@ -83,10 +83,10 @@ impl Run<'_> {
     ///
     /// # Safety
     ///
-    /// Source and target are as `place` says, and nobody else changes the source or reads the target meanwhile.
+    /// Source and target are valid as `place` says; nobody else changes the source or accesses the target during the call.
     pub unsafe fn run(&self, plan: &Plan<'_>, place: Place) -> Result<Outcome, Error> {
         let Place { source, bytes, target, .. } = place;
-        // SAFETY: for every call: source and target are as `place` says, for which the caller vouches.
+        // SAFETY: for every call: the caller guarantees that source and target are valid as `place` says.
         unsafe {
             match plan.body {
                 Body::Copy => {
@@ -120,7 +120,7 @@ impl Run<'_> {
     unsafe fn cipher(&self, cipher: &Cipher<'_>, plan: &Plan<'_>, place: Place) -> Result<Outcome, Error> {
         let Place { source, bytes, target, .. } = place;
         let (mut before, mut after) = (plan.before, plan.after);
-        // SAFETY: for all of it: source and target are as `place` says, for which the caller vouches; blocks lie in both ranges.
+        // SAFETY: the caller guarantees source and target as `place` says; every block lies between 0 and `bytes` of both.
         let tag = unsafe {
             let whole = bytes <= BLOCK_BYTES || (before.is_none() && after.is_none());
             let isolated = self.decision.store == Store::Isolated && !self.options.ordered;
@@ -211,7 +211,8 @@ impl Run<'_> {
         let effort = packing.effort(self.decision.contended);
         let mut slab = self.slab()?;
         let Slab { stage, codec, .. } = &mut *slab;
-        // SAFETY: for all of it: the caller vouches for `place`. Slices are made of memory that nobody else touches.
+        // SAFETY: the caller guarantees source and target as `place` says, so nobody else accesses the memory of the slices
+        // made here.
         unsafe {
             let from: &[u8] = if bytes == 0 { &[] } else { std::slice::from_raw_parts(source, bytes) };
             let before = plan.before.map(|seed| self.crc(source, bytes, seed));
@@ -270,7 +271,8 @@ impl Run<'_> {
         }
         let mut slab = self.slab()?;
         let Slab { stage, beside, codec, .. } = &mut *slab;
-        // SAFETY: for all of it: the caller vouches for `place`. Slices are made of memory that nobody else touches.
+        // SAFETY: the caller guarantees source and target as `place` says, so nobody else accesses the memory of the slices
+        // made here.
         unsafe {
             let before = plan.before.map(|seed| self.crc(source, bytes, seed));
             let from: &[u8] = match cipher {
@@ -317,9 +319,9 @@ impl Cipher<'_> {
     ///
     /// # Safety
     ///
-    /// The source is readable and the target writable for `bytes`; they are equal or apart.
+    /// The source is readable and the target writable for `bytes`; they are the same range or do not overlap.
     unsafe fn once(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
-        // SAFETY: both ranges have `bytes` bytes and are equal or apart, as the caller vouches.
+        // SAFETY: the caller guarantees both ranges of `bytes`, and that they are the same range or do not overlap.
         unsafe {
             if self.seals {
                 return Ok(self.key.try_seal(&self.nonce, self.aad, source, target, bytes)?);
@@ -332,13 +334,13 @@ impl Cipher<'_> {
         }
     }
 
-    /// Seals or opens the whole message; the cipher itself reads and writes past the caches.
+    /// Seals or opens the whole message; the cipher reads and writes past the caches.
     ///
     /// # Safety
     ///
-    /// As for [`once`](Cipher::once).
+    /// The conditions of [`once`](Cipher::once).
     unsafe fn streaming(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
-        // SAFETY: both ranges have `bytes` bytes and are equal or apart, as the caller vouches.
+        // SAFETY: the caller guarantees both ranges of `bytes`, and that they are the same range or do not overlap.
         unsafe {
             if self.seals {
                 return Ok(self.key.seal_streaming(&self.nonce, self.aad, source, target, bytes)?);
@@ -361,7 +363,7 @@ impl Cipher<'_> {
         stream
     }
 
-    /// Ends a message in blocks; a wrong tag zeroes the target.
+    /// Ends a message that was processed in blocks: returns its tag, or zeroes the target if the tag is wrong.
     ///
     /// # Safety
     ///
@@ -375,7 +377,7 @@ impl Cipher<'_> {
     ) -> Result<[u8; 16], Error> {
         let tag = stream.finish();
         if !self.seals && !tags_equal(&tag, &self.tag) {
-            // SAFETY: the target is writable for `bytes`, as the caller vouches.
+            // SAFETY: the caller guarantees that the target is writable for `bytes`.
             unsafe { (engine.kernels().fill)(target, 0, bytes) };
             return Err(Error::WrongTag);
         }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The bytes around the blocks of a framed chain. `docs/formats/transform.md` says the same for other languages.
+//! Encodes and checks the headers and records of a framed chain. `docs/formats/transform.md` describes the same format for other languages.
 //!
 //! - **Layout** header: 0 magic `MLFRAME1` · 8 version u16 · 10 header bytes u16 · 12 flags u32 (1 checksums, 2 packed,
 //!   4 sealed) · 16 format u8 · 17 zero 3 bytes · 20 block bytes u32 · 24 source bytes u64 · 32 blocks u64 ·
 //!   40 zero 20 bytes · 60 CRC-32C of bytes 0..60 u32 · 64 end
 //!   record, before each block: 0 number u32 · 4 plain bytes u32 · 8 stored bytes u32 · 12 CRC-32C of the plain
 //!   block u32 (flag 1, else 0) · 16 tag 16 bytes (flag 4, else 0) · 32 end; stored bytes follow
-//! - **Order** blocks follow each other without gaps, all of `block bytes` plain bytes but for the last
-//! - **Sealed** nonce: the caller's first seven bytes, the block's number (u32, big endian), 1 for the last block, else 0.
-//!   Additional data: header, first 16 bytes of the record, the caller's. So blocks cannot be cut, dropped,
-//!   swapped or moved to another message. A sealed block has no checksum in its record: it would tell about
-//!   the plain bytes.
+//! - **Order** blocks follow each other without gaps; all but the last have `block bytes` plain bytes.
+//! - **Sealed** nonce: the first seven bytes of the caller's nonce, the block's number (u32, big endian), 1 for the last block, else 0.
+//!   Additional data: the header, the first 16 bytes of the record, the caller's additional data. So blocks cannot be cut, dropped,
+//!   swapped or moved to another message without a wrong tag. A sealed block has no checksum in its record, because the checksum would
+//!   tell something about the plain bytes.
 //!
-//! A block whose stored bytes are as many as its plain bytes is not packed.
+//! A block whose stored bytes are as many as its plain bytes is stored unpacked.
 
 use crate::Error;
 use memlift_offload::Engine;
@@ -29,7 +29,7 @@ pub(crate) const FLAG_CRC: u32 = 1;
 pub(crate) const FLAG_PACKED: u32 = 2;
 pub(crate) const FLAG_SEALED: u32 = 4;
 
-/// Target bytes that always suffice; `None`: more blocks than can be counted.
+/// Returns the target bytes that always suffice, or `None` if there would be more blocks than a u32 counts.
 pub(crate) fn bound(bytes: usize, block_bytes: usize) -> Option<usize> {
     let blocks = blocks(bytes as u64, block_bytes as u64);
     if blocks > u64::from(u32::MAX) {
@@ -38,7 +38,7 @@ pub(crate) fn bound(bytes: usize, block_bytes: usize) -> Option<usize> {
     bytes.checked_add(HEADER_BYTES)?.checked_add((blocks as usize).checked_mul(RECORD_BYTES)?)
 }
 
-/// An empty source has one block, too, so that its end is authenticated.
+/// Returns the number of blocks. An empty source has one block, too, so that its end is authenticated.
 pub(crate) fn blocks(bytes: u64, block_bytes: u64) -> u64 {
     bytes.div_ceil(block_bytes).max(1)
 }
@@ -77,7 +77,7 @@ impl Header {
         bytes
     }
 
-    /// Checks everything that does not need a key.
+    /// Decodes a header and checks everything that does not need a key.
     pub fn from_bytes(engine: &Engine, source: &[u8]) -> Result<Header, Error> {
         let bytes: [u8; HEADER_BYTES] =
             source.get(..HEADER_BYTES).and_then(|bytes| bytes.try_into().ok()).ok_or(Error::Corrupt)?;
@@ -93,14 +93,14 @@ impl Header {
             && block_bytes.is_multiple_of(4096)
             && header.blocks == blocks(header.source_bytes, u64::from(header.block_bytes))
             && header.blocks <= u64::from(u32::MAX);
-        // Bytes that `to_bytes` would not write, checksum included, are corrupt.
+        // A header that `to_bytes` would write differently (its checksum included) is corrupt.
         if header.to_bytes(engine) != bytes || !sized {
             return Err(Error::Corrupt);
         }
         Ok(header)
     }
 
-    /// Plain bytes of block `number`.
+    /// Returns the plain bytes of block `number`.
     pub fn plain_bytes(&self, number: u64) -> usize {
         let begin = number * u64::from(self.block_bytes);
         (self.source_bytes - begin).min(u64::from(self.block_bytes)) as usize
@@ -128,7 +128,7 @@ impl Record {
         bytes
     }
 
-    /// Reads the record of block `number`, which must say what the header makes it say.
+    /// Decodes the record of block `number` and checks it against the header.
     pub fn from_bytes(source: &[u8], header: &Header, number: u64) -> Result<Record, Error> {
         let bytes: [u8; RECORD_BYTES] =
             source.get(..RECORD_BYTES).and_then(|bytes| bytes.try_into().ok()).ok_or(Error::Corrupt)?;
@@ -149,7 +149,7 @@ impl Record {
     }
 }
 
-/// The nonce of one block.
+/// Returns the nonce of one block.
 pub(crate) fn nonce(of_message: [u8; 12], number: u64, last: bool) -> [u8; 12] {
     let mut nonce = of_message;
     put(&mut nonce, 7, (number as u32).to_be_bytes());

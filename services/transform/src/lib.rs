@@ -21,11 +21,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - **Flow** `copy` / `Transfer` / `compcpy` ──▶ `request` (steps, chains) ──▶ `adapt` (through the cache or past
-//!   it) ──▶ `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ kernels, by way of the engine
-//! - **Layout** frames: `frame`, `docs/formats/transform.md`
-//! - **Owner** buffers are the caller's; scratch is one bounded pool, and a caller that finds it in use waits or gets `Busy`
-//! - **Not here** the routines (kernels), threads: a chain runs on its caller's core
+//! - **Flow** `copy` / `Transfer` / `compcpy` ──▶ `request` (checks steps and chains) ──▶ `adapt` (through the cache or past it) ──▶
+//!   `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ the engine's kernels.
+//! - **Layout** frames: `frame`, `docs/formats/transform.md`.
+//! - **Owner** buffers are the caller's. Scratch memory is one bounded pool; if all of it is in use, a call waits or gives `Busy`.
+//! - **Not here** the routines themselves (crate kernels), and threads: a chain runs on the core of its caller.
 //!
 //! The interface is that of SmartDIMM's CompCpy; the work is done by this CPU's vector units.
 #![deny(unsafe_code)]

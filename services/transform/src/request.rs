@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Requests: steps, chains of them, options, and what comes back.
+//! Requests: steps, chains of steps, options, and the result.
 //!
-//! - **Flow** steps ──`Chain::new` / `Chain::framed`──▶ checked once (`Plan`) ──▶ run any number of times
-//! - **Layout** a flat chain writes what its steps would write one after the other; a framed one writes
-//!   `docs/formats/transform.md`
+//! - **Flow** `Chain::new` or `Chain::framed` checks the steps once and makes a `Plan`, which runs any number of times.
+//! - **Layout** a flat chain writes the bytes that its steps would write one after the other; a framed chain writes the format of
+//!   `docs/formats/transform.md`.
 //!
 //! | chain | steps, in this order |
 //! |---|---|
@@ -18,22 +18,22 @@ use memlift_place::Cache;
 use memlift_spec::{Effort, Format};
 use std::time::Duration;
 
-/// How hard packing tries.
+/// How small packing makes the output, at the cost of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Packing {
-    /// Within 1.09 × of what zlib's level 6 makes, whatever else goes on.
+    /// The output is at most 1.09 times as long as that of zlib's level 6, also while the caches are contended.
     #[default]
     Default,
-    /// Within 1.28 ×.
+    /// The output is at most 1.28 times as long as that of zlib's level 6.
     Fast,
-    /// About as small as zlib's level 6, or smaller.
+    /// The output is about as long as that of zlib's level 6, or shorter.
     Small,
-    /// `Default`, but `Fast` while the caches are contended: large tables are what contention hurts.
+    /// `Default`, but `Fast` while the caches are contended, because contention slows the large tables of `Default` most.
     Adaptive,
 }
 
 impl Packing {
-    /// The effort under a decision.
+    /// Returns the effort of the codec, given if the caches are contended.
     pub(crate) fn effort(self, contended: bool) -> Effort {
         match self {
             Packing::Fast => Effort::Fast,
@@ -44,60 +44,61 @@ impl Packing {
     }
 }
 
-/// One thing to do on the way.
+/// One operation on the bytes that are copied.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Step<'a> {
-    /// Nothing but copying.
+    /// Copies without a change.
     Copy,
-    /// CRC-32C of what passes; `seed` is 0, or the value of the bytes before.
+    /// CRC-32C of the bytes that pass this step.
     Crc32c {
-        /// 0, or the value of the bytes before.
+        /// 0, or the checksum of the bytes before, if these continue them.
         seed: u32,
     },
-    /// AES-GCM. A (key, nonce) pair seals one message, ever.
+    /// Encrypts and authenticates with AES-GCM. A (key, nonce) pair must seal one message only.
     Seal {
-        /// AES-128 or AES-256.
+        /// Key of AES-128 or AES-256.
         key: &'a SealKey,
         /// In a framed chain the last five bytes count blocks and must be zero.
         nonce: [u8; 12],
         /// Bytes that are authenticated but not sealed.
         aad: &'a [u8],
     },
-    /// Opens what was sealed. In a framed chain the tags are in the frames, and `tag` is not looked at.
+    /// Decrypts and checks a sealed message. In a framed chain the tags are in the frames, and `tag` is ignored.
     Open {
-        /// AES-128 or AES-256.
+        /// Key of AES-128 or AES-256.
         key: &'a SealKey,
-        /// As it was sealed with.
+        /// Nonce that the message was sealed with.
         nonce: [u8; 12],
-        /// As it was sealed with.
+        /// Additional data that the message was sealed with.
         aad: &'a [u8],
-        /// Tag that sealing gave.
+        /// Tag that sealing returned.
         tag: [u8; 16],
     },
     /// Compresses the source.
     Pack {
-        /// How it is encoded.
+        /// Format of the compressed bytes.
         format: Format,
-        /// How hard to try.
+        /// How small the output becomes, at the cost of time.
         packing: Packing,
     },
-    /// Decompresses the stream at the start of the source; in a chain after opening, all of it. An LZ4 block has no end
-    /// mark: all of the source belongs to it, and one that was cut between two of its sequences is a shorter message.
-    /// Seal it, or take frames.
+    /// Decompresses the stream at the start of the source; in a chain after opening, the opened bytes must be exactly one
+    /// stream. An
+    /// LZ4 block has no end mark: the whole source belongs to it, and a block that was cut between two of its sequences decodes
+    /// without error to a shorter message. To detect a cut, seal the block or use frames.
     Unpack {
-        /// How it is encoded.
+        /// Format of the compressed bytes.
         format: Format,
     },
 }
 
-/// Steps that run block by block, so that memory is read once and written once.
+/// Steps that are run together, block by block, so that memory is read once and written once.
 #[derive(Clone, Debug)]
 pub struct Chain<'a> {
     pub(crate) plan: Plan<'a>,
 }
 
-/// Work of a chain between its two checksums.
+/// The operation of a chain between its two optional checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body<'a> {
     Copy,
@@ -110,36 +111,36 @@ pub(crate) enum Body<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
-    /// Seed of the checksum over what is read.
+    /// Seed of the checksum over the bytes read.
     pub before: Option<u32>,
     pub body: Body<'a>,
-    /// Seed of the checksum over what is written.
+    /// Seed of the checksum over the bytes written.
     pub after: Option<u32>,
-    /// Plain bytes of a block, in frames.
+    /// Plain bytes of each block of a framed chain; `None` for a flat chain.
     pub block_bytes: Option<usize>,
 }
 
-/// Smallest and largest block of a framed chain, bytes: whole pages.
+/// Smallest block of a framed chain, bytes. Block sizes are multiples of 4096.
 pub const BLOCK_BYTES_MIN: usize = 4096;
-/// See [`BLOCK_BYTES_MIN`].
+/// Largest block of a framed chain, bytes.
 pub const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
 impl<'a> Chain<'a> {
-    /// A flat chain: the same bytes as its steps one after the other.
+    /// Makes a flat chain, which writes the bytes that its steps would write one after the other.
     ///
     /// # Errors
     ///
-    /// [`Error::Chain`] says which orders of steps there are.
+    /// [`Error::Chain`] if the steps are in an order that is not supported; its message says why.
     pub fn new(steps: &[Step<'a>]) -> Result<Chain<'a>, Error> {
         Ok(Chain { plan: Plan::new(steps)? })
     }
 
-    /// A chain over blocks of `block_bytes` (whole pages, 4 to 64 KiB), each with a frame of its own: it can be
-    /// stopped after any block and resumed, and each block can be read by itself.
+    /// Makes a chain over blocks of `block_bytes` (a multiple of 4096, from 4 to 64 KiB). Each block has a frame of its own, so a
+    /// transfer can stop after any block and resume, and each block can be read by itself.
     ///
     /// # Errors
     ///
-    /// [`Error::Chain`].
+    /// [`Error::Chain`] if the steps are in an order that is not supported, or `block_bytes` is out of range.
     pub fn framed(steps: &[Step<'a>], block_bytes: usize) -> Result<Chain<'a>, Error> {
         let mut plan = Plan::new(steps)?;
         if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) || !block_bytes.is_multiple_of(4096) {
@@ -171,7 +172,7 @@ impl<'a> Chain<'a> {
         Ok(Chain { plan })
     }
 
-    /// Target bytes that always suffice for `bytes` bytes of source; `None` for what unpacks.
+    /// Returns the target bytes that always suffice for `bytes` bytes of source; `None` for a chain that unpacks.
     pub fn bound(&self, bytes: usize) -> Option<usize> {
         self.plan.bound(bytes)
     }
@@ -240,13 +241,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Work of a transform: one step, or a chain.
+/// Operation of a transform: one step, or a chain.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Op<'a> {
-    /// One step alone.
+    /// A single step.
     Step(Step<'a>),
-    /// Several steps in one.
+    /// Several steps in one pass.
     Chain(Chain<'a>),
 }
 
@@ -276,7 +277,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Target bytes that always suffice for `bytes` bytes of source; `None` for what unpacks.
+    /// Returns the target bytes that always suffice for `bytes` bytes of source; `None` for an operation that unpacks.
     pub fn bound(&self, bytes: usize) -> Option<usize> {
         self.plan().bound(bytes)
     }
@@ -285,21 +286,21 @@ impl<'a> Op<'a> {
 /// Behaviour when all scratch memory is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Patience {
-    /// Wait until some is free.
+    /// Waits until a slab is free.
     #[default]
     Wait,
-    /// Give [`Error::Busy`].
+    /// Gives [`Error::Busy`] immediately.
     None,
-    /// Wait at most so long, then give [`Error::Busy`].
+    /// Waits at most this long, then gives [`Error::Busy`].
     AtMost(Duration),
 }
 
 /// How a transform is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// Knowledge of the caller about the buffers: `Hot` also says that the target is read next.
+    /// Where the caller says the buffers are cached; `Hot` also says that the target is read next.
     pub cache: Cache,
-    /// Bytes of the target become visible in ascending order, line by line.
+    /// If true, bytes of the target become visible in ascending order, line by line.
     pub ordered: bool,
     /// Behaviour when all scratch memory is in use.
     pub patience: Patience,
@@ -312,13 +313,13 @@ pub struct Outcome {
     pub read: usize,
     /// Bytes of the target that were written.
     pub written: usize,
-    /// Tag of the sealed message; `None`: nothing was sealed, or the tags are in frames.
+    /// Tag of the sealed message; `None` if nothing was sealed or the tags are in frames.
     pub tag: Option<[u8; 16]>,
-    /// CRC-32C of the first checksum: over the bytes read if it stands in front, else over those written; in frames over the
-    /// plain bytes.
+    /// CRC-32C of the first checksum step: over the bytes read if it is the chain's first step, else over the bytes written; in a
+    /// framed chain over the plain bytes. `None` if the chain has no checksum.
     pub crc: Option<u32>,
-    /// CRC-32C of the second checksum, over the bytes written; `None`: there is no second one.
+    /// CRC-32C of the second checksum step, over the bytes written; `None` if the chain has only one or none.
     pub crc_after: Option<u32>,
-    /// Placement of the message, and the reason.
+    /// Placement of the message, with its reason.
     pub decision: Decision,
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The scratch pool: one bounded number of slabs for all transforms of a process.
+//! The scratch pool: a bounded number of slabs for all transforms of a [`Transform`](crate::Transform).
 //!
-//! - **Flow** `take(patience)` ──▶ a free slab, or a new one below the limit, or wait / `Busy` ──▶ `Lease` ──drop──▶ free
-//! - **Layout** a slab: 80 KiB of stage (a block of 64 KiB and what packing may add), 80 KiB beside it, the codec's tables
-//! - **Owner** slabs are made when they are first needed and kept; a lease has its slab alone
-//! - **Order** threads that wait are woken in the order of the operating system; nobody waits while a slab is free
-//! - **Not here** small direct paths: sealing without staging takes no slab
+//! - **Flow** `take(patience)` gives a `Lease` on a free slab or on a new one below the limit, waits for one, or gives `Busy`; dropping
+//!   the lease frees the slab.
+//! - **Layout** a slab has 80 KiB of stage (a block of 64 KiB and what packing may add), a second buffer of 80 KiB, and the codec's tables.
+//! - **Owner** slabs are allocated when they are first needed and never given back; a lease owns its slab alone.
+//! - **Order** waiting threads are woken in the order of the operating system; no thread waits while a slab is free.
+//! - **Not here** small direct paths: sealing without a stage takes no slab.
 
 use crate::{Error, Patience};
 use memlift_offload::codec::Codec;
@@ -14,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that a slab is counted as: its buffers and the tables of packing.
+/// Bytes that a slab is counted as: its buffers and the codec's tables.
 pub const SLAB_BYTES: usize = 512 * 1024;
-/// Bytes of a stage: a block of the largest size fits, packed, whatever is in it.
+/// Bytes of a stage: a block of the largest size fits after packing, whatever its contents.
 pub(crate) const STAGE_BYTES: usize = 80 * 1024;
 
 /// Private memory of one transform.
@@ -44,19 +45,19 @@ struct Shelf {
 /// Counters of the scratch pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScratchStats {
-    /// Most slabs there can be.
+    /// Limit of the number of slabs.
     pub slabs_max: u64,
-    /// Slabs there are.
+    /// Slabs allocated so far.
     pub slabs: u64,
     /// Slabs in use now.
     pub in_use: u64,
-    /// Most that were in use at once.
+    /// Highest number of slabs in use at the same time.
     pub in_use_max: u64,
     /// Leases given so far.
     pub taken: u64,
     /// Leases that had to wait.
     pub waits: u64,
-    /// Nanoseconds of waiting.
+    /// Time that leases waited, nanoseconds.
     pub wait_ns: u64,
     /// Requests that ended with [`Error::Busy`].
     pub refused: u64,
@@ -81,7 +82,7 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// A pool of at most `bytes` bytes: at least one slab.
+    /// Creates a pool of at most `bytes` bytes, but at least one slab.
     pub fn new(bytes: usize) -> Scratch {
         Scratch {
             shelf: Mutex::default(),
@@ -165,7 +166,7 @@ impl Scratch {
     }
 }
 
-/// A slab, until it is dropped.
+/// Exclusive use of a slab until the lease is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease<'a> {
     pool: &'a Scratch,

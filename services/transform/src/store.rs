@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How bytes get from the source into a block and from a block into the target.
+//! Copies bytes from the source into a stage and from a stage into the target, through the caches or past them.
 //!
-//! - **Flow** `pull` (source ──▶ stage), `push` (stage ──▶ target), `pass` (source ──▶ target)
-//! - **Order** ordered: ascending 64-byte lines, each complete before the next one starts (x86 keeps the order of
-//!   stores; elsewhere a release fence stands between lines). Else any order; streaming stores end with a fence.
-//! - **Owner** raw addresses that the caller vouches for; stages are private
+//! - **Flow** `pull` (source ──▶ stage), `push` (stage ──▶ target), `pass` (source ──▶ target).
+//! - **Order** ordered: the 64-byte lines are written in ascending order, each complete before the next one starts (x86 keeps the order
+//!   of stores; elsewhere a release fence stands between lines). Not ordered: in any order. Streaming stores end with a fence.
+//! - **Owner** source and target are raw addresses that the caller guarantees; stages are private.
 //!
 //! | store | reads | writes | leaves in the second-level cache |
 //! |---|---|---|---|
@@ -16,23 +16,23 @@ use memlift_ground::observe::Executor;
 use memlift_offload::Engine;
 use std::sync::atomic::{Ordering, fence};
 
-/// How bytes are read and written.
+/// How bytes are read and written: through the caches or past them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Store {
-    /// Through the caches.
+    /// Reads and writes through the caches.
     Temporal = 0,
-    /// Written past them.
+    /// Reads through the caches and writes past them.
     Streaming = 1,
-    /// Read and written past them, as far as the CPU can.
+    /// Reads and writes past the caches, as far as the CPU can.
     Isolated = 2,
 }
 
 impl Store {
-    /// All of them.
+    /// All stores.
     pub const ALL: [Store; 3] = [Store::Temporal, Store::Streaming, Store::Isolated];
 
-    /// Short lower-case name.
+    /// Returns the short lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Store::Temporal => "temporal",
@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// Executor that it is counted as.
+    /// Returns the executor that statistics count this store as.
     pub(crate) const fn executor(self) -> Executor {
         match self {
             Store::Temporal => Executor::InlineTemporal,
@@ -50,38 +50,38 @@ impl Store {
     }
 }
 
-/// Bytes that are brought in ahead of the copy, and copied at once: they must stay in the first-level cache.
+/// Bytes that are prefetched ahead of the copy, and then copied: they must stay in the first-level cache.
 const PIECE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 
-/// Brings lines near without giving them a place in the outer caches, where the CPU has a way to do so.
+/// Prefetches lines into the first-level cache but not into the outer ones, where the CPU has a way to do so.
 ///
 /// # Safety
 ///
-/// Never faults, whatever the address; `source + bytes` must not wrap.
+/// Never faults, whatever the address; `source + bytes` must not wrap around.
 pub(crate) unsafe fn bring(source: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..bytes).step_by(LINE_BYTES) {
         use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that can be seen and faults nowhere.
+        // SAFETY: a prefetch has no effect that a program can observe, and does not fault on any address.
         unsafe { _mm_prefetch::<_MM_HINT_NTA>(source.wrapping_add(offset).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (source, bytes);
 }
 
-/// Runs `work(offset, bytes)` over pieces whose lines were brought near before.
+/// Runs `work(offset, bytes)` for one piece after the other, each prefetched before.
 ///
 /// # Safety
 ///
-/// As `work`'s; `source` is a range of `bytes`.
+/// The conditions of `work` for each piece; `source` is a valid range of `bytes`.
 unsafe fn piecewise(source: *const u8, bytes: usize, mut work: impl FnMut(usize, usize)) {
-    // SAFETY: see `bring`.
+    // SAFETY: `bring` never faults, and `source + bytes` does not wrap, as it is a valid range.
     unsafe { bring(source, bytes.min(PIECE_BYTES)) };
     for offset in (0..bytes).step_by(PIECE_BYTES) {
         let next = offset + PIECE_BYTES;
         if next < bytes {
-            // SAFETY: see `bring`.
+            // SAFETY: `bring` never faults, and `source + bytes` does not wrap, as it is a valid range.
             unsafe { bring(source.wrapping_add(next), (bytes - next).min(PIECE_BYTES)) };
         }
         work(offset, PIECE_BYTES.min(bytes - offset));
@@ -97,7 +97,8 @@ pub(crate) unsafe fn pull(engine: &Engine, store: Store, source: *const u8, stag
     let copy = engine.kernels().copy;
     let stage_bytes = stage.len();
     let stage = stage.as_mut_ptr();
-    // SAFETY: pieces lie in both ranges, and a stage is apart from everything.
+    // SAFETY: pieces lie in `source` (which the caller guarantees for the stage's length) and in `stage`, a unique borrow that
+    // overlaps nothing.
     unsafe {
         if store == Store::Isolated {
             piecewise(source, stage_bytes, |offset, bytes| {
@@ -116,7 +117,7 @@ pub(crate) unsafe fn pull(engine: &Engine, store: Store, source: *const u8, stag
 /// `target` is writable for the stage's length.
 pub(crate) unsafe fn push(engine: &Engine, store: Store, ordered: bool, stage: &[u8], target: *mut u8) {
     let kernels = engine.kernels();
-    // SAFETY: `target` is writable for the stage's length, as the caller vouches; a stage is apart from everything.
+    // SAFETY: the caller guarantees that `target` is writable for the stage's length; the private stage does not overlap it.
     unsafe {
         if ordered {
             lines_in_order(stage.as_ptr(), target, stage.len());
@@ -128,11 +129,11 @@ pub(crate) unsafe fn push(engine: &Engine, store: Store, ordered: bool, stage: &
     }
 }
 
-/// Copies, and gives the CRC-32C of what was copied if a seed is given.
+/// Copies, and returns the CRC-32C of the copied bytes if a seed is given.
 ///
 /// # Safety
 ///
-/// `source` is readable and `target` writable for `bytes`, and they are apart.
+/// `source` is readable and `target` writable for `bytes`, and they do not overlap.
 pub(crate) unsafe fn pass(
     engine: &Engine,
     store: Store,
@@ -141,7 +142,7 @@ pub(crate) unsafe fn pass(
     seed: Option<u32>,
 ) -> Option<u32> {
     let kernels = engine.kernels();
-    // SAFETY: for every call: the caller vouches for both ranges of `bytes`, which are apart; pieces lie in both.
+    // SAFETY: for every call: the caller guarantees both ranges of `bytes` and that they do not overlap; pieces lie in both.
     unsafe {
         if ordered {
             lines_in_order(source, target, bytes);
@@ -171,13 +172,13 @@ pub(crate) unsafe fn pass(
     None
 }
 
-/// Copies line by line in ascending order, as a stateful reader on the other side needs it.
+/// Copies line by line in ascending order, for a target whose reader depends on that order.
 unsafe fn lines_in_order(source: *const u8, target: *mut u8, bytes: usize) {
     let mut offset = 0;
     while offset < bytes {
         let part = LINE_BYTES.min(bytes - offset);
-        // SAFETY: the line lies in both ranges, for which the caller vouches. Volatile accesses keep their order
-        // among each other in the compiled code, and x86 keeps that of the stores.
+        // SAFETY: the line lies in both ranges, which the caller guarantees. The compiler keeps volatile accesses in their order,
+        // and x86 keeps the order of stores.
         unsafe {
             if part == LINE_BYTES {
                 let line = source.add(offset).cast::<[u64; 8]>().read_unaligned();
@@ -216,7 +217,7 @@ mod tests {
                 for store in Store::ALL {
                     for ordered in [false, true] {
                         let mut target = vec![0xee; bytes + 2];
-                        // SAFETY: both buffers hold `bytes` from these places on.
+                        // SAFETY: both buffers hold `bytes` from these addresses on.
                         let crc = unsafe {
                             let place = (source.as_ptr().add(offset), target.as_mut_ptr().add(1), bytes);
                             pass(engine, store, ordered, place, Some(5))

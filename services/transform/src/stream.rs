@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages that arrive in pieces: seal, open and pack any byte range as it comes.
+//! Messages that arrive in pieces: seals or opens any byte range as it comes.
 //!
-//! - **Flow** `SealStream::push`* ──▶ `finish` (the tag) · `OpenStream::push`* ──▶ `Untrusted` ──▶ `finish(tag)` ──▶ the bytes
-//! - **Order** pieces in order, of any length; additional data before the first
-//! - **Owner** an `OpenStream` owns what it has opened and gives it away only with the right tag; dropped or refused, it
-//!   overwrites it with zeros. `open_into` writes to the caller's memory, which then is the caller's to zero.
-//! - **Not here** pieces out of order: `aead::Scatter`
+//! - **Flow** `SealStream::push` for each piece ──▶ `finish` returns the tag. `OpenStream::push` for each piece returns `Untrusted` bytes
+//!   ──▶ `finish(tag)` returns the verified bytes.
+//! - **Order** pieces come in order, of any length; additional data is given before the first one.
+//! - **Owner** an `OpenStream` owns the opened bytes and gives them away only if the tag is right; otherwise it overwrites them with
+//!   zeros, also when it is dropped. `open_into` writes to the caller's memory, and then the caller has to zero it.
+//! - **Not here** pieces out of order: `aead::Scatter`.
 
 use crate::{Error, Key};
 use memlift_offload::codec::aead::{Stream, tags_equal};
@@ -17,21 +18,22 @@ pub struct SealStream {
 }
 
 impl SealStream {
-    /// Begins a message. A (key, nonce) pair seals one message, ever.
+    /// Begins a message. A (key, nonce) pair must seal one message only.
     pub fn new(key: &Key, nonce: &[u8; 12], aad: &[u8]) -> SealStream {
         let mut stream = Stream::seal(key.expanded(), nonce);
         stream.aad(aad);
         SealStream { stream }
     }
 
-    /// Seals the next piece to the start of `target`.
+    /// Seals the next piece and writes it to the start of `target`.
     ///
     /// # Errors
     ///
     /// [`Error::TargetTooSmall`], [`Error::TooLong`].
     pub fn push(&mut self, source: &[u8], target: &mut [u8]) -> Result<(), Error> {
         room(source, target)?;
-        // SAFETY: both are slices, the target at least as long, and a unique borrow overlaps no other.
+        // SAFETY: both are slices, `room` checked that the target is at least as long as the source, and a unique borrow
+        // overlaps no other.
         unsafe { Ok(self.stream.try_update(source.as_ptr(), target.as_mut_ptr(), source.len())?) }
     }
 
@@ -48,18 +50,18 @@ fn room(source: &[u8], target: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Bytes that were opened but not verified: anybody may have made them up.
+/// Opened bytes that are not verified yet: they may be forged.
 #[derive(Debug)]
 #[must_use = "these bytes are not verified before `finish`"]
 pub struct Untrusted<'a>(&'a mut [u8]);
 
 impl Untrusted<'_> {
-    /// The bytes before they are verified. Do nothing with them that cannot be taken back.
+    /// Returns the bytes before they are verified. Do nothing with them that cannot be undone.
     pub fn expose(&self) -> &[u8] {
         self.0
     }
 
-    /// Number of the bytes.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
@@ -80,7 +82,7 @@ impl OpenStream {
         OpenStream { stream: Some(stream), opened: Vec::new() }
     }
 
-    /// Opens the next piece; gives its bytes, which are right only if the tag will be.
+    /// Opens the next piece and returns its bytes, which are not verified before [`finish`](OpenStream::finish).
     ///
     /// # Errors
     ///
@@ -88,7 +90,7 @@ impl OpenStream {
     pub fn push(&mut self, source: &[u8]) -> Result<Untrusted<'_>, Error> {
         let begin = self.opened.len();
         if self.opened.capacity() - begin < source.len() {
-            // Growing would leave plaintext behind in the old memory.
+            // Growing the vector in place would leave plaintext behind in the old memory.
             let mut larger = Vec::with_capacity((begin + source.len()).max(begin * 2));
             larger.extend_from_slice(&self.opened);
             wipe(&mut self.opened);
@@ -97,13 +99,13 @@ impl OpenStream {
         self.opened.resize(begin + source.len(), 0);
         let target = &mut self.opened[begin..];
         let stream = self.stream.as_mut().expect("there until finish");
-        // SAFETY: both are slices of one length, and a unique borrow overlaps no other.
+        // SAFETY: both are slices of `source.len()` bytes, and a unique borrow overlaps no other.
         unsafe { stream.try_update(source.as_ptr(), target.as_mut_ptr(), source.len())? };
         Ok(Untrusted(target))
     }
 
-    /// Opens the next piece into the caller's memory, which the caller zeroes if `finish` fails. Nothing of such a piece
-    /// is in what [`finish`](OpenStream::finish) gives.
+    /// Opens the next piece into the caller's memory, which the caller must zero if `finish` fails. The bytes that
+    /// [`finish`](OpenStream::finish) returns do not include such a piece.
     ///
     /// # Errors
     ///
@@ -117,11 +119,11 @@ impl OpenStream {
         Ok(Untrusted(target))
     }
 
-    /// Returns the bytes, if the tag is right.
+    /// Returns the opened bytes if the tag is right.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongTag`]: everything is zeroed and gone.
+    /// [`Error::WrongTag`] if it is not; the opened bytes are zeroed and freed.
     pub fn finish(mut self, tag: &[u8; 16]) -> Result<Vec<u8>, Error> {
         let made = self.stream.take().expect("there until finish").finish();
         if tags_equal(&made, tag) { Ok(std::mem::take(&mut self.opened)) } else { Err(Error::WrongTag) }
@@ -136,6 +138,6 @@ impl Drop for OpenStream {
 
 fn wipe(bytes: &mut [u8]) {
     bytes.fill(0);
-    // The compiler may not leave out stores that somebody might look at.
+    // Keeps the compiler from removing the stores as unused.
     std::hint::black_box(bytes);
 }

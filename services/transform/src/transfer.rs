@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Transfers: framed chains block by block, so that one can stop after any block and go on later, elsewhere.
+//! Transfers run a framed chain block by block, so that they can stop after any block and continue later, also in another process.
 //!
-//! - **Flow** forward: block ──checksum, pack, seal──▶ record and stored bytes ──▶ target
-//!   back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target
-//!   The block stays in the second-level cache from its first step to its last; memory is read once and
-//!   written once.
-//! - **Order** a `Progress` is true at every moment between two `advance`s: all blocks before it are whole in the target
-//! - **Owner** the transfer holds one slab of the pool while it lives, and the caller's buffers
-//! - **Failure** back: blocks before the bad one were checked and stay. Nothing of the bad one reaches the target, unless it was
-//!   authenticated and still does not unpack
+//! - **Flow** forward: block ──checksum, pack, seal──▶ record and stored bytes ──▶ target.
+//! Back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target.
+//! The block stays in the second-level cache from its first step to its last; memory is read once and written once.
+//! - **Order** a `Progress` is valid between any two calls of `advance`: all blocks before it are complete in the target.
+//! - **Owner** the transfer holds one slab of the scratch pool while it lives, and borrows the caller's buffers.
+//! - **Failure** back: the blocks before a bad one were checked and stay in the target. Of the bad block nothing reaches the target,
+//!   unless it was authenticated and still cannot be unpacked.
 
 use crate::adapt::Decision;
 use crate::frame::{
@@ -24,20 +23,20 @@ use memlift_offload::codec::SealKey;
 use memlift_spec::Format;
 use std::marker::PhantomData;
 
-/// How far a transfer has come: plain data, to be kept and given to [`Transfer::resume`].
+/// Progress of a transfer: plain data that can be kept and given to [`Transfer::resume`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Blocks that are done.
     pub blocks: u64,
-    /// Bytes of the source that are done with.
+    /// Bytes of the source that were processed.
     pub source_bytes: u64,
-    /// Bytes of the target that are whole.
+    /// Bytes of the target that are complete.
     pub target_bytes: u64,
     /// Checksum of the plain bytes so far, if the chain has one.
     pub crc: u32,
 }
 
-/// A framed chain on its way.
+/// A framed chain that is being run.
 #[derive(Debug)]
 pub struct Transfer<'a> {
     engine: &'a Engine,
@@ -55,10 +54,11 @@ pub struct Transfer<'a> {
     buffers: PhantomData<(&'a [u8], &'a mut [u8])>,
 }
 
-// SAFETY: the pointers are those of slices that the transfer borrows, shared and uniquely.
+// SAFETY: the pointers come from slices that the transfer borrows for `'a` (the source shared, the target uniquely), and slices
+// may be sent.
 unsafe impl Send for Transfer<'_> {}
 
-/// The parts of a plan that blocks need.
+/// Parts of a plan that the work on a block needs.
 #[derive(Clone, Copy)]
 struct Steps<'a> {
     forward: bool,
@@ -86,11 +86,11 @@ fn steps<'a>(plan: &Plan<'a>) -> Steps<'a> {
 }
 
 impl<'a> Transfer<'a> {
-    /// Begins at the first block.
+    /// Begins a transfer at the first block.
     ///
     /// # Errors
     ///
-    /// [`Error`]: no framed chain, a target that is too small, a source without a header, or no scratch.
+    /// [`Error`] if the chain is not framed, the target is too small, the source has no header, or all scratch memory is in use.
     pub fn new(
         transform: &'a Transform,
         chain: &Chain<'a>,
@@ -101,11 +101,11 @@ impl<'a> Transfer<'a> {
         Transfer::resume(transform, chain, source, target, options, Progress::default())
     }
 
-    /// Goes on after the blocks that `progress` says are done, with the same chain, source and target.
+    /// Continues after the blocks that `progress` counts, with the same chain, source and target as before.
     ///
     /// # Errors
     ///
-    /// As [`new`](Transfer::new); [`Error::Order`] for a progress that cannot be of this chain and source.
+    /// The errors of [`new`](Transfer::new), and [`Error::Order`] if `progress` cannot belong to this chain and source.
     pub fn resume(
         transform: &'a Transform,
         chain: &Chain<'a>,
@@ -114,7 +114,7 @@ impl<'a> Transfer<'a> {
         options: &Options,
         progress: Progress,
     ) -> Result<Transfer<'a>, Error> {
-        // SAFETY: both are slices, borrowed for as long as the transfer lives.
+        // SAFETY: both are slices that the transfer borrows for `'a`, so they outlive it.
         unsafe {
             let place = (source.as_ptr(), source.len(), target.as_mut_ptr(), target.len());
             Transfer::begin(transform, chain.plan, place, options, progress)
@@ -123,8 +123,8 @@ impl<'a> Transfer<'a> {
 
     /// # Safety
     ///
-    /// The source is readable and the target writable while the transfer lives, they do not overlap, and nobody else
-    /// touches them.
+    /// While the transfer lives, the source is readable and the target writable, they do not overlap, and nobody else
+    /// accesses them.
     pub(crate) unsafe fn begin(
         transform: &'a Transform,
         plan: Plan<'a>,
@@ -156,7 +156,7 @@ impl<'a> Transfer<'a> {
                 blocks: blocks(source_bytes as u64, block_bytes as u64),
             }
         } else {
-            // SAFETY: at most the source's bytes, for which the caller vouches.
+            // SAFETY: the slice has at most `source_bytes` bytes, which the caller guarantees to be readable.
             let front = unsafe { std::slice::from_raw_parts(source, source_bytes.min(HEADER_BYTES)) };
             let header = Header::from_bytes(engine, front)?;
             let sealed = header.flags & FLAG_SEALED != 0;
@@ -184,7 +184,7 @@ impl<'a> Transfer<'a> {
         if progress == Progress::default() {
             progress.crc = plan.before.or(plan.after).unwrap_or(0);
             if asked.forward {
-                // SAFETY: the capacity was checked.
+                // SAFETY: the capacity was checked to be at least `HEADER_BYTES`, and the caller guarantees the target.
                 unsafe { push(engine, Store::Temporal, options.ordered, &header_bytes, target) };
                 progress.target_bytes = HEADER_BYTES as u64;
             } else {
@@ -207,7 +207,8 @@ impl<'a> Transfer<'a> {
         {
             return Err(Error::Order("this progress is not of this chain and source: begin anew"));
         }
-        // SAFETY: the caller vouches for a readable source and a writable target of these lengths; writable pages can be read.
+        // SAFETY: the caller guarantees a readable source and a writable target of these lengths; writable pages can also be
+        // read.
         let decision = unsafe { transform.decide(&plan, options, (source, source_bytes, target, capacity)) };
         Ok(Transfer {
             engine,
@@ -226,7 +227,7 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Returns how far the transfer is.
+    /// Returns the progress so far.
     pub fn progress(&self) -> Progress {
         self.progress
     }
@@ -236,11 +237,11 @@ impl<'a> Transfer<'a> {
         self.progress.blocks == self.header.blocks
     }
 
-    /// Works on up to `blocks` blocks more; gives whether all are done.
+    /// Works on up to `blocks` more blocks; returns true if all are done.
     ///
     /// # Errors
     ///
-    /// [`Error`] of the first block that could not be done; the progress stands before it.
+    /// [`Error`] of the first block that failed; the progress stays at the blocks before it.
     pub fn advance(&mut self, blocks: u64) -> Result<bool, Error> {
         let asked = steps(&self.plan);
         for _ in 0..blocks {
@@ -258,11 +259,11 @@ impl<'a> Transfer<'a> {
         Ok(self.is_finished())
     }
 
-    /// Returns the result, once all blocks are done.
+    /// Returns the result after all blocks are done.
     ///
     /// # Errors
     ///
-    /// [`Error::Order`] before.
+    /// [`Error::Order`] if blocks are left.
     pub fn finish(self) -> Result<Outcome, Error> {
         if !self.is_finished() {
             return Err(Error::Order("not all blocks are done: advance first"));
@@ -296,13 +297,13 @@ impl<'a> Transfer<'a> {
         }
         let Slab { stage, beside, aad: aad_room, codec } = &mut *self.lease;
         let crc32c = self.engine.kernels().crc32c;
-        // SAFETY: the block lies in the source (its size was taken from it) and in the target (checked above);
-        // whoever began the transfer vouches that nobody else touches them. The record goes before the block.
+        // SAFETY: the block lies in the source (its size was computed from the source's length) and fits into the target (checked
+        // above); the caller of `begin` guarantees that nobody else accesses them. The record is written before the block.
         unsafe {
             let mut from = self.source.add(self.progress.source_bytes as usize);
             let target = self.target.add(framed);
             if self.decision.store == Store::Isolated {
-                // Read once, past the outer caches: every later step reads the private copy.
+                // The source is read once, past the outer caches; every later step reads the private copy.
                 crate::store::pull(self.engine, self.decision.store, from, &mut beside[..plain]);
                 from = beside.as_ptr();
             }
@@ -313,7 +314,7 @@ impl<'a> Transfer<'a> {
             let (crc, of_block) = (sum(checks, self.progress.crc), sum(stores, 0));
             let mut stored = plain;
             if let Some((format, packing)) = asked.code {
-                // A block that does not get smaller is stored as it is.
+                // A block that does not get smaller is stored unpacked.
                 let effort = packing.effort(self.decision.contended);
                 let room = &mut stage[..STAGE_BYTES];
                 stored = match codec.pack(format, effort, block, room) {
@@ -335,7 +336,7 @@ impl<'a> Transfer<'a> {
             if let Some((key, of_message, aad)) = asked.seal {
                 let aad = Transfer::aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
                 let nonce = nonce(of_message, number, last);
-                // In place in the stage, or beside it where the block itself is the source.
+                // Seals in place in the stage, or from the block into the stage if nothing was packed.
                 let key = key.expanded();
                 let streams = self.decision.store == Store::Streaming && !self.ordered && key.streams();
                 let to = if direct || streams { body } else { stage.as_mut_ptr() };
@@ -365,8 +366,8 @@ impl<'a> Transfer<'a> {
         let framed = self.progress.source_bytes as usize;
         let Slab { stage, beside, aad: aad_room, codec } = &mut *self.lease;
         let crc32c = self.engine.kernels().crc32c;
-        // SAFETY: what is read lies in the source (checked against its end before each read), what is written in the
-        // target (all plain bytes fit, checked at the beginning); nobody else touches them.
+        // SAFETY: reads lie in the source (checked against its end before each read) and writes in the target (`begin` checked
+        // that all plain bytes fit); the caller of `begin` guarantees that nobody else accesses them.
         unsafe {
             let left = std::slice::from_raw_parts(self.source.add(framed), self.source_bytes - framed);
             let record = Record::from_bytes(left, &self.header, number)?;
@@ -390,8 +391,9 @@ impl<'a> Transfer<'a> {
             let from = std::slice::from_raw_parts(from, stored);
             let mut plain_at: *const u8 = from.as_ptr();
             if let Some((format, _)) = asked.code.filter(|_| packed) {
-                // Straight into the target only with ordinary stores, and if the block was authenticated, so that its stream is
-                // sound.
+                // Unpacks directly into the target only with ordinary stores, and only if the block was authenticated, so that
+                // its
+                // stream is known to be sound.
                 let to: &mut [u8] = if direct && asked.seal.is_some() {
                     std::slice::from_raw_parts_mut(target, plain)
                 } else {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The service itself: engine, scratch pool and placement under one roof, and the call that everything goes through.
+//! The service: an engine, a scratch pool and the placement, and the call that every transform goes through.
 //!
-//! - **Flow** op ──▶ plan ──▶ sizes, overlaps ──▶ placement ──▶ flat run, or framed transfer to its end ──▶ learnt
-//! - **Owner** one per process (`global`) is enough; others have pools and measurements of their own
-//! - **Not here** what each step does (`flat`, `transfer`)
+//! - **Flow** an operation becomes a plan; sizes and overlaps are checked; placement decides; a flat chain is run, or a framed transfer
+//!   to its end; placement learns from the time taken.
+//! - **Owner** one instance per process (`global`) is enough; each further instance has its own pool and measurements.
+//! - **Not here** the work of each step (`flat`, `transfer`).
 
 use crate::adapt::{Adapt, Decision, Explanation, Message};
 use crate::flat::{Place, Run};
@@ -18,7 +19,7 @@ use memlift_place::Cache;
 use memlift_spec::Opcode;
 use std::sync::OnceLock;
 
-/// Transforms, with a scratch pool and placement of its own.
+/// The transform service, with its own scratch pool and placement.
 #[derive(Debug)]
 pub struct Transform {
     engine: &'static Engine,
@@ -26,7 +27,7 @@ pub struct Transform {
     adapt: Adapt,
 }
 
-/// The opcode that a plan is counted as.
+/// Returns the opcode that statistics count a plan as.
 fn opcode(plan: &Plan<'_>) -> Opcode {
     match plan.body {
         Body::Copy if plan.before.is_some() => Opcode::COPY_CRC,
@@ -43,7 +44,7 @@ fn overlap(a: usize, a_bytes: usize, b: usize, b_bytes: usize) -> bool {
 }
 
 impl Transform {
-    /// Makes a service with settings of its own.
+    /// Creates a service with its own settings.
     pub fn new(engine: &'static Engine, settings: &TransformConfig) -> Transform {
         Transform {
             engine,
@@ -52,7 +53,7 @@ impl Transform {
         }
     }
 
-    /// The process-wide one, configured by `memlift.toml` and `MEMLIFT_*` (defaults where they cannot be used).
+    /// Returns the process-wide service, configured by `memlift.toml` and `MEMLIFT_*` (defaults if these cannot be used).
     pub fn global() -> &'static Transform {
         static GLOBAL: OnceLock<Transform> = OnceLock::new();
         GLOBAL.get_or_init(|| {
@@ -61,7 +62,7 @@ impl Transform {
         })
     }
 
-    /// The engine whose kernels it uses.
+    /// Returns the engine whose kernels are used.
     pub fn engine(&self) -> &'static Engine {
         self.engine
     }
@@ -70,26 +71,26 @@ impl Transform {
         &self.scratch
     }
 
-    /// Placement of messages, with all that it has learned.
+    /// Returns the placement of messages, with its measurements.
     pub fn adapt(&self) -> &Adapt {
         &self.adapt
     }
 
-    /// Counters of the scratch pool.
+    /// Returns the counters of the scratch pool.
     pub fn scratch_stats(&self) -> ScratchStats {
         self.scratch.stats()
     }
 
-    /// Returns the inputs of a decision about such a message, as they are now.
+    /// Returns the inputs of a decision about a message of this opcode and size, as they are now.
     pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
         self.adapt.explain(opcode, bytes)
     }
 
-    /// Does `op` while it copies `source` to the start of `target`.
+    /// Copies `source` to the start of `target` and does `op` on the way.
     ///
     /// # Errors
     ///
-    /// [`Error`]. Nothing behind the target's end is ever written; a wrong tag leaves zeros.
+    /// [`Error`]. Nothing behind the target's end is ever written; after a wrong tag the target holds zeros.
     pub fn copy<'a>(
         &self,
         op: impl Into<Op<'a>>,
@@ -99,11 +100,11 @@ impl Transform {
         self.copy_with(op, source, target, &Options::default())
     }
 
-    /// As [`copy`](Transform::copy), with options.
+    /// Does the same as [`copy`](Transform::copy), with options.
     ///
     /// # Errors
     ///
-    /// As [`copy`](Transform::copy).
+    /// The errors of [`copy`](Transform::copy).
     pub fn copy_with<'a>(
         &self,
         op: impl Into<Op<'a>>,
@@ -111,23 +112,23 @@ impl Transform {
         target: &mut [u8],
         options: &Options,
     ) -> Result<Outcome, Error> {
-        // SAFETY: both are slices of these lengths.
+        // SAFETY: pointers and lengths are those of two slices that are borrowed during the call.
         unsafe {
             self.copy_raw(op, (source.as_ptr(), source.len()), (target.as_mut_ptr(), target.len()), options)
         }
     }
 
-    /// As [`copy_with`](Transform::copy_with), on addresses. Sealing, opening and copying also work in place (source equal to
-    /// target).
+    /// Does the same as [`copy_with`](Transform::copy_with) on raw addresses. Sealing, opening and copying also work in place
+    /// (source equal to target).
     ///
     /// # Errors
     ///
-    /// As [`copy`](Transform::copy), and [`Error::Overlap`].
+    /// The errors of [`copy`](Transform::copy), and [`Error::Overlap`].
     ///
     /// # Safety
     ///
-    /// The source is readable and the target writable for their bytes, and nobody else changes either meanwhile: copy bytes
-    /// that another process can change to private memory first.
+    /// The source is readable and the target writable for their lengths, and nobody else changes either during the call. Bytes
+    /// that another process can change must be copied to private memory first.
     pub unsafe fn copy_raw<'a>(
         &self,
         op: impl Into<Op<'a>>,
@@ -147,18 +148,18 @@ impl Transform {
             return Err(Error::TargetTooSmall { needed: bytes, has: capacity });
         }
         if in_place && matches!(plan.body, Body::Copy) {
-            // Nothing moves; a checksum may be wanted all the same.
+            // Nothing is moved, but a checksum may have been requested.
             let decision = self.told_nothing();
-            // SAFETY: the source is readable for `bytes`, as the caller vouches.
+            // SAFETY: the caller guarantees that the source is readable for `bytes`.
             let crc = plan.before.map(|seed| unsafe { (self.engine.kernels().crc32c)(source, bytes, seed) });
             return Ok(Outcome { read: bytes, written: bytes, tag: None, crc, crc_after: None, decision });
         }
         if plan.block_bytes.is_some() {
-            // SAFETY: the caller vouches for source and target, which were found apart.
+            // SAFETY: the caller guarantees source and target; they were checked not to overlap.
             return unsafe { self.run_framed(plan, (source, bytes, target, capacity), options) };
         }
         let message = message(&plan, options, (source, bytes, target, capacity));
-        // SAFETY: the caller vouches for source and target (writable pages are readable, too); sizes and overlaps were checked.
+        // SAFETY: the caller guarantees source and target (writable pages are readable, too); sizes and overlaps were checked.
         unsafe {
             let start_ns = now_ns();
             let decision = self.adapt.decide(self.engine, &message, start_ns);
@@ -188,13 +189,13 @@ impl Transform {
     ) -> Result<Outcome, Error> {
         let message = message(&plan, options, place);
         let start_ns = now_ns();
-        // SAFETY: the caller vouches for source and target, and has found them apart.
+        // SAFETY: the caller guarantees source and target, and has checked that they do not overlap.
         let mut transfer = unsafe { Transfer::begin(self, plan, place, options, Progress::default())? };
         if let Err(error) = transfer.advance(u64::MAX) {
             if error == Error::WrongTag {
-                // Blocks that were verified before the wrong one go, too: a message is whole or nothing.
+                // Blocks that were verified before the wrong one are zeroed, too, so the target has the whole message or nothing.
                 let written = transfer.progress().target_bytes as usize;
-                // SAFETY: these bytes of the target were written.
+                // SAFETY: `written` bytes of the target were written by the transfer, so they are within its capacity.
                 unsafe { (self.engine.kernels().fill)(place.2, 0, written) };
             }
             self.adapt.refused(&message, start_ns, now_ns());
@@ -207,7 +208,7 @@ impl Transform {
 
     /// # Safety
     ///
-    /// Source and target are readable for their bytes.
+    /// Source and target are readable for their lengths.
     pub(crate) unsafe fn decide(
         &self,
         plan: &Plan<'_>,
@@ -215,7 +216,7 @@ impl Transform {
         place: (*const u8, usize, *mut u8, usize),
     ) -> Decision {
         let message = message(plan, options, place);
-        // SAFETY: source and target are readable for their bytes, as the caller vouches.
+        // SAFETY: the caller guarantees that source and target are readable for their lengths.
         unsafe { self.adapt.decide(self.engine, &message, now_ns()) }
     }
 }
@@ -229,11 +230,11 @@ fn message(
     Message { opcode: opcode(plan), bytes, source, target, target_bytes: capacity, cache }
 }
 
-/// Does `op` while it copies `source` to the start of `target`, with the process's own [`Transform`].
+/// Copies `source` to the start of `target` and does `op` on the way, with the process-wide [`Transform`].
 ///
 /// # Errors
 ///
-/// As [`Transform::copy`].
+/// The errors of [`Transform::copy`].
 pub fn copy<'a>(op: impl Into<Op<'a>>, source: &[u8], target: &mut [u8]) -> Result<Outcome, Error> {
     Transform::global().copy(op, source, target)
 }

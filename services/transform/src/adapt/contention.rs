@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contention: use of the caches by others. One interface for every way to measure it, and the watch that does so.
+//! Measures contention, that is, how busy other programs keep the caches. [`Contention`] is the interface of every source; `Watch`
+//! samples it.
 //!
-//! - **Flow** `Watch::passed` after each message ──some MiB later, and when the last sample's cost is one percent of the
-//!   time since──▶ sample ──▶ level (1: as good as it ever was) ──hysteresis, least stay──▶ contended or not
-//! - **Order** one thread samples (a lock that is only tried); everybody reads words
-//! - **Owner** no thread: a process that transforms nothing measures nothing
+//! - **Flow** `Watch::passed` is called after each message. It samples once some MiB have passed and the time since the last sample is a
+//!   hundred times what that sample cost. A sample gives a level (1: as good as it ever was), and the level sets the contended state,
+//!   with hysteresis and a shortest time between two changes.
+//! - **Order** one thread samples at a time (the lock is only tried, never waited for); all threads read atomic words.
+//! - **Owner** there is no thread of its own: a process that transforms nothing measures nothing.
 //!
-//! Sources, the first that works: memory bandwidth counters of the kernel (`resctrl`), cache misses of this process
-//! (`perf`), a dense sweep of own memory (`sweep`), which works everywhere.
+//! Sources, of which the first that works is taken: memory bandwidth counters of the kernel (`resctrl`), cache misses of this process
+//! (`perf`), a dense sweep of own memory (`sweep`). The sweep works everywhere.
 
 use super::knee::Knee;
 use super::perf::Perf;
@@ -17,25 +19,25 @@ use memlift_ground::observe::now_ns;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Tells how contended the caches are.
+/// A source that measures how contended the caches are.
 pub trait Contention: Send + std::fmt::Debug {
     /// Short lower-case name, as in `explain`.
     fn name(&self) -> &'static str;
 
-    /// How slow the caches are, 1 being as fast as they ever were; `None`: cannot be told now. May take about a
-    /// millisecond.
+    /// Returns how slow the caches are (1: as fast as they ever were), or `None` if it cannot be measured now. May take about
+    /// a millisecond.
     fn sample(&mut self) -> Option<f64>;
 }
 
-/// Measuring may take one part in so many of the time.
+/// Measuring may take at most 1/`DUTY` of the time.
 const DUTY: u64 = 100;
 const SAMPLE_EVERY_NS: u64 = 100_000_000;
 const KNEE_EVERY_NS: u64 = 30_000_000_000;
 /// Bytes that must have passed since the last measurement.
 const BYTES_BETWEEN: usize = 4 << 20;
-/// Shortest time for which a state stays, nanoseconds.
+/// Shortest time between two changes of the contended state, nanoseconds.
 const STAY_NS: u64 = 200_000_000;
-/// Contention is over below this part of the threshold.
+/// While contended, contention ends when the level exceeds 1 by less than this part of the threshold.
 const LEAVE_AT: f64 = 0.5;
 
 #[derive(Debug)]
@@ -91,7 +93,7 @@ impl Watch {
         self.contended.load(Ordering::Relaxed)
     }
 
-    /// The last level; 0: none yet.
+    /// Returns the last level; 0 if none was measured yet.
     pub fn level(&self) -> f64 {
         f64::from(f32::from_bits(self.level.load(Ordering::Relaxed)))
     }
@@ -135,7 +137,7 @@ impl Watch {
         }
         let next_ns = self.next_ns.load(Ordering::Relaxed);
         if next_ns == 0 {
-            // Short-lived users pay nothing.
+            // The first 100 ms are not measured, so that short-lived users pay nothing.
             self.next_ns.store(start_ns + SAMPLE_EVERY_NS, Ordering::Relaxed);
             self.bytes.store(0, Ordering::Relaxed);
             return;
@@ -169,7 +171,7 @@ impl Watch {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Turns the state at the threshold, back at half of it, and not before the least stay is over.
+    /// Sets the contended state above the threshold, clears it below half of the threshold; at most one change per `STAY_NS`.
     fn judge(&self, level: f64, at_ns: u64) {
         self.level.store((level as f32).to_bits(), Ordering::Relaxed);
         let contended = self.contended();

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measured costs of each store for messages that are not in cache, and the choice by them.
+//! Measures what each store costs for messages that are not in cache, and chooses the cheapest store.
 //!
-//! - **Layout** per (opcode, power of two of the size): three averages in femtoseconds per byte (0: never tried), and the
-//!   incumbent with the time since when
-//! - **Order** an untried store is tried first, [`TRIES`] times; then the cheapest, price included, unless the incumbent has not
-//!   stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
-//!   the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
-//! - **Limits** a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
-//! - **Drift** memory is slower now and faster then for every store, but only the incumbent is measured all the time. So a move
-//!   of its average moves the others' averages as much, until they are tried; else each slow moment would look like a reason to
-//!   change
+//! - **Layout** per (opcode, power of two of the size): the average cost of each of the three stores in femtoseconds per byte (0: never
+//!   tried), the incumbent (the store chosen last), and the time since when it is the incumbent.
+//! - **Order** each store is tried [`TRIES`] times first. After that the store with the lowest cost × price is chosen, unless the
+//!   incumbent was chosen less than `STAY_NS` ago or the new store costs more than `SWITCH_BELOW` of the incumbent. One message in
+//!   `TRY_EVERY` goes to the second-cheapest store if that costs less than `TRY_WITHIN` of the cheapest; one in `TRY_ALL_EVERY` goes to
+//!   the second or third in turn, whatever it costs.
+//! - **Limits** a sample counts as at most twice and at least half of the average, so one preempted message cannot move the average far.
+//! - **Drift** the speed of memory changes over time for all stores alike, but only the incumbent is measured all the time. So when the
+//!   incumbent's average changes, the averages of the others are scaled by the same factor. Otherwise each slow phase would look like a
+//!   reason to change the store.
 
 use super::Why;
 use crate::store::Store;
@@ -24,17 +25,17 @@ const TRY_EVERY: u32 = 64;
 const TRY_ALL_EVERY: u32 = 1024;
 const TRY_WITHIN: f64 = 1.25;
 const TRIES: u32 = 4;
-/// Factor that ranks a store behind every affordable one, whose prices are at most 5.
+/// Factor on the cost of a store that is not affordable; it ranks behind every affordable one, since prices are at most 5.
 const UNAFFORDABLE: f64 = 8.0;
-/// A store is affordable if it is at most so much slower than the fastest one, however small its footprint is.
+/// A store is affordable if it takes at most this factor of the fastest store's time, however small its footprint is.
 const OWN_TIME_MAX: f64 = 1.15;
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Average, femtoseconds per byte.
+    /// Average cost of each store, femtoseconds per byte.
     fs: [AtomicU32; 3],
     tries: [AtomicU32; 3],
-    /// Store + 1; 0: none yet.
+    /// Index of the store chosen last, plus one; 0 if none was chosen yet.
     incumbent: AtomicU32,
     since_ns: AtomicU64,
     count: AtomicU32,
@@ -45,7 +46,7 @@ pub(super) struct Costs {
     slots: Box<[Slot]>,
 }
 
-/// A chosen store, the reason, and the time that it is expected to take.
+/// A chosen store, the reason, and the expected time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub store: Store,
@@ -124,7 +125,7 @@ impl Costs {
         let place = &slot.fs[store as usize];
         let old = f64::from(place.load(Ordering::Relaxed));
         let tries = slot.tries[store as usize].load(Ordering::Relaxed);
-        // The first messages meet page faults and cold code: the best of them counts.
+        // The first messages meet page faults and cold code, so the lowest of their samples counts.
         let new = if old == 0.0 {
             sample
         } else if tries < TRIES {
@@ -145,7 +146,7 @@ impl Costs {
         }
     }
 
-    /// Measured femtoseconds per byte of each store; 0: not tried.
+    /// Returns the measured cost of each store in femtoseconds per byte; 0 if it was not tried.
     pub fn measured(&self, opcode: Opcode, bytes: usize) -> [(Store, u32); 3] {
         let slot = &self.slots[slot_of(opcode, bytes)];
         Store::ALL.map(|store| (store, slot.fs[store as usize].load(Ordering::Relaxed)))
@@ -213,7 +214,7 @@ mod tests {
             (Store::Temporal, Why::TemporalFaster),
             "nobody has tried the others since"
         );
-        // Tried, the other turns out to be as it was.
+        // The other store is measured again; its cost has not changed.
         (0..20).for_each(|_| costs.learn(AT.0, AT.1, Store::Streaming, 1100));
         let choice = costs.choose(AT.0, AT.1, STAY_NS * 4, |_| 1.0);
         assert_eq!((choice.store, choice.why), (Store::Streaming, Why::StreamingFaster));

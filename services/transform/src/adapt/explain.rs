@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Explanations: everything a decision is made from, as plain data and in words.
+//! All inputs of a placement decision, as plain data and as text.
 
 use super::Adapt;
 use crate::request::Packing;
@@ -7,37 +7,38 @@ use crate::store::Store;
 use memlift_ground::config::Placement;
 use memlift_spec::{Effort, Opcode};
 
-/// Inputs of a decision about a message, as they are now.
+/// Inputs of a placement decision, at the time of the call.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Explanation {
-    /// The operation's name.
+    /// Name of the operation.
     pub opcode: &'static str,
-    /// Its size, bytes.
+    /// Size of the message, bytes.
     pub bytes: usize,
-    /// How results are stored by configuration.
+    /// Configured placement: `adaptive`, or one fixed store.
     pub placement: &'static str,
-    /// Cycles between a cached and an uncached load; `None`: not measured yet, or cannot be told.
+    /// Longest load, in CPU cycles, that counts as cached; `None` if it is not measured yet or cannot be measured.
     pub limit_cycles: Option<u32>,
-    /// Memory up to this size stays in the caches that there really are, bytes; 0: not measured yet.
+    /// Size up to which memory stays in the caches that this machine really has, bytes; 0 if not measured yet.
     pub knee_bytes: usize,
     /// Name of the source that measures contention.
     pub source: &'static str,
-    /// The last level, 1 being as good as it ever was; 0: not measured yet.
+    /// Last contention level (1: as good as it ever was); 0 if not measured yet.
     pub level: f64,
-    /// The level from which on the caches count as contended.
+    /// Level from which on the caches count as contended.
     pub contended_from: f64,
-    /// True if they do.
+    /// True if the caches count as contended.
     pub contended: bool,
-    /// Nanoseconds that measuring took so far.
+    /// Time spent on measuring so far, nanoseconds.
     pub probe_ns: u64,
-    /// Measurements so far.
+    /// Number of measurements so far.
     pub probes: u64,
-    /// How much neighbours may be slowed, percent.
+    /// Configured budget: percent by which neighbours may be slowed.
     pub slowdown_percent: u32,
-    /// Each store: its name, measured femtoseconds per byte of uncached messages (0: not tried yet), and the factor
-    /// for what it does to neighbours.
+    /// For each store its name, the measured cost of uncached messages in femtoseconds per byte (0: not tried yet), and the
+    /// price,
+    /// a factor for what the store does to neighbours.
     pub stores: [(&'static str, u32, f64); 3],
-    /// Store that an uncached message would get, as far as is known.
+    /// Store that an uncached message would get now.
     pub uncached: &'static str,
     /// Effort that `Packing::Adaptive` stands for now.
     pub effort: Effort,

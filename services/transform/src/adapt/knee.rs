@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The knee: up to which size memory stays in the caches that this core really has.
+//! Measures the knee: the size up to which memory stays in the caches that this core really has.
 //!
-//! - **Flow** one size per turn (1, 2, 4, 8, 16 MiB): walk a ring once, then time a part of the next lap ──▶ after the
-//!   last size, the largest one that is nearer to the fastest than to the slowest
-//! - **Not here** cache sizes as the CPU states them: a virtual machine behaves as if it had a fraction
+//! - **Flow** one size per call (1, 2, 4, 8, 16 MiB): walk a ring of that size once, then time a part of the next lap. After the last
+//!   size, the knee is the largest size whose time per line is nearer to the fastest than to the slowest.
+//! - **Not here** cache sizes as the CPU states them: a virtual machine often behaves as if it had only a part of them.
 
 use super::ring::Ring;
 use std::hint::black_box;
 use std::time::Instant;
 
 const SHIFTS: std::ops::RangeInclusive<u32> = 20..=24;
-/// Lines that are timed.
+/// Number of lines that are timed.
 const TIMED: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) struct Knee {
 }
 
 impl Knee {
-    /// Measures the next size; `true`: that was the last one of a round.
+    /// Measures the next size; returns true if it was the last one of a round.
     pub fn turn(&mut self) -> bool {
         let shift = SHIFTS.start() + self.points.len() as u32;
         let ring = Ring::new(1 << shift);
@@ -37,7 +37,7 @@ impl Knee {
         true
     }
 
-    /// The knee of the last round; 0: none yet.
+    /// Returns the knee of the last finished round, in bytes; 0 if there is none yet.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Placement per message: through the cache or past it, decided from what is measured, without counters or privileges.
+//! Placement: decides for each message if it goes through the cache or past it, from measurements that need no privileges.
 //!
-//! - **Flow** message ──`residency` (a few loads of lines that it needs anyway)──▶ cached: through the cache
-//!   not cached ──▶ cost per byte of each store as measured (`cost`) × price of what it does to neighbours
-//!   (`contention`) ──▶ least, with hysteresis and a least stay ──▶ run ──▶ measured ──▶ `cost`
-//! - **Order** relaxed words and one lock that only ever is tried: a lost update costs nothing
-//! - **Probe** `contention` and `knee` are measured by the calling thread between messages, for at most one percent of
-//!   the time since the last measurement, only after some MiB went through, and never while nothing does
-//! - **Not here** the caller's use of the target afterwards: a caller that reads it at once says `Cache::Hot`
+//! - **Flow** `residency` times loads of a few lines that the message needs anyway. A cached message goes through the cache. For any
+//!   other, the cost per byte of each store (`cost`) is multiplied by the price of what the store does to neighbours (`contention`), and
+//!   the cheapest is taken, with hysteresis and a shortest time between changes. The time that the message took is given back to `cost`.
+//! - **Order** relaxed atomic words, and one lock that is only tried, never waited for: a lost update does no harm.
+//! - **Probe** the calling thread measures `contention` and `knee` between messages, for at most one percent of the time, and only after
+//!   some MiB were transformed; an idle process measures nothing.
+//! - **Not here** the caller's use of the target afterwards: a caller that reads the target next passes `Cache::Hot`.
 //!
-//! SmartDIMM asks for each message if its source is in DRAM, and takes the miss rate of the last-level cache as the answer for
-//! all messages. Here each message is looked at, and the cost of a dense sweep over memory of our own stands in for the miss rate
-//! (`contention_percent` is the paper's threshold).
+//! SmartDIMM uses one miss rate of the last-level cache to tell, for all messages, if sources are in DRAM. Here each message is
+//! probed, and the cost of a dense sweep over memory of our own replaces the miss rate (`contention_percent` is the paper's threshold).
 
 mod contention;
 mod cost;
@@ -37,13 +36,13 @@ use memlift_place::Cache;
 use memlift_spec::Opcode;
 use residency::Residency;
 
-/// Messages below this are not looked at: a look would cost more than it could save.
+/// Smaller messages are not probed: the probe would cost more than it could save.
 pub const GATE_BYTES: usize = 4096;
 
-/// Upper bound of the weight of a footprint while no contention is measured: it only decides between stores that are about equal.
+/// Upper bound of a footprint's weight while no contention is measured: then it only decides between stores of about equal cost.
 const QUIET_WEIGHT: f64 = 0.05;
 
-/// Why a store was taken. The codes are those of the stats page.
+/// Reason for the choice of a store. The codes are those of the stats page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Why {
@@ -53,30 +52,30 @@ pub enum Why {
     StreamingFaster = 17,
     /// Ordinary stores were measured to be faster.
     TemporalFaster = 18,
-    /// Neighbours are spared.
+    /// Ordinary stores are as fast or faster, but the neighbours are to be spared.
     Contended = 19,
-    /// As before: the least stay is not over, or nothing else is clearly better.
+    /// The previous store stays: it was chosen too recently, or no other is clearly better.
     Held = 20,
-    /// Tried to keep its measurement true.
+    /// The store was tried to refresh its measurement.
     Tried = 21,
-    /// The caller or the configuration fixed it.
+    /// The caller or the configuration chose the store.
     Told = 22,
-    /// Too small to be looked at, or a copy onto itself, which stores nothing.
+    /// The message is too small to be probed, or it is a copy onto itself, which stores nothing.
     Small = 23,
 }
 
 /// How one message is run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Decision {
-    /// How its bytes are read and written.
+    /// Way in which the message's bytes are read and written.
     pub store: Store,
-    /// State of its bytes in the caches, as measured or told.
+    /// State of the message's bytes in the caches, as measured or as the caller said.
     pub cache: CacheState,
-    /// True if the caches were contended.
+    /// True if the caches counted as contended.
     pub contended: bool,
     /// Reason for the store.
     pub why: Why,
-    /// Expected time, nanoseconds; 0: nothing was known.
+    /// Expected time, nanoseconds; 0 if no time was known.
     pub predicted_ns: f64,
 }
 
@@ -91,7 +90,7 @@ pub(crate) struct Message {
     pub cache: Cache,
 }
 
-/// The placement: decides about messages and learns from their times.
+/// Placement of messages: decides, and learns from the times that messages took.
 #[derive(Debug)]
 pub struct Adapt {
     settings: TransformConfig,
@@ -101,7 +100,7 @@ pub struct Adapt {
 }
 
 impl Adapt {
-    /// Measures nothing before the first message.
+    /// Creates a placement without measurements; the first are made with the first messages.
     pub fn new(settings: &TransformConfig) -> Adapt {
         Adapt {
             residency: Residency::default(),
@@ -111,9 +110,9 @@ impl Adapt {
         }
     }
 
-    /// Returns the price of a store: a factor on its cost for what it does to neighbours. Each footprint is its measured slowdown
-    /// of a neighbour on the same core, relative to ordinary stores (`examples/corunner.rs`). In a contended cache the footprint
-    /// costs more the smaller the budget is; in a quiet one it only decides where times are about equal.
+    /// Returns the price of a store: a factor on its cost for what the store does to neighbours. The footprint of a store is the
+    /// measured slowdown of a neighbour on the same core, relative to ordinary stores (`examples/corunner.rs`). In a contended
+    /// cache the footprint weighs more the smaller the budget is; otherwise it only decides between stores of about equal time.
     fn price(&self, store: Store, contended: bool) -> f64 {
         let footprint = match store {
             Store::Temporal => 1.0,
@@ -129,7 +128,7 @@ impl Adapt {
     ///
     /// # Safety
     ///
-    /// Source and target of the message are readable for their bytes.
+    /// The message's source is readable for `bytes` and its target for `target_bytes`.
     #[expect(unsafe_code, reason = "looks at lines that the caller vouches for")]
     pub(crate) unsafe fn decide(&self, engine: &Engine, message: &Message, now_ns: u64) -> Decision {
         let contended = self.watch.contended();
@@ -149,7 +148,7 @@ impl Adapt {
         let cached = match message.cache {
             Cache::Hot => return told(Store::Temporal, CacheState::Hot),
             Cache::Cold => false,
-            // SAFETY: source and target of the message are readable for their bytes, as the caller vouches.
+            // SAFETY: the caller guarantees that source and target of the message are readable for their lengths.
             Cache::Auto => unsafe { self.residency.cached(engine, message, self.watch.knee_bytes()) },
         };
         if cached {
@@ -166,7 +165,7 @@ impl Adapt {
         }
     }
 
-    /// Learns how long a message took, and lets the probe have its turn.
+    /// Learns from the time that a message took, and measures contention if that is due.
     pub(crate) fn learn(&self, message: &Message, decision: &Decision, start_ns: u64, end_ns: u64) {
         if message.bytes < GATE_BYTES {
             return observe::count(message.opcode, message.bytes as u64);
@@ -189,7 +188,7 @@ impl Adapt {
         self.watch.passed(message.bytes, end_ns);
     }
 
-    /// Counts a message that was refused.
+    /// Counts a message that ended with an error.
     #[cold]
     pub(crate) fn refused(&self, message: &Message, start_ns: u64, end_ns: u64) {
         let took_ns = end_ns.saturating_sub(start_ns);
@@ -201,7 +200,7 @@ impl Adapt {
         self.watch.replace(source);
     }
 
-    /// Returns the inputs of a decision about such a message, as they are now.
+    /// Returns the inputs of a decision about a message of this opcode and size, as they are now.
     pub(crate) fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
         explain::explain(self, opcode, bytes)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contention by this thread's last-level cache misses, where the kernel and the machine let us count them.
+//! Measures contention by this thread's last-level cache misses, where the kernel and the machine allow to count them.
 //!
-//! - **Flow** two counters (references, misses) of the thread that opened them ──difference──▶ miss rate
-//! - **Level** 1 + miss rate: the threshold is then the paper's own, a miss rate
-//! - **Limits** a counter belongs to the thread that opened it, so only samples of that thread say anything
+//! - **Flow** two counters (references, misses) of the thread that opened them; the miss rate is taken from their differences.
+//! - **Level** 1 + miss rate, so the threshold is a miss rate, as in the paper.
+//! - **Limits** the counters count only the thread that opened them, so they show nothing of messages of other threads.
 //!
 //! Source: `perf_event_open(2)`.
 
@@ -16,11 +16,11 @@ use std::thread::ThreadId;
 const HARDWARE: u32 = 0;
 const CACHE_REFERENCES: u64 = 2;
 const CACHE_MISSES: u64 = 3;
-/// Bytes of `perf_event_attr` as first published.
+/// Bytes of the first published version of `perf_event_attr`.
 const ATTRIBUTE_BYTES: u32 = 64;
-/// Bits: exclude kernel (5), exclude hypervisor (6).
+/// Bits of `perf_event_attr` that exclude the kernel (5) and the hypervisor (6).
 const EXCLUDE: u64 = 1 << 5 | 1 << 6;
-/// Fewer references than this say nothing.
+/// With fewer references than this there is no sample.
 const REFERENCES_MIN: u64 = 1000;
 
 #[derive(Debug)]
@@ -62,10 +62,11 @@ fn open(config: u64) -> Option<File> {
         config1: 0,
     };
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
-    // SAFETY: the attribute is as long as it says; this thread, any CPU, no group.
+    // SAFETY: `attribute` lives during the call and is as long as its `size` says; the other arguments mean this thread, any
+    // CPU, no group.
     let descriptor =
         unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attribute, 0, -1, -1, CLOSE_ON_EXEC) };
-    // SAFETY: a descriptor that is not negative was just made for us.
+    // SAFETY: a descriptor that is not negative was just opened, and nothing else owns it.
     (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor as i32) })
 }
 
@@ -76,7 +77,7 @@ fn read(mut file: &File) -> Option<u64> {
 }
 
 impl Perf {
-    /// `None`: no such counters, or not allowed.
+    /// Opens the counters; returns `None` if the machine has none or they are not permitted.
     pub fn open() -> Option<Perf> {
         let (references, misses) = (open(CACHE_REFERENCES)?, open(CACHE_MISSES)?);
         let last = (read(&references)?, read(&misses)?);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contention by the kernel's memory bandwidth monitoring (`/sys/fs/resctrl`), where it is mounted and readable.
+//! Measures contention by the kernel's memory bandwidth monitoring (`/sys/fs/resctrl`), where that is mounted and readable.
 //!
-//! - **Flow** bytes that all tasks of the root group moved ──difference over time──▶ over the most there ever was
-//! - **Level** 1 + that share: at the threshold of 0.35 a third of the best bandwidth seen is in use
+//! - **Flow** the bytes that all tasks of the root group moved, per second, divided by the highest rate seen so far.
+//! - **Level** 1 + this share: at a threshold of 0.35, contention begins at 35 % of the highest bandwidth seen.
 //!
 //! Source: the kernel's documentation, `filesystems/resctrl.rst` (`mon_data/mon_L3_*/mbm_total_bytes`).
 
@@ -10,7 +10,7 @@ use super::contention::Contention;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Bandwidth that counts as much until more was seen, bytes per second.
+/// Lower bound of the highest bandwidth, bytes per second, so that the first rates do not count as full load.
 const MOST_AT_FIRST: f64 = 4e9;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Resctrl {
 }
 
 impl Resctrl {
-    /// `None`: not mounted, not allowed, or without bandwidth monitoring.
+    /// Opens the counters; returns `None` if resctrl is not mounted, not readable, or has no bandwidth monitoring.
     pub fn open() -> Option<Resctrl> {
         Resctrl::open_at(Path::new("/sys/fs/resctrl"))
     }
@@ -34,7 +34,7 @@ impl Resctrl {
     }
 }
 
-/// A counter; the kernel writes `Unavailable` where it has none.
+/// Reads a counter; `None` where the kernel has none and writes `Unavailable`.
 fn read(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }

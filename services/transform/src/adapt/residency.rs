@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Is a message in cache? Times loads of a few of its lines.
+//! Tells if a message is in cache, by timed loads of a few of its lines.
 //!
-//! - **Flow** a look: three lines of the source, three of the target. Messages of 1 MiB or more are looked at each; of smaller
-//!   ones of a size class the next, then every second, fourth … 32nd, while the answer stays the same; the others
-//!   take their class's last answer. An answer that turns begins anew
-//! - **Layout** a class: bit 0 the last answer, bits 1–7 the interval (0: never looked), bits 8–31 messages until the next look
-//! - **Limit** cycles between a cached and an uncached load, measured at the first look on lines that were flushed and touched
-//!   again (about ten microseconds): a third of the way from near to far. A server's last-level cache is nearer to memory; lines
-//!   in it count as uncached, and the measured costs decide. Where near and far cannot be told apart, the engine's calibration
-//!   counts
-//! - **Large** more than twice what the near caches hold is never cached
-//! - **Blind** where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
+//! - **Flow** a probe times three lines of the source and three of the target. Messages of 1 MiB or more are probed each. Smaller ones
+//!   are probed by size class: the first message, then every second, fourth … 32nd as long as the result stays the same; the messages
+//!   between take the class's last result. A result that changes restarts the sequence.
+//! - **Layout** a class: bit 0 the last result, bits 1–7 the interval (0: never probed), bits 8–31 messages until the next probe.
+//! - **Limit** the longest time of a cached load, in CPU cycles. The first probe measures it on lines that were flushed and loaded again
+//!   (about ten microseconds): a third of the way from a load of the first-level cache to one of memory. A server's last-level cache is
+//!   nearer to memory; lines in it count as uncached, and the measured costs decide. If cached and uncached loads cannot be told apart,
+//!   the limit of the engine's calibration is taken.
+//! - **Large** a message larger than twice the near caches is never cached.
+//! - **Blind** if the time-stamp counter traps or is missing, a message counts as cached if four times its size fits into the knee.
 //!
-//! A message counts as uncached only if at most one of the six lines is cached: streaming what is in cache costs
+//! A message counts as uncached only if at most one of the six lines is cached, because streaming a message that is in cache costs
 //! more than it saves.
 
 use super::Message;
@@ -24,17 +24,17 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const CLASSES: usize = 40;
 const LINES: usize = 3;
 const LINE_BYTES: usize = 64;
-/// Messages from this size on are looked at each, bytes.
+/// Every message of at least this size is probed, bytes.
 const EACH_BYTES: usize = 1 << 20;
 const INTERVAL_MAX: u32 = 32;
-/// No limit can be told.
+/// Value of the limit if none can be measured.
 const BLIND: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Residency {
-    /// 0: not measured yet.
+    /// Longest cached load, cycles; 0 if not measured yet.
     limit_cycles: AtomicU32,
-    /// Per size class.
+    /// State of each size class; its bits are in the header.
     classes: [AtomicU32; CLASSES],
     turn: AtomicUsize,
 }
@@ -50,11 +50,11 @@ impl Default for Residency {
 }
 
 impl Residency {
-    /// Returns true if source or target is (mostly) in cache.
+    /// Returns true if enough probed lines of the source or the target are in cache.
     ///
     /// # Safety
     ///
-    /// Both are readable for their bytes.
+    /// Source and target of the message are readable for their lengths.
     #[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
     pub unsafe fn cached(&self, engine: &Engine, message: &Message, knee_bytes: usize) -> bool {
         let class = &self.classes[(message.bytes.ilog2() as usize).min(CLASSES - 1)];
@@ -69,7 +69,8 @@ impl Residency {
         let limit = self.limit(engine);
         let fits = message.bytes.saturating_mul(4) <= knee_bytes;
         let turn = self.turn.fetch_add(0x9e37_79b9, Ordering::Relaxed) >> 8;
-        // SAFETY: `buffer` is the message's source or target, and `bytes` its length, for which the caller vouches.
+        // SAFETY: `buffer` and `bytes` are the message's source or target and its length, which the caller guarantees to be
+        // readable.
         let hot = |buffer, bytes| unsafe { hot_lines(buffer, bytes, turn, limit) };
         let cached = if limit == BLIND {
             fits
@@ -87,7 +88,7 @@ impl Residency {
         if limit != 0 {
             return limit;
         }
-        // The engine's own limit is one for buffers whose pages were not touched for long: it counts page walks in.
+        // The engine's own limit is for buffers whose pages were not touched for long, so it includes page walks.
         let limit = measure().unwrap_or(match engine.placer().hot_cycles() {
             0 => BLIND,
             cycles => cycles,
@@ -96,13 +97,13 @@ impl Residency {
         limit
     }
 
-    /// The limit in cycles, if there is one.
+    /// Returns the limit in cycles, or `None` if it is not measured or cannot be.
     pub fn limit_cycles(&self) -> Option<u32> {
         Some(self.limit_cycles.load(Ordering::Relaxed)).filter(|&limit| limit != 0 && limit != BLIND)
     }
 }
 
-/// Returns the word of a class after a look.
+/// Returns the new state of a class after a probe with this result.
 fn next(seen: u32, cached: bool) -> u32 {
     let interval = seen >> 1 & 0x7f;
     let interval = match interval {
@@ -121,13 +122,14 @@ unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) ->
     }
     let jitter = turn % (stride / LINE_BYTES) * LINE_BYTES;
     let places = std::array::from_fn::<_, LINES, _>(|index| buffer.wrapping_add(index * stride + jitter));
-    // SAFETY: each place lies in the buffer, for which the caller vouches.
+    // SAFETY: each address lies in the buffer, which the caller guarantees to be readable for `bytes`.
     let cycles = unsafe { timed_loads(places) };
     cycles.map_or(LINES, |cycles| cycles.into_iter().filter(|&cycles| cycles <= limit).count())
 }
 
-/// A third of the way between a load from the first-level cache and one from memory. Lower quartiles, because what disturbs a
-/// load makes it longer; another line of the page is touched before, so that no page walk is timed.
+/// Measures the limit: a third of the way between a load from the first-level cache and one from memory. It takes lower
+/// quartiles,
+/// because every disturbance makes a load longer. Another line of the same page is touched first, so no page walk is timed.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "flushes and times lines of a buffer of its own")]
 fn measure() -> Option<u32> {
@@ -137,7 +139,8 @@ fn measure() -> Option<u32> {
     let mut far = Vec::new();
     for page in 0..PAGES {
         let place = buffer[page * 4096 + page * LINE_BYTES..].as_ptr();
-        // SAFETY: both places lie in the buffer; flushing a line changes nothing but where it is.
+        // SAFETY: both addresses lie in `buffer`, which lives until the end of this function; a flush of a line does not change
+        // its contents.
         unsafe {
             std::arch::x86_64::_mm_clflush(place);
             std::arch::x86_64::_mm_mfence();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A ring of cache lines in random order, for measuring how fast memory answers.
+//! A ring of cache lines in random order, for measuring the latency of memory.
 //!
-//! - **Layout** `next[i * 16]` is the index of the line after line i: one u32 per 64-byte line, one cycle through all lines
-//! - **Order** four walkers start a quarter of the ring apart, so that a lap waits for four lines at a time
+//! - **Layout** `next[i * 16]` is the index of the line after line i: one u32 per 64-byte line, one cycle through all lines.
+//! - **Order** four walkers start a quarter of the ring apart, so a lap waits for four lines at a time.
 
 /// Memory that is walked line by line.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ const WORDS: usize = 16;
 const WALKERS: usize = 4;
 
 impl Ring {
-    /// A ring of `bytes` bytes; at least a page.
+    /// Creates a ring of `bytes` bytes, at least one page.
     pub fn new(bytes: usize) -> Ring {
         let lines = (bytes / 64).max(64);
         let mut order: Vec<u32> = (0..lines as u32).collect();
@@ -28,7 +28,7 @@ impl Ring {
         for (index, &line) in order.iter().enumerate() {
             next[line as usize * WORDS] = order[(index + 1) % lines];
         }
-        // Walkers start where the order says, not where the memory lies.
+        // Walkers start a quarter of the random order apart, not a quarter of the memory apart.
         let starts: Vec<u32> = (0..WALKERS).map(|walker| order[walker * lines / WALKERS]).collect();
         for (walker, start) in starts.into_iter().enumerate() {
             next[1 + walker] = start;

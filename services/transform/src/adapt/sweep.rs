@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contention by a dense sweep of own memory, 1.5 times the second-level cache: no privileges, no counters.
+//! Measures contention by a dense sweep over own memory, 1.5 times the second-level cache; needs no privileges and no counters.
 //!
-//! - **Flow** one lap to bring the ring in, one lap timed ──▶ nanoseconds per line, over the best there ever was
-//! - **Cost** two laps, about a millisecond; the caller sees to it that this is one percent of the time at most
-//! - **Limits** a lap during which the thread lost its core tells nothing, so the median of the last three counts. The best is
-//!   forgotten by one percent per sweep, so that a machine that has become slower for good is not contended
+//! - **Flow** one lap loads the ring, a second lap is timed. The level is its time per line divided by the lowest such time so far.
+//! - **Cost** two laps, about a millisecond; `Watch` limits this to one percent of the time.
+//! - **Limits** a lap during which the thread lost its core would be wrong, so the median of the last three laps counts. The lowest time
+//!   is raised by one percent per sweep, so a machine that has become slower for good soon no longer counts as contended.
 
 use super::contention::Contention;
 use super::ring::Ring;
@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Second-level cache assumed where the kernel does not say.
+/// Size of the second-level cache if the kernel does not tell it, bytes.
 const CACHE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(super) struct Sweep {
     count: usize,
 }
 
-/// Bytes of the second-level cache, as the kernel says.
+/// Returns the size of the second-level cache that the kernel reports, bytes.
 pub(super) fn second_level_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| {
