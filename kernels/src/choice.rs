@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The choice of a table: once per process, by what the CPU offers and `MEMLIFT_ISA` asks for.
+//! Chooses the table of routines once per process, by the CPU and by `MEMLIFT_ISA`.
 //!
-//! - **Flow** first `active()` ──▶ environment, cpuid ──▶ `ACTIVE` ──▶ every later call is one load
-//! - **Order** `ACTIVE` points to constant tables only, so a relaxed load is enough; threads that race choose the
-//!   same table. The warning about a bad value is printed by one of them.
-//! - **Not here** allocation: the environment is read in place, because an allocator may be what calls us.
+//! - **Flow** the first `active()` reads environment and cpuid and sets `ACTIVE`; every later call is one load.
+//! - **Order** `ACTIVE` points to constant tables only, so a relaxed load is enough; racing threads choose the same table. Only one of
+//!   them prints the warning about a bad value.
+//! - **Not here** allocation: the environment is read in place, because the caller may be an allocator.
 
 use crate::arch;
 use crate::{Isa, Kernels, repeat, shape};
@@ -12,14 +12,14 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::io::Write;
 
-/// The environment variable that overrides the choice: `scalar`, `sse2`, `avx2` or `avx512`.
+/// Environment variable that overrides the choice: `scalar`, `sse2`, `avx2` or `avx512`.
 pub const ISA_VARIABLE: &str = "MEMLIFT_ISA";
 
 static ACTIVE: AtomicPtr<Kernels> = AtomicPtr::new(core::ptr::null_mut());
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// The routines this process uses: the best level that is available, or the one that `MEMLIFT_ISA` names. An
-/// unknown or unavailable name is reported on standard error once, and the best level below it is taken.
+/// Returns the routines that this process uses: the best level that is available, or the one that `MEMLIFT_ISA` names. An
+/// unknown or unavailable name is reported on standard error once, and the best available level below it is used.
 #[inline]
 pub fn active() -> &'static Kernels {
     let kernels = ACTIVE.load(Ordering::Relaxed);
@@ -30,7 +30,7 @@ pub fn active() -> &'static Kernels {
     unsafe { &*kernels }
 }
 
-/// The routines of one level; `None` if this CPU lacks it.
+/// Returns the routines of one level, or `None` if this CPU lacks it.
 pub fn for_isa(isa: Isa) -> Option<&'static Kernels> {
     if !isa.available() {
         return None;
@@ -42,8 +42,8 @@ pub fn for_isa(isa: Isa) -> Option<&'static Kernels> {
 
 #[cold]
 fn choose() -> &'static Kernels {
-    // SAFETY: the name is a C string. What getenv gives stays valid while nobody changes the environment, which
-    // is as much as any reader of the environment can ask for.
+    // SAFETY: the name is a C string. The value stays valid while nobody changes the environment, which no reader of the
+    // environment can exclude.
     let value = unsafe {
         let value = libc::getenv(c"MEMLIFT_ISA".as_ptr());
         if value.is_null() { &[] } else { CStr::from_ptr(value).to_bytes() }
@@ -79,7 +79,7 @@ fn choose() -> &'static Kernels {
 
 fn warn(text: core::fmt::Arguments<'_>) {
     if !WARNED.swap(true, Ordering::Relaxed) {
-        // A closed standard error is no reason to fail.
+        // If standard error is closed, the warning is lost.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 }

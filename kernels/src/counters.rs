@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts the work of a drop-in in the program that it lives in: one page of counters, which other processes may read.
+//! Counts the work of a drop-in library inside the program that loaded it: one page of counters, which other processes may read.
 //!
-//! - **Flow** [`declare`] (at load: static memory only) ──▶ [`add`] per message ──▶ page ◀── [`get`]
-//!   [`share`] makes the page a sealed memfd ◀──pread of /proc/PID/fd/N── [`View::parse`]
-//! - **Layout** [`Page`]: a header of 256 bytes, then 60 rows of 64; `docs/formats/dropin.md`
-//! - **Order** counters are relaxed: each is right, two may disagree for a moment. `magic` is stored last.
-//! - **Owner** the process. A child that is forked gets a page of its own, from zero, and gives its parent's back; one
-//!   that does not share keeps counting from its parent's numbers.
-//! - **Not here** allocation, threads, locks, files on disk. Without [`share`] no system call either, and after it none
-//!   but in `fork`: a program may have a filter (seccomp) that ends it at a call that it does not expect, so
-//!   the page is made before the program goes on, and only where whoever starts it asks for it.
+//! - **Flow** [`declare`] at load (static memory only) ──▶ [`add`] per message ──▶ page ──▶ [`get`]. [`share`] moves the page to a sealed
+//!   memfd, which another process reads by `pread` of /proc/PID/fd/N and decodes by [`View::parse`].
+//! - **Layout** [`Page`]: a header of 256 bytes, then 60 rows of 64; see `docs/formats/dropin.md`.
+//! - **Order** counters are relaxed: each is right, but two of them may disagree for a moment. `magic` is stored last.
+//! - **Owner** the process. A forked child unmaps its parent's page and gets its own, which starts at zero; a child whose parent does not
+//!   share continues from its parent's numbers.
+//! - **Not here** allocation, threads, locks, files on disk. Without [`share`] there is no system call either, and after it none except
+//!   in `fork`: a program may have a filter (seccomp) that ends it at an unexpected call, so the page is made before the program goes on,
+//!   and only if the user asked for it.
 
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// First word of a page that is ready: the bytes `MLDROP01`.
+/// First word of a page that is ready to be read: the bytes `MLDROP01`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLDROP01");
 /// Version of the layout.
 pub const VERSION: u64 = 1;
@@ -24,7 +24,7 @@ pub const VERSION: u64 = 1;
 pub const PAGE_BYTES: usize = 4096;
 /// Rows of a page.
 pub const ROWS: usize = 60;
-/// The environment variable that asks for [`share`]: `1`. Drop-ins read it at load.
+/// Environment variable that asks for [`share`] if it is `1`. Drop-ins read it at load.
 pub const SHARE_VARIABLE: &CStr = c"MEMLIFT_STATS";
 
 const NAME_BYTES: usize = 32;
@@ -32,19 +32,19 @@ const REASON_BYTES: usize = 160;
 /// First file descriptor for the page: programs rarely rely on numbers this high.
 const FD_FROM: i32 = 500;
 
-/// State of the drop-in: it does the work itself, or leaves it to the library that it stands in for.
+/// State of the drop-in: it does the work itself, or leaves it to the library that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum State {
-    /// Nothing decided yet.
+    /// Not decided yet.
     Loaded = 0,
-    /// It does the work.
+    /// The drop-in does the work itself.
     Serving = 1,
-    /// It stepped aside; the reason says why.
+    /// The drop-in passes all calls on to the replaced library; the reason of the page says why.
     Aside = 2,
 }
 
-/// The page, as every process sees it. Little-endian words, text filled with zeros.
+/// The page as every process sees it. Words are little-endian, text is filled with zeros.
 #[repr(C, align(64))]
 pub struct Page {
     magic: AtomicU64,
@@ -89,17 +89,18 @@ pub struct Amount {
     pub failures: u64,
 }
 
-/// The page until it is shared, and the source of every other page's header.
+/// The page until it is shared, and the source of the header of every shared page.
 static HOME: Page = Page::new();
-/// The page in force; null: HOME.
+/// The page that is counted into; null means `HOME`.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static SHARED: AtomicBool = AtomicBool::new(false);
-/// The memfd of `PAGE`: its number, and its inode by which it is known again.
+/// File descriptor of `PAGE`'s memfd, and its inode, by which the descriptor is verified before it is closed.
 static FD: AtomicI32 = AtomicI32::new(-1);
 static INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Names the library (also its memfd: give `memlift:` and a word) and its rows, at most [`ROWS`]. Text beyond 31
-/// bytes is cut. Call it at load; a second call with the same names changes nothing.
+/// Sets the names of the library (also the name of its memfd: `memlift:` and a word) and of its rows, at most [`ROWS`]. Text
+/// beyond
+/// 31 bytes is cut. Call it at load; a second call with the same names changes nothing.
 pub fn declare(name: &str, rows: &[&str]) {
     put(&HOME.name, name);
     for (row, name) in HOME.rows.iter().zip(rows) {
@@ -108,7 +109,7 @@ pub fn declare(name: &str, rows: &[&str]) {
     HOME.rows_used.store(rows.len().min(ROWS) as u64, Ordering::Relaxed);
 }
 
-/// Says whether the drop-in serves, and why (at most 159 bytes).
+/// Sets the drop-in's state and the reason for it (at most 159 bytes).
 pub fn set_state(state: State, reason: &str) {
     for page in [&HOME, current()] {
         put(&page.reason, reason);
@@ -117,7 +118,7 @@ pub fn set_state(state: State, reason: &str) {
 }
 
 /// Makes the page visible to other processes of the same user, in this process and in every forked child. Call it after
-/// [`declare`]. If the system refuses, counting goes on in private.
+/// [`declare`]. If the system refuses, counting continues in private memory.
 pub fn share() {
     if !SHARED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler makes system calls and stores to atomics, which is allowed in the child of a threaded
@@ -127,10 +128,10 @@ pub fn share() {
     }
 }
 
-/// Shares if [`SHARE_VARIABLE`] is `1`. A program that runs with more rights than its caller ignores the variable.
+/// Calls [`share`] if [`SHARE_VARIABLE`] is `1`. A program that runs with more rights than its caller ignores the variable.
 pub fn share_if_asked() {
-    // SAFETY: the name is a C string; what getenv gives is valid while nobody changes the environment, and this
-    // is called while a library is being loaded.
+    // SAFETY: the name is a C string; the value is valid while nobody changes the environment, and this is called while a
+    // library is being loaded.
     let asked = unsafe {
         let value = libc::getenv(SHARE_VARIABLE.as_ptr());
         libc::getauxval(libc::AT_SECURE) == 0 && !value.is_null() && CStr::from_ptr(value) == c"1"
@@ -140,7 +141,7 @@ pub fn share_if_asked() {
     }
 }
 
-/// Adds to the row of this number, which [`declare`] named.
+/// Adds to the row with this index, which [`declare`] named.
 #[inline]
 pub fn add(row: usize, amount: &Amount) {
     let row = &current().rows[row];
@@ -152,7 +153,7 @@ pub fn add(row: usize, amount: &Amount) {
     }
 }
 
-/// Returns the counts of a row so far.
+/// Returns the counts of a row.
 pub fn get(row: usize) -> Amount {
     let row = &current().rows[row];
     Amount {
@@ -165,17 +166,18 @@ pub fn get(row: usize) -> Amount {
 
 #[inline]
 fn current() -> &'static Page {
-    // SAFETY: PAGE is null, or points to a mapping that is undone only by `renew`, when no other thread is there.
+    // SAFETY: `PAGE` is null or points to a mapping that only `renew` removes, while no other thread exists.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }.unwrap_or(&HOME)
 }
 
-/// Runs in a forked child: gives it a page of its own, so that it does not count into its parent's.
+/// Runs in a forked child: gives the child a page of its own, so that it does not count into its parent's.
 extern "C" fn renew() {
     let inherited = PAGE.swap(ptr::null_mut(), Ordering::AcqRel);
     if !inherited.is_null() {
         let fd = FD.load(Ordering::Relaxed);
-        // SAFETY: this thread is the only one of the child, so nobody else looks at the mapping. The number is closed
-        // only if it still means the page: the program may have closed it and opened something else.
+        // SAFETY: this is the only thread of the child, so nobody else uses the mapping. The descriptor is closed only if it
+        // still
+        // is the page: the program may have closed it and opened something else under its number.
         unsafe {
             libc::munmap(inherited.cast(), PAGE_BYTES);
             if inode(fd) == Some(INODE.load(Ordering::Relaxed)) {
@@ -187,19 +189,19 @@ extern "C" fn renew() {
 }
 
 fn inode(fd: i32) -> Option<u64> {
-    // SAFETY: the structure is plain data for the system to fill in; the call fails if there is no such fd.
+    // SAFETY: `stat` is plain data that the system fills in; the call fails if there is no such descriptor.
     unsafe {
         let mut about: libc::stat = core::mem::zeroed();
         (libc::fstat(fd, &mut about) == 0).then_some(about.st_ino)
     }
 }
 
-/// A new sealed memfd with HOME's header, mapped; null if the system says no.
+/// Creates and maps a sealed memfd with `HOME`'s header; returns null if the system refuses.
 fn map() -> *mut Page {
     let mut name = [0u8; NAME_BYTES + 1];
     take(&HOME.name, &mut name[..NAME_BYTES]);
-    // SAFETY: plain system calls on an fd that was made here; `name` ends with a zero. Moving the fd up leaves
-    // the low numbers to the program, which may count on them.
+    // SAFETY: plain system calls on a descriptor that was made here; `name` ends with a zero. The descriptor is moved up because
+    // the program may count on getting the low numbers.
     unsafe {
         let low = libc::memfd_create(name.as_ptr().cast(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         if low < 0 {
@@ -245,7 +247,7 @@ impl Page {
         }
     }
 
-    /// Takes over HOME's header; the counters stay at zero.
+    /// Copies `HOME`'s header; the counters stay at zero.
     fn fill(&self) {
         let copy = |from: &AtomicU64, to: &AtomicU64| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -304,29 +306,29 @@ fn take(words: &[AtomicU64], text: &mut [u8]) {
     }
 }
 
-/// A copy of a page of another process, as `pread` gave it. Its owner may have written anything into it.
+/// A copy of another process's page, as `pread` returned it. Its contents are not trusted.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a>(&'a [u8; PAGE_BYTES]);
 
 impl<'a> View<'a> {
-    /// `None`: not a page of this version.
+    /// Checks the bytes; returns `None` if they are not a page of this version.
     pub fn parse(bytes: &'a [u8]) -> Option<View<'a>> {
         let view = View(bytes.try_into().ok()?);
         (view.word(0) == MAGIC && view.word(8) == VERSION && view.word(16) == PAGE_BYTES as u64)
             .then_some(view)
     }
 
-    /// The process that counts, as it sees itself.
+    /// Returns the process id that the counting process has in its own namespace.
     pub fn pid(&self) -> u64 {
         self.word(24)
     }
 
-    /// When the page was made, nanoseconds since 1970.
+    /// Returns the time at which the page was made, nanoseconds since 1970.
     pub fn start_unix_ns(&self) -> u64 {
         self.word(32)
     }
 
-    /// Returns the drop-in's state. A value that this version does not know reads as [`State::Loaded`].
+    /// Returns the drop-in's state; an unknown value is returned as [`State::Loaded`].
     pub fn state(&self) -> State {
         match self.word(48) {
             1 => State::Serving,
@@ -335,17 +337,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The library, as `memlift:openssl`. Printable ASCII only.
+    /// Returns the library's name, such as `memlift:openssl`, in printable ASCII.
     pub fn name(&self) -> impl Iterator<Item = char> + 'a {
         self.text(64, NAME_BYTES)
     }
 
-    /// Why it serves or not.
+    /// Returns the reason for the state.
     pub fn reason(&self) -> impl Iterator<Item = char> + 'a {
         self.text(96, REASON_BYTES)
     }
 
-    /// The rows that are in use: name and numbers.
+    /// Returns name and counts of each row that is in use.
     pub fn rows(self) -> impl Iterator<Item = (impl Iterator<Item = char> + 'a, Amount)> + 'a {
         let view = self;
         (0..ROWS.min(view.word(40) as usize)).map(move |row| {
@@ -380,7 +382,7 @@ mod tests {
         text.collect()
     }
 
-    /// One test for the whole life, because the page belongs to the process.
+    /// A single test for the whole sequence, because there is one page per process.
     #[test]
     fn counts_at_home_then_in_a_page_that_others_can_read() {
         declare("memlift:test", &["seal", "open"]);
@@ -403,8 +405,8 @@ mod tests {
         assert_eq!(rows[0], ("seal".to_string(), Amount::default()));
         assert_eq!(rows[1], ("open".to_string(), Amount { failures: 1, ..amount }));
 
-        // A child has its own page and no other, from zero, before it counts anything.
-        // SAFETY: the child reads files of its own and leaves by _exit.
+        // Before it counts anything, a child has a page of its own that starts at zero, and no other.
+        // SAFETY: the child only reads its own files and ends by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let pages = pages();
@@ -412,11 +414,11 @@ mod tests {
                 view.pid() == u64::from(std::process::id()) && view.state() == State::Serving
             });
             let zero = get(1) == Amount::default();
-            // SAFETY: no destructor of the parent's runs in the child.
+            // SAFETY: `_exit` runs no destructor of the parent in the child.
             unsafe { libc::_exit(i32::from(!(pages.len() == 1 && own && zero))) };
         }
         let mut status = 0;
-        // SAFETY: our child.
+        // SAFETY: `child` is a child of this process, and `status` is writable.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
         assert_eq!(get(1).failures, 1);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flushing cache lines: write back and drop what the caches hold of a range.
+//! Flushes cache lines: writes back and drops the cached lines of a range.
 //!
 //! - **Flow** range ──▶ whole lines ──`clflushopt` or `clflush`──▶ fence
-//! - **Order** fenced before (so that earlier stores are flushed) and after (so that later loads miss).
+//! - **Order** there is a fence before (so that earlier stores are flushed) and after (so that later loads miss).
 
 /// Bytes of one cache line.
 pub const CACHE_LINE_BYTES: usize = 64;
 
-/// Writes back and drops every cache line that the range touches, from all caches of all cores. `false` where the
-/// CPU has no such instruction, and nothing happened. No byte changes.
+/// Writes back and drops every cache line that the range touches, from all caches of all cores. No byte changes. Returns false
+/// and
+/// does nothing if the CPU has no such instruction.
 ///
 /// # Safety
 ///
@@ -23,8 +24,8 @@ pub unsafe fn cache_flush(address: *const u8, bytes: usize) -> bool {
     let leaf0 = __cpuid(0);
     let clflushopt = leaf0.eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 23 != 0;
     let head_bytes = address.addr() % CACHE_LINE_BYTES;
-    // SAFETY: the first line starts in the same page as the range, and each line flushed holds a byte of the
-    // range, which the caller promises is mapped. The instruction changes no byte.
+    // SAFETY: the first line starts in the same page as the range, and each flushed line holds a byte of the range, which the
+    // caller guarantees to be mapped. The instruction changes no byte.
     unsafe {
         let first = address.wrapping_sub(head_bytes);
         _mm_mfence();
@@ -43,11 +44,11 @@ pub unsafe fn cache_flush(address: *const u8, bytes: usize) -> bool {
     true
 }
 
-/// Flushing lines is not available to programs here: nothing happens, and the answer is `false`.
+/// Does nothing and returns false: on this architecture programs cannot flush lines.
 ///
 /// # Safety
 ///
-/// None is needed; the signature is that of the other architectures.
+/// There is no condition; the signature is that of the other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn cache_flush(_address: *const u8, _bytes: usize) -> bool {
     false

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CPU routines that copy, fill, compare and check, one folder per instruction set.
 //!
-//! One table of raw routines per instruction set, [`Kernels`], is chosen once per process: [`active`] gives the
-//! best one this CPU can run, or what the environment variable `MEMLIFT_ISA` asks for.
+//! There is one table of raw routines per instruction set, [`Kernels`]. [`active`] returns the table of this process: the best one that
+//! this CPU can run, or the one that the environment variable `MEMLIFT_ISA` names.
 //!
 //! ```
 //! let source = [7u8; 1000];
@@ -13,16 +13,14 @@
 //! assert_eq!(source, target);
 //! ```
 //!
-//! - **Flow** `active()` ──▶ `Kernels` ──call through a pointer──▶ `arch/x86_64/<level>` (entry points, target
-//!   features) ──inlined──▶ `arch/generic` (the algorithm, once, over `vector::Vector`) or `arch/all`
-//!   (portable code, also the oracle of the tests)
-//! - **Order** a routine that uses non-temporal stores ends with a store fence: when it returns, its bytes are as
-//!   visible to other cores as those of ordinary stores.
-//! - **Owner** raw pointers throughout, because the memory may be shared with another process: no slice is ever
-//!   made of it, and every routine stays inside the bounds it was given whatever the bytes turn into.
-//!   What a drop-in has done is counted in [`counters`].
-//! - **Not here** threads, allocation, file input or output, panics: these routines run inside foreign programs.
-//!   Which routine to take for which size is the engine's decision, too.
+//! - **Flow** `active()` ──▶ `Kernels` ──call through a pointer──▶ `arch/x86_64/<level>` (entry points, target features) ──inlined──▶
+//!   `arch/generic` (the algorithm, once, over `vector::Vector`) or `arch/all` (portable code, also the reference in tests).
+//! - **Order** a routine that uses non-temporal stores ends with a store fence: when it returns, its bytes are as visible to other cores
+//!   as those of ordinary stores.
+//! - **Owner** all arguments are raw pointers, because the memory may be shared with another process: no slice is ever made of it, and
+//!   every routine stays inside the given bounds whatever the bytes become. The work of a drop-in library is counted in [`counters`].
+//! - **Not here** threads, allocation, file input or output, panics: these routines run inside other people's programs. The choice of a
+//!   routine by size is the engine's.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "aead")]

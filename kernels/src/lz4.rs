@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! LZ4 blocks, without frame and size: [`Lz4`].
+//! LZ4 blocks without a frame and without their size: [`Lz4`].
 //!
-//! - **Flow** message ──lz4_flex (bounds-checked in both directions)──▶ one block
-//! - **Layout** a block has no end mark: all of the source belongs to it, and its unpacked size travels apart
-//! - **Order** the packer refuses a target of less than [`bound`] bytes if the block might not fit
-//! - **Owner** a [`Lz4`] keeps its table of 16 KiB; after `new` it allocates once more, for the first message of 64 KiB
+//! - **Flow** message ──lz4_flex (bounds-checked in both directions)──▶ one block.
+//! - **Layout** a block has no end mark: all of the source belongs to it, and the caller stores its unpacked size elsewhere.
+//! - **Order** the packer refuses a target of less than [`bound`] bytes if the block might not fit.
+//! - **Owner** an [`Lz4`] owns a table of 16 KiB; after `new` it allocates once more, at the first message of 64 KiB or more.
 //!
 //! Source: the LZ4 block format description of the lz4 project.
 
 use lz4_flex::block::{self, CompressTable, DecompressError};
 
-/// Why a block was not made or not read. Nothing behind the target's end was written.
+/// Reason why a block was not packed or unpacked. Nothing behind the target's end was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lz4Error {
-    /// Not a block, or not all of it.
+    /// The bytes are no block, or only a part of one.
     #[error("the LZ4 block is corrupt or cut off: ask for it again")]
     Corrupt,
-    /// Not enough room.
+    /// The target is too small.
     #[error("the target has no room for the result: give it more bytes")]
     TargetTooSmall,
 }
 
-/// The most bytes that a message of `bytes` bytes takes.
+/// Returns the most bytes that a packed message of `bytes` bytes takes.
 pub fn bound(bytes: usize) -> usize {
     block::get_maximum_output_size(bytes)
 }
 
-/// Packs and unpacks blocks: keep one per thread.
+/// Packs and unpacks blocks. Use one per thread.
 pub struct Lz4(CompressTable);
 
 impl Default for Lz4 {
@@ -42,12 +42,12 @@ impl Lz4 {
         Lz4(CompressTable::small())
     }
 
-    /// Packs one message; gives the bytes written.
+    /// Packs one message; returns the number of bytes written.
     pub fn pack(&mut self, source: &[u8], target: &mut [u8]) -> Result<usize, Lz4Error> {
         block::compress_into_with_table(source, target, &mut self.0).map_err(|_| Lz4Error::TargetTooSmall)
     }
 
-    /// Unpacks one block, which is all of `source`; gives the bytes written.
+    /// Unpacks one block, which is all of `source`; returns the number of bytes written.
     pub fn unpack(&mut self, source: &[u8], target: &mut [u8]) -> Result<usize, Lz4Error> {
         block::decompress_into(source, target).map_err(|error| match error {
             DecompressError::OutputTooSmall { .. } => Lz4Error::TargetTooSmall,

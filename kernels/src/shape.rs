@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Shapes: in which order, with which vectors and how far ahead a routine walks memory that it stores to past the cache.
+//! Shapes: the order, the vectors and the prefetch distance with which a routine walks memory that it stores to past the cache.
 //!
-//! - **Why** the best shape differs by a factor of three between CPUs that offer the same instructions: four pages side
-//!   by side are 1.2 to 1.5 times as fast as a plain loop on Sapphire Rapids, and a third of it on Zen 3. So the shape is a
-//!   parameter, and a measurement chooses it.
-//! - **Flow** built-in shape of the level, or calibration ── [`set_shape`] ──▶ `TABLE` ── [`shape`] ──▶ routines whose names
-//!   end in `_nt`
-//! - **Layout** `TABLE` holds one word per [`Routine`] and size class; a word packs a shape as [`Shape::pack`] says, and 0
-//!   stands for the built-in one.
-//! - **Order** relaxed: every shape copies the same bytes, only speed differs.
+//! - **Why** the best shape differs by a factor of three between CPUs with the same instructions: four pages side by side are 1.2 to 1.5
+//!   times as fast as a plain loop on Sapphire Rapids, but have a third of its speed on Zen 3. So the shape is a parameter, and a
+//!   measurement chooses it.
+//! - **Flow** `TABLE` holds the built-in shape of the level or the result of a calibration ([`set_shape`]); the routines whose names end
+//!   in `_nt` get it by [`shape`].
+//! - **Layout** `TABLE` holds one word per [`Routine`] and size class; a word is a shape packed by [`Shape::pack`], and 0 means the
+//!   built-in one.
+//! - **Order** relaxed: every shape copies the same bytes, only the speed differs.
 //! - **Not here** the choice: the engine measures.
 
 use crate::Isa;
@@ -20,28 +20,30 @@ pub(crate) const LANE_BYTES: usize = 4096;
 /// Bytes that one step of a walk handles.
 const LINE_BYTES: usize = 64;
 
-/// How memory is walked.
+/// Order in which memory is walked, with vector size and prefetch distance.
 ///
-/// A walk takes blocks of as many pages as it has lanes, and visits line 0 of each page, then line 1 of each, and so on.
+/// A walk takes blocks of one page per lane, and visits line 0 of each page, then line 1 of each, and so on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {
-    /// 1, 2 or 4; 0 stands for `rep movsb`.
+    /// Number of lanes: 1, 2 or 4; 0 means `rep movsb`.
     lanes: u8,
-    /// 16, 32 or 64.
+    /// Bytes of a vector: 16, 32 or 64.
     vector_bytes: u8,
-    /// A multiple of 64, at most [`Shape::AHEAD_BYTES_MAX`].
+    /// Prefetch distance, bytes: a multiple of 64, at most [`Shape::AHEAD_BYTES_MAX`].
     ahead_bytes: u16,
 }
 
 impl Shape {
-    /// `rep movsb`: the CPU chooses the order. Routines that do more than copy walk one lane without prefetch instead.
+    /// `rep movsb`: the CPU chooses the order. Routines that do more than copy instead walk one lane without prefetch.
     pub const STRING: Shape = Shape { lanes: 0, vector_bytes: 64, ahead_bytes: 0 };
     /// Largest prefetch distance: a page.
     pub const AHEAD_BYTES_MAX: usize = LANE_BYTES;
 
-    /// A walk over `lanes` pages at once with vectors of `vector_bytes`, which prefetches `ahead_bytes` ahead of each lane
-    /// (0: leaves that to the CPU). Values in between are rounded down to the next that exists; a level without vectors
-    /// of that size takes its own.
+    /// Returns a walk over `lanes` pages side by side with vectors of `vector_bytes`, which prefetches `ahead_bytes` ahead in
+    /// each lane (0:
+    /// the CPU prefetches by itself). Values in between are rounded down to the next valid one; a level without vectors of that
+    /// size
+    /// uses its own.
     pub const fn walk(lanes: usize, vector_bytes: usize, ahead_bytes: usize) -> Shape {
         let lanes = match lanes {
             0 | 1 => 1,
@@ -58,8 +60,9 @@ impl Shape {
         Shape { lanes, vector_bytes, ahead_bytes: (ahead_bytes - ahead_bytes % LINE_BYTES) as u16 }
     }
 
-    /// The shape that a level uses before anything was measured: a plain loop, which no recorded CPU runs at less than two
-    /// thirds of its best. Intel CPUs with AVX-512 walk four pages at once, which was faster on Sapphire Rapids.
+    /// Returns the shape that a level uses before any measurement: a plain loop, which on every recorded CPU reaches at least
+    /// two thirds of
+    /// the best speed. Intel CPUs with AVX-512 walk four pages side by side, which was faster on Sapphire Rapids.
     #[inline(always)]
     pub fn built_in(isa: Isa) -> Shape {
         match isa {
@@ -70,7 +73,7 @@ impl Shape {
         }
     }
 
-    /// All shapes worth a measurement on a level, the built-in one first.
+    /// Returns all shapes that are worth measuring on a level, the built-in one first.
     pub fn candidates(isa: Isa) -> Vec<Shape> {
         let widths: &[usize] = match isa {
             Isa::Avx512 => &[64, 32],
@@ -92,19 +95,19 @@ impl Shape {
         all
     }
 
-    /// `rep movsb`.
+    /// Returns true for `rep movsb`.
     #[inline(always)]
     pub const fn is_string(self) -> bool {
         self.lanes == 0
     }
 
-    /// Pages that are walked at once; 1 for `rep movsb`.
+    /// Returns the number of pages that are walked side by side; 1 for `rep movsb`.
     #[inline(always)]
     pub const fn lanes(self) -> usize {
         if self.lanes == 0 { 1 } else { self.lanes as usize }
     }
 
-    /// Bytes of one load and one store.
+    /// Returns the bytes of one load and one store.
     #[inline(always)]
     pub const fn vector_bytes(self) -> usize {
         self.vector_bytes as usize
@@ -131,7 +134,7 @@ impl Shape {
         Shape { lanes: (word >> 24) as u8, vector_bytes: (word >> 16) as u8, ahead_bytes: word as u16 }
     }
 
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the text that [`Display`](fmt::Display) writes.
     pub fn from_name(name: &str) -> Option<Shape> {
         if name == "rep" {
             return Some(Shape::STRING);
@@ -144,7 +147,7 @@ impl Shape {
     }
 }
 
-/// `4x64+2048`: four lanes, vectors of 64 bytes, 2048 bytes ahead. `rep`: `rep movsb`.
+/// Writes `4x64+2048` for four lanes, vectors of 64 bytes and a distance of 2048 bytes; `rep` for `rep movsb`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_string() {
@@ -170,11 +173,11 @@ pub enum Routine {
 }
 
 impl Routine {
-    /// All of them, in the order of the table.
+    /// All routines, in the order of the table.
     pub const ALL: [Routine; 5] =
         [Routine::Copy, Routine::CopyCrc, Routine::Dualcast, Routine::Fill, Routine::Strided];
 
-    /// The name in calibration files.
+    /// Returns the name in calibration files.
     pub const fn name(self) -> &'static str {
         match self {
             Routine::Copy => "copy",
@@ -186,15 +189,15 @@ impl Routine {
     }
 }
 
-/// Powers of two that have a shape of their own. Smaller and larger sizes use the first and the last.
+/// Powers of two that have a shape of their own. Smaller sizes use the shape of the first, larger ones that of the last.
 const CLASS_SHIFTS: core::ops::RangeInclusive<u32> = 16..=27;
-/// Size classes of [`shape`].
+/// Number of size classes of [`shape`].
 pub const SHAPE_CLASSES: usize = (*CLASS_SHIFTS.end() - *CLASS_SHIFTS.start() + 1) as usize;
 
-/// The CPU is Intel's: its level with AVX-512 starts with four lanes.
+/// True on Intel CPUs: their AVX-512 level uses four lanes by default.
 static FOUR_LANES: AtomicBool = AtomicBool::new(false);
 
-/// Looks at the CPU for [`Shape::built_in`].
+/// Detects the CPU for [`Shape::built_in`].
 pub(crate) fn detect() {
     FOUR_LANES.store(crate::isa::is_intel(), Ordering::Relaxed);
 }
@@ -202,7 +205,7 @@ pub(crate) fn detect() {
 static TABLE: [[AtomicU32; SHAPE_CLASSES]; Routine::ALL.len()] =
     [const { [const { AtomicU32::new(0) }; SHAPE_CLASSES] }; Routine::ALL.len()];
 
-/// The size class of `bytes`: 64 KiB and less, then one for each power of two up to 128 MiB and more.
+/// Returns the size class of `bytes`: 0 up to 64 KiB, then one for each power of two up to 128 MiB and more.
 #[inline(always)]
 pub const fn shape_class(bytes: usize) -> usize {
     let shift = (bytes | 1).ilog2();
@@ -215,12 +218,12 @@ pub const fn shape_class(bytes: usize) -> usize {
     }
 }
 
-/// Smallest size of a class, bytes.
+/// Returns the smallest size of a class, bytes.
 pub const fn shape_class_bytes(class: usize) -> usize {
     1 << (*CLASS_SHIFTS.start() + class as u32)
 }
 
-/// The shape that a routine uses for `bytes` in this process.
+/// Returns the shape that a routine uses for `bytes` in this process.
 #[inline(always)]
 pub fn shape(routine: Routine, bytes: usize, isa: Isa) -> Shape {
     match TABLE[routine as usize][shape_class(bytes)].load(Ordering::Relaxed) {
@@ -229,7 +232,7 @@ pub fn shape(routine: Routine, bytes: usize, isa: Isa) -> Shape {
     }
 }
 
-/// Lets a routine use `shape` for a size class in this process; `None`: the built-in one. A class that does not exist is
+/// Sets the shape of a routine for a size class in this process; `None` restores the built-in one. A class that does not exist is
 /// ignored.
 pub fn set_shape(routine: Routine, class: usize, shape: Option<Shape>) {
     if let Some(word) = TABLE[routine as usize].get(class) {

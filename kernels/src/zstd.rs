@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zstandard frames: [`Zstd`].
 //!
-//! - **Flow** message ──libzstd (levels 1, 3, 9)──▶ one frame; the first frame of a source ──▶ message
-//! - **Owner** a [`Zstd`] keeps libzstd's contexts, made at first use; it belongs to one thread at a time
-//! - **Not here** dictionaries, several threads, streams
+//! - **Flow** message ──libzstd (levels 1, 3, 9)──▶ one frame; the first frame of a source ──▶ message.
+//! - **Owner** a [`Zstd`] owns libzstd's contexts, which are made at first use; it belongs to one thread at a time.
+//! - **Not here** dictionaries, multi-threaded packing, streams.
 //!
 //! Source: RFC 8878.
 
 use zstd_safe::{CCtx, DCtx};
 
-/// Why a frame was not made or not read. Nothing behind the target's end was written.
+/// Reason why a frame was not packed or unpacked. Nothing behind the target's end was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZstdError {
-    /// Not a frame, or not all of it.
+    /// The bytes are no frame, or only a part of one.
     #[error("the Zstandard frame is corrupt or cut off: ask for it again")]
     Corrupt,
-    /// Not enough room.
+    /// The target is too small.
     #[error("the target has no room for the result: give it more bytes")]
     TargetTooSmall,
 }
@@ -24,12 +24,12 @@ pub enum ZstdError {
 /// Levels of libzstd that the efforts use, from the fastest to the smallest output.
 pub const LEVELS: [i32; 3] = [1, 3, 9];
 
-/// The most bytes that a message of `bytes` bytes takes.
+/// Returns the most bytes that a packed message of `bytes` bytes takes.
 pub fn bound(bytes: usize) -> usize {
     zstd_safe::compress_bound(bytes)
 }
 
-/// Packs and unpacks frames: keep one per thread.
+/// Packs and unpacks frames. Use one per thread.
 #[derive(Default)]
 pub struct Zstd {
     packs: Option<CCtx<'static>>,
@@ -37,7 +37,7 @@ pub struct Zstd {
 }
 
 fn failed(code: usize) -> ZstdError {
-    // libzstd's codes are not part of its stable interface, their texts are what it documents.
+    // libzstd's error codes are not part of its stable interface, but its error texts are documented.
     if zstd_safe::get_error_name(code) == "Destination buffer is too small" {
         ZstdError::TargetTooSmall
     } else {
@@ -46,18 +46,18 @@ fn failed(code: usize) -> ZstdError {
 }
 
 impl Zstd {
-    /// Allocates nothing yet.
+    /// Creates the packer; memory is allocated at first use.
     pub fn new() -> Zstd {
         Zstd::default()
     }
 
-    /// Packs one message; gives the bytes written.
+    /// Packs one message; returns the number of bytes written.
     pub fn pack(&mut self, level: i32, source: &[u8], target: &mut [u8]) -> Result<usize, ZstdError> {
         let context = self.packs.get_or_insert_with(CCtx::create);
         context.compress(target, source, level).map_err(|_| ZstdError::TargetTooSmall)
     }
 
-    /// Unpacks the first frame of `source`; gives bytes read and written.
+    /// Unpacks the first frame of `source`; returns the bytes read and written.
     pub fn unpack(&mut self, source: &[u8], target: &mut [u8]) -> Result<(usize, usize), ZstdError> {
         let read = zstd_safe::find_frame_compressed_size(source).map_err(|_| ZstdError::Corrupt)?;
         let frame = source.get(..read).ok_or(ZstdError::Corrupt)?;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The field of GHASH by PCLMULQDQ, one block per register.
+//! Multiplication and hashing in the field of GHASH with PCLMULQDQ, one block per register.
 //!
-//! - **Flow** four blocks a turn: (sum + b₀)·H⁴ + b₁·H³ + b₂·H² + b₃·H, one reduction a turn
-//! - **Not here** the form of the elements: see [`field`](super::field).
+//! - **Flow** four blocks per loop turn: (sum + b₀)·H⁴ + b₁·H³ + b₂·H² + b₃·H, with one reduction per turn.
+//! - **Not here** the representation of the elements: see [`field`](super::field).
 
 use super::field::{Element, FOLD};
 use core::arch::x86_64::*;
 
-/// Returns true if this CPU has what the routines use.
+/// Returns true if this CPU has the instructions that the routines use.
 pub(super) fn available() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("pclmulqdq") && has!("sse2")
 }
 
-/// The product `a·b·x⁻¹²⁸`.
+/// Returns the product `a·b·x⁻¹²⁸`.
 #[target_feature(enable = "pclmulqdq,sse2")]
 #[inline]
 pub(super) fn multiply(a: Element, b: Element) -> Element {
     reduce(product(register(a), register(b)))
 }
 
-/// [`hash`](super::prepared) of whole blocks: `powers` begins with H¹.
+/// Returns `sum` hashed on over whole blocks, as [`hash`](super::prepared) does; `powers` begins with H¹.
 #[target_feature(enable = "pclmulqdq,sse2")]
 pub(super) fn hash(mut sum: Element, blocks: &[[u8; 16]], powers: &[Element; 16]) -> Element {
     let [h1, h2, h3, h4] = [powers[0], powers[1], powers[2], powers[3]].map(register);
@@ -75,11 +75,11 @@ fn reduce(sum: Sum) -> Element {
     let once =
         |x: __m128i| _mm_xor_si128(_mm_shuffle_epi32::<0x4e>(x), _mm_clmulepi64_si128::<0x00>(x, fold));
     let folded = _mm_xor_si128(sum.middle, once(sum.low));
-    // SAFETY: both are 16 plain bytes.
+    // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
     unsafe { core::mem::transmute(_mm_xor_si128(sum.high, once(folded))) }
 }
 
 fn register(x: Element) -> __m128i {
-    // SAFETY: both are 16 plain bytes.
+    // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
     unsafe { core::mem::transmute(x) }
 }

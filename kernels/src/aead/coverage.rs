@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tracks the bytes of a message that have come: ranges in any order, each byte once.
+//! Tracks which bytes of a message have arrived: ranges in any order, each byte once.
 //!
-//! - **Layout** `ranges` is sorted and disjoint, and ranges that touch are one: in order, there is never more than one.
-//! - **Owner** the list grows by the holes that exist at a time, and keeps its memory for the next message.
+//! - **Layout** `ranges` is sorted and disjoint, and adjacent ranges are merged. If ranges arrive in order, there is never more than one.
+//! - **Owner** the list has one entry more than there are holes, and keeps its memory for the next message.
 
 use core::ops::Range;
 
@@ -13,10 +13,10 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// Adds a range that is not empty; `false`, and no change, if one of its bytes is there already.
+    /// Adds a range that is not empty; returns false and changes nothing if one of its bytes is already in the set.
     #[must_use]
     pub(super) fn add(&mut self, range: Range<u64>) -> bool {
-        // Most often the message continues where it stopped.
+        // In most cases the range continues where the last one ended.
         let next = match self.ranges.last() {
             Some(last) if last.start > range.start => {
                 self.ranges.partition_point(|other| other.start <= range.start)
@@ -37,7 +37,7 @@ impl Coverage {
         true
     }
 
-    /// Returns true if it is all bytes before `end`, and no others.
+    /// Returns true if the set is exactly the bytes before `end`.
     pub(super) fn is_up_to(&self, end: u64) -> bool {
         match &self.ranges[..] {
             [] => end == 0,

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The field of GHASH, GF(2¹²⁸), in portable constant-time code.
 //!
-//! - **Layout** an [`Element`] holds the 16 bytes of a block read as a big-endian number. Bit i is then the coefficient
-//!   of xⁱ modulo x¹²⁸ + x¹²⁷ + x¹²⁶ + x¹²¹ + 1, and the product that GHASH wants is `a·b·x⁻¹²⁷`. With the
-//!   key multiplied by x once, it becomes `a·b·x⁻¹²⁸`, which Montgomery's reduction gives for two folds by 64
-//!   bits (RFC 8452, appendix A, has the same relation between GHASH and POLYVAL).
-//! - **Order** under `multiply`, the elements but zero are a group of 2¹²⁸ − 1 with the neutral element [`ONE`], so the
-//!   inverse is a power. Zero has no inverse and is given itself: all its products are zero anyway.
-//! - **Not here** branches and indices that depend on values: bits are spread with holes that absorb the carries of an
-//!   integer product, as Pornin does in BearSSL. (Multiplication takes constant time on x86-64 and aarch64.)
+//! - **Layout** an [`Element`] holds the 16 bytes of a block read as a big-endian number. Bit i is then the coefficient of xⁱ modulo x¹²⁸
+//!   + x¹²⁷ + x¹²⁶ + x¹²¹ + 1, and the product that GHASH needs is `a·b·x⁻¹²⁷`. With the key multiplied by x once, it becomes
+//!   `a·b·x⁻¹²⁸`, which Montgomery's reduction yields after two folds by 64 bits (RFC 8452, appendix A, has the same relation between
+//!   GHASH and POLYVAL).
+//! - **Order** under `multiply`, the elements other than zero are a group of 2¹²⁸ − 1 elements with the neutral element [`ONE`], so the
+//!   inverse is a power. Zero has no inverse; `inverse` returns zero for it, which is harmless because all its products are zero.
+//! - **Not here** branches and indices that depend on values. Bits are spread with holes that absorb the carries of an integer product,
+//!   as Pornin does in BearSSL. (Integer multiplication takes constant time on x86-64 and aarch64.)
 
-/// An element of the field, in the form above.
+/// An element of the field, in the representation of the header.
 pub(super) type Element = u128;
 
 /// The neutral element: x¹²⁸, reduced.
 pub(super) const ONE: Element = 0xc200_0000_0000_0000_0000_0000_0000_0001;
 
-/// x⁶³ + x⁶² + x⁵⁷: what one fold multiplies with.
+/// x⁶³ + x⁶² + x⁵⁷: the multiplier of one fold of the reduction.
 pub(super) const FOLD: u64 = 0xc200_0000_0000_0000;
 
-/// The element by which GHASH multiplies, from the 16 bytes that the cipher makes of zeros.
+/// Returns the element by which GHASH multiplies; `block` is the encryption of 16 zero bytes.
 pub(super) fn hash_key(block: [u8; 16]) -> Element {
     let plain = u128::from_be_bytes(block);
     (plain << 1) ^ ((plain >> 127).wrapping_neg() & ONE)
 }
 
-/// The product `a·b·x⁻¹²⁸`.
+/// Returns the product `a·b·x⁻¹²⁸`.
 pub(super) fn multiply(a: Element, b: Element) -> Element {
     let (a_low, a_high) = (a as u64, (a >> 64) as u64);
     let (b_low, b_high) = (b as u64, (b >> 64) as u64);
@@ -36,7 +36,7 @@ pub(super) fn multiply(a: Element, b: Element) -> Element {
     high ^ folded.rotate_left(64) ^ carryless(folded as u64, FOLD)
 }
 
-/// The power of `a` with this exponent; the time depends on the exponent.
+/// Returns `a` to the power of `exponent`; the time depends on the exponent.
 pub(super) fn power(
     mut a: Element,
     mut exponent: u128,
@@ -53,19 +53,20 @@ pub(super) fn power(
     product
 }
 
-/// The element whose product with `a` is [`ONE`]; zero for zero.
+/// Returns the element whose product with `a` is [`ONE`], or zero for zero.
 pub(super) fn inverse(a: Element, multiply: impl Fn(Element, Element) -> Element) -> Element {
     power(a, u128::MAX - 1, multiply)
 }
 
-/// The 127-bit product of two polynomials of 64 coefficients.
+/// Returns the 127-bit product of two polynomials of 64 coefficients.
 fn carryless(a: u64, b: u64) -> u128 {
     let high = carryless_low(a.reverse_bits(), b.reverse_bits()).reverse_bits() >> 1;
     u128::from(high) << 64 | u128::from(carryless_low(a, b))
 }
 
-/// The lower 64 coefficients of the product: of each fourth of the bits, sums of at most 16 ones fill at most the
-/// three holes above, or leave at the top.
+/// Returns the lower 64 coefficients of the product. Each factor is split into four parts that have every fourth bit. In the
+/// integer
+/// product of two parts at most 16 ones meet at one place, so the carries stay in the three unused bits above it.
 fn carryless_low(a: u64, b: u64) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
     let part = |x: u64, i: u32| x & (EVERY_FOURTH << i);

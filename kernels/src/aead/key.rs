@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One AES-GCM key, expanded once, and whole messages under it.
+//! An AES-GCM key, expanded once, and the sealing and opening of whole messages under it.
 //!
-//! - **Flow** `Key::new` ──▶ aws-lc's expanded key (round keys, powers of H) in one box; `seal` and `open` pass the
-//!   caller's addresses straight to it, so that copying and ciphering are one read and one write.
-//!   Where our own routines lead (see [`prepared`](super::prepared)), messages go through them. What they need is
-//!   prepared when the first of them is called.
+//! - **Flow** `Key::new` stores aws-lc's expanded key (round keys, powers of H) in one box. `seal` and `open` pass the caller's addresses
+//!   directly to aws-lc, so copying and ciphering are one read and one write.
+//!   Where our own routines are faster (see [`prepared`](super::prepared)), messages go through them; their tables are prepared at the
+//!   first such call.
 //! - **Owner** the boxes hold the only copies of the secrets; they never move, and are overwritten with zeros on drop.
-//! - **Order** `seal` and `open` only read the key: any number of threads may use one at a time.
-//! - **Not here** allocation per message: the state of a message is on the stack. Only a wrong tag makes aws-lc note an
-//!   error in a list of the thread, which is emptied at once.
+//! - **Order** `seal` and `open` only read the key, so any number of threads may use one key at a time.
+//! - **Not here** allocation per message: the state of a message is on the stack. Only after a wrong tag does aws-lc record an error in a
+//!   list of the thread, which `open` empties.
 
 use super::prepared::{Direction, Prepared, Routines, Store};
 use super::{KeyLength, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed};
@@ -34,14 +34,14 @@ struct Expanded {
 // SAFETY: aws-lc documents seal and open as callable concurrently on one context; the context of AES-GCM is plain
 // data (round keys, powers of H, pointers to code), bound to no thread.
 unsafe impl Send for Key {}
-// SAFETY: a shared `Key` offers only seal, open and reads, which aws-lc allows from several threads at once.
+// SAFETY: through a shared `Key` only seal, open and reads are possible, which aws-lc allows from several threads at a time.
 unsafe impl Sync for Key {}
 
 impl Key {
     /// Expands a key of 16 bytes (AES-128) or 32 bytes (AES-256).
     pub fn new(key: &[u8]) -> Result<Key, KeyLength> {
         let wrong = KeyLength { bytes: key.len() };
-        // SAFETY: these give addresses of constant tables.
+        // SAFETY: both functions only return addresses of constant tables.
         let aead = unsafe {
             match key.len() {
                 16 => lc::EVP_aead_aes_128_gcm(),
@@ -53,7 +53,7 @@ impl Key {
         let mut expanded: Box<Expanded> = Box::new(unsafe { core::mem::zeroed() });
         expanded.key[..key.len()].copy_from_slice(key);
         expanded.key_bytes = key.len();
-        // SAFETY: the context is empty, and the key is as long as this cipher wants it.
+        // SAFETY: the context is empty, and the key has the length that this cipher requires.
         let done = unsafe {
             lc::EVP_AEAD_CTX_init(
                 &mut expanded.context,
@@ -68,22 +68,22 @@ impl Key {
         if done == 1 { Ok(key) } else { Err(wrong) }
     }
 
-    /// The length of the key in bytes: 16 or 32.
+    /// Returns the length of the key in bytes: 16 or 32.
     pub fn key_bytes(&self) -> usize {
         self.expanded.key_bytes
     }
 
-    /// The key itself, for routines with a schedule of their own.
+    /// Returns the key itself, for routines with a key schedule of their own.
     pub(super) fn secret(&self) -> &[u8] {
         &self.expanded.key[..self.expanded.key_bytes]
     }
 
-    /// The key, prepared for our own routines at the first call.
+    /// Returns the tables of our own routines, which are prepared at the first call.
     pub(super) fn prepared(&self) -> &Prepared {
         self.prepared.get_or_init(|| Prepared::new(self.secret(), crate::active().isa))
     }
 
-    /// Our own routines, if they take less time than aws-lc's.
+    /// Returns the tables of our own routines if these are faster than aws-lc's.
     #[inline]
     fn leading(&self) -> Option<&Prepared> {
         match self.prepared.get() {
@@ -92,8 +92,9 @@ impl Key {
         }
     }
 
-    /// Prepares the key for [`seal_streaming`](Key::seal_streaming) and [`Scatter`](super::Scatter) now, with the
-    /// best routines up to the level `isa` instead of the process's; `false` if it is prepared already.
+    /// Prepares the key for [`seal_streaming`](Key::seal_streaming) and [`Scatter`](super::Scatter) now, with the best routines
+    /// up to
+    /// the level `isa` instead of the process's level. Returns false if the key is prepared already.
     pub fn prepare(&self, isa: Isa) -> bool {
         self.prepared.set(Prepared::new(self.secret(), isa)).is_ok()
     }
@@ -115,17 +116,18 @@ impl Key {
         target: *mut u8,
         bytes: usize,
     ) -> [u8; TAG_BYTES] {
-        // SAFETY: `try_seal` asks for the same memory and a fresh nonce, for which the caller vouches.
+        // SAFETY: `try_seal` has the same conditions, which the caller guarantees: the memory of both sides, and a fresh nonce.
         match unsafe { self.try_seal(nonce, aad, source, target, bytes) } {
             Ok(tag) => tag,
             Err(refused) => panic!("seal of {bytes} bytes: {refused}"),
         }
     }
 
-    /// [`seal`](Key::seal) for lengths and addresses that come from outside: an error instead of a panic.
+    /// Does the same as [`seal`](Key::seal) for lengths and addresses that come from outside: returns an error instead of
+    /// panicking.
     ///
     /// # Safety
-    /// As for [`seal`](Key::seal).
+    /// The conditions of [`seal`](Key::seal).
     pub unsafe fn try_seal(
         &self,
         nonce: &[u8; NONCE_BYTES],
@@ -137,13 +139,13 @@ impl Key {
         allowed(source.addr(), target.addr(), bytes, 0)?;
         if let Some(own) = self.leading() {
             let way = (Direction::Seal, Store::Cached);
-            // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
+            // SAFETY: both sides have `bytes` bytes, as the caller guarantees, and are equal or disjoint, as `allowed` checked.
             return Ok(unsafe { own.message(way, nonce, aad, source, target, bytes) });
         }
         let mut tag = [0; TAG_BYTES];
         let mut tag_bytes = 0;
-        // SAFETY: the context is initialised; source and target are good for `bytes` bytes, as the caller promises,
-        // and disjoint or equal, as checked; all other ranges are slices and locals.
+        // SAFETY: the context is initialised; source and target have `bytes` bytes, as the caller guarantees, and are disjoint or
+        // equal, as `allowed` checked; all other ranges are slices and locals.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 &self.expanded.context,
@@ -184,16 +186,16 @@ impl Key {
         bytes: usize,
     ) -> Result<(), WrongTag> {
         if allowed(source.addr(), target.addr(), bytes, 0).is_err() {
-            // SAFETY: the target is writable for `bytes` bytes, as the caller promises.
+            // SAFETY: the caller guarantees that the target is writable for `bytes` bytes.
             unsafe { target.write_bytes(0, bytes) };
             return Err(WrongTag);
         }
         if let Some(own) = self.leading() {
             let way = (Direction::Open, Store::Cached);
-            // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
+            // SAFETY: both sides have `bytes` bytes, as the caller guarantees, and are equal or disjoint, as `allowed` checked.
             return unsafe { own.open(way.1, nonce, aad, tag, source, target, bytes) };
         }
-        // SAFETY: as for sealing; the tag is a local of its own.
+        // SAFETY: the same as for sealing (initialised context, memory of both sides); the tag is a local copy.
         let done = unsafe {
             lc::EVP_AEAD_CTX_open_gather(
                 &self.expanded.context,
@@ -211,7 +213,7 @@ impl Key {
         if done == 1 {
             return Ok(());
         }
-        // aws-lc has zeroed the target. SAFETY: empties a list of this thread.
+        // aws-lc has zeroed the target. SAFETY: the call only empties the error list of this thread.
         unsafe { lc::ERR_clear_error() };
         Err(WrongTag)
     }
@@ -219,7 +221,7 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: the context is initialised, or empty, and not used again; the box is plain data without drop.
+        // SAFETY: the context is initialised or empty and is not used again; the box is plain data without a drop of its own.
         unsafe {
             lc::EVP_AEAD_CTX_cleanup(&mut self.expanded.context);
             lc::OPENSSL_cleanse(ptr::from_mut(&mut *self.expanded).cast(), size_of::<Expanded>());
@@ -228,7 +230,7 @@ impl Drop for Key {
 }
 
 impl core::fmt::Debug for Key {
-    /// The length only.
+    /// Shows only the length, because the key is secret.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Key").field("key_bytes", &self.key_bytes()).finish_non_exhaustive()
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state of one message in order for our own routines, where they lead: what aws-lc's cipher context is elsewhere.
+//! State of one message in order, for our own routines; where aws-lc is used, its cipher context has this role.
 //!
-//! - **Flow** `restart` ──▶ `aad`* ──▶ `update`* ──▶ `tag`; the order of the calls is [`Stream`](super::Stream)'s to see to
-//! - **Layout** whole blocks go through [`Prepared::pass`]; of a block that a piece cuts, its pad and its sealed bytes wait here for
-//!   the next piece. A nonce of another length than 12 bytes is hashed to the first counter, whose last 32 bits may
-//!   be any, and wrap (SP 800-38D, algorithm 4).
+//! - **Flow** `restart` ──▶ `aad`* ──▶ `update`* ──▶ `tag`; [`Stream`](super::Stream) ensures the order of the calls.
+//! - **Layout** whole blocks go through [`Prepared::pass`]. If a piece ends inside a block, the block's key stream and its sealed bytes
+//!   are kept here for the next piece. A nonce of another length than 12 bytes is hashed to the first counter, whose last 32 bits may
+//!   have any value, and wrap (SP 800-38D, algorithm 4).
 //! - **Owner** overwritten with zeros on drop.
 
 use super::TAG_BYTES;
@@ -27,10 +27,10 @@ struct State {
     counter: u128,
     /// The hash of the whole blocks so far.
     hash: Element,
-    /// The sealed bytes, or the additional data, of the block under way, then zeros.
+    /// The sealed bytes, or the additional data, of the incomplete block, then zeros.
     block: [u8; 16],
     block_bytes: usize,
-    /// The cipher's bits for the block under way, which are combined with its bytes.
+    /// Key stream of the incomplete block.
     pad: [u8; 16],
     aad_bytes: u64,
     message_bytes: u64,
@@ -41,7 +41,7 @@ impl Own {
         Own { prepared, direction, state: State::default() }
     }
 
-    /// Another key of 16 or 32 bytes.
+    /// Replaces the key by another of 16 or 32 bytes.
     pub(super) fn rekey(&mut self, key: &[u8]) {
         self.prepared.fill(key);
     }
@@ -71,7 +71,7 @@ impl Own {
         }
     }
 
-    /// Adds bytes to the block under way, which have room there, and hashes it once it is full.
+    /// Adds bytes to the incomplete block, which has room for them, and hashes the block once it is full.
     fn keep(&mut self, bytes: &[u8]) {
         let state = &mut self.state;
         state.block[state.block_bytes..][..bytes.len()].copy_from_slice(bytes);
@@ -81,7 +81,7 @@ impl Own {
         }
     }
 
-    /// Hashes the block under way as it is.
+    /// Hashes the incomplete block as it is, filled up with zeros.
     fn close(&mut self) {
         let state = &mut self.state;
         if state.block_bytes > 0 {
@@ -99,7 +99,7 @@ impl Own {
         }
         self.state.message_bytes += bytes as u64;
         let mut done = 0;
-        // SAFETY: all pieces lie inside `bytes` bytes.
+        // SAFETY: all pieces lie inside the `bytes` bytes that the caller guarantees on both sides.
         unsafe {
             if self.state.block_bytes > 0 {
                 done = bytes.min(16 - self.state.block_bytes);
@@ -122,15 +122,15 @@ impl Own {
         }
     }
 
-    /// Some bytes of the block under way, which have room there.
+    /// Processes bytes of the incomplete block, which has room for them.
     ///
     /// # Safety
-    /// As for [`update`](Own::update).
+    /// The conditions of [`update`](Own::update).
     unsafe fn cut(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
         let mut sealed = [0; 16];
         let pad = &self.state.pad[self.state.block_bytes..];
         for (i, (sealed, pad)) in sealed.iter_mut().zip(pad).enumerate().take(bytes) {
-            // SAFETY: inside `bytes` bytes. Each is read once.
+            // SAFETY: `i` is below `bytes`, so both addresses are in the caller's ranges. Each source byte is read once.
             unsafe {
                 let text = source.add(i).read();
                 target.add(i).write(text ^ pad);
@@ -148,7 +148,7 @@ impl Own {
     }
 }
 
-/// The counter block so many blocks further on: only its last 32 bits count.
+/// Returns the counter block that is `blocks` blocks further on: only the last 32 bits count.
 fn after(counter: u128, blocks: u64) -> u128 {
     let low = (counter as u32).wrapping_add(blocks as u32);
     counter & !u128::from(u32::MAX) | u128::from(low)
@@ -162,7 +162,7 @@ impl Clone for Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: plain data of ours that nobody reads any more.
+        // SAFETY: the state is plain data that this owns and that nobody reads any more.
         unsafe { lc::OPENSSL_cleanse(core::ptr::from_mut(&mut self.state).cast(), size_of::<State>()) };
     }
 }

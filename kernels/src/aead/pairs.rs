@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CTR and GHASH in one pass over memory, two blocks per register: VAES and VPCLMULQDQ on AVX2, for CPUs without
-//! AVX-512 (Zen 3, client CPUs), for which aws-lc has no code but that of one block per register.
+//! AVX-512 (Zen 3, client CPUs), for which aws-lc only has code with one block per register.
 //!
-//! - **Flow** 16 blocks a turn in eight registers: counters ──AES──▶ pad ⊕ text ──▶ store, and between the rounds of AES the
-//!   sealed blocks of the turn before are hashed: sum·H¹⁶ + b₀·H¹⁴ + … + b₆·H² + b₇ over registers b of two blocks
-//!   each, one reduction a turn. The lanes sum every other block; at the end they are weighted H², H¹ and added.
-//!   Up to two last blocks, the last of them perhaps short, go through 32 bytes of our own.
-//! - **Layout** carry-less products are what is scarce (two cycles each on Zen 3), so a product is three of them (Karatsuba):
-//!   beside each power lies the sum of its halves. `STREAMS` stores past the caches if the target is a multiple of
-//!   16, and asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
-//! - **Order** constant time: the only branches are on lengths and addresses. Non-temporal stores are not fenced: the caller
-//!   calls [`fence`](super::vaes::fence).
-//! - **Owner** each byte of the source is read once, and what is hashed is what was read or written in registers.
+//! - **Flow** 16 blocks per loop turn in eight registers: counters ──AES──▶ key stream ⊕ text ──▶ store. Between the rounds of AES, the
+//!   sealed blocks of the previous turn are hashed: sum·H¹⁶ + b₀·H¹⁴ + … + b₆·H² + b₇ over registers b of two blocks each, with one
+//!   reduction per turn. Each lane sums every other block; at the end the lanes are multiplied by H² and H¹ and added. Up to two last
+//!   blocks, the last of them perhaps short, go through a local buffer of 32 bytes.
+//! - **Layout** carry-less products are the bottleneck (two cycles each on Zen 3), so a 128-bit product is made of three of them
+//!   (Karatsuba): beside each power the sum of its halves is stored. `STREAMS` stores past the caches if the target is a multiple of 16,
+//!   and prefetches the source [`AHEAD_BYTES`] ahead, because the hardware's own prefetch stops at each page.
+//! - **Order** constant time: the only branches are on lengths and addresses. Non-temporal stores are not fenced: the caller calls
+//!   [`fence`](super::vaes::fence).
+//! - **Owner** each byte of the source is read once, and the hash is over the values that were read or written in registers.
 
 use super::field::{Element, FOLD};
 use super::vaes::{AHEAD_BYTES, SEALS, STREAMS, expand, prefetch};
@@ -48,21 +48,21 @@ impl Factor {
     }
 }
 
-/// Registers of a whole turn.
+/// Registers of a full loop turn.
 const REGISTERS: usize = 8;
 
-/// The part of a key that the routines use: round keys and powers of H.
+/// Round keys of AES and powers of H that the routines use.
 #[derive(Clone)]
 pub(super) struct Schedule {
     rounds: [Both; 15],
     round_count: usize,
     /// H¹⁶, H¹⁴, … H², the same in both lanes.
     strides: [Factor; REGISTERS],
-    /// Powers for the last blocks, by the number of blocks less one: H¹ alone; H² and H¹.
+    /// Powers for the last blocks: entry 0 (one block) holds H¹, entry 1 (two blocks) H² and H¹.
     last: [Factor; 2],
 }
 
-/// Returns true if this CPU has what the routines use.
+/// Returns true if this CPU has the instructions that the routines use.
 pub(super) fn available() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("avx2") && has!("vaes") && has!("vpclmulqdq") && has!("aes")
@@ -77,13 +77,13 @@ impl Schedule {
         last: [Factor::ZERO; 2],
     };
 
-    /// Expands a key of 16 or 32 bytes and takes of H¹ to H¹⁶ what it needs.
+    /// Expands a key of 16 or 32 bytes, and takes the powers that the routines use from H¹ to H¹⁶.
     #[target_feature(enable = "aes,sse2")]
     pub(super) fn fill(&mut self, key: &[u8], powers: &[Element; 16]) {
         let mut rounds = [[0; 4]; 15];
         self.round_count = expand(&mut rounds, key);
         for (both, words) in self.rounds.iter_mut().zip(rounds) {
-            // SAFETY: both are 16 plain bytes.
+            // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
             *both = Both::of(unsafe { core::mem::transmute::<[u32; 4], u128>(words) });
         }
         for (i, stride) in self.strides.iter_mut().enumerate() {
@@ -97,11 +97,11 @@ impl Schedule {
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn get(both: &Both) -> __m256i {
-    // SAFETY: 32 plain bytes, aligned.
+    // SAFETY: `Both` is 32 bytes of plain data, aligned to 32.
     unsafe { _mm256_load_si256(both.0.as_ptr().cast()) }
 }
 
-/// The bytes of each block in reverse order.
+/// Reverses the bytes of each block.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn swap(v: __m256i) -> __m256i {
@@ -110,7 +110,7 @@ fn swap(v: __m256i) -> __m256i {
     _mm256_shuffle_epi8(v, order)
 }
 
-/// A sum of products, not yet reduced; `mixed` is that of the products of the sums of halves.
+/// A sum of products, not yet reduced; `mixed` is the sum of the products of the sums of halves.
 #[derive(Clone, Copy)]
 struct Sum {
     low: __m256i,
@@ -118,7 +118,7 @@ struct Sum {
     high: __m256i,
 }
 
-/// Lane by lane.
+/// Returns the product of each lane with the factor's lane, not yet reduced.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn product(a: __m256i, factor: &Factor) -> Sum {
@@ -131,7 +131,7 @@ fn product(a: __m256i, factor: &Factor) -> Sum {
     }
 }
 
-/// The sum, and one more product.
+/// Returns the sum plus one more product.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn add(sum: Sum, a: __m256i, factor: &Factor) -> Sum {
@@ -143,7 +143,7 @@ fn add(sum: Sum, a: __m256i, factor: &Factor) -> Sum {
     }
 }
 
-/// Montgomery's reduction, lane by lane.
+/// Reduces each lane by Montgomery's method.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn reduce(sum: Sum) -> __m256i {
@@ -156,30 +156,30 @@ fn reduce(sum: Sum) -> __m256i {
     _mm256_xor_si256(sum.high, once(folded))
 }
 
-/// The sum of the lanes.
+/// Returns the sum of the two lanes.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn lanes(v: __m256i) -> u128 {
     let one = _mm_xor_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-    // SAFETY: both are 16 plain bytes.
+    // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
     unsafe { core::mem::transmute(one) }
 }
 
-/// Zeros but for the first block.
+/// Returns a register with `x` as its first block and zeros in the other.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn lane_0(x: u128) -> __m256i {
     get(&Both([x, 0]))
 }
 
-/// Bytes of a whole turn.
+/// Bytes of a full loop turn.
 const TURN_BYTES: usize = 32 * REGISTERS;
 
-/// As [`vaes::pass`](super::vaes::pass).
+/// Does the same as [`vaes::pass`](super::vaes::pass).
 ///
 /// # Safety
-/// The CPU must have what [`available`] asks for; `source` must be readable and `target` writable for `bytes` bytes,
-/// equal or disjoint. After `STREAMS`, [`fence`](super::vaes::fence) must follow before anyone is told.
+/// The CPU must have what [`available`] checks; `source` must be readable and `target` writable for `bytes` bytes, equal or
+/// disjoint. After `STREAMS`, the caller must call [`fence`](super::vaes::fence) before another thread is told of the result.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 pub(super) unsafe fn pass<const MODE: u8>(
     schedule: &Schedule,
@@ -189,7 +189,8 @@ pub(super) unsafe fn pass<const MODE: u8>(
     target: *mut u8,
     bytes: usize,
 ) -> Element {
-    // SAFETY: `pass_rounds` asks for the same CPU and memory. A target that is no multiple of 16 is stored to through the caches.
+    // SAFETY: `pass_rounds` has the same conditions on CPU and memory. A target that is no multiple of 16 is stored through the
+    // caches.
     unsafe {
         match (schedule.round_count, MODE & STREAMS != 0 && target.addr().is_multiple_of(16)) {
             (10, false) => pass_rounds::<MODE, 10, false>(schedule, counter, hash, source, target, bytes),
@@ -200,13 +201,13 @@ pub(super) unsafe fn pass<const MODE: u8>(
     }
 }
 
-/// No instruction, but a barrier in the order: without it LLVM ciphers one or two registers to the end before it begins the
-/// next, and each then waits for its own last round.
+/// Emits no instruction, but is a barrier in the order of instructions: without it LLVM ciphers one or two registers to the end
+/// before it begins the next, and each of them then waits for its own last round.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn together(pad: &mut [__m256i; REGISTERS], sum: &mut Sum) {
     let [a, b, c, d, e, f, g, h] = pad;
-    // SAFETY: no instruction.
+    // SAFETY: the assembly text is a comment; no instruction is executed.
     unsafe {
         core::arch::asm!(
             "/* {} {} {} {} {} {} {} {} {} {} {} */",
@@ -218,10 +219,10 @@ fn together(pad: &mut [__m256i; REGISTERS], sum: &mut Sum) {
     }
 }
 
-/// [`pass`] with the number of rounds fixed.
+/// Does the same as [`pass`], with a fixed number of rounds.
 ///
 /// # Safety
-/// As for [`pass`]; if `PAST`, `target` is a multiple of 16.
+/// The conditions of [`pass`]; if `PAST`, `target` is a multiple of 16.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize, const PAST: bool>(
     schedule: &Schedule,
@@ -291,7 +292,7 @@ struct Run<'key, const MODE: u8, const ROUNDS: usize, const PAST: bool> {
 }
 
 impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS, PAST> {
-    /// The next counter blocks, with the first round key.
+    /// Returns the next counter blocks combined with the first round key.
     #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
     #[inline]
     fn begin<const COUNT: usize>(&mut self) -> [__m256i; COUNT] {
@@ -313,7 +314,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         }
     }
 
-    /// The last round, over the text; gives the sealed blocks, their bytes in reverse order.
+    /// Applies the last round and the text; returns the sealed blocks with their bytes reversed.
     ///
     /// # Safety
     /// `source` must be readable, and `target` writable, for 32 bytes per register.
@@ -328,10 +329,11 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         let key = get(&self.schedule.rounds[ROUNDS]);
         let mut sealed = pad;
         for i in 0..COUNT {
-            // SAFETY: the source is readable for 32 bytes per register, as the caller vouches.
+            // SAFETY: the caller guarantees that the source is readable for 32 bytes per register.
             let text = unsafe { _mm256_loadu_si256(source.add(32 * i).cast()) };
             let made = _mm256_aesenclast_epi128(pad[i], _mm256_xor_si256(key, text));
-            // SAFETY: the target is writable for 32 bytes per register, as the caller vouches; if `PAST`, it is a multiple of 16.
+            // SAFETY: the caller guarantees that the target is writable for 32 bytes per register, and a multiple of 16 if
+            // `PAST`.
             unsafe {
                 let at = target.add(32 * i);
                 if PAST {
@@ -346,10 +348,10 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         sealed
     }
 
-    /// Ciphers so many times two blocks and gives the sealed ones.
+    /// Ciphers `COUNT` registers of two blocks each and returns the sealed blocks.
     ///
     /// # Safety
-    /// As for [`end`](Run::end).
+    /// The conditions of [`end`](Run::end).
     #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn cipher<const COUNT: usize>(&mut self, source: *const u8, target: *mut u8) -> [__m256i; COUNT] {
@@ -357,7 +359,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         for round in 1..ROUNDS {
             self.round(round, &mut pad);
         }
-        // SAFETY: both sides have 32 bytes per register, as the caller vouches.
+        // SAFETY: the caller guarantees 32 bytes per register on both sides.
         unsafe { self.end(pad, source, target) }
     }
 
@@ -373,10 +375,10 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         self.sum = _mm256_xor_si256(reduce(products), sealed[COUNT - 1]);
     }
 
-    /// [`cipher`](Run::cipher) of this turn, interleaved with [`hash`](Run::hash) of the turn before.
+    /// Does the [`cipher`](Run::cipher) of this turn, interleaved with the [`hash`](Run::hash) of the previous turn.
     ///
     /// # Safety
-    /// As for [`end`](Run::end).
+    /// The conditions of [`end`](Run::end).
     #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn turn(
@@ -396,7 +398,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
             together(&mut pad, &mut products);
         }
         self.sum = _mm256_xor_si256(reduce(products), sealed[REGISTERS - 1]);
-        // SAFETY: both sides have 32 bytes per register, as the caller vouches.
+        // SAFETY: the caller guarantees 32 bytes per register on both sides.
         unsafe { self.end(pad, source, target) }
     }
 
@@ -409,7 +411,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
     unsafe fn rest(&mut self, hash: Element, source: *const u8, target: *mut u8, bytes: usize) -> Element {
         let mut mask = Both::ZERO;
         let mut text = Both::ZERO;
-        // SAFETY: less than the 32 bytes that each has; the source is readable, as the caller promises.
+        // SAFETY: `bytes` is less than the 32 bytes of `mask` and `text`; the caller guarantees a readable source.
         unsafe {
             core::ptr::write_bytes(mask.0.as_mut_ptr().cast::<u8>(), 0xff, bytes);
             core::ptr::copy_nonoverlapping(source, text.0.as_mut_ptr().cast::<u8>(), bytes);
@@ -421,7 +423,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         let last = _mm256_xor_si256(get(&self.schedule.rounds[ROUNDS]), get(&text));
         let made = _mm256_and_si256(_mm256_aesenclast_epi128(pad[0], last), get(&mask));
         let sealed = if MODE & SEALS != 0 { made } else { get(&text) };
-        // SAFETY: `text` has 32 bytes, and the target `bytes`, as the caller vouches. The volatile store erases the plaintext.
+        // SAFETY: `text` has 32 bytes, and the target `bytes`, as the caller guarantees. The volatile store erases the plaintext.
         unsafe {
             let own = text.0.as_mut_ptr();
             _mm256_store_si256(own.cast(), made);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A key prepared for our own routines, and CTR with GHASH over any run of blocks.
 //!
-//! - **Flow** `pass`: [`Routines::Fours`] ──▶ [`vaes`](super::vaes), [`Routines::Pairs`] ──▶ [`pairs`](super::pairs): one pass
-//!   in registers
-//!   otherwise, by [`CHUNK_BYTES`]: CTR by aws-lc (AES instructions, vector permutations or bitslices, all
-//!   constant time), GHASH by [`clmul`](super::clmul) or portable [`field`](super::field)
-//! - **Layout** hash = Σ bᵢ·Hⁿ⁻ⁱ over n blocks, i from 0: the last block is multiplied once. `positions` holds
-//!   H^−(d·16ᵏ) for each hexadecimal digit d at place k, so a block's place costs at most 8 products. It is
-//!   made when the first [`Scatter`](super::Scatter) needs it.
+//! - **Flow** `pass` runs [`vaes`](super::vaes) for [`Routines::Fours`] and [`pairs`](super::pairs) for [`Routines::Pairs`]: one pass in
+//!   registers.
+//!   Otherwise it works in chunks of [`CHUNK_BYTES`]: CTR by aws-lc (AES instructions, vector permutations or bitslices, all constant
+//!   time), GHASH by [`clmul`](super::clmul) or the portable [`field`](super::field).
+//! - **Layout** hash = Σ bᵢ·Hⁿ⁻ⁱ over n blocks, i from 0: the last block is multiplied once. `positions` holds H^−(d·16ᵏ) for each
+//!   hexadecimal digit d at place k, so division by H to a block's position costs at most 8 products. The table is made when the first
+//!   [`Scatter`](super::Scatter) needs it.
 //! - **Owner** boxed once per key, overwritten with zeros on drop. Chunks hold sealed bytes only.
-//! - **Order** each byte of a source is read once, so what is hashed is what was ciphered, whoever writes meanwhile.
+//! - **Order** each byte of a source is read once, so the hash is over the bytes that were ciphered, even if another thread writes meanwhile.
 
 use super::TAG_BYTES;
 use super::field::{self, Element};
@@ -18,20 +18,20 @@ use aws_lc_sys as lc;
 use core::ptr;
 use std::sync::OnceLock;
 
-/// Own routines without VAES work through a buffer of this size in the first-level cache.
+/// Size of the buffer in the first-level cache through which routines without VAES work, bytes.
 const CHUNK_BYTES: usize = 1024;
 
-/// Digits of a block's place: 8 of 4 bits.
+/// Powers of H by the 8 hexadecimal digits of a block's position.
 type Positions = [[Element; 16]; 8];
 
-/// The direction of a run: to seal or to open.
+/// Sealing or opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Seal,
     Open,
 }
 
-/// The way to store the target: through the caches, or past them.
+/// Way to store the target: through the caches or past them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Store {
     Cached,
@@ -42,18 +42,18 @@ pub(super) enum Store {
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other CPUs have no such routines"))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Routines {
-    /// [`field`].
+    /// Hashing by [`field`].
     Portable,
-    /// [`clmul`](super::clmul).
+    /// Hashing by [`clmul`](super::clmul).
     Single,
-    /// [`pairs`](super::pairs).
+    /// Both by [`pairs`](super::pairs).
     Pairs,
-    /// [`vaes`](super::vaes).
+    /// Both by [`vaes`](super::vaes).
     Fours,
 }
 
 impl Routines {
-    /// The best up to the level `isa` that this CPU has: `Fours` with AVX-512, `Pairs` and `Single` with AVX2.
+    /// Returns the best routines up to the level `isa` that this CPU has: `Fours` with AVX-512, `Pairs` and `Single` with AVX2.
     pub(super) fn up_to(isa: Isa) -> Routines {
         #[cfg(target_arch = "x86_64")]
         if super::clmul::available() {
@@ -71,14 +71,14 @@ impl Routines {
         Routines::Portable
     }
 
-    /// The routines of this process, up to the level that `MEMLIFT_ISA` allows.
+    /// Returns the routines of this process, up to the level that `MEMLIFT_ISA` allows.
     pub(super) fn active() -> Routines {
         static ACTIVE: OnceLock<Routines> = OnceLock::new();
         *ACTIVE.get_or_init(|| Routines::up_to(crate::active().isa))
     }
 
-    /// Returns true if a pass takes less time than aws-lc, message hot or cold: aws-lc has AVX-512 itself, but nothing for two
-    /// blocks at a time.
+    /// Returns true if a pass is faster than aws-lc, in hot and cold memory: aws-lc uses AVX-512 itself, but has no code for two
+    /// blocks per register.
     pub(super) fn lead(self) -> bool {
         self == Routines::Pairs
     }
@@ -97,14 +97,14 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// For a key of 16 or 32 bytes, with the routines of the best level up to `isa`.
+    /// Prepares a key of 16 or 32 bytes for the best routines up to the level `isa`.
     pub(super) fn new(key: &[u8], isa: Isa) -> Box<Prepared> {
         Prepared::of(key, Routines::up_to(isa))
     }
 
-    /// For a key of 16 or 32 bytes, with routines that this CPU has.
+    /// Prepares a key of 16 or 32 bytes for `routines`, which this CPU must have.
     pub(super) fn of(key: &[u8], routines: Routines) -> Box<Prepared> {
-        // SAFETY: aws-lc's schedule is plain data.
+        // SAFETY: aws-lc's key schedule is plain data, for which zeros are valid.
         let cipher = unsafe { core::mem::zeroed() };
         let mut prepared = Box::new(Prepared {
             routines,
@@ -120,7 +120,7 @@ impl Prepared {
         prepared
     }
 
-    /// A second one for the same key and routines.
+    /// Returns a copy with the same key and routines.
     pub(super) fn duplicate(&self) -> Box<Prepared> {
         Box::new(Prepared {
             routines: self.routines,
@@ -134,9 +134,9 @@ impl Prepared {
         })
     }
 
-    /// Another key, of 16 or 32 bytes.
+    /// Replaces the key by another of 16 or 32 bytes.
     pub(super) fn fill(&mut self, key: &[u8]) {
-        // SAFETY: the key is as long as it says, and of a length of AES.
+        // SAFETY: `key` is readable for its length, which is one of AES (16 or 32 bytes).
         let failed = unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 8 * key.len() as u32, &mut self.cipher) };
         assert!(failed == 0, "aws-lc refused a key of {} bytes", key.len());
         let hash_key = field::hash_key(self.block([0; 16]));
@@ -147,7 +147,7 @@ impl Prepared {
         }
         self.wipe_positions();
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Routines::up_to` has found the instructions.
+        // SAFETY: `Routines::up_to` has checked that the CPU has the instructions.
         unsafe {
             match self.routines {
                 Routines::Fours => self.fours.fill(key, &self.powers),
@@ -160,17 +160,17 @@ impl Prepared {
     /// Erases the table that belongs to the previous key.
     fn wipe_positions(&mut self) {
         if let Some(mut positions) = self.positions.take() {
-            // SAFETY: plain data of ours.
+            // SAFETY: the table is plain data that this owns.
             unsafe { lc::OPENSSL_cleanse(positions.as_mut_ptr().cast(), size_of::<Positions>()) };
         }
     }
 
-    /// Encrypts the first counter block: the result is combined with the hash to make the tag.
+    /// Encrypts the first counter block; the tag is the result combined with the hash.
     pub(super) fn pad(&self, first_counter: u128) -> u128 {
         u128::from_be_bytes(self.block(first_counter.to_be_bytes()))
     }
 
-    /// The tag from the hash of additional data and message: the lengths in bits go in, the pad goes over it.
+    /// Returns the tag: hashes the lengths in bits after additional data and message, and combines the hash with `pad`.
     pub(super) fn tag(
         &self,
         pad: u128,
@@ -187,35 +187,35 @@ impl Prepared {
         self.routines >= Routines::Pairs
     }
 
-    /// Returns true if [`pass`](Prepared::pass) takes less time than aws-lc whatever the message.
+    /// Returns true if [`pass`](Prepared::pass) is faster than aws-lc for every message.
     pub(super) fn leads(&self) -> bool {
         self.routines.lead()
     }
 
-    /// One block through the cipher.
+    /// Encrypts one block.
     pub(super) fn block(&self, block: [u8; 16]) -> [u8; 16] {
         let mut target = [0; 16];
-        // SAFETY: both are 16 bytes; the schedule is ready.
+        // SAFETY: both arrays have 16 bytes; the key schedule is initialised.
         unsafe { lc::AES_encrypt(block.as_ptr(), target.as_mut_ptr(), &self.cipher) };
         target
     }
 
-    /// The field's product.
+    /// Returns the product in the field of GHASH.
     pub(super) fn multiply(&self, a: Element, b: Element) -> Element {
         #[cfg(target_arch = "x86_64")]
         if self.routines >= Routines::Single {
-            // SAFETY: `Routines::up_to` has found the instructions.
+            // SAFETY: `Routines::up_to` has checked that the CPU has the instructions.
             return unsafe { super::clmul::multiply(a, b) };
         }
         field::multiply(a, b)
     }
 
-    /// H to this power.
+    /// Returns H to the power of `exponent`.
     pub(super) fn power(&self, exponent: u64) -> Element {
         field::power(self.powers[0], u128::from(exponent), |a, b| self.multiply(a, b))
     }
 
-    /// `a·H^−place`.
+    /// Returns `a·H^−place`.
     pub(super) fn place(&self, mut a: Element, place: u64) -> Element {
         let positions = self.positions.get_or_init(|| self.positions());
         for (k, powers) in positions.iter().enumerate() {
@@ -239,11 +239,11 @@ impl Prepared {
         positions
     }
 
-    /// The hash of `sum` and whole blocks after it.
+    /// Returns the hash that continues `sum` over whole blocks.
     fn hash_blocks(&self, mut sum: Element, blocks: &[[u8; 16]]) -> Element {
         #[cfg(target_arch = "x86_64")]
         if self.routines >= Routines::Single {
-            // SAFETY: `Routines::up_to` has found the instructions.
+            // SAFETY: `Routines::up_to` has checked that the CPU has the instructions.
             return unsafe { super::clmul::hash(sum, blocks, &self.powers) };
         }
         for block in blocks {
@@ -252,7 +252,7 @@ impl Prepared {
         sum
     }
 
-    /// The hash of `sum` and bytes after it, filled up with zeros to whole blocks.
+    /// Returns the hash that continues `sum` over `bytes`, filled up with zeros to whole blocks.
     pub(super) fn hash(&self, sum: Element, bytes: &[u8]) -> Element {
         let (blocks, rest) = bytes.as_chunks::<16>();
         let sum = self.hash_blocks(sum, blocks);
@@ -264,12 +264,14 @@ impl Prepared {
         self.hash_blocks(sum, &[last])
     }
 
-    /// Ciphers `bytes` bytes from `source` to `target`, counting from the counter block `counter` on, and returns
-    /// the hash of `hash` and the sealed bytes after it, filled up with zeros to whole blocks.
+    /// Ciphers `bytes` bytes from `source` to `target`, beginning with the counter block `counter`. Returns the hash that
+    /// continues
+    /// `hash` over the sealed bytes, filled up with zeros to whole blocks.
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes; they must be equal or disjoint. After
-    /// [`Store::Streaming`], [`fence`](Prepared::fence) must follow before anyone is told.
+    /// [`Store::Streaming`],
+    /// the caller must call [`fence`](Prepared::fence) before another thread is told of the result.
     pub(super) unsafe fn pass(
         &self,
         (direction, store): (Direction, Store),
@@ -287,7 +289,8 @@ impl Prepared {
                 ($routines:ident, $schedule:expr) => {{
                     use $routines::pass;
                     let schedule = $schedule;
-                    // SAFETY: `Routines::up_to` has found the instructions; the rest is the caller's promise.
+                    // SAFETY: `Routines::up_to` has checked the instructions; the caller guarantees `bytes` bytes on both
+                    // sides, equal or disjoint.
                     return unsafe {
                         match (direction, store) {
                             (Direction::Open, Store::Cached) => {
@@ -313,11 +316,11 @@ impl Prepared {
             }
         }
         let _ = store;
-        // SAFETY: `pass_chunks` asks for the same: `bytes` bytes on both sides, equal or disjoint.
+        // SAFETY: `pass_chunks` has the same conditions: `bytes` bytes on both sides, equal or disjoint.
         unsafe { self.pass_chunks(direction, counter, hash, source, target, bytes) }
     }
 
-    /// Ends what [`Store::Streaming`] began.
+    /// Makes the stores of [`Store::Streaming`] visible before any later store.
     pub(super) fn fence(&self) {
         #[cfg(target_arch = "x86_64")]
         if self.streams() {
@@ -325,10 +328,10 @@ impl Prepared {
         }
     }
 
-    /// [`pass`](Prepared::pass) through a buffer.
+    /// Does the same as [`pass`](Prepared::pass), chunk by chunk through a buffer.
     ///
     /// # Safety
-    /// As for [`pass`](Prepared::pass).
+    /// The conditions of [`pass`](Prepared::pass).
     unsafe fn pass_chunks(
         &self,
         direction: Direction,
@@ -344,7 +347,7 @@ impl Prepared {
         while done < bytes {
             let chunk_bytes = CHUNK_BYTES.min(bytes - done);
             let chunk = &mut chunk[..chunk_bytes];
-            // SAFETY: the chunk lies inside source and target, as the caller promises, and our buffer is as long.
+            // SAFETY: the chunk lies inside source and target, as the caller guarantees, and our buffer is as long.
             unsafe {
                 match direction {
                     Direction::Seal => {
@@ -364,13 +367,13 @@ impl Prepared {
         hash
     }
 
-    /// CTR. (aws-lc counts in 128 bits, GCM in 32; from 2 on, the longest message ends before they differ.)
+    /// Runs CTR. (aws-lc counts in 128 bits, GCM in 32; the counter starts at 2, so the longest message ends before they differ.)
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes.
     unsafe fn cipher(&self, counter: &mut [u8; 16], source: *const u8, target: *mut u8, bytes: usize) {
         let (mut pad, mut pad_bytes) = ([0; 16], 0);
-        // SAFETY: as the caller promises; counter and pad are locals of 16 bytes.
+        // SAFETY: the caller guarantees `bytes` bytes on both sides; counter and pad are locals of 16 bytes.
         unsafe {
             lc::AES_ctr128_encrypt(
                 source,
@@ -388,7 +391,7 @@ impl Prepared {
 impl Drop for Prepared {
     fn drop(&mut self) {
         self.wipe_positions();
-        // SAFETY: all are plain data of ours that nobody reads any more.
+        // SAFETY: all of them are plain data that this owns and that nobody reads any more.
         unsafe {
             lc::OPENSSL_cleanse(self.powers.as_mut_ptr().cast(), size_of_val(&self.powers));
             lc::OPENSSL_cleanse(ptr::from_mut(&mut self.cipher).cast(), size_of::<lc::AES_KEY>());

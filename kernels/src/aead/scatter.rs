@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One AES-GCM message whose blocks come in any order, as SmartDIMM's cache lines do (Patel et al., CompCpy).
+//! One AES-GCM message whose blocks arrive in any order, as the cache lines of SmartDIMM do (Patel et al., CompCpy).
 //!
 //! - **Flow** `seal`/`open` ──▶ `update(at, …)`*, in any order ──▶ `tag(length)` ──▶ `restart(nonce, aad)` ──▶ …
-//! - **Layout** counters come from a block's place. The hash wants block j of n times H^(n+1−j), and n is not known until
-//!   the end: each range is hashed by itself, divided by H to the place of its last block, and added; `tag`
-//!   multiplies the sum with H to the number of blocks. (If H is zero, so is every product.)
-//! - **Order** each byte comes once: a second time would encrypt two texts with the same bits, and is refused. Ranges
-//!   begin at multiples of 16; only the message's end may lie between two.
-//! - **Owner** the key outlives it. Nothing is allocated per range while the message has few holes, see
+//! - **Layout** the counter follows from a block's position. In the hash, block j of n is multiplied by H^(n+1−j), and n is not known
+//!   until the end. So each range is hashed by itself, divided by H to the power of its last block's position, and added; `tag`
+//!   multiplies the sum by H to the power of the number of blocks. (If H is zero, every product is zero.)
+//! - **Order** each byte may be given once: a second time would encrypt two texts with the same key stream, and is refused. Ranges begin
+//!   at multiples of 16; only the last one of the message may end between two multiples.
+//! - **Owner** the key outlives the message. Nothing is allocated per range while the message has few holes, see
 //!   [`Coverage`](super::coverage).
 
 use super::coverage::Coverage;
@@ -23,11 +23,11 @@ use aws_lc_sys as lc;
 pub struct Scatter<'key> {
     prepared: &'key Prepared,
     direction: Direction,
-    /// The counter block before block 0's, as a number.
+    /// The counter block before that of block 0, as a number.
     counter: u128,
     aad_hash: Element,
     aad_bytes: u64,
-    /// Σ over ranges: hash · H^−(place of the last block).
+    /// Sum over all ranges: hash · H^−(position of the last block).
     sum: Element,
     coverage: Coverage,
 }
@@ -57,7 +57,7 @@ impl<'key> Scatter<'key> {
         scatter
     }
 
-    /// Begins the next message with the same key and direction, whatever became of the last one.
+    /// Begins the next message with the same key and direction; the last message need not be finished.
     pub fn restart(&mut self, nonce: &[u8; NONCE_BYTES], aad: &[u8]) {
         self.counter = first_counter(nonce);
         self.aad_hash = self.prepared.hash(0, aad);
@@ -66,8 +66,8 @@ impl<'key> Scatter<'key> {
         self.coverage.clear();
     }
 
-    /// Encrypts or decrypts the `bytes` bytes of the message that begin at its byte `at`, a multiple of 16. A range
-    /// that is refused changes nothing.
+    /// Encrypts or decrypts the `bytes` bytes of the message that begin at its byte `at`, a multiple of 16. A refused range
+    /// changes nothing.
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes.
@@ -90,7 +90,7 @@ impl<'key> Scatter<'key> {
         }
         let block = at / 16;
         let counter = self.counter + 1 + u128::from(block);
-        // SAFETY: the memory is as the caller promises, and equal or disjoint, as checked.
+        // SAFETY: the caller guarantees `bytes` bytes on both sides; they are equal or disjoint, as checked.
         let hash =
             unsafe { self.prepared.pass((self.direction, Store::Cached), counter, 0, source, target, bytes) };
         let last_block = block + bytes.div_ceil(16) as u64 - 1;
@@ -98,9 +98,8 @@ impl<'key> Scatter<'key> {
         Ok(())
     }
 
-    /// The tag of a message of `message_bytes` bytes; [`Refused::Missing`] unless exactly these have come.
-    /// Of an opening one, the caller compares it with the tag that came with the message, by
-    /// [`tags_equal`](super::tags_equal).
+    /// Returns the tag of a message of `message_bytes` bytes, or [`Refused::Missing`] unless exactly these bytes were given.
+    /// After opening, the caller compares it with the tag that came with the message, by [`tags_equal`](super::tags_equal).
     pub fn tag(&self, message_bytes: u64) -> Result<[u8; TAG_BYTES], Refused> {
         if !self.coverage.is_up_to(message_bytes) {
             return Err(Refused::Missing);
@@ -123,7 +122,7 @@ impl<'key> Scatter<'key> {
     }
 }
 
-/// The counter block that seals the hash, as a number; block 0 of the message has the next one.
+/// Returns the counter block that encrypts the hash, as a number; block 0 of the message has the next one.
 pub(super) fn first_counter(nonce: &[u8; NONCE_BYTES]) -> u128 {
     let mut counter = [0; 16];
     counter[..NONCE_BYTES].copy_from_slice(nonce);
@@ -143,7 +142,7 @@ impl Drop for Scatter<'_> {
 }
 
 impl core::fmt::Debug for Scatter<'_> {
-    /// Direction and progress; no secret.
+    /// Shows direction and progress, and no secret.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Scatter")
             .field("direction", &self.direction)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One AES-GCM message in order, in pieces of any length, and the next message after it.
+//! AES-GCM messages in order, each in pieces of any length, one message after the other.
 //!
 //! - **Flow** `seal`/`open`/`new` (allocates once) ──▶ `aad`* ──▶ `update`* ──▶ `tag` ──▶ `restart(nonce)` ──▶ …
-//! - **Choice** our own routines where they lead ([`own`](super::own)), else a cipher context of aws-lc
-//! - **Owner** a stream has a key schedule of its own, so it outlives the [`Key`] and may move
-//!   to another thread; it is zeroed when the stream is dropped.
-//! - **Order** `stage` only moves forward until `restart`; a call that would move it back is refused, and so a second
-//!   message under the same nonce cannot happen by accident.
-//! - **Layout** to open is to decrypt first and compare the tag afterwards, and the comparison is the caller's. aws-lc
-//!   only gives out the tag of a context that encrypts; the hash is over ciphertext in both directions, so
-//!   `tag` turns the direction round (a call without key and nonce, which leaves the state alone) and asks.
+//! - **Choice** our own routines where they are faster ([`own`](super::own)), else a cipher context of aws-lc.
+//! - **Owner** a stream has its own key schedule, so it may outlive the [`Key`] and move to another thread; the schedule is zeroed when
+//!   the stream is dropped.
+//! - **Order** `stage` only moves forward until `restart`, and a call that would move it back is refused. So a second message under the
+//!   same nonce cannot happen by accident.
+//! - **Layout** opening decrypts first; the caller compares the tag afterwards. aws-lc gives out the tag only of a context that encrypts,
+//!   and the hash is over ciphertext in both directions, so `tag` switches the direction (a call without key and nonce, which leaves the
+//!   state alone) before it asks for the tag.
 
 use super::own::Own;
 use super::prepared::{Direction, Prepared, Routines};
@@ -19,7 +19,7 @@ use aws_lc_sys as lc;
 use core::ffi::c_int;
 use core::ptr;
 
-/// aws-lc counts the bytes of a call in a C int.
+/// Most bytes of one call of aws-lc, which counts them in a C int.
 const CALL_BYTES_MAX: usize = 1 << 30;
 
 /// A message that is sealed or opened piece by piece.
@@ -50,9 +50,9 @@ enum Stage {
     Tagged,
 }
 
-// SAFETY: the context is memory that only this points to; aws-lc binds it to no thread.
+// SAFETY: the pointer is the only one to the context, and aws-lc binds a context to no thread.
 unsafe impl Send for Context {}
-// SAFETY: every method that touches the context takes the stream by unique reference.
+// SAFETY: every method that accesses the context takes the stream by unique reference.
 unsafe impl Sync for Context {}
 
 impl Stream {
@@ -78,8 +78,8 @@ impl Stream {
         stream
     }
 
-    /// A stream without a [`Key`]: expands `key` (16 or 32 bytes) for one direction. It waits for
-    /// [`restart`](Stream::restart). Allocates.
+    /// Creates a stream without a [`Key`]: expands `key` (16 or 32 bytes) for one direction. The stream must be
+    /// [restarted](Stream::restart) before its first message. Allocates.
     pub fn new(key: &[u8], seals: bool) -> Result<Stream, KeyLength> {
         if key.len() != 16 && key.len() != 32 {
             return Err(KeyLength { bytes: key.len() });
@@ -87,7 +87,7 @@ impl Stream {
         Ok(Stream::keyed(key, seals))
     }
 
-    /// [`new`](Stream::new) by the best routines up to the level `isa` instead of the process's.
+    /// Does the same as [`new`](Stream::new), with the best routines up to the level `isa` instead of the process's level.
     pub fn up_to(key: &[u8], seals: bool, isa: Isa) -> Result<Stream, KeyLength> {
         if key.len() != 16 && key.len() != 32 {
             return Err(KeyLength { bytes: key.len() });
@@ -95,12 +95,12 @@ impl Stream {
         Ok(Stream::of(key, seals, Routines::up_to(isa)))
     }
 
-    /// `key` has 16 or 32 bytes.
+    /// Creates a stream with the routines of the process; `key` has 16 or 32 bytes.
     fn keyed(key: &[u8], seals: bool) -> Stream {
         Stream::of(key, seals, Routines::active())
     }
 
-    /// `key` has 16 or 32 bytes.
+    /// Creates a stream with the given routines; `key` has 16 or 32 bytes.
     fn of(key: &[u8], seals: bool, routines: Routines) -> Stream {
         let key_bytes = key.len();
         let routines = if routines.lead() {
@@ -112,8 +112,8 @@ impl Stream {
         Stream { routines, seals, key_bytes, nonce_bytes: 12, message_bytes: 0, stage: Stage::Tagged }
     }
 
-    /// Another key of the same length, for all that follows; the message under way is given up. Then
-    /// [`restart`](Stream::restart). No allocation.
+    /// Replaces the key by another of the same length; an unfinished message is given up. The stream must then be
+    /// [restarted](Stream::restart). Does not allocate.
     pub fn rekey(&mut self, key: &[u8]) -> Result<(), KeyLength> {
         if key.len() != self.key_bytes {
             return Err(KeyLength { bytes: key.len() });
@@ -126,8 +126,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Begins the next message with the same key and direction, whatever became of the last one. No allocation,
-    /// unless a nonce is longer than 16 bytes and longer than those before it.
+    /// Begins the next message with the same key and direction; the last message need not be finished. Does not allocate,
+    /// unless the
+    /// nonce is longer than 16 bytes and longer than those before it.
     ///
     /// # Panics
     /// If the nonce is empty or longer than 2³⁰ bytes.
@@ -146,7 +147,7 @@ impl Stream {
         self.stage = Stage::Aad;
     }
 
-    /// Adds additional data: in pieces, all of it before the message.
+    /// Adds additional data, in any number of pieces; all of it must come before the message.
     ///
     /// # Panics
     /// After the first message byte. [`try_aad`](Stream::try_aad) returns an error instead.
@@ -157,7 +158,7 @@ impl Stream {
         }
     }
 
-    /// [`aad`](Stream::aad) with an error instead of a panic.
+    /// Does the same as [`aad`](Stream::aad), with an error instead of a panic.
     pub fn try_aad(&mut self, aad: &[u8]) -> Result<(), Refused> {
         if self.stage != Stage::Aad {
             return Err(Refused::Order);
@@ -185,16 +186,16 @@ impl Stream {
     /// `source` must be readable and `target` writable for `bytes` bytes.
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
-        // SAFETY: both sides have `bytes` bytes, as the caller vouches and `try_update` asks.
+        // SAFETY: the caller guarantees `bytes` bytes on both sides, which is the condition of `try_update`.
         if let Err(refused) = unsafe { self.try_update(source, target, bytes) } {
             panic!("update of {bytes} bytes: {refused}");
         }
     }
 
-    /// [`update`](Stream::update) with an error instead of a panic. A piece that is refused changes nothing.
+    /// Does the same as [`update`](Stream::update), with an error instead of a panic. A refused piece changes nothing.
     ///
     /// # Safety
-    /// As for [`update`](Stream::update).
+    /// The conditions of [`update`](Stream::update).
     pub unsafe fn try_update(
         &mut self,
         source: *const u8,
@@ -206,17 +207,17 @@ impl Stream {
         }
         allowed(source.addr(), target.addr(), bytes, self.message_bytes)?;
         if bytes == 0 {
-            return Ok(()); // not the end of the additional data
+            return Ok(()); // additional data may still follow
         }
         self.message_bytes += bytes as u64;
         self.stage = Stage::Message;
         match &mut self.routines {
-            // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
+            // SAFETY: the caller guarantees `bytes` bytes on both sides; they are equal or disjoint, as `allowed` checked.
             Engine::Own(own) => unsafe { own.update(source, target, bytes) },
             Engine::Library(context) => {
                 for done_bytes in (0..bytes).step_by(CALL_BYTES_MAX) {
                     let piece_bytes = (bytes - done_bytes).min(CALL_BYTES_MAX);
-                    // SAFETY: the piece is inside what the caller promises.
+                    // SAFETY: the piece is inside the `bytes` bytes that the caller guarantees on both sides.
                     unsafe { context.pass(source.add(done_bytes), target.add(done_bytes), piece_bytes) };
                 }
             }
@@ -224,8 +225,8 @@ impl Stream {
         Ok(())
     }
 
-    /// The tag of the message. The stream then waits for [`restart`](Stream::restart); until then, the same tag is
-    /// given again. Of an opening stream, the caller compares it with the tag that came with the message, by
+    /// Returns the tag of the message. The stream must then be [restarted](Stream::restart); until then, further calls return the
+    /// same tag. After opening, the caller compares it with the tag that came with the message, by
     /// [`tags_equal`](super::tags_equal).
     pub fn tag(&mut self) -> [u8; TAG_BYTES] {
         let first = self.stage < Stage::Tagged;
@@ -236,17 +237,17 @@ impl Stream {
         }
     }
 
-    /// The tag of the message, and the end of the stream. See [`tag`](Stream::tag).
+    /// Returns the tag of the message and drops the stream. See [`tag`](Stream::tag).
     pub fn finish(mut self) -> [u8; TAG_BYTES] {
         self.tag()
     }
 }
 
 impl Context {
-    /// `key` has 16 or 32 bytes.
+    /// Creates a context with this key of 16 or 32 bytes.
     fn new(key: &[u8], seals: bool) -> Context {
         let context = Context::empty();
-        // SAFETY: the context is empty; the key is as long as the cipher wants it; a null nonce means "later".
+        // SAFETY: the context is empty, the key has the length of the cipher, and a null nonce means that it is set later.
         let done = unsafe {
             let cipher = if key.len() == 16 { lc::EVP_aes_128_gcm() } else { lc::EVP_aes_256_gcm() };
             let direction = c_int::from(seals);
@@ -257,15 +258,15 @@ impl Context {
     }
 
     fn empty() -> Context {
-        // SAFETY: makes an empty context, or null where there is no memory.
+        // SAFETY: the call has no conditions; it returns an empty context, or null if there is no memory.
         let context = unsafe { lc::EVP_CIPHER_CTX_new() };
         assert!(!context.is_null(), "no memory for a cipher context");
         Context(context)
     }
 
-    /// `key` is as long as the one before.
+    /// Replaces the key by another of the same length.
     fn rekey(&mut self, key: &[u8], seals: bool) {
-        // SAFETY: the context has a cipher, and the key is as long as before; null means "as it was".
+        // SAFETY: the context has a cipher, the key is as long as before, and null arguments leave the rest unchanged.
         let done = unsafe {
             let direction = c_int::from(seals);
             lc::EVP_CipherInit_ex(self.0, ptr::null(), ptr::null_mut(), key.as_ptr(), ptr::null(), direction)
@@ -273,7 +274,7 @@ impl Context {
         assert!(done == 1, "aws-lc refused a key of {} bytes", key.len());
     }
 
-    /// `nonce` has 1 to `CALL_BYTES_MAX` bytes, the one before had `before_bytes`.
+    /// Begins a message with this nonce of 1 to `CALL_BYTES_MAX` bytes; the previous nonce had `before_bytes`.
     fn restart(&mut self, nonce: &[u8], before_bytes: usize, seals: bool) {
         if nonce.len() != before_bytes {
             // SAFETY: the context is initialised.
@@ -289,7 +290,7 @@ impl Context {
 
     /// Sets the direction, and the nonce if it is not null; the context already knows the nonce's length.
     fn turn(&mut self, nonce: *const u8, encrypts: bool) -> bool {
-        // SAFETY: the context has cipher and key; the nonce is as its owner says.
+        // SAFETY: the context has cipher and key; `nonce` is null or as long as the context was told.
         let done = unsafe {
             let direction = c_int::from(encrypts);
             lc::EVP_CipherInit_ex(self.0, ptr::null(), ptr::null_mut(), ptr::null(), nonce, direction)
@@ -297,30 +298,30 @@ impl Context {
         done == 1
     }
 
-    /// One call of aws-lc.
+    /// Gives a piece to aws-lc: message bytes, or additional data if `target` is null.
     ///
     /// # Safety
     /// `source` must be readable for `bytes` bytes, `target` null or writable for as many; `bytes` is from 1 to
     /// `CALL_BYTES_MAX`.
     unsafe fn pass(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
         let mut written_bytes = 0;
-        // SAFETY: as the caller promises; the context has key and nonce.
+        // SAFETY: the caller guarantees source and target for `bytes`; the context has key and nonce.
         let done =
             unsafe { lc::EVP_CipherUpdate(self.0, target, &mut written_bytes, source, bytes as c_int) };
         assert!(done == 1 && written_bytes as usize == bytes, "aws-lc refused a piece of {bytes} bytes");
     }
 
-    /// The tag, which is made if it is asked for the `first` time.
+    /// Returns the tag; `first` says that it is requested for the first time, and then the message is finished.
     fn tag(&mut self, first: bool) -> [u8; TAG_BYTES] {
         let mut tag = [0; TAG_BYTES];
         if first {
             assert!(self.turn(ptr::null(), true), "aws-lc refused to turn a context round");
             let mut written_bytes = 0;
-            // SAFETY: the context has key and nonce; the cipher writes no bytes here, so any target will do.
+            // SAFETY: the context has key and nonce; the cipher writes no bytes here, so any target is valid.
             let done = unsafe { lc::EVP_EncryptFinal_ex(self.0, tag.as_mut_ptr(), &mut written_bytes) };
             assert!(done == 1 && written_bytes == 0, "aws-lc refused to finish a message");
         }
-        // SAFETY: the tag is in the context, which writes 16 bytes of it.
+        // SAFETY: the context holds the tag and writes its 16 bytes to `tag`.
         let done = unsafe {
             let command = lc::EVP_CTRL_AEAD_GET_TAG as c_int;
             lc::EVP_CIPHER_CTX_ctrl(self.0, command, TAG_BYTES as c_int, tag.as_mut_ptr().cast())
@@ -333,7 +334,7 @@ impl Context {
 impl Clone for Context {
     fn clone(&self) -> Context {
         let other = Context::empty();
-        // SAFETY: both contexts are alive, and the new one is empty.
+        // SAFETY: both contexts are valid, and the new one is empty.
         let done = unsafe { lc::EVP_CIPHER_CTX_copy(other.0, self.0) };
         assert!(done == 1, "no memory for a copy of a cipher context");
         other
@@ -342,13 +343,13 @@ impl Clone for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is ours alone; aws-lc overwrites it before it gives the memory back.
+        // SAFETY: nothing else points to the context; aws-lc overwrites its secrets before it frees the memory.
         unsafe { lc::EVP_CIPHER_CTX_free(self.0) };
     }
 }
 
-/// A second stream at the same place in the same message. Allocates. If both go on sealing, they use one nonce twice: the
-/// caller must prevent that.
+/// Returns a second stream at the same position of the same message. Allocates. If both streams continue to seal, they use one
+/// nonce twice: the caller must prevent that.
 impl Clone for Stream {
     fn clone(&self) -> Stream {
         let routines = match &self.routines {
@@ -360,7 +361,7 @@ impl Clone for Stream {
 }
 
 impl core::fmt::Debug for Stream {
-    /// Direction and progress; no secret.
+    /// Shows direction and progress, and no secret.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Stream")
             .field("seals", &self.seals)

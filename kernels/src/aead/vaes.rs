@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CTR and GHASH in one pass over memory, four blocks per register: VAES and VPCLMULQDQ on AVX-512.
 //!
-//! - **Flow** 32 blocks a turn, hashed by 16: counters ──AES──▶ pad ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ + b₂·H⁴ + b₃ over
-//!   registers b of four sealed blocks each, one reduction a turn. Lane l thus sums the blocks 4i + l; at the
-//!   end the lanes are weighted H⁴, H³, H², H¹ and added. Up to four last blocks, the last of them perhaps
-//!   short, pass under masks and take as many powers as there are.
-//! - **Layout** `STREAMS` stores whole cache lines past the caches whatever the alignment of the target: line i is the
-//!   end of register i and the beginning of register i + 1, put together by one byte permutation (VBMI). The
-//!   ends of the run, which share lines with others, are stored under masks, through the caches.
-//!   `STREAMS` also asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
-//! - **Order** constant time: the only branches are on lengths. Non-temporal stores are not fenced: the caller has work
-//!   to do while they drain, and calls [`fence`] then.
-//! - **Owner** each byte of the source is read once, and what is hashed is what was read or written in registers.
+//! - **Flow** 32 blocks per loop turn, hashed in groups of 16: counters ──AES──▶ key stream ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ +
+//!   b₂·H⁴ + b₃ over registers b of four sealed blocks each, with one reduction per group. So lane l sums the blocks 4i + l; at the end
+//!   the lanes are multiplied by H⁴, H³, H², H¹ and added. Up to four last blocks, the last of them perhaps short, are processed under
+//!   masks, with as many powers as there are blocks.
+//! - **Layout** `STREAMS` stores whole cache lines past the caches at any alignment of the target: line i is the end of register i and
+//!   the beginning of register i + 1, put together by one byte permutation (VBMI). The ends of the run, which share cache lines with
+//!   other data, are stored under masks, through the caches. `STREAMS` also prefetches the source [`AHEAD_BYTES`] ahead, because the
+//!   hardware's own prefetch stops at each page.
+//! - **Order** constant time: the only branches are on lengths. Non-temporal stores are not fenced: the caller has work to do while they
+//!   drain, and calls [`fence`] afterwards.
+//! - **Owner** each byte of the source is read once, and the hash is over the values that were read or written in registers.
 
 use super::field::{Element, FOLD};
 use core::arch::x86_64::*;
 
-/// The part of a key that the routines use: round keys and powers of H.
+/// Round keys of AES and powers of H that the routines use.
 #[derive(Clone)]
 #[repr(C)]
 pub(super) struct Schedule {
@@ -24,11 +24,11 @@ pub(super) struct Schedule {
     round_count: usize,
     /// H¹⁶, H¹², H⁸, H⁴.
     strides: [Element; 4],
-    /// H⁴, H³, H², H¹, then zeros: from entry 4 − m on, the powers of m last blocks.
+    /// H⁴, H³, H², H¹, then zeros: the powers for the last m blocks begin at entry 4 − m.
     last: [Element; 8],
 }
 
-/// Returns true if this CPU has what the routines use.
+/// Returns true if this CPU has the instructions that the routines use.
 pub(super) fn available() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("avx512f")
@@ -45,7 +45,7 @@ impl Schedule {
     pub(super) const EMPTY: Schedule =
         Schedule { rounds: [[0; 4]; 15], round_count: 10, strides: [0; 4], last: [0; 8] };
 
-    /// Expands a key of 16 or 32 bytes and takes of H¹ to H¹⁶ what it needs.
+    /// Expands a key of 16 or 32 bytes, and takes the powers that the routines use from H¹ to H¹⁶.
     #[target_feature(enable = "aes,sse2")]
     pub(super) fn fill(&mut self, key: &[u8], powers: &[Element; 16]) {
         self.round_count = expand(&mut self.rounds, key);
@@ -54,7 +54,7 @@ impl Schedule {
     }
 }
 
-/// The round keys of a key of 16 or 32 bytes (FIPS 197, section 5.2), and how many rounds there are.
+/// Expands a key of 16 or 32 bytes into round keys (FIPS 197, section 5.2); returns the number of rounds.
 #[target_feature(enable = "aes,sse2")]
 pub(super) fn expand(rounds: &mut [[u32; 4]; 15], key: &[u8]) -> usize {
     let key_words = key.len() / 4;
@@ -77,13 +77,13 @@ pub(super) fn expand(rounds: &mut [[u32; 4]; 15], key: &[u8]) -> usize {
     round_count
 }
 
-/// The S-box on four bytes.
+/// Applies the S-box to four bytes.
 #[target_feature(enable = "aes,sse2")]
 fn substitute(word: u32) -> u32 {
     _mm_cvtsi128_si32(_mm_aeskeygenassist_si128::<0>(_mm_set1_epi32(word as i32))) as u32
 }
 
-/// The bytes of each block in reverse order.
+/// Reverses the bytes of each block.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 fn swap(v: __m512i) -> __m512i {
@@ -99,7 +99,7 @@ struct Sum {
     high: __m512i,
 }
 
-/// Lane by lane.
+/// Returns the product of each lane, not yet reduced.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 fn product(a: __m512i, b: __m512i) -> Sum {
@@ -113,7 +113,7 @@ fn product(a: __m512i, b: __m512i) -> Sum {
     }
 }
 
-/// The sum, and one more product.
+/// Returns the sum plus one more product.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 fn add(sum: Sum, a: __m512i, b: __m512i) -> Sum {
@@ -128,7 +128,7 @@ fn add(sum: Sum, a: __m512i, b: __m512i) -> Sum {
     }
 }
 
-/// Montgomery's reduction, lane by lane.
+/// Reduces each lane by Montgomery's method.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 fn reduce(sum: Sum) -> __m512i {
@@ -145,49 +145,49 @@ fn reduce(sum: Sum) -> __m512i {
     )
 }
 
-/// The sum of the lanes.
+/// Returns the sum of the four lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 fn lanes(v: __m512i) -> u128 {
     let half = _mm256_xor_si256(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v));
     let one = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
-    // SAFETY: both are 16 plain bytes.
+    // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
     unsafe { core::mem::transmute(one) }
 }
 
-/// Zeros but for the first block.
+/// Returns a register with `x` as its first block and zeros in the others.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 fn lane_0(x: u128) -> __m512i {
     _mm512_zextsi128_si512(block(x))
 }
 
-/// 64 bytes, at any alignment.
+/// Loads 64 bytes at any alignment.
 ///
 /// # Safety
 /// `at` must be readable for 64 bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 unsafe fn load(at: *const u128) -> __m512i {
-    // SAFETY: 64 bytes at `at` are readable, as the caller vouches.
+    // SAFETY: the caller guarantees 64 readable bytes at `at`.
     unsafe { _mm512_loadu_si512(at.cast()) }
 }
 
-/// Mode: hashes what is written to the target; without it, what is read from the source.
+/// Mode bit: hashes the bytes written to the target; without it, the bytes read from the source.
 pub(super) const SEALS: u8 = 1;
-/// Mode: stores past the caches, and prefetches the source.
+/// Mode bit: stores past the caches, and prefetches the source.
 pub(super) const STREAMS: u8 = 2;
 
 /// Distance by which the source is prefetched ahead of its loads.
 pub(super) const AHEAD_BYTES: usize = 2048;
 
-/// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
-/// returns the hash of `hash` and the sealed blocks, the last of them filled up with zeros: each times H to the
-/// number of blocks from it to the end, itself included.
+/// Ciphers `bytes` bytes from `source` to `target`, beginning with the counter block `counter` (a big-endian number). Returns the
+/// hash that continues `hash` over the sealed blocks, the last of them filled up with zeros: each block is multiplied by H to
+/// the power of the number of blocks from it to the end, itself included.
 ///
 /// # Safety
-/// The CPU must have what [`available`] asks for; `source` must be readable and `target` writable for `bytes` bytes,
-/// equal or disjoint. After `STREAMS`, [`fence`] must follow before anyone is told.
+/// The CPU must have what [`available`] checks; `source` must be readable and `target` writable for `bytes` bytes, equal or
+/// disjoint. After `STREAMS`, the caller must call [`fence`] before another thread is told of the result.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 pub(super) unsafe fn pass<const MODE: u8>(
     schedule: &Schedule,
@@ -197,7 +197,7 @@ pub(super) unsafe fn pass<const MODE: u8>(
     target: *mut u8,
     bytes: usize,
 ) -> Element {
-    // SAFETY: `pass_rounds` asks for the same CPU and memory, for which the caller vouches.
+    // SAFETY: `pass_rounds` has the same conditions on CPU and memory, which the caller guarantees.
     unsafe {
         if schedule.round_count == 10 {
             pass_rounds::<MODE, 10>(schedule, counter, hash, source, target, bytes)
@@ -207,10 +207,10 @@ pub(super) unsafe fn pass<const MODE: u8>(
     }
 }
 
-/// [`pass`] with the number of rounds fixed.
+/// Does the same as [`pass`], with a fixed number of rounds.
 ///
 /// # Safety
-/// As for [`pass`].
+/// The conditions of [`pass`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
     schedule: &Schedule,
@@ -269,7 +269,7 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
             _mm512_mask_storeu_epi8(target.add(done).cast(), mask, pad);
             let sealed = if MODE & SEALS != 0 { _mm512_maskz_mov_epi8(mask, pad) } else { text };
             let sealed = _mm512_xor_si512(swap(sealed), lane_0(hash));
-            // At most four blocks: the powers lie inside the eight entries.
+            // At most four blocks are left, so the powers lie inside the eight entries.
             let powers = load(schedule.last.as_ptr().add(4 - rest_bytes.div_ceil(16)));
             hash = lanes(reduce(product(sealed, powers)));
         }
@@ -282,13 +282,13 @@ struct Run<const MODE: u8, const ROUNDS: usize> {
     strides: [__m512i; 4],
     /// The next four counter blocks.
     counters: __m512i,
-    /// The hash so far, until it went into the first block.
+    /// The hash so far, until it is added to the first block; then zero.
     first: __m512i,
     sum: __m512i,
 }
 
 impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
-    /// Ciphers and hashes `REGISTERS` times four blocks: 1, or a multiple of 4.
+    /// Ciphers and hashes `REGISTERS` registers of four blocks each; `REGISTERS` is 1 or a multiple of 4.
     ///
     /// # Safety
     /// `source` must be readable, and the rest of `lines`' target writable, for 64 bytes per register.
@@ -304,7 +304,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
         let mut text = [_mm512_setzero_si512(); REGISTERS];
         let mut pad = [_mm512_setzero_si512(); REGISTERS];
         for i in 0..REGISTERS {
-            // SAFETY: the source is readable for 64 bytes per register, as the caller vouches.
+            // SAFETY: the caller guarantees 64 readable bytes per register at `source`.
             text[i] = unsafe { _mm512_loadu_si512(source.add(64 * i).cast()) };
             pad[i] = _mm512_xor_si512(swap(self.counters), keys[0]);
             self.counters = _mm512_add_epi32(self.counters, step);
@@ -316,7 +316,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
         }
         for i in 0..REGISTERS {
             pad[i] = _mm512_aesenclast_epi128(pad[i], _mm512_xor_si512(keys[ROUNDS], text[i]));
-            // SAFETY: the target of `lines` has 64 bytes for this register, too, as the caller vouches.
+            // SAFETY: the caller guarantees that the target of `lines` has 64 bytes for this register, too.
             unsafe { lines.push(pad[i]) };
         }
         let sealed = if MODE & SEALS != 0 { pad } else { text };
@@ -337,7 +337,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
 /// Prefetches `lines` cache lines from `from` on.
 pub(super) fn prefetch(from: *const u8, lines: usize) {
     for line in 0..lines {
-        // SAFETY: a prefetch reads nothing; every x86-64 CPU has it.
+        // SAFETY: a prefetch has no effect that a program can observe; every x86-64 CPU has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(64 * line).cast()) };
     }
 }
@@ -347,7 +347,7 @@ struct Lines<const MODE: u8> {
     target: *mut u8,
     /// `STREAMS`: bytes of the target before its first whole cache line.
     head_bytes: usize,
-    /// `STREAMS`: the byte permutation that makes a line of two neighbouring registers.
+    /// `STREAMS`: byte permutation that makes a line of two neighbouring registers.
     order: __m512i,
     previous: __m512i,
     /// Registers that were pushed so far.
@@ -363,17 +363,17 @@ impl<const MODE: u8> Lines<MODE> {
         for (i, from) in order.iter_mut().enumerate() {
             *from = (head_bytes + i) as u8;
         }
-        // SAFETY: 64 plain bytes.
+        // SAFETY: `order` is an array of 64 bytes.
         let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
         Lines { target, head_bytes, order, previous: _mm512_setzero_si512(), count: 0 }
     }
 
     /// # Safety
-    /// The target must be writable for 64 bytes per register pushed so far and this one.
+    /// The target must be writable for 64 bytes for each register pushed so far and for this one.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn push(&mut self, register: __m512i) {
-        // SAFETY: the target has 64 bytes for this register, as the caller vouches; a line ends before its second register does.
+        // SAFETY: the caller guarantees 64 bytes of the target for this register; a line ends before its second register does.
         unsafe {
             if MODE & STREAMS == 0 {
                 _mm512_storeu_si512(self.target.add(64 * self.count).cast(), register);
@@ -389,13 +389,13 @@ impl<const MODE: u8> Lines<MODE> {
     }
 
     /// # Safety
-    /// As for the last [`push`](Lines::push), of which there was one.
+    /// The conditions of the last [`push`](Lines::push); there must have been at least one.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn finish(self) {
         if MODE & STREAMS != 0 {
             let rest = _mm512_permutex2var_epi8(self.previous, self.order, self.previous);
-            // SAFETY: what is left of the last register ends where it does.
+            // SAFETY: the mask leaves only the bytes up to the end of the last register, for which `push` had room.
             unsafe {
                 let at = self.target.add(64 * (self.count - 1) + self.head_bytes);
                 _mm512_mask_storeu_epi8(at.cast(), u64::MAX >> self.head_bytes, rest);
@@ -410,14 +410,14 @@ pub(super) fn fence() {
     unsafe { _mm_sfence() };
 }
 
-/// A number as a register.
+/// Returns a number as a register.
 fn block(x: u128) -> __m128i {
-    // SAFETY: both are 16 plain bytes.
+    // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
     unsafe { core::mem::transmute(x) }
 }
 
-/// A round key as a register.
+/// Returns a round key as a register.
 fn round(words: [u32; 4]) -> __m128i {
-    // SAFETY: both are 16 plain bytes.
+    // SAFETY: both types are 16 bytes without padding, and every bit pattern is valid.
     unsafe { core::mem::transmute(words) }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Routines by instruction set; the folder tree is the dispatch.
+//! Routines by instruction set.
 //!
-//! - **Layout** `all/` portable code on every CPU · `generic/` each algorithm once, over a vector type · `x86_64/<level>/`
-//!   vector type and entry points of one level
+//! - **Layout** `all/` portable code for every CPU · `generic/` each algorithm once, over a vector type · `x86_64/<level>/` vector type
+//!   and entry points of one level.
 //! - **Not here** the choice of a level: see [`choice`](crate::choice).
 
 pub(crate) mod all;
@@ -13,7 +13,7 @@ pub(crate) mod x86_64;
 
 use crate::{Isa, Kernels};
 
-/// The table of a level that the caller knows to be available.
+/// Returns the table of a level, which the caller knows to be available.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn table(isa: Isa) -> &'static Kernels {
     match isa {
@@ -24,7 +24,7 @@ pub(crate) fn table(isa: Isa) -> &'static Kernels {
     }
 }
 
-/// The table of a level that the caller knows to be available: only `Scalar` is.
+/// Returns the table of a level, which the caller knows to be available: here only `Scalar` is.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn table(_isa: Isa) -> &'static Kernels {
     &all::KERNELS

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bits into bytes, lowest bit first, never past the end of the target.
+//! A bit writer: bits into bytes, lowest bit first, never past the end of the target.
 //!
-//! - **Flow** `put` adds to a 64-bit hold; `flush` stores its whole bytes. Before a `put` the hold has at most 7 bits
-//!   if `flush` came before, so 57 bits fit between two flushes.
-//! - **Owner** the target is a pointer and a capacity that the caller of [`Bits::new`] lends; a write that does not fit
-//!   is dropped and remembered: [`Bits::fits`] says so, and the writer asks before it starts a block.
+//! - **Flow** `put` adds bits to a 64-bit buffer, `hold`; `flush` stores its whole bytes. After a `flush` at most 7 bits are in `hold`,
+//!   so 57 bits fit between two flushes.
+//! - **Owner** the caller of [`Bits::new`] lends the target. A write that does not fit is dropped and remembered: [`Bits::fits`] then
+//!   returns false, and the caller checks it before it starts a block.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -21,37 +21,37 @@ pub struct Bits<'a> {
 }
 
 impl<'a> Bits<'a> {
-    /// Starts at the target's first byte with `count` bits (at most 7) in hand.
+    /// Starts at the target's first byte; `hold` has `count` bits already (at most 7).
     pub fn new(target: &'a mut [MaybeUninit<u8>], hold: u64, count: u32) -> Bits<'a> {
         let span = target.as_mut_ptr_range();
         let start = span.start.cast();
         Bits { start, next: start, end: span.end.cast(), hold, count, overflow: false, target: PhantomData }
     }
 
-    /// Bytes stored so far.
+    /// Returns the number of bytes stored so far.
     pub fn bytes(&self) -> usize {
         self.next as usize - self.start as usize
     }
 
-    /// The whole bytes stored so far.
+    /// Returns the whole bytes stored so far.
     pub fn written(&self) -> &[u8] {
-        // SAFETY: everything from start to next was written, and the target is ours.
+        // SAFETY: everything from `start` to `next` was written, and the target is borrowed by this writer.
         unsafe { core::slice::from_raw_parts(self.start, self.bytes()) }
     }
 
-    /// Takes over the output of another writer that began with the bits in hand: whole bytes, and the new bits in hand.
+    /// Appends the output of another writer that started with this writer's unstored bits: its whole bytes and its unstored bits.
     pub fn adopt(&mut self, bytes: &[u8], hold: u64, count: u32) {
         (self.hold, self.count) = (0, 0);
         self.bytes_from(bytes);
         (self.hold, self.count) = (hold, count);
     }
 
-    /// Bytes that the target still has room for.
+    /// Returns the number of bytes that still fit into the target.
     pub fn room(&self) -> usize {
         self.end as usize - self.next as usize
     }
 
-    /// The bits in hand, after a flush at most 7, and how many.
+    /// Returns the bits that are not stored yet (at most 7 after a flush), and their number.
     pub fn rest(&self) -> (u64, u32) {
         (self.hold, self.count)
     }
@@ -73,7 +73,7 @@ impl<'a> Bits<'a> {
     #[inline(always)]
     pub fn flush(&mut self) {
         if self.room() >= 8 {
-            // SAFETY: eight bytes of the target, which is ours to write for 'a, are left.
+            // SAFETY: eight bytes of the target, which is borrowed for `'a`, are left.
             unsafe { self.flush_wide() }
         } else {
             self.flush_narrow();
@@ -88,7 +88,7 @@ impl<'a> Bits<'a> {
     pub unsafe fn flush_wide(&mut self) {
         debug_assert!(self.room() >= 8);
         let bytes = self.count >> 3;
-        // SAFETY: the caller promises the room; at most 7 of the 8 bytes count as written (count < 64), or all 8.
+        // SAFETY: the caller guarantees room for eight bytes, of which at most 7 count as written (8 if `count` is 64).
         unsafe {
             self.next.cast::<u64>().write_unaligned(self.hold.to_le());
             self.next = self.next.add(bytes as usize);
@@ -97,7 +97,8 @@ impl<'a> Bits<'a> {
         self.count &= 7;
     }
 
-    /// Adds what `code` makes of each token (at most 56 bits: a value, whose other bits are zero, and a length) and
+    /// Adds the code that `code` returns for each token (a value of at most 56 bits whose other bits are zero, and its length)
+    /// and
     /// stores the whole bytes.
     #[inline(always)]
     pub fn put_each(&mut self, tokens: &[u32], code: impl Fn(u32) -> (u64, u32)) {
@@ -115,7 +116,7 @@ impl<'a> Bits<'a> {
                 let (value, bits) = code(token);
                 hold |= value << count;
                 count += bits;
-                // SAFETY: at most 7 bytes per token count as written, at most 16 tokens; the room is 16 × 8.
+                // SAFETY: each token advances by at most 7 bytes, and there are at most 16 tokens; 16 × 8 bytes are left.
                 unsafe {
                     next.cast::<u64>().write_unaligned(hold.to_le());
                     next = next.add((count >> 3 & 7) as usize);
@@ -133,7 +134,7 @@ impl<'a> Bits<'a> {
             if self.next == self.end {
                 self.overflow = true;
             } else {
-                // SAFETY: next is inside the target, before its end.
+                // SAFETY: `next` is before the end of the target.
                 unsafe {
                     self.next.write(self.hold as u8);
                     self.next = self.next.add(1);
@@ -144,7 +145,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Fills up to a whole byte with zeros and stores it.
+    /// Fills up with zero bits to a whole byte and stores it.
     pub fn align(&mut self) {
         self.count = self.count.next_multiple_of(8);
         self.flush();
@@ -157,7 +158,7 @@ impl<'a> Bits<'a> {
             self.overflow = true;
             return;
         }
-        // SAFETY: the room was compared; the target is borrowed mutably, so the source is elsewhere.
+        // SAFETY: the room was checked; the target is borrowed mutably, so it does not overlap the source.
         unsafe {
             self.next.copy_from_nonoverlapping(source.as_ptr(), source.len());
             self.next = self.next.add(source.len());

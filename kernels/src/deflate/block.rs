@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One block: the cheapest way to write some tokens, and the writing.
+//! Writes one block: chooses the cheapest encoding of its tokens and writes them.
 //!
-//! - **Flow** [`Counts`] ──prices──▶ stored, fixed, preset, or a code of the block's own ──▶ [`Table`] ──tokens──▶ bits
-//! - **Order** the size of every choice is known to the bit before anything is written, and stored is among the choices:
-//!   a block never takes more than its bytes, 4 bytes of length and the bits up to a whole byte.
+//! - **Flow** from [`Counts`] the sizes of all encodings are computed: stored, fixed code, preset code, a code of the block's own. The
+//!   smallest one gives a [`Table`], which turns the tokens into bits.
+//! - **Order** the size of every encoding is known to the bit before anything is written, and stored is one of them: so a block never
+//!   takes more than its bytes, 4 bytes of length and the bits up to a whole byte.
 
 use super::bits::Bits;
 use super::codes::{
@@ -15,12 +16,12 @@ use super::matcher::has_avx2;
 use super::preset::Preset;
 use crate::Isa;
 
-/// How often each index and each distance symbol occurs in the tokens of one block.
+/// Number of occurrences of each literal, length and distance symbol in the tokens of one block.
 #[repr(align(64))]
 pub struct Counts {
-    /// By literal or length, as tokens name them.
+    /// By literal or length, with the index that tokens use.
     pub index: [u32; INDICES],
-    /// By distance symbol; those of literals are of no interest.
+    /// By distance symbol; the entry for literals is not used.
     pub distance: [u32; 32],
 }
 
@@ -34,7 +35,7 @@ impl Counts {
         self.distance.fill(0);
     }
 
-    /// Counts the tokens of another part as well.
+    /// Adds the counts of other tokens.
     pub fn add(&mut self, other: &Counts) {
         for (count, more) in self.index.iter_mut().zip(&other.index) {
             *count += more;
@@ -45,22 +46,22 @@ impl Counts {
     }
 }
 
-/// The bits to write for each index and each distance symbol.
+/// Codes and extra bits of each index and each distance symbol.
 #[repr(align(64))]
 pub struct Table {
-    /// Per index: the number of bits in the low 8 bits; code and extra bits above.
+    /// For each index: the number of bits in the low 8 bits; code and extra bits above.
     index: [u32; INDICES],
     distance: [Distance; 32],
-    /// The code of the end of the block, like an index.
+    /// Code of the end of the block, in the form of an entry of `index`.
     end: u32,
 }
 
-/// The bits to write for a distance symbol.
+/// Code of a distance symbol.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Distance {
     code: u16,
-    /// Length of the code in bits; `all` is that with the extra bits.
+    /// Length of the code in bits; `all` is the length with the extra bits.
     bits: u8,
     all: u8,
 }
@@ -70,7 +71,7 @@ impl Table {
         Table { index: [0; INDICES], distance: [Distance { code: 0, bits: 0, all: 0 }; 32], end: 0 }
     }
 
-    /// The table of the code with these lengths.
+    /// Fills the table with the canonical code that has these lengths.
     pub fn fill(&mut self, litlen: &[u8], distance: &[u8]) {
         let mut codes = [0u16; 288];
         huffman::codes(litlen, &mut codes[..litlen.len()]);
@@ -81,7 +82,7 @@ impl Table {
         for symbol in 0..29 {
             let (code, bits) = (u32::from(codes[257 + symbol]), u32::from(litlen[257 + symbol]));
             let (base, extra) = (256 + LENGTH_BASE[symbol] as usize, LENGTH_EXTRA[symbol]);
-            let span = if symbol == 27 { 31 } else { 1 << extra }; // 258 has a symbol of its own
+            let span = if symbol == 27 { 31 } else { 1 << extra }; // a match of 258 bytes has a symbol of its own
             for (rest, entry) in self.index[base..base + span].iter_mut().enumerate() {
                 *entry = (code | (rest as u32) << bits) << 8 | (bits + u32::from(extra));
             }
@@ -94,14 +95,14 @@ impl Table {
         }
     }
 
-    /// The code of a literal and its length in bits.
+    /// Returns the code of a literal and its length in bits.
     #[inline(always)]
     pub fn literal(&self, byte: u8) -> (u64, u32) {
         let entry = self.index[byte as usize];
         (u64::from(entry >> 8), entry & 63)
     }
 
-    /// The code of a token with its extra bits, at most 48 bits, and its length in bits.
+    /// Returns the code of a token with its extra bits, at most 48 bits, and its length in bits.
     #[inline(always)]
     pub fn pair(&self, token: u32) -> (u64, u32) {
         let index = self.index[(token & 511) as usize];
@@ -111,12 +112,12 @@ impl Table {
         (value, (index + u32::from(distance.all)) & 63)
     }
 
-    /// Bits of the end of the block.
+    /// Returns the length of the end-of-block code, bits.
     pub fn end_bits(&self) -> usize {
         (self.end & 63) as usize
     }
 
-    /// Writes the end of the block.
+    /// Writes the end-of-block code.
     pub fn end(&self, bits: &mut Bits<'_>) {
         bits.put(u64::from(self.end >> 8), self.end & 63);
         bits.flush();
@@ -144,7 +145,7 @@ impl Table {
     pub fn write_some(&self, tokens: &[u32], fast: bool, bits: &mut Bits<'_>) {
         #[cfg(target_arch = "x86_64")]
         if fast {
-            // SAFETY: `fast` says that the CPU has these instructions.
+            // SAFETY: `fast` is only true if the CPU has BMI2.
             return unsafe { put_each_bmi2(self, tokens, bits) };
         }
         let _ = fast;
@@ -152,7 +153,7 @@ impl Table {
     }
 }
 
-/// [`Bits::put_each`] with shifts that need no particular register.
+/// Does the same as [`Bits::put_each`], compiled with shift instructions that need no particular register.
 ///
 /// # Safety
 /// The CPU has BMI2.
@@ -162,7 +163,7 @@ unsafe fn put_each_bmi2(table: &Table, tokens: &[u32], bits: &mut Bits<'_>) {
     bits.put_each(tokens, |token| table.pair(token));
 }
 
-/// The fixed code of the standard.
+/// The fixed code of RFC 1951.
 pub static FIXED: Table = {
     let mut table = Table::new();
     let mut byte = 0u32;
@@ -195,17 +196,17 @@ pub static FIXED: Table = {
     table
 };
 
-/// A code for the tokens of one block, and the block's size with it.
+/// A code for the tokens of one block, and the block's size with this code.
 pub struct Plan {
     pub litlen: [u8; LITLEN_SYMBOLS],
     pub distance: [u8; DISTANCE_SYMBOLS],
     pub header: Header,
-    /// The block's bits, header included.
+    /// Size of the block in bits, header included.
     pub bits: usize,
 }
 
 impl Plan {
-    /// The best code for tokens with these counts.
+    /// Computes the best code for tokens with these counts.
     pub fn new(counts: &Counts) -> Plan {
         let mut litlen_counts = [0u32; LITLEN_SYMBOLS];
         litlen_counts[..256].copy_from_slice(&counts.index[..256]);
@@ -231,17 +232,17 @@ impl Plan {
     }
 }
 
-/// The largest block for which the preset and the fixed code are considered, in bytes.
+/// Largest block for which the preset and the fixed code are considered, bytes.
 const KNOWN_CODE_BYTES: usize = 1024;
 
-/// Memory that the writing of blocks keeps between them.
+/// Memory for writing blocks, reused from one block to the next.
 pub struct Writer {
     own: Table,
     /// True if the CPU has BMI2 and may use it.
     fast: bool,
 }
 
-/// The target has no room for the block.
+/// Error: the target has no room for the block.
 pub struct Full;
 
 impl Writer {
@@ -249,8 +250,8 @@ impl Writer {
         Writer { own: Table::new(), fast: has_avx2(isa) }
     }
 
-    /// Writes one block of these tokens, which stand for `source` (at most 65535 bytes), in its smallest form. `source` is `None`
-    /// if the tokens are so few that a stored block cannot be smaller.
+    /// Writes one block of these tokens, which encode `source` (at most 65535 bytes), in its smallest form. `source` is `None` if
+    /// there are so few tokens that a stored block cannot be smaller.
     pub fn write(
         &mut self,
         source: Option<&[u8]>,
@@ -263,7 +264,8 @@ impl Writer {
         let Plan { litlen, distance, header, bits: own_bits } = Plan::new(counts);
         let (_, in_hand) = bits.rest();
         let stored_bits = source.map_or(usize::MAX, |source| stored_bits(in_hand, source.len()));
-        // Codes known before are only considered where the header of another code is a large part of the block.
+        // The preset and the fixed code are only considered for short blocks, where the header of another code would be a large
+        // part.
         let (mut preset_bits, mut fixed_bits) = (usize::MAX, usize::MAX);
         if source.is_some_and(|source| source.len() <= KNOWN_CODE_BYTES) {
             preset_bits = 3 + preset.header.bits + preset.code.price(counts);
@@ -295,12 +297,12 @@ impl Writer {
     }
 }
 
-/// Returns the size in bits of a stored block that begins after `in_hand` bits.
+/// Returns the size in bits of a stored block that begins after `in_hand` unstored bits.
 pub fn stored_bits(in_hand: u32, bytes: usize) -> usize {
     (in_hand as usize + 3).next_multiple_of(8) - in_hand as usize + 32 + 8 * bytes
 }
 
-/// Writes a stored block of at most 65535 bytes. The caller has checked the room.
+/// Writes a stored block of at most 65535 bytes. The caller has checked the room for it.
 pub fn stored(source: &[u8], last: bool, bits: &mut Bits<'_>) {
     bits.put(u64::from(last), 3);
     bits.align();

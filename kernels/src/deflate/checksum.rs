@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The check values of zlib and gzip, by libdeflate's vector code.
+//! Checksums of zlib and gzip, by libdeflate's vector code.
 
 use super::frame::Format;
 
-/// Continues the Adler-32 of zlib (RFC 1950) over `bytes`; it starts at 1.
+/// Continues the Adler-32 of zlib (RFC 1950) over `bytes`; the first value is 1.
 pub fn adler32(sum: u32, bytes: &[u8]) -> u32 {
     // SAFETY: pointer and length are those of the slice.
     unsafe { libdeflate_sys::libdeflate_adler32(sum, bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// Continues the CRC-32 of gzip (RFC 1952) over `bytes`; it starts at 0.
+/// Continues the CRC-32 of gzip (RFC 1952) over `bytes`; the first value is 0.
 pub fn crc32(sum: u32, bytes: &[u8]) -> u32 {
     // SAFETY: pointer and length are those of the slice.
     unsafe { libdeflate_sys::libdeflate_crc32(sum, bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// The check value of no bytes.
+/// Returns the checksum of no bytes.
 pub(super) const fn initial(format: Format) -> u32 {
     match format {
         Format::Zlib => 1,
@@ -23,7 +23,7 @@ pub(super) const fn initial(format: Format) -> u32 {
     }
 }
 
-/// Continues the check value that the format wants.
+/// Continues the checksum of this format.
 pub(super) fn update(format: Format, sum: u32, bytes: &[u8]) -> u32 {
     match format {
         Format::Raw => sum,

@@ -17,16 +17,16 @@ pub const CODE_BITS: usize = 15;
 pub const MATCH_BYTES: (usize, usize) = (3, 258);
 /// The largest distance of the format, in bytes.
 pub const WINDOW_BYTES: usize = 32768;
-/// The distance symbol of a literal: it has no code, so that nothing is written for it.
+/// Distance symbol of a literal: it has no code, so nothing is written for it.
 pub const NO_DISTANCE: u32 = 31;
-/// Literals and lengths as tokens name them: 256 literals, then one per length.
+/// Number of indices of literals and lengths in tokens: 256 literals, then one per length.
 pub const INDICES: usize = 512;
 
 /// Extra bits of the length symbols 257–285.
 pub const LENGTH_EXTRA: [u8; 29] =
     [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
 
-/// First length − 3 of the length symbols 257–285.
+/// For each length symbol 257–285, its first length minus 3.
 pub const LENGTH_BASE: [u8; 29] = {
     let mut base = [0u8; 29];
     let mut symbol = 0;
@@ -36,22 +36,22 @@ pub const LENGTH_BASE: [u8; 29] = {
         next += 1 << LENGTH_EXTRA[symbol];
         symbol += 1;
     }
-    base[28] = 255; // 258 bytes have a symbol of their own
+    base[28] = 255; // a match of 258 bytes has a symbol of its own
     base
 };
 
-/// Extra bits of a distance symbol.
+/// Returns the extra bits of a distance symbol.
 pub const fn distance_extra(symbol: usize) -> u32 {
     if symbol < 4 || symbol >= DISTANCE_SYMBOLS { 0 } else { symbol as u32 / 2 - 1 }
 }
 
-/// The token of one literal byte.
+/// Returns the token of one literal byte.
 #[inline(always)]
 pub const fn literal(byte: u8) -> u32 {
     byte as u32 | NO_DISTANCE << 9
 }
 
-/// The token of one match. `length` is 3–258, `distance` 1–32768.
+/// Returns the token of one match. `length` is 3–258, `distance` 1–32768.
 #[inline(always)]
 pub const fn matched(length: usize, distance: usize) -> u32 {
     let from_zero = distance as u32 - 1;

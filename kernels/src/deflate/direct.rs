@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes straight into bits, with a code that is known before: no tokens, no counts, no tree.
+//! Packs bytes directly into bits with a code that is known before: no tokens, no counts, no tree.
 //!
-//! - **Flow** eight bytes ──hash of six──▶ the place that had it before ──six compared──▶ literal, or ──32 compared at once──▶
-//!   match ──[`preset`](super::preset)──▶ bits. Writing fills the time that the search waits for memory.
-//! - **Layout** the table holds places as 16-bit offsets from a base, as [`matcher`](super::matcher) does.
-//! - **Owner** the output is scratch memory of ours, large enough for the worst case; whether the block is worth it, and
-//!   where it goes, is decided afterwards.
+//! - **Flow** the first six of eight bytes are hashed to the last position that had the same hash. If the six bytes are not equal there,
+//!   a literal is written. Otherwise the match is extended, 32 bytes at a time, and written by [`preset`](super::preset). The writing
+//!   fills the time in which the search waits for memory.
+//! - **Layout** the table holds positions as 16-bit offsets from a base, as [`matcher`](super::matcher) does.
+//! - **Owner** the output is scratch memory of the packer, large enough for the worst case. Afterwards the caller decides if the block is
+//!   worth it, and where it goes.
 
 use super::block::Table;
 use super::codes::{MATCH_BYTES, WINDOW_BYTES, matched};
@@ -17,25 +18,26 @@ use crate::Isa;
 
 const HASH_BITS: u32 = 12;
 const SLOTS: usize = 1 << HASH_BITS;
-/// The shortest match that is taken, in bytes: as many as are hashed.
+/// Shortest match that is taken, bytes; also the number of bytes that are hashed.
 const SHORTEST: usize = 6;
-/// The bits of eight bytes that are not hashed.
+/// Number of bits of eight bytes that are not hashed.
 const OTHER_BITS: usize = 64 - 8 * SHORTEST;
 const TAIL_BYTES: usize = WIDE_BYTES + 8;
 
-/// Scratch bytes that `bytes` bytes of input can take, with what may be in hand, the end and a wide store.
+/// Returns the scratch bytes that `bytes` bytes of input may need, including unstored bits, the end of the block and a wide
+/// store.
 pub const fn room(bytes: usize) -> usize {
     (bytes * LONGEST).div_ceil(8) + 32
 }
 
-/// Bits that were written somewhere: whole bytes there, the rest in hand.
+/// Result of a write: the number of whole bytes stored, and the unstored bits.
 pub struct Written {
     pub bytes: usize,
     pub hold: u64,
     pub count: u32,
 }
 
-/// The search with its table.
+/// The packer with its table.
 pub struct Direct {
     table: Box<[u16; SLOTS]>,
     /// True if the CPU has AVX2 and may use it.
@@ -48,7 +50,7 @@ fn hash(bytes: u64) -> usize {
     ((bytes << OTHER_BITS).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (64 - HASH_BITS)) as usize
 }
 
-/// One run over one buffer. It is passed by value, so that its fields can stay in registers.
+/// State of one run over one buffer. It is passed by value, so that its fields can stay in registers.
 struct Run<'a> {
     code: &'a Table,
     table: *mut u16,
@@ -64,13 +66,13 @@ impl Run<'_> {
     /// Adds bits and stores whole bytes.
     ///
     /// # Safety
-    /// There is room for eight bytes.
+    /// The output has room for eight bytes.
     #[inline(always)]
     unsafe fn put(&mut self, value: u64, count: u32) {
         self.hold |= value << self.count;
         self.count += count;
-        // SAFETY: the caller promises the room; at most 7 bits and one literal were in hand, and a
-        // match has at most 42 (12 + 5 + 12 + 13), so that at most 61 are now.
+        // SAFETY: the caller guarantees room for eight bytes. At most 7 bits and one literal were unstored, and a match has at
+        // most 42 bits (12 + 5 + 12 + 13), so at most 61 are now.
         unsafe {
             self.next.cast::<u64>().write_unaligned(self.hold.to_le());
             self.next = self.next.add((self.count >> 3) as usize);
@@ -79,13 +81,13 @@ impl Run<'_> {
         self.count &= 7;
     }
 
-    /// The place that had the hash before this one.
+    /// Returns the last position with the same hash as these bytes, and stores `at` in its place.
     ///
     /// # Safety
-    /// None beyond that of the whole: a hash is less than the number of slots.
+    /// The table has one slot per hash value.
     #[inline(always)]
     unsafe fn look(&mut self, at: usize, bytes: u64) -> usize {
-        // SAFETY: the slot is inside the table.
+        // SAFETY: a hash is less than the number of slots.
         unsafe {
             let slot = self.table.add(hash(bytes));
             let from = slot.read() as usize;
@@ -94,13 +96,13 @@ impl Run<'_> {
         }
     }
 
-    /// Returns true if an earlier place has the same first bytes and is in reach.
+    /// Returns true if an earlier position has the same first six bytes and is within the window.
     ///
     /// # Safety
-    /// Eight bytes can be read there.
+    /// Eight bytes at `from` can be read.
     #[inline(always)]
     unsafe fn same<const FAR: bool>(&self, at: usize, bytes: u64, from: usize) -> bool {
-        // SAFETY: eight bytes at the place are readable, as the caller vouches.
+        // SAFETY: the caller guarantees eight readable bytes at `from`.
         let other = unsafe { eight(self.base.add(from)) };
         (bytes ^ other) << OTHER_BITS == 0 && !(FAR && at - from > self.window)
     }
@@ -108,36 +110,36 @@ impl Run<'_> {
     /// Writes a literal.
     ///
     /// # Safety
-    /// As for [`put`](Run::put).
+    /// The condition of [`put`](Run::put).
     #[inline(always)]
     unsafe fn literal(&mut self, byte: u8) {
         let (code, count) = self.code.literal(byte);
-        // SAFETY: the output has room for eight bytes, as the caller vouches.
+        // SAFETY: the caller guarantees that the output has room for eight bytes.
         unsafe { self.put(code, count) };
     }
 
     /// Writes a match.
     ///
     /// # Safety
-    /// As for [`put`](Run::put).
+    /// The condition of [`put`](Run::put).
     #[inline(always)]
     unsafe fn matched(&mut self, length: usize, distance: usize) {
         let (code, count) = self.code.pair(matched(length, distance));
-        // SAFETY: the output has room for eight bytes, as the caller vouches.
+        // SAFETY: the caller guarantees that the output has room for eight bytes.
         unsafe { self.put(code, count) };
     }
 
-    /// Everything from `start`.
+    /// Packs everything from `start` on.
     ///
     /// # Safety
-    /// The output has [`room`] for it; `base` points to `end` bytes; every place in the table is before `start`.
+    /// The output has [`room`] for it; `base` points to `end` bytes; every position in the table is before `start`.
     #[inline(always)]
     unsafe fn all<S: Same, const FAR: bool>(mut self, start: usize) -> Self {
         let mut at = start;
         let stop = self.end.saturating_sub(TAIL_BYTES);
-        // Two literals are stored at once, where they follow each other.
-        // SAFETY: up to `stop`, 32 bytes at `at` and behind are inside the buffer; a place from the table is before
-        // `at`, so that as many bytes can be read there; every byte of input is worth at most LONGEST bits.
+        // Two adjacent literals are stored together.
+        // SAFETY: up to `stop`, the buffer has 32 bytes at `at` and behind; a position from the table is before `at`, so the same
+        // number of bytes can be read there; every byte of input takes at most LONGEST bits of output.
         unsafe {
             if at == 0 && self.end != 0 {
                 self.literal(self.base.read());
@@ -176,38 +178,38 @@ impl Run<'_> {
     }
 }
 
-/// [`Run::all`] for a CPU with AVX2.
+/// Does the same as [`Run::all`], compiled for AVX2.
 ///
 /// # Safety
-/// As for [`Run::all`], and the CPU has these features.
+/// The conditions of [`Run::all`]; the CPU has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
 unsafe fn all_avx2(run: Run<'_>, start: usize) -> Run<'_> {
     use super::same::Avx2;
-    // SAFETY: the caller vouches for the run's buffers and for the CPU's features.
+    // SAFETY: the caller guarantees the run's buffers and the CPU's features.
     unsafe { if run.end > run.window { run.all::<Avx2, true>(start) } else { run.all::<Avx2, false>(start) } }
 }
 
 impl Direct {
     pub fn new(isa: Isa) -> Option<Direct> {
-        // SAFETY: zeros are a value of it.
+        // SAFETY: zeros are a valid table.
         Some(Direct { table: unsafe { zeroed()? }, fast: has_avx2(isa) })
     }
 
-    /// Forgets all places.
+    /// Forgets all positions.
     pub fn clear(&mut self) {
         self.table.fill(0);
     }
 
-    /// Makes all offsets smaller by `bytes`: the base moved forward.
+    /// Makes all offsets smaller by `bytes`, because the base has moved forward by as much.
     pub fn rebase(&mut self, bytes: u16) {
         for place in self.table.iter_mut() {
             *place = place.saturating_sub(bytes);
         }
     }
 
-    /// Writes `buffer[start..]` in this code to `output`, after the bits in hand, without the end of the block.
-    /// `output` has [`room`] for it; the code has no longer codes than the preset ones.
+    /// Packs `buffer[start..]` with this code into `output`, after the unstored bits, without the end of the block. `output` has
+    /// [`room`] for it; no code is longer than [`LONGEST`](super::preset::LONGEST).
     pub fn write(
         &mut self,
         code: &Table,
@@ -231,8 +233,8 @@ impl Direct {
             hold,
             count,
         };
-        // SAFETY: the room was compared; base and end are those of a slice; the table holds places that were before
-        // the end of an earlier run, which is at or before `start`; the CPU was asked.
+        // SAFETY: the room was checked; base and end are those of a slice; the table holds positions before the end of an earlier
+        // run, which is at or before `start`; `fast` is only true if the CPU has the features.
         let run = unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.fast {

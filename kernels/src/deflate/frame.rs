@@ -10,14 +10,14 @@ use super::segment::SEGMENT_BYTES;
 pub enum Format {
     /// No frame (RFC 1951).
     Raw,
-    /// Two bytes in front, an Adler-32 behind (RFC 1950).
+    /// Two bytes before the stream, an Adler-32 after it (RFC 1950).
     Zlib,
-    /// Ten bytes in front, a CRC-32 and the length behind (RFC 1952).
+    /// Ten bytes before the stream, a CRC-32 and the length after it (RFC 1952).
     Gzip,
 }
 
 impl Format {
-    /// Bytes of the frame, front and back.
+    /// Returns the bytes of the frame, before and after the stream.
     const fn bytes(self) -> usize {
         match self {
             Format::Raw => 0,
@@ -27,13 +27,13 @@ impl Format {
     }
 }
 
-/// The most bytes that a message of `bytes` bytes takes when it is packed at once, whatever the effort.
+/// Returns the most bytes that a message of `bytes` bytes takes when it is packed in one call, with any effort.
 pub const fn bound(format: Format, bytes: usize) -> usize {
     let blocks = if bytes == 0 { 1 } else { bytes.div_ceil(SEGMENT_BYTES) };
     format.bytes() + bytes + 5 * blocks
 }
 
-/// Writes the front of the frame. `window_bits` is 8–15, and only zlib says it.
+/// Writes the bytes before the stream. `window_bits` is 8–15; only zlib's format has a field for it.
 pub fn front(format: Format, effort: Effort, window_bits: u32, bits: &mut Bits<'_>) {
     match format {
         Format::Raw => {}
@@ -57,7 +57,7 @@ pub fn front(format: Format, effort: Effort, window_bits: u32, bits: &mut Bits<'
     }
 }
 
-/// Writes the back of the frame: the writer is aligned.
+/// Writes the bytes after the stream. The writer must be at a whole byte.
 pub fn back(format: Format, sum: u32, total: u64, bits: &mut Bits<'_>) {
     match format {
         Format::Raw => {}

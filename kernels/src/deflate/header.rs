@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The header of a dynamic block: the code lengths, run-length coded, themselves coded.
+//! The header of a dynamic block: its code lengths as run-length items, which are themselves Huffman-coded.
 //!
-//! - **Flow** lengths of both alphabets, trailing zeros cut ──runs──▶ items (symbol, extra bits) ──Huffman──▶ bits
-//! - **Not here** which code a block has: see [`block`](super::block).
+//! - **Flow** the lengths of both alphabets, without trailing zeros ──runs──▶ items (symbol, extra bits) ──Huffman──▶ bits.
+//! - **Not here** the choice of a block's code: see [`block`](super::block).
 
 use super::bits::Bits;
 use super::codes::{DISTANCE_SYMBOLS, LITLEN_SYMBOLS};
 use super::huffman;
 
 const SYMBOLS: usize = 19;
-/// The order in which the lengths of the header's own code are written.
+/// Order in which the lengths of the header's own code are written.
 const ORDER: [usize; SYMBOLS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
 /// A value that is no code length.
 const NONE: u8 = 0xff;
 
-/// A header that was planned: its size is known, and it can be written any number of times.
+/// A planned header: its size is known, and it can be written any number of times.
 pub struct Header {
     items: [u16; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
     count: usize,
@@ -23,11 +23,11 @@ pub struct Header {
     litlen: usize,
     distance: usize,
     order: usize,
-    /// The size in bits, the three bits of the block's kind not included.
+    /// Size in bits, without the three bits of the block's kind.
     pub bits: usize,
 }
 
-/// Extra bits of a symbol of the header's alphabet.
+/// Returns the extra bits of a symbol of the header's alphabet.
 const fn extra(symbol: usize) -> usize {
     [0, 2, 3, 7][if symbol < 16 { 0 } else { symbol - 15 }]
 }
@@ -37,7 +37,7 @@ impl Header {
     pub fn plan(litlen: &[u8; LITLEN_SYMBOLS], distance: &[u8; DISTANCE_SYMBOLS]) -> Header {
         let to_last = |lengths: &[u8]| lengths.iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
         let (litlen_used, distance_used) = (to_last(litlen).max(257), to_last(distance).max(1));
-        // Entries behind the last length differ from every length, so that a run ends there.
+        // Entries behind the last length differ from every length, so a run ends there.
         let mut all = [NONE; LITLEN_SYMBOLS + DISTANCE_SYMBOLS + 8];
         all[..litlen_used].copy_from_slice(&litlen[..litlen_used]);
         all[litlen_used..litlen_used + distance_used].copy_from_slice(&distance[..distance_used]);
@@ -60,7 +60,8 @@ impl Header {
         };
         let mut at = 0;
         while at < used {
-            // Eight lengths at once: most runs are short, and the end of a loop over them would be mispredicted.
+            // Compares eight lengths at a time: most runs are short, and the end of a loop over single lengths would be
+            // mispredicted.
             let bits = all[at];
             let mut run = 0;
             while run == 0 || all[at + run] == bits {
@@ -101,7 +102,7 @@ impl Header {
         header
     }
 
-    /// Writes the header. The block's kind was written before, and the writer was flushed.
+    /// Writes the header. The block's kind must be written before, and the writer flushed.
     pub fn write(&self, bits: &mut Bits<'_>) {
         let mut codes = [0u16; SYMBOLS];
         huffman::codes(&self.lengths, &mut codes);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Code lengths from frequencies, and codes from lengths.
+//! Computes code lengths from frequencies, and codes from lengths.
 //!
-//! - **Flow** frequencies ──sort──▶ leaves, rarest first ──two queues──▶ depths ──counts per length, cut at the limit──▶
-//!   lengths ──canonical order──▶ codes, bits reversed as deflate writes them
-//! - **Order** the cut moves leaves down as little as it can; it is optimal when nothing is cut, which is the rule.
+//! - **Flow** frequencies ──sort──▶ leaves, rarest first ──two queues──▶ depths ──counts per length, limited──▶ lengths ──canonical
+//!   order──▶ codes, bits reversed as deflate writes them.
+//! - **Order** limiting the lengths moves leaves as little as possible. If no length exceeds the limit, which is the rule, the code is
+//!   optimal.
 
 use super::codes::CODE_BITS;
 
-/// Gives every symbol with a frequency a length of 1 to `limit` bits, the others 0. At least two symbols get a length,
-/// because a decoder may refuse a code of one. The sum of frequencies must fit 22 bits, and `N` is more than the number
-/// of symbols. Returns what all of the symbols take in bits.
+/// Gives every symbol with a frequency a length of 1 to `limit` bits, and the others 0. At least two symbols get a length,
+/// because a
+/// decoder may refuse a code of one symbol. The sum of frequencies must fit into 22 bits, and `N` must be more than the number of
+/// symbols. Returns the bits that all occurrences of the symbols take together.
 pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut [u8]) -> usize {
     debug_assert!(frequencies.len() < N && lengths.len() == frequencies.len() && limit <= CODE_BITS);
     lengths.fill(0);
@@ -29,8 +31,9 @@ pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut 
     sort(&leaves[..used], &mut sorted);
     let leaves = sorted;
 
-    // Two queues: the leaves in order, and the inner nodes, which arise in order. Each step takes the rarer front. Both fronts
-    // get the parent, without a branch; that of the other one is overwritten when it is taken.
+    // Two queues: the leaves in order, and the inner nodes, which are created in order. Each step takes the rarer front. To
+    // avoid a
+    // branch, both fronts get the new parent; for the front that was not taken it is overwritten later.
     let mut weight = [u32::MAX; N];
     let mut parent = [0u16; N];
     let mut leaf_parent = [0u16; N];
@@ -56,7 +59,7 @@ pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut 
     for leaf in 0..used {
         counts[(depth[leaf_parent[leaf] as usize] as usize + 1).min(limit)] += 1;
     }
-    // Leaves that were cut to the limit take too much of the code space: lengthen the longest of the others.
+    // Leaves that were moved up to the limit take too much of the code space, so the longest of the other codes are lengthened.
     let mut space: u32 = (1..=limit).map(|bits| counts[bits] << (limit - bits)).sum();
     while space > 1 << limit {
         let mut bits = limit - 1;
@@ -83,7 +86,7 @@ pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut 
     total
 }
 
-/// Sorts by frequency, then by symbol. Most frequencies are small: those are counted, the others compared.
+/// Sorts by frequency, then by symbol. Most frequencies are small: these are counted, the others compared.
 fn sort(leaves: &[u32], sorted: &mut [u32]) {
     const SMALL: usize = 64;
     if leaves.len() <= 24 {
@@ -109,16 +112,16 @@ fn sort(leaves: &[u32], sorted: &mut [u32]) {
     sorted[large..leaves.len()].sort_unstable();
 }
 
-/// The canonical codes of these lengths, first bit lowest.
+/// Computes the canonical codes of these lengths, first bit lowest.
 pub fn codes(lengths: &[u8], codes: &mut [u16]) {
-    // Neighbours often have the same length: several counters for each, so that they need not wait for each other.
+    // Neighbours often have the same length. Several counters for each length avoid that they wait for each other.
     let mut counts = [[0u16; CODE_BITS + 1]; 4];
     for four in lengths.chunks(4) {
         for (count, &bits) in counts.iter_mut().zip(four) {
             count[bits as usize & 15] += 1;
         }
     }
-    // Codes with their first bit highest, at the top of 16 bits. Those of length 0 are all 0.
+    // Codes with their first bit highest, in the top of 16 bits. Codes of length 0 are all 0.
     let mut next = [0u16; CODE_BITS + 1 + 8];
     let mut step = [0u16; CODE_BITS + 1 + 8];
     let mut code = 0u16;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The search of a packer: its table, and which [`search`](super::search) fits the table's shape and the CPU.
+//! The match finder of a packer: its table, and the choice of the [`search`](super::search) for the table's shape and the CPU.
 //!
-//! - **Layout** places in the table are offsets from a base that the caller moves along, 16 bits each.
-//! - **Owner** nothing is kept but the table; the history lies before `start` in the caller's buffer.
+//! - **Layout** positions in the table are 16-bit offsets from a base that the caller moves along.
+//! - **Owner** only the table is kept between calls; the history lies before `start` in the caller's buffer.
 
 use super::block::Counts;
 use super::codes::WINDOW_BYTES;
@@ -12,28 +12,29 @@ use super::slot::{Shape, Slot, Table, Ways};
 use crate::Isa;
 use core::marker::PhantomData;
 
-/// How much a search takes on.
+/// How thorough a search is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// One place is looked at: there is next to nothing to find.
+    /// Compares one position per hash, for bytes that have next to no matches.
     Shallow,
     Usual,
-    /// More places inside of matches are learned: they pay.
+    /// Inserts more positions inside of matches, for bytes where this pays.
     Deep,
 }
 
 /// Result of a search.
 pub struct Found {
-    /// Where it ended.
+    /// Position at which the search ended.
     pub at: usize,
-    /// How many tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Bytes by which the older half of eight places made matches longer, also matches that were not taken; 0 if fewer places
-    /// were compared.
+    /// Bytes by which the older half of the eight positions per hash made matches longer, including matches that were not
+    /// taken; 0
+    /// if fewer positions were compared.
     pub gain: usize,
 }
 
-/// The places of earlier bytes.
+/// Table of earlier positions.
 pub struct Matcher {
     table: Table,
     /// True if the CPU has AVX2 and may use it.
@@ -56,32 +57,32 @@ pub fn has_avx2(isa: Isa) -> bool {
 }
 
 impl Matcher {
-    /// Allocates the table. `None`: there is no memory.
+    /// Allocates the table; returns `None` if there is no memory.
     pub fn new(isa: Isa, shape: Shape) -> Option<Matcher> {
         Some(Matcher { table: Table::new(shape)?, fast: has_avx2(isa) })
     }
 
-    /// How places are remembered.
+    /// Returns the shape of the table.
     pub fn shape(&self) -> Shape {
         self.table.shape()
     }
 
-    /// Forgets all places, and remembers them in this shape from here on.
+    /// Forgets all positions, and changes the shape of the table.
     pub fn reshape(&mut self, shape: Shape) {
         self.table.reshape(shape);
     }
 
-    /// Remembers this many places per hash from here on.
+    /// Changes the number of positions per hash.
     pub fn set_ways(&mut self, ways: Ways) {
         self.table.set_ways(ways);
     }
 
-    /// Makes all offsets smaller by `bytes`: the base moved forward.
+    /// Makes all offsets smaller by `bytes`, because the base has moved forward by as much.
     pub fn rebase(&mut self, bytes: u16) {
         self.table.rebase(bytes);
     }
 
-    /// Learns the places from `start` to the end of `buffer`, which is at the base and at most 64 KiB long.
+    /// Inserts the positions from `start` to the end of `buffer`, which begins at the base and is at most 64 KiB long.
     pub fn learn(&mut self, buffer: &[u8], start: usize) {
         match self.shape() {
             Shape { ways: Ways::One, .. } => self.learn_as::<u16>(buffer, start),
@@ -107,9 +108,11 @@ impl Matcher {
     }
 
     #[expect(clippy::too_many_arguments, reason = "what is searched, how, and where it goes")]
-    /// Puts tokens for `buffer[start..]`, or what comes before `pause` and one token more, into `tokens`, which has room
-    /// for one per byte, and counts them. `buffer` is at most 65536 bytes long and what is before `start` is what the
-    /// table knows. Distances are at most `window`.
+    /// Writes tokens for `buffer[start..]`, or for the part before `pause` and one token more, to `tokens`, which has room for
+    /// one per
+    /// byte, and counts them. `buffer` is at most 65536 bytes long, and the table has positions before `start`. Distances are
+    /// at most
+    /// `window`.
     pub fn find(
         &mut self,
         buffer: &[u8],
@@ -142,15 +145,18 @@ impl Matcher {
                 }
                 #[cfg(target_arch = "x86_64")]
                 if self.fast {
-                    // SAFETY: the assertion above is about the room; base and end are those of a slice; the table
-                    // has the shape that the search has; the CPU was asked.
+                    // SAFETY: the assertion above checked the room; base and end are those of a slice; the table has the shape
+                    // of the
+                    // search; `fast` is only true if the CPU has the features.
                     unsafe { super::search::all_avx2(how!(super::same::Avx2), start) }
                 } else {
-                    // SAFETY: the assertion checked the room; base and end are a slice's; the table has the search's shape.
+                    // SAFETY: the assertion checked the room; base and end are those of a slice; the table has the shape of the
+                    // search.
                     unsafe { how!(Words).all(start) }
                 }
                 #[cfg(not(target_arch = "x86_64"))]
-                // SAFETY: the assertion checked the room; base and end are a slice's; the table has the search's shape.
+                // SAFETY: the assertion checked the room; base and end are those of a slice; the table has the shape of the
+                // search.
                 unsafe {
                     how!(Words).all(start)
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Deflate, zlib and gzip for messages of some KiB: a packer that is fast on them, a stream, an unpacker.
+//! Deflate, zlib and gzip for messages of a few KiB: a packer that is fast for such sizes, a stream, an unpacker.
 //!
 //! ```
 //! use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
@@ -13,12 +13,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - **Flow** message ──[`segment`]: pieces of at most 32 KiB──▶ [`matcher`], [`search`]: tokens and their counts ──▶ [`block`]: the
-//!   cheapest of stored, fixed and dynamic ──▶ [`bits`]; [`frame`] puts the format around it, [`checksum`] its
-//!   check value. `Effort::Small` of whole messages and all unpacking are libdeflate's.
-//! - **Order** what is written depends on the bytes, the effort and the pieces only, never on the instruction set.
+//! - **Flow** [`segment`] splits a message into pieces of at most 32 KiB; [`matcher`] and [`search`] make tokens and count them;
+//!   [`block`] chooses the smallest of stored, fixed and dynamic; [`bits`] writes it. [`frame`] adds the bytes of the format,
+//!   [`checksum`] computes its checksum. `Effort::Small` of whole messages and all unpacking are done by libdeflate.
+//! - **Order** the output depends only on the bytes, the effort and the pieces, never on the instruction set.
 //! - **Owner** a [`Packer`] or [`PackStream`] belongs to one thread at a time; source and target are the caller's.
-//! - **Not here** levels and return codes of zlib: the drop-in maps them.
+//! - **Not here** levels and return codes of zlib: the drop-in library maps them.
 
 #[expect(unsafe_code, reason = "stores whole words into memory that is not initialized")]
 mod bits;

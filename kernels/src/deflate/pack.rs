@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whole messages: [`Packer`].
 //!
-//! - **Flow** frame ──▶ our own encoder (`Fast`, `Default`) or libdeflate (`Small`) ──▶ frame
-//! - **Order** libdeflate gets no more room than [`bound`](super::bound) promises; what it cannot fit there, our encoder
-//!   can, because it knows the size of each block before it writes it.
+//! - **Flow** start of the frame ──▶ our own encoder (`Fast`, `Default`) or libdeflate (`Small`) ──▶ end of the frame.
+//! - **Order** libdeflate gets no more room than [`bound`](super::bound) says. If its output does not fit there, our encoder is used,
+//!   whose output always fits because it knows the size of each block before it writes it.
 
 use super::bits::Bits;
 use super::block::Full;
@@ -15,18 +15,18 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libdeflate_sys as sys;
 
-/// How much time to spend on size.
+/// How small the output becomes, at the cost of time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Effort {
-    /// As fast as it goes: text takes at most about 1.28 times what zlib's level 6 makes of it.
+    /// Fastest: text takes at most about 1.28 times the bytes of zlib's level 6.
     Fast,
-    /// Fast, and at most 1.09 times zlib's level 6, taken over the messages of one kind.
+    /// Fast; at most 1.09 times the bytes of zlib's level 6, over all messages of one kind taken together.
     Default,
     /// About as small as zlib's level 6, or smaller.
     Small,
 }
 
-/// The packed message does not fit: give it [`bound`](super::bound) bytes, or send it as it is.
+/// The packed message does not fit: give it [`bound`](super::bound) bytes, or send the message unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the target has no room for the packed message: give it bound(format, bytes) bytes, or send it unpacked"
@@ -39,8 +39,8 @@ impl From<Full> for TargetTooSmall {
     }
 }
 
-/// Packs whole messages. It keeps its scratch memory (about 350 KiB; `Small` allocates more at its first use), so
-/// that packing does not allocate: keep one per thread.
+/// Packs whole messages. It owns its scratch memory (about 350 KiB; `Small` allocates more at its first use), so packing does not
+/// allocate. Use one per thread.
 pub struct Packer {
     segments: Segments,
     small: Option<Small>,
@@ -58,19 +58,19 @@ impl Packer {
         Packer::for_isa(crate::active().isa)
     }
 
-    /// Allocates the scratch memory; instructions beyond this level are not used. What is written is the same.
+    /// Allocates the scratch memory; instructions beyond this level are not used. The output does not depend on the level.
     pub fn for_isa(isa: Isa) -> Packer {
         let segments = Segments::new(isa).unwrap_or_else(|| no_memory::<Packer>());
         Packer { segments, small: None }
     }
 
-    /// [`new`](Packer::new). `None`: there is no memory.
+    /// Does the same as [`new`](Packer::new), but returns `None` if there is no memory.
     pub fn try_new() -> Option<Packer> {
         Some(Packer { segments: Segments::new(crate::active().isa)?, small: None })
     }
 
-    /// Packs one message. Returns the bytes written: never more than [`bound`](super::bound) says, and nothing after
-    /// them is touched on success by more than scratch writes inside `target`.
+    /// Packs one message. Returns the number of bytes written, at most [`bound`](super::bound). The rest of `target` may also be
+    /// overwritten.
     pub fn pack(
         &mut self,
         format: Format,
@@ -79,12 +79,13 @@ impl Packer {
         target: &mut [u8],
     ) -> Result<usize, TargetTooSmall> {
         let bytes = target.len();
-        // SAFETY: the same bytes; only initialized bytes are ever written to them.
+        // SAFETY: the slice has the same bytes, and only initialized bytes are written to them.
         let target = unsafe { core::slice::from_raw_parts_mut(target.as_mut_ptr().cast(), bytes) };
         self.pack_uninit(format, effort, source, target)
     }
 
-    /// [`pack`](Packer::pack) into memory that need not be initialized. On success the bytes that were returned are.
+    /// Does the same as [`pack`](Packer::pack), into memory that need not be initialized. On success the returned number of
+    /// bytes is.
     pub fn pack_uninit(
         &mut self,
         format: Format,
@@ -121,14 +122,14 @@ impl Packer {
 /// A compressor of libdeflate.
 struct Small(NonNull<sys::libdeflate_compressor>);
 
-// SAFETY: the compressor is plain memory without ties to a thread, and it is used through `&mut` only.
+// SAFETY: the compressor is plain memory that is bound to no thread, and it is used through `&mut` only.
 unsafe impl Send for Small {}
 
 impl Small {
     const LEVEL: i32 = 7;
 
     fn new() -> Option<Small> {
-        // SAFETY: the level is one that libdeflate has; null is handled.
+        // SAFETY: libdeflate has this level, and null is handled.
         NonNull::new(unsafe { sys::libdeflate_alloc_compressor(Small::LEVEL) }).map(Small)
     }
 
@@ -140,7 +141,7 @@ impl Small {
         };
         let (source, target) =
             ((source.as_ptr().cast(), source.len()), (target.as_mut_ptr().cast(), target.len()));
-        // SAFETY: the compressor is alive; pointers and lengths are those of the slices, which do not overlap.
+        // SAFETY: the compressor is valid; pointers and lengths are those of two slices that do not overlap.
         let bytes = unsafe { pack(self.0.as_ptr(), source.0, source.1, target.0, target.1) };
         (bytes != 0).then_some(bytes)
     }
@@ -148,7 +149,7 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // SAFETY: it came from libdeflate and is not used any more.
+        // SAFETY: the compressor came from libdeflate and is not used any more.
         unsafe { sys::libdeflate_free_compressor(self.0.as_ptr()) };
     }
 }

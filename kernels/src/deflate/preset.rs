@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A code for markup and text that is known before the message is: [`Preset`].
+//! A code for markup and text that is known before the message: [`Preset`].
 //!
-//! - **Layout** lengths in bits, by symbol. They come from [`Effort::Fast`](super::Effort)'s own tokens over pages of the
-//!   documentation that ships with Rust (HTML), every symbol counted once more than it occurs, so that every
-//!   byte has a code. `cargo test --features deflate train -- --ignored --nocapture` with `PAGES` naming a folder
-//!   prints them again.
+//! - **Layout** code lengths in bits, by symbol. They come from the tokens of [`Effort::Fast`](super::Effort) over pages of the
+//!   documentation that ships with Rust (HTML). Every symbol is counted once more than it occurs, so every byte has a code. `cargo test
+//!   --features deflate train -- --ignored --nocapture` with `PAGES` naming a folder prints them again.
 //! - **Order** no code is longer than [`LONGEST`].
 
 use super::bits::Bits;
@@ -13,10 +12,10 @@ use super::codes::{DISTANCE_SYMBOLS, LITLEN_SYMBOLS};
 use super::header::Header;
 use core::mem::MaybeUninit;
 
-/// The longest code, in bits.
+/// Length of the longest code, bits.
 pub const LONGEST: usize = 12;
 
-/// Lengths of literals, the end, and lengths.
+/// Code lengths of literals, the end of a block, and match lengths.
 const LITLEN: [u8; LITLEN_SYMBOLS] = [
     12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12,
     12, 12, 12, 12, 12, 12, 3, 12, 7, 12, 12, 12, 12, 12, 8, 11, 12, 12, 8, 5, 5, 7, 6, 5, 6, 6, 6, 6, 6, 7,
@@ -30,17 +29,17 @@ const LITLEN: [u8; LITLEN_SYMBOLS] = [
     12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 5, 6, 6, 7, 8, 6, 7, 7, 8, 7, 8, 8, 12, 9,
     12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12,
 ];
-/// Lengths of distances.
+/// Code lengths of distances.
 const DISTANCE: [u8; DISTANCE_SYMBOLS] =
     [9, 11, 8, 10, 8, 8, 7, 7, 5, 6, 5, 5, 4, 4, 4, 5, 4, 5, 4, 4, 4, 4, 4, 4, 4, 5, 4, 6, 12, 12];
 
 /// The code with its header.
 pub struct Preset {
-    /// The header, for its size.
+    /// The header; only its size is used.
     pub header: Header,
     /// The code that the header describes.
     pub code: Table,
-    /// The header as it is written, 48 bits each but the last.
+    /// The header's bits as they are written, 48 per word except the last.
     words: [u64; 24],
     rest: u32,
     used: usize,

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How many bytes two places have in common: up to 32 at once, with whatever compares them fastest.
+//! Counts how many bytes at two addresses are equal, up to 32 at a time, with the fastest comparison of the CPU.
 //!
-//! - **Order** every implementation gives the same answer, so that what is packed does not depend on the CPU.
-//! - **Owner** 32 bytes are read at both places whatever they hold: the caller promises that they are there.
+//! - **Order** every implementation gives the same result, so the packed bytes do not depend on the CPU.
+//! - **Owner** 32 bytes are read at both addresses, whatever they hold: the caller guarantees that they are readable.
 
 /// Bytes that [`Same::first`] compares.
 pub const WIDE_BYTES: usize = 32;
 
-/// A way to compare.
+/// A method of comparison.
 pub trait Same: Copy {
-    /// How many bytes at `a` and `b` are equal, counted from the first: 0–32.
+    /// Returns how many bytes at `a` and `b` are equal before the first difference: 0–32.
     ///
     /// # Safety
-    /// 32 bytes can be read at both, and the CPU has what the implementation needs.
+    /// 32 bytes can be read at both addresses, and the CPU has the instructions of the implementation.
     unsafe fn first(a: *const u8, b: *const u8) -> usize;
 }
 
-/// Words of eight bytes: any CPU.
+/// Compares words of eight bytes; works on any CPU.
 #[derive(Clone, Copy)]
 pub struct Words;
 
@@ -24,7 +24,7 @@ impl Same for Words {
     #[inline(always)]
     unsafe fn first(a: *const u8, b: *const u8) -> usize {
         for at in (0..WIDE_BYTES).step_by(8) {
-            // SAFETY: inside the 32 bytes that the caller promises.
+            // SAFETY: the eight bytes are inside the 32 that the caller guarantees.
             let difference = unsafe { eight(a.add(at)) ^ eight(b.add(at)) };
             if difference != 0 {
                 return at + difference.trailing_zeros() as usize / 8;
@@ -34,17 +34,17 @@ impl Same for Words {
     }
 }
 
-/// Eight bytes, the first one lowest.
+/// Reads eight bytes as a number, the first one lowest.
 ///
 /// # Safety
-/// Eight bytes can be read.
+/// Eight bytes can be read at `at`.
 #[inline(always)]
 pub unsafe fn eight(at: *const u8) -> u64 {
-    // SAFETY: eight bytes at `at` are readable, as the caller vouches.
+    // SAFETY: the caller guarantees eight readable bytes at `at`.
     u64::from_le(unsafe { at.cast::<u64>().read_unaligned() })
 }
 
-/// One vector of 32 bytes: AVX2.
+/// Compares one vector of 32 bytes with AVX2.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub struct Avx2;
@@ -54,7 +54,7 @@ impl Same for Avx2 {
     #[inline(always)]
     unsafe fn first(a: *const u8, b: *const u8) -> usize {
         use core::arch::x86_64::{_mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8};
-        // SAFETY: the caller promises the bytes and the CPU.
+        // SAFETY: the caller guarantees 32 readable bytes at both addresses and a CPU with AVX2.
         let equal = unsafe {
             let (a, b) = (_mm256_loadu_si256(a.cast()), _mm256_loadu_si256(b.cast()));
             _mm256_movemask_epi8(_mm256_cmpeq_epi8(a, b)) as u32
@@ -63,22 +63,22 @@ impl Same for Avx2 {
     }
 }
 
-/// How many bytes at `a` and `b` are equal if the first 32 are: 32 to `most`.
+/// Returns how many bytes at `a` and `b` are equal if the first 32 are: 32 to `most`.
 ///
 /// # Safety
-/// `most` bytes can be read at both, at least 32; the CPU has what `S` needs.
+/// `most` bytes, at least 32, can be read at both addresses; the CPU has the instructions of `S`.
 #[inline(always)]
 pub unsafe fn extend<S: Same>(a: *const u8, b: *const u8, most: usize) -> usize {
     let mut length = WIDE_BYTES;
     while length + WIDE_BYTES <= most {
-        // SAFETY: the next 32 bytes are among the `most` that the caller promises.
+        // SAFETY: the next 32 bytes are among the `most` that the caller guarantees.
         let more = unsafe { S::first(a.add(length), b.add(length)) };
         length += more;
         if more < WIDE_BYTES {
             return length;
         }
     }
-    // SAFETY: inside the `most` bytes.
+    // SAFETY: `length` is below `most`.
     while length < most && unsafe { a.add(length).read() == b.add(length).read() } {
         length += 1;
     }
@@ -94,7 +94,7 @@ mod tests {
             let a = [7u8; 132];
             let mut b = a;
             b[bytes] = 8;
-            // SAFETY: both are 132 bytes long, and the caller asked the CPU.
+            // SAFETY: both are 132 bytes long, and the caller of this closure has checked the CPU.
             unsafe {
                 assert_eq!(S::first(a.as_ptr(), b.as_ptr()), bytes.min(32));
                 if bytes >= 32 {

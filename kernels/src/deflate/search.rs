@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes into tokens: the last places with the same hash, taken if they are really the same.
+//! Turns bytes into tokens: the last positions with the same hash are compared, and the longest match is taken.
 //!
-//! - **Flow** eight bytes ──hash of the first few──▶ the places that had it before ──as many compared──▶ literal, or ──32
-//!   compared at once──▶ the longest match, unless the next byte starts a longer one still ──▶ token and its counts
-//!   ──some places inside of the match learned──▶ the next byte
-//! - **Order** every place in the table is before the current one, and at or after the base. Of matches that are equally long
-//!   the nearest is taken.
+//! - **Flow** the first bytes of eight are hashed to the positions that had the same hash before. They are compared, 32 bytes at a time.
+//!   The longest match is taken unless the next byte starts a longer one; without a match a literal is taken. The token is added and
+//!   counted, and some positions inside of the match are inserted into the table.
+//! - **Order** every position in the table is before the current one, and at or after the base. Of equally long matches the nearest is taken.
 //! - **Owner** the table is borrowed; the history lies before `start` in the caller's buffer.
 
 use super::block::Counts;
@@ -14,34 +13,34 @@ use super::same::{Same, WIDE_BYTES, eight, extend};
 use super::slot::Slot;
 use core::marker::PhantomData;
 
-/// The last bytes of a buffer, which are searched without wide reads, because those would go past its end.
+/// The last bytes of a buffer are searched without wide reads, because these would go past its end.
 const TAIL_BYTES: usize = WIDE_BYTES + 8;
-/// Matches of three and four bytes save less than their distance costs if they are farther than this.
+/// A match of three or four bytes at a larger distance saves less than it costs.
 const NEAR_BYTES: usize = 4096;
-/// A match nearer than this repeats a few bytes: its inner places are all the same, and the last few are enough.
+/// A match at a smaller distance repeats a few bytes: its inner positions are all alike, and the last few of them are enough.
 const PERIOD_BYTES: usize = 8;
 
-/// One search of one buffer: `LOOK` places per hash are looked at, about `INNER` places inside of a match are learned,
+/// One search of one buffer: `LOOK` positions per hash are compared, about `INNER` positions inside of a match are inserted, and
 /// matches have at least `SHORTEST` bytes. It is passed by value, so that its fields can stay in registers.
 pub struct Search<'a, S, T, const LOOK: usize, const INNER: usize, const SHORTEST: usize> {
-    /// Slots, 2^(64 − `hash_shift`) of them.
+    /// The table has 2^(64 − `hash_shift`) slots.
     pub table: *mut T,
     pub hash_shift: u32,
     pub base: *const u8,
     pub end: usize,
-    /// The search pauses here, or one match later. A value of `end` or more means no pause.
+    /// The search pauses at this position, or one match later. A value of `end` or more means no pause.
     pub pause: usize,
-    /// The largest distance.
+    /// Largest distance of a match.
     pub window: usize,
-    /// Where the next token goes.
+    /// Address of the next token.
     pub next: *mut u32,
-    /// Bytes by which the older half of eight places made matches longer.
+    /// Bytes by which the older half of the eight positions per hash made matches longer.
     pub gain: usize,
     pub counts: *mut Counts,
     pub how: PhantomData<(S, &'a mut Counts)>,
 }
 
-/// Where eight bytes have their slot.
+/// Returns the index of the slot for eight bytes.
 #[inline(always)]
 pub fn hash<const SHORTEST: usize>(bytes: u64, shift: u32) -> usize {
     ((bytes << (64 - 8 * SHORTEST)).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (shift & 63)) as usize
@@ -50,25 +49,25 @@ pub fn hash<const SHORTEST: usize>(bytes: u64, shift: u32) -> usize {
 impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: usize>
     Search<'_, S, T, LOOK, INNER, SHORTEST>
 {
-    /// The bits of eight bytes that are not hashed.
+    /// Number of bits of eight bytes that are not hashed.
     const OTHER_BITS: usize = 64 - 8 * SHORTEST;
 
-    /// True if the search may take the time for the longest match. With one place per slot there is no choice.
+    /// True if the search takes the time to find the longest match. With one position per slot there is no choice.
     const DEEP: bool = T::WAYS > 1 && INNER > 4;
 
-    /// True if the search measures the gain of the older half of the places: a table with eight places may go back to fewer.
+    /// True if the search measures the gain of the older half of the positions: a table with eight of them may go back to fewer.
     const WEIGHS: bool = LOOK > 4;
 
-    /// In a long match, one place in this many is learned.
+    /// In a long match, one position in this many is inserted into the table.
     const STRIDE: usize = if Self::DEEP { 2 } else { 4 };
 
     /// Adds a token.
     ///
     /// # Safety
-    /// There is room for it.
+    /// There is room for the token.
     #[inline(always)]
     unsafe fn push(&mut self, token: u32) {
-        // SAFETY: the caller promises the room; nine bits are less than 512.
+        // SAFETY: the caller guarantees the room; an index of nine bits is less than 512.
         unsafe {
             self.next.write(token);
             self.next = self.next.add(1);
@@ -79,21 +78,21 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     /// Adds the token of a match.
     ///
     /// # Safety
-    /// As for [`push`](Search::push).
+    /// The condition of [`push`](Search::push).
     #[inline(always)]
     unsafe fn push_match(&mut self, length: usize, distance: usize) {
         let token = matched(length, distance);
-        // SAFETY: there is room for a token, as the caller vouches; five bits are less than 32.
+        // SAFETY: the caller guarantees room for a token; an index of five bits is less than 32.
         unsafe {
             self.push(token);
             *(*self.counts).distance.as_mut_ptr().add((token >> 9 & 31) as usize) += 1;
         }
     }
 
-    /// Puts a place at the front of its slot and returns what the slot held.
+    /// Inserts a position at the front of its slot and returns the previous content of the slot.
     ///
     /// # Safety
-    /// The place is before `end`, and these are its bytes.
+    /// The position is before `end`, and `bytes` are the bytes there.
     #[inline(always)]
     unsafe fn learn(&mut self, at: usize, bytes: u64) -> T {
         // SAFETY: a hash is less than the number of slots.
@@ -105,36 +104,37 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         }
     }
 
-    /// Returns true if a slot has a place with the same first bytes: the answer that most literals need, and soon.
+    /// Returns true if a slot has a position with the same first bytes. For most literals this quick check is all that is needed.
     ///
     /// # Safety
-    /// The slot's places are before `end` − 8.
+    /// Every position of the slot is before `end` − 8.
     #[inline(always)]
     unsafe fn any(&self, bytes: u64, slot: T) -> bool {
         let mut least = u64::MAX;
         for way in 0..LOOK {
-            // SAFETY: the caller promises that the bytes are there.
+            // SAFETY: the caller guarantees eight bytes behind each position.
             let other = unsafe { eight(self.base.add(slot.place(way))) };
             least = least.min((bytes ^ other) << Self::OTHER_BITS);
         }
         least == 0
     }
 
-    /// The longest match at a place among those of a slot, up to 32 bytes, and where it is. Less than `SHORTEST` bytes
-    /// are no match.
+    /// Returns the longest match at `at` among the positions of a slot, up to 32 bytes, as length and position. Less than
+    /// `SHORTEST`
+    /// bytes are no match.
     ///
     /// # Safety
-    /// 32 bytes can be read at the place; the slot's places are before it.
+    /// 32 bytes can be read at `at`; the slot's positions are before it.
     #[inline(always)]
     unsafe fn longest<const FAR: bool>(&mut self, at: usize, slot: T) -> (usize, usize) {
-        // Length and place in one number: of equal lengths, the later place is the larger number.
+        // Length and position in one number: of equal lengths, the later position gives the larger number.
         let (mut best, mut half) = (0, 0);
         for way in 0..LOOK {
             if Self::WEIGHS && way == LOOK / 2 {
                 half = best;
             }
             let from = slot.place(way);
-            // SAFETY: the caller's promise; an earlier place has as many bytes behind it, and more.
+            // SAFETY: the caller guarantees 32 bytes at `at`, and an earlier position has more bytes behind it.
             let mut length = unsafe { S::first(self.base.add(from), self.base.add(at)) };
             if FAR && at - from > self.window {
                 length = 0;
@@ -148,17 +148,17 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         if SHORTEST < 5 && length < 5 && at - from > NEAR_BYTES { (0, from) } else { (length, from) }
     }
 
-    /// The longest match of at least 32 bytes among a slot's places, and where it is: each is compared up to its end.
+    /// Returns the longest match of at least 32 bytes among the positions of a slot, each compared up to its end.
     ///
     /// # Safety
-    /// As for [`longest`](Search::longest).
+    /// The conditions of [`longest`](Search::longest).
     #[inline(always)]
     unsafe fn farthest<const FAR: bool>(&self, at: usize, slot: T) -> (usize, usize) {
         let most = (self.end - at).min(MATCH_BYTES.1);
         let mut best = (0, 0);
         for way in 0..LOOK {
             let from = slot.place(way);
-            // SAFETY: the caller's promise; `most` bytes are left at the place, and more at an earlier one.
+            // SAFETY: the caller guarantees 32 bytes at `at`; `most` bytes are left there, and more at an earlier position.
             unsafe {
                 let (old, new) = (self.base.add(from), self.base.add(at));
                 if S::first(old, new) < WIDE_BYTES || FAR && at - from > self.window {
@@ -176,17 +176,19 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         best
     }
 
-    /// Searches from `at`, which is not 0, to the pause or as far as wide reads go; returns how far.
+    /// Searches from `at`, which is not 0, to the pause or to the last position where wide reads fit; returns the end position.
     ///
     /// # Safety
-    /// The token buffer has room for one token per byte; `base` points to `end` bytes; the table is in order.
+    /// The token buffer has room for one token per byte; `base` points to `end` bytes; the positions in the table are before
+    /// `at`.
     #[inline(always)]
     unsafe fn run<const FAR: bool>(mut self, mut at: usize) -> (Self, usize) {
         let stop = self.end.saturating_sub(TAIL_BYTES);
         let pause = stop.min(self.pause);
         while at < pause {
-            // SAFETY: `at` is before `stop` (every lookahead asks again), so that 32 bytes at `at + 1` and behind it are inside the buffer, and places
-            // are only learned before `stop` and before where the search goes on. A token stands for at least one byte.
+            // SAFETY: `at` is before `stop` (every lookahead checks it again), so the buffer has 32 bytes at `at + 1` and
+            // behind; positions
+            // are only inserted before `stop` and before the next position of the search. A token stands for at least one byte.
             unsafe {
                 let bytes = eight(self.base.add(at));
                 let slot = self.learn(at, bytes);
@@ -214,7 +216,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
                     (length, from, slot) = (longer, place, next);
                 }
                 if length == WIDE_BYTES {
-                    // If matches are long, comparing all of them to the end pays.
+                    // If matches are long, comparing all of them to their ends pays.
                     if Self::DEEP {
                         (length, from) = self.farthest::<FAR>(at, slot);
                     } else {
@@ -224,20 +226,21 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
                 }
                 let distance = at - from;
                 self.push_match(length, distance);
-                // The next place was learned above, or is one of the few that are not.
+                // The position after `at` was inserted above, or is one of the few that are not inserted.
                 let first = at + 2;
                 at += length;
                 if at <= stop {
                     let step = (length + INNER - 3) / INNER;
                     if length < WIDE_BYTES && !Self::DEEP {
-                        // As many places for each match, spread over it, so that no branch depends on its length. In
-                        // a short one some are learned twice.
+                        // The same number of positions for each match, spread over it, so that no branch depends on its length.
+                        // In a
+                        // short match some are inserted twice.
                         for back in (0..INNER).rev() {
                             let place = (at - 1).saturating_sub(back * step);
                             self.learn(place, eight(self.base.add(place)));
                         }
                     } else {
-                        // The last place is learned in any case: it is the nearest to what comes.
+                        // The last position is always inserted: it is the nearest to the bytes that follow.
                         let (mut place, step) = match (length < WIDE_BYTES, distance < PERIOD_BYTES) {
                             (true, _) => (first + (length - 3) % step, step),
                             (false, true) => (at - PERIOD_BYTES, 1),
@@ -257,11 +260,11 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     /// Searches the last bytes with narrow reads.
     ///
     /// # Safety
-    /// As for [`run`](Search::run).
+    /// The conditions of [`run`](Search::run).
     unsafe fn tail(&mut self, mut at: usize) {
         while at < self.end {
             let rest = self.end - at;
-            // SAFETY: eight bytes are read only where they are inside the buffer, and single ones before its end.
+            // SAFETY: eight bytes are read only if they are inside the buffer, and single ones before its end.
             unsafe {
                 let (mut length, mut from) = (0, 0);
                 if rest >= 8 {
@@ -285,14 +288,14 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         }
     }
 
-    /// Searches from `start` to the pause or the end; returns where it and the tokens end, and the gain.
+    /// Searches from `start` to the pause or the end; returns the end position, the end of the tokens, and the gain.
     ///
     /// # Safety
-    /// As for [`run`](Search::run).
+    /// The conditions of [`run`](Search::run).
     #[inline(always)]
     pub unsafe fn all(mut self, start: usize) -> (usize, *mut u32, usize) {
         let mut at = start;
-        // SAFETY: the caller vouches for the tokens' room, the buffer and the table. The first byte has nothing before it.
+        // SAFETY: the caller guarantees the tokens' room, the buffer and the table. Byte 0 is a literal, as nothing precedes it.
         unsafe {
             if at == 0 && self.end != 0 {
                 self.push(literal(self.base.read()));
@@ -309,16 +312,16 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     }
 }
 
-/// [`Search::all`] for a CPU with AVX2.
+/// Does the same as [`Search::all`], compiled for AVX2.
 ///
 /// # Safety
-/// As for [`Search::all`], and the CPU has these features.
+/// The conditions of [`Search::all`]; the CPU has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
 pub unsafe fn all_avx2<T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: usize>(
     search: Search<'_, super::same::Avx2, T, LOOK, INNER, SHORTEST>,
     start: usize,
 ) -> (usize, *mut u32, usize) {
-    // SAFETY: the caller vouches for the tokens' room, the buffer, the table and the CPU's features.
+    // SAFETY: the caller guarantees the tokens' room, the buffer, the table and the CPU's features.
     unsafe { search.all(start) }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A message cut into segments: found and written with the same scratch memory.
+//! Splits a message into segments, and packs one after the other in the same scratch memory.
 //!
-//! - **Flow** segment ──[`survey`](super::survey): matches of three bytes?──▶ the search's shape ──▶ tokens ──▶ a block; or,
-//!   where the tokens are few, they wait for the next segment's, because a block's code would cost as much as they
-//! - **Order** the shape is chosen by the message's size, if known. The search is made deeper where the last bytes took few
-//!   tokens, because there is more to choose from and more time, and shallow where they had next to no matches.
-//! - **Owner** tokens that wait stay here until a call that may not hold them.
+//! - **Flow** [`survey`](super::survey) checks a segment for matches of three bytes and so chooses the shape of the search, which makes
+//!   tokens. They become a block. Few tokens instead wait for those of the next segment, because a code of their own would cost as much
+//!   as the tokens.
+//! - **Order** the shape is chosen by the message's size, if that is known. The search is deeper if the last bytes gave few tokens,
+//!   because then there is more to choose from and more time; it is shallow if they had next to no matches.
+//! - **Owner** waiting tokens stay here until a call that does not allow them to wait.
 
 use super::bits::Bits;
 use super::block::{Counts, Full, Writer};
@@ -20,32 +21,34 @@ use super::survey::repeats_threes;
 use crate::Isa;
 use core::mem::MaybeUninit;
 
-/// The usual size of a segment of a long message. The last one may have up to [`WINDOW_BYTES`].
+/// Usual size of a segment of a long message. The last segment may have up to [`WINDOW_BYTES`].
 pub const SEGMENT_BYTES: usize = 24576;
 
-/// Messages up to this size remember one place per hash: there is little to choose from, and less to clear.
+/// Messages up to this size use one position per hash: there is little to choose from, and less memory to clear.
 const SMALL_BYTES: usize = 6144;
 const SMALL: Shape = Shape { ways: Ways::One, hash_bits: 13, shortest: 5 };
-/// The shape for messages of one segment.
+/// Shape for messages of one segment.
 const MIDDLE: Shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 5 };
 const LARGE: Shape = Shape { ways: Ways::Four, hash_bits: 13, shortest: 5 };
-/// The shape of [`Effort::Fast`], for bytes that the preset code does not fit.
+/// Shape of [`Effort::Fast`], for bytes that the preset code does not suit.
 const FAST: Shape = Shape { ways: Ways::Two, hash_bits: 12, shortest: 5 };
-/// The shape for segments with many matches of three bytes.
+/// Shape for segments with many matches of three bytes.
 const THREES: Shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 3 };
-/// Bytes of history that are learned again for another shape.
+/// Bytes of history that are inserted again when the shape changes.
 const AGAIN_BYTES: usize = 16384;
 
-/// The first segment of a message is judged in pieces of this size; a quarter of it is too little to tell.
+/// The search of a message's first segment is adjusted after each piece of this size; a quarter of it is too little to judge by.
 const PIECE_BYTES: usize = 4096;
-/// A search is made deep if it gives fewer tokens than one per this many bytes: `DEEP` in messages of many segments,
-/// `DEEP_MIDDLE` in shorter ones, which are short of time. Below one per `WIDE`, long messages use eight places per hash.
+/// A search is made deep if it gives fewer than one token per `DEEP` bytes in messages of many segments, or per `DEEP_MIDDLE`
+/// bytes
+/// in shorter ones, where time matters more. With fewer than one token per `WIDE` bytes, long messages use eight positions per
+/// hash.
 const DEEP_MIDDLE: usize = 9;
 const DEEP: usize = 4;
 const WIDE: usize = 6;
 
-/// Eight places per hash are used from `WIDE_FROM` bytes of a message on; before, there is too little to choose from. If their
-/// older half gains less than one byte in `NARROW`, they are given up until `WIDE_AGAIN` bytes, and tried again after.
+/// Eight positions per hash are used from `WIDE_FROM` bytes of a message on; before, there is too little to choose from. If their
+/// older half gains less than one byte in `NARROW`, they are given up until `WIDE_AGAIN` bytes, and then tried again.
 const WIDE_FROM: usize = 16384;
 const NARROW: usize = 32;
 const WIDE_AGAIN: usize = 4 * SEGMENT_BYTES;
@@ -53,19 +56,19 @@ const WIDE_AGAIN: usize = 4 * SEGMENT_BYTES;
 /// A search is made shallow if fewer than one byte in this many shares its token with another byte.
 const DULL: usize = 64;
 
-/// A segment's tokens may wait for those of the next if there are fewer than one per this many bytes.
+/// The tokens of a segment may wait for those of the next if there are fewer than one per this many bytes.
 const SPARSE: usize = 16;
-/// A segment of at least this many bytes may wait, as long as fewer than `HELD` tokens wait in all.
+/// The tokens of a segment of at least this many bytes may wait, as long as fewer than `HELD` tokens wait in all.
 const SPARSE_BYTES: usize = 2048;
 const HELD: usize = 2048;
-/// Bytes of a token, at most, and of a block besides its tokens.
+/// Most bytes of a token, and of a block besides its tokens.
 const TOKEN_BYTES: usize = 6;
 const BLOCK_BYTES: usize = 512;
 
-/// The most bytes that tokens which waited take, beside what their last segment may.
+/// Most bytes that waiting tokens add to the output of the segment that ends the wait.
 pub const HELD_BYTES: usize = HELD * TOKEN_BYTES + BLOCK_BYTES;
 
-/// Bytes that are looked at before the preset code is tried, and what they may take on average, in bits.
+/// Number of bytes that are sampled before the preset code is tried, and the average code length up to which it is, bits.
 const SAMPLES: usize = 64;
 const RARE_BITS: u32 = 9;
 
@@ -73,20 +76,20 @@ const RARE_BITS: u32 = 9;
 pub struct Segments {
     matcher: Matcher,
     direct: Direct,
-    /// True if the tables hold places.
+    /// True if the table of `matcher`, or of `direct`, holds positions.
     matcher_used: bool,
     direct_used: bool,
     /// The shape for most segments of the message.
     shape: Shape,
-    /// The depth that fits the last bytes; `None` before the message's first segment.
+    /// Depth chosen from the last bytes; `None` before the first segment of a message.
     depth: Option<Depth>,
-    /// Bytes of the message that were judged, and from how many on a search may be wide.
+    /// Number of bytes of the message that were judged, and number from which on eight positions per hash may be used.
     judged: usize,
     wide_from: usize,
     preset: Preset,
     writer: Writer,
     counts: Counts,
-    /// The tokens that wait, then those of the segment.
+    /// The waiting tokens, then those of the segment.
     tokens: Box<[u32]>,
     held: usize,
     held_counts: Counts,
@@ -94,7 +97,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Allocates the memory. `None`: there is none.
+    /// Allocates the memory; returns `None` if there is none.
     pub fn new(isa: Isa) -> Option<Segments> {
         Some(Segments {
             matcher: Matcher::new(isa, LARGE)?,
@@ -115,7 +118,7 @@ impl Segments {
         })
     }
 
-    /// Begins a message: of at most `bytes` bytes, if that is known.
+    /// Begins a message of at most `bytes` bytes, or of unknown length.
     pub fn begin(&mut self, effort: Effort, bytes: Option<usize>) {
         self.shape = match (bytes.unwrap_or(usize::MAX), effort) {
             (..=SMALL_BYTES, _) => SMALL,
@@ -126,7 +129,7 @@ impl Segments {
         self.forget();
     }
 
-    /// Forgets the history, and drops tokens that wait.
+    /// Forgets the history, and drops the waiting tokens.
     pub fn forget(&mut self) {
         if core::mem::take(&mut self.direct_used) {
             self.direct.clear();
@@ -139,26 +142,27 @@ impl Segments {
         self.held = 0;
     }
 
-    /// The buffer of the next [`one`](Segments::one) starts `bytes` later.
+    /// Moves the base: the buffer of the next [`one`](Segments::one) starts `bytes` later.
     pub fn rebase(&mut self, bytes: usize) {
         debug_assert!(bytes <= usize::from(u16::MAX));
         self.matcher.rebase(bytes as u16);
         self.direct.rebase(bytes as u16);
     }
 
-    /// Takes `bytes` as history at the base.
+    /// Inserts `bytes` as history, beginning at the base.
     pub fn learn(&mut self, bytes: &[u8]) {
         self.matcher_used = true;
         self.matcher.learn(bytes, 0);
     }
 
-    /// Returns true if tokens wait.
+    /// Returns true if there are waiting tokens.
     pub fn holds(&self) -> bool {
         self.held != 0
     }
 
-    /// Takes `buffer[start..]`, at most 32 KiB, with the history before it. Writes all of it as one block, after the tokens that
-    /// waited, unless it `may_wait`.
+    /// Packs `buffer[start..]`, at most 32 KiB, with the history before it. Writes all of it as one block, after the waiting
+    /// tokens,
+    /// unless `may_wait` is true and its tokens are few: then they wait.
     #[expect(clippy::too_many_arguments, reason = "what a block is made of and where it goes")]
     pub fn one(
         &mut self,
@@ -198,13 +202,13 @@ impl Segments {
         self.writer.write(Some(source), tokens, &self.counts, &self.preset, last, bits)
     }
 
-    /// Writes the tokens that wait as one block.
+    /// Writes the waiting tokens as one block.
     fn write_held(&mut self, last: bool, bits: &mut Bits<'_>) -> Result<(), Full> {
         let tokens = &self.tokens[..core::mem::take(&mut self.held)];
         self.writer.write(None, tokens, &self.held_counts, &self.preset, last, bits)
     }
 
-    /// Puts tokens for `buffer[start..]` behind those that wait, and counts them. Returns how many.
+    /// Appends tokens for `buffer[start..]` to the waiting ones, and counts them. Returns their number.
     fn find(&mut self, effort: Effort, buffer: &[u8], start: usize, window: usize) -> usize {
         let source = &buffer[start..];
         self.matcher_used = true;
@@ -213,7 +217,8 @@ impl Segments {
         } else if self.matcher.shape().shortest != self.shape.shortest {
             self.take_shape(self.shape, &buffer[..start]);
         }
-        // The first segment of a message is judged piece by piece; that of a message with no other only once, early.
+        // The search of a message's first segment is adjusted after each piece, that of a message with one segment only once,
+        // early.
         let known =
             self.judged >= SEGMENT_BYTES - PIECE_BYTES || self.shape == SMALL || effort == Effort::Fast;
         let (mut at, mut used) = (start, 0);
@@ -231,7 +236,7 @@ impl Segments {
         used
     }
 
-    /// Remembers places in this shape from here on, and those of the last bytes of the history.
+    /// Changes the shape of the table, and inserts the positions of the last bytes of the history again.
     fn take_shape(&mut self, shape: Shape, history: &[u8]) {
         if self.matcher.shape() != shape {
             self.matcher.reshape(shape);
@@ -239,7 +244,7 @@ impl Segments {
         }
     }
 
-    /// Judges the last search: chooses depth and places per hash for the next bytes.
+    /// Chooses depth and positions per hash for the next bytes from the result of the last search.
     fn judge(&mut self, found: &Found, bytes: usize) {
         self.judged += bytes;
         if bytes < PIECE_BYTES / 4 {
@@ -268,7 +273,7 @@ impl Segments {
         }
     }
 
-    /// Writes `buffer[start..]` with the preset code, if that makes it clearly smaller.
+    /// Writes `buffer[start..]` with the preset code and returns true, if that makes it clearly smaller.
     fn direct(
         &mut self,
         buffer: &[u8],
@@ -300,7 +305,7 @@ impl Segments {
         true
     }
 
-    /// Writes a whole message.
+    /// Packs a whole message.
     pub fn all(&mut self, effort: Effort, source: &[u8], bits: &mut Bits<'_>) -> Result<(), Full> {
         self.begin(effort, Some(source.len()));
         let (mut base, mut start) = (0, 0);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of the search for earlier bytes: for each hash, the last places that had it.
+//! The table of the match finder: for each hash, the last positions that had it.
 //!
-//! - **Layout** one integer per hash, a place in each 16 bits, the latest lowest: [`u16`] has one place, [`u128`] eight. A new
-//!   place moves the others up and the oldest out. 0 also means "none": a wrong candidate is harmless, because bytes
-//!   and distance are compared.
-//! - **Owner** [`Table`] owns the memory for the widest use; how much of it is used, and as which integers, is its [`Shape`].
+//! - **Layout** one integer per hash, with a position in each 16 bits, the latest lowest: [`u16`] holds one position, [`u128`] eight. A
+//!   new position moves the others up and the oldest out. 0 also means "none": a wrong candidate is harmless, because bytes and distance
+//!   are compared.
+//! - **Owner** [`Table`] owns memory for the largest use; its [`Shape`] says how much of it is used, and as which integers.
 
 use super::room::zeroed;
 
-/// The last places with one hash.
+/// The last positions with one hash.
 pub trait Slot: Copy {
-    /// Number of places in a slot.
+    /// Number of positions in a slot.
     const WAYS: usize;
-    /// Adds a place, and drops the oldest.
+    /// Returns the slot with `place` added and the oldest position dropped.
     fn with(self, place: usize) -> Self;
-    /// The place that was added `way` places ago.
+    /// Returns the position that was added `way` positions ago.
     fn place(self, way: usize) -> usize;
 }
 
@@ -56,7 +56,7 @@ macro_rules! low {
 
 low!(u16, u32; u32, u64; u64, u128);
 
-/// How many places a hash remembers.
+/// Number of positions per hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Ways {
     One,
@@ -65,18 +65,18 @@ pub enum Ways {
     Eight,
 }
 
-/// How the table is used.
+/// Layout and use of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     pub ways: Ways,
-    /// The bits of a hash.
+    /// Bits of a hash.
     pub hash_bits: u32,
-    /// How many bytes are hashed: as many as the shortest match has. 3 or 5.
+    /// Number of bytes that are hashed, which is the length of the shortest match: 3 or 5.
     pub shortest: usize,
 }
 
 impl Shape {
-    /// Places that the table has.
+    /// Returns the number of positions in the table.
     const fn places(self) -> usize {
         let ways = match self.ways {
             Ways::One => 1,
@@ -88,13 +88,13 @@ impl Shape {
     }
 }
 
-/// The most places that a table has room for.
+/// Most positions that a table has room for.
 const PLACES: usize = 1 << 16;
 
-/// Slots that change their kind together.
+/// Number of slots that are widened or narrowed together.
 const BLOCK: usize = 16;
 
-/// Memory for slots, aligned for each kind of them.
+/// Memory for slots, aligned for all of their types.
 #[repr(align(64))]
 struct Memory([u16; PLACES]);
 
@@ -105,10 +105,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table. `None`: there is no memory.
+    /// Allocates an empty table; returns `None` if there is no memory.
     pub fn new(shape: Shape) -> Option<Table> {
         assert!(shape.places() <= PLACES);
-        // SAFETY: zeros are a value of it.
+        // SAFETY: zeros are a valid table.
         Some(Table { memory: unsafe { zeroed()? }, shape })
     }
 
@@ -116,14 +116,14 @@ impl Table {
         self.shape
     }
 
-    /// Forgets all places; they are remembered in this shape from here on.
+    /// Forgets all positions, and changes the shape.
     pub fn reshape(&mut self, shape: Shape) {
         self.used().fill(0);
         assert!(shape.places() <= PLACES);
         self.shape = shape;
     }
 
-    /// Remembers this many places per hash from here on, and keeps the last of those that are known.
+    /// Changes the number of positions per hash; of the positions so far, the last ones are kept.
     pub fn set_ways(&mut self, ways: Ways) {
         while self.shape.ways != ways {
             let step = match (self.shape.ways, self.shape.ways < ways) {
@@ -138,12 +138,12 @@ impl Table {
         }
     }
 
-    /// Slots of one kind become slots of the next wider kind.
+    /// Turns slots of one type into slots of the next wider type.
     fn widen<A: Slot, B: Slot + From<A>>(&mut self, ways: Ways) -> Ways {
         let (from, to) = (self.slots::<A>(), self.slots::<B>());
         for block in (0..(1 << self.shape.hash_bits) / BLOCK).rev() {
-            // SAFETY: both kinds of slots are inside the memory, which is aligned for either, and any bytes are a slot.
-            // The last block goes first: a block is read before it is written, and later ones are not read any more.
+            // SAFETY: slots of both types are inside the memory, which is aligned for both, and any bytes are a slot. Blocks are
+            // converted from last to first, so a block is read before it is overwritten.
             unsafe {
                 let block = (from.cast::<[A; BLOCK]>().add(block), to.cast::<[B; BLOCK]>().add(block));
                 block.1.write(block.0.read().map(B::from));
@@ -152,12 +152,12 @@ impl Table {
         ways
     }
 
-    /// Slots of one kind become slots of the next narrower kind; the memory that they leave is zeros again.
+    /// Turns slots of one type into slots of the next narrower type; the memory that becomes unused is set to zeros.
     fn narrow<A: Slot, B: Slot + Low<A>>(&mut self, ways: Ways) -> Ways {
         let used = self.shape.places();
         let (from, to) = (self.slots::<A>(), self.slots::<B>());
         for block in 0..(1 << self.shape.hash_bits) / BLOCK {
-            // SAFETY: as in `widen`; the first block goes first.
+            // SAFETY: as in `widen`, but from the first block to the last.
             unsafe {
                 let block = (from.cast::<[A; BLOCK]>().add(block), to.cast::<[B; BLOCK]>().add(block));
                 block.1.write(block.0.read().map(B::low));
@@ -167,14 +167,14 @@ impl Table {
         ways
     }
 
-    /// Makes all places smaller by `bytes`: the base moved forward.
+    /// Makes all positions smaller by `bytes`, because the base has moved forward by as much.
     pub fn rebase(&mut self, bytes: u16) {
         for place in self.used() {
             *place = place.saturating_sub(bytes);
         }
     }
 
-    /// The first of the slots: 2^`hash_bits` of the kind that the shape says.
+    /// Returns the address of the first slot; there are 2^`hash_bits` of the type that the shape requires.
     pub fn slots<T: Slot>(&mut self) -> *mut T {
         assert!(T::WAYS << self.shape.hash_bits <= PLACES);
         self.memory.0.as_mut_ptr().cast()
@@ -205,7 +205,7 @@ mod tests {
     fn the_last_four_stay_where_slots_become_wider_and_narrower() {
         let shape = Shape { ways: Ways::Four, hash_bits: 13, shortest: 5 };
         let mut table = Table::new(shape).expect("memory");
-        // SAFETY: the slots are those of the shape, and nobody else uses them.
+        // SAFETY: the shape has 2^13 slots of 64 bits, and only this slice uses them.
         let four =
             |table: &mut Table| unsafe { core::slice::from_raw_parts_mut(table.slots::<u64>(), 1 << 13) };
         for (hash, slot) in four(&mut table).iter_mut().enumerate() {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A message in pieces: [`PackStream`].
+//! Packs messages in pieces of any size: [`PackStream`].
 //!
-//! - **Flow** input ──copy──▶ `buffer` (history, then up to 32 KiB that wait) ──a block, when it is full or flushed──▶
-//!   the caller's output if there is room, else `pending` ──▶ output
-//! - **Layout** `buffer` is 64 KiB: `..done` is history, `done..filled` waits; when it is full, its upper half moves down.
-//! - **Order** a flush happens once everything before it was read; what a push could not write, the next one does.
-//! - **Owner** everything is allocated by `new`; `reset` starts the next message in the same memory.
+//! - **Flow** input is copied to `buffer` (history, then up to 32 KiB that are not packed yet). When these are full or flushed, they
+//!   become a block, directly in the caller's output if there is room, else in `pending`, from where the output is filled.
+//! - **Layout** `buffer` is 64 KiB: `..done` is history, `done..filled` is not packed yet; when the buffer is full, its upper half moves
+//!   down.
+//! - **Order** a flush happens after everything before it was read; the next push writes what did not fit into the output.
+//! - **Owner** `new` allocates everything; `reset` starts the next message in the same memory.
 
 use super::bits::Bits;
 use super::block::stored;
@@ -15,14 +16,14 @@ use super::segment::{HELD_BYTES, Segments};
 use super::{Effort, Format, checksum, frame};
 use core::mem::MaybeUninit;
 
-/// The flush that a push makes after its input was read.
+/// The flush that a push does after its input was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
-    /// Waits for more.
+    /// No flush; the stream may keep bytes back.
     None,
-    /// Writes all that was read, up to a whole byte: a reader can unpack all of it (zlib's `Z_SYNC_FLUSH`).
+    /// Writes everything that was read, up to a whole byte, so that a reader can unpack all of it (zlib's `Z_SYNC_FLUSH`).
     Sync,
-    /// The same, and forgets the history: a reader can start here (zlib's `Z_FULL_FLUSH`).
+    /// Does the same as `Sync` and forgets the history, so that a reader can start here (zlib's `Z_FULL_FLUSH`).
     Full,
     /// Ends the message.
     Finish,
@@ -40,10 +41,11 @@ pub struct Pushed {
 }
 
 const BUFFER_BYTES: usize = 2 * WINDOW_BYTES;
-/// The most that is written at once: front, what waited, a stored block of 32 KiB, a flush, the back.
+/// Most bytes that are written at a time: start of the frame, waiting tokens, a stored block of 32 KiB, a flush, end of the
+/// frame.
 const PENDING_BYTES: usize = WINDOW_BYTES + HELD_BYTES + 64;
 
-/// Packs one message after the other, each in pieces of any size, with bounded memory (about 460 KiB).
+/// Packs one message after the other, each in pieces of any size, with a fixed amount of memory (about 460 KiB).
 pub struct PackStream {
     segments: Segments,
     format: Format,
@@ -71,7 +73,7 @@ impl PackStream {
         PackStream::try_new(format, effort).unwrap_or_else(|| no_memory::<PackStream>())
     }
 
-    /// Allocates all memory. `None`: there is none.
+    /// Allocates all memory; returns `None` if there is none.
     pub fn try_new(format: Format, effort: Effort) -> Option<PackStream> {
         Some(PackStream {
             segments: Segments::new(crate::active().isa)?,
@@ -94,7 +96,7 @@ impl PackStream {
         })
     }
 
-    /// Drops what was begun and starts the next message.
+    /// Drops the current message and starts the next one.
     pub fn reset(&mut self, format: Format, effort: Effort) {
         (self.format, self.effort, self.window_bits) = (format, effort, 15);
         (self.done, self.filled, self.pending_at, self.pending_end) = (0, 0, 0, 0);
@@ -103,18 +105,19 @@ impl PackStream {
         (self.begun, self.ended, self.unflushed) = (false, false, true);
     }
 
-    /// Keeps distances within 2^`bits` bytes (8–15; 15 until called): what the reader's window holds.
+    /// Limits distances to 2^`bits` bytes (8–15; 15 by default): the size of the reader's window.
     pub fn set_window_bits(&mut self, bits: u32) {
         self.window_bits = bits.clamp(8, 15);
     }
 
-    /// Takes another effort for what is written from now on.
+    /// Changes the effort of the bytes that are packed from now on.
     pub fn set_effort(&mut self, effort: Effort) {
         self.effort = effort;
     }
 
-    /// Gives the stream history that the reader has as well (its preset dictionary, which ends with `bytes`). Call it
-    /// before the first push. A zlib frame does not tell the reader about it: that is for `Format::Raw`.
+    /// Gives the stream history that the reader has as well (its preset dictionary, which ends with `bytes`). Call it before
+    /// the first
+    /// push. A zlib frame does not tell the reader about the dictionary, so use it with `Format::Raw`.
     pub fn set_history(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(WINDOW_BYTES)..];
         self.segments.begin(self.effort, None);
@@ -123,31 +126,32 @@ impl PackStream {
         (self.done, self.filled) = (bytes.len(), bytes.len());
     }
 
-    /// Bytes of the message read so far.
+    /// Returns the number of message bytes read so far.
     pub fn total_in(&self) -> u64 {
         self.total
     }
 
-    /// The check value of what was read so far: Adler-32 for zlib, CRC-32 for gzip, 0 for raw.
+    /// Returns the checksum of the bytes read so far: Adler-32 for zlib, CRC-32 for gzip, 0 for raw.
     pub fn check_value(&self) -> u32 {
         self.sum
     }
 
-    /// Returns true if the message ended and all of it was written.
+    /// Returns true if the message has ended and all of it was written.
     pub fn is_finished(&self) -> bool {
         self.ended && self.pending_at == self.pending_end
     }
 
-    /// Reads input and writes output, as much as there is of both. A flush takes effect when all input was read. A
-    /// second flush without input in between writes nothing. After the end, nothing is read.
+    /// Reads input and writes output, as far as there is both. A flush takes effect after all input was read; a second flush
+    /// without
+    /// input in between writes nothing. After the end of the message nothing is read.
     pub fn push(&mut self, input: &[u8], output: &mut [u8], flush: Flush) -> Pushed {
         let bytes = output.len();
-        // SAFETY: the same bytes; only initialized bytes are ever written to them.
+        // SAFETY: the slice has the same bytes, and only initialized bytes are written to them.
         let output = unsafe { core::slice::from_raw_parts_mut(output.as_mut_ptr().cast(), bytes) };
         self.push_uninit(input, output, flush)
     }
 
-    /// [`push`](PackStream::push) into memory that need not be initialized.
+    /// Does the same as [`push`](PackStream::push), into memory that need not be initialized.
     pub fn push_uninit(&mut self, input: &[u8], output: &mut [MaybeUninit<u8>], flush: Flush) -> Pushed {
         let (mut read, mut written) = (0, 0);
         loop {
@@ -180,7 +184,7 @@ impl PackStream {
         }
     }
 
-    /// Moves waiting output out. Returns how many bytes.
+    /// Moves pending output to `output`; returns the number of bytes.
     fn drain(&mut self, output: &mut [MaybeUninit<u8>]) -> usize {
         let waiting = &self.pending[self.pending_at..self.pending_end];
         let take = waiting.len().min(output.len());
@@ -191,12 +195,12 @@ impl PackStream {
         take
     }
 
-    /// Writes what waits as one block, and what the flush asks for. Returns the bytes that went to `output`.
+    /// Writes the unpacked bytes as one block, and then the flush. Returns the number of bytes that went to `output`.
     fn write(&mut self, output: &mut [MaybeUninit<u8>], flush: Flush) -> usize {
         let held = if self.segments.holds() { HELD_BYTES } else { 0 };
         let direct = output.len() >= self.filled - self.done + held + 64;
         let pending = &mut *self.pending;
-        // SAFETY: the same bytes; only initialized bytes are ever written to them.
+        // SAFETY: the slice has the same bytes, and only initialized bytes are written to them.
         let pending = unsafe { core::slice::from_raw_parts_mut(pending.as_mut_ptr().cast(), pending.len()) };
         let mut bits = Bits::new(if direct { output } else { pending }, self.hold, self.count);
         if !self.begun {

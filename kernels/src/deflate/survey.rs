@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Looks at a few bytes of a segment to decide if matches of three bytes are worth a search.
+//! Samples a segment to decide if a search for matches of three bytes is worth its time.
 //!
-//! - **Flow** 64 bytes ──mostly text?──▶ no, which is the usual answer and costs next to nothing; else ──1 KiB from the
-//!   middle, its places by their first three bytes──▶ many that repeat for three or four bytes only? ──▶ yes
-//! - **Order** tables of numbers, addresses and symbols repeat like that; text, code of machines and noise do not.
+//! - **Flow** 64 bytes are sampled; if most are text, which is the usual case, the result is no. Otherwise the positions of 1 KiB from
+//!   the middle are looked up by their first three bytes; if many repeat for exactly three or four bytes, the result is yes.
+//! - **Order** tables of numbers, addresses and symbols repeat in this way; text, machine code and noise do not.
 
-/// Bytes that are looked at first, and how many of them may be no text.
+/// Number of bytes sampled first, and the most of them that may be no text for the result no.
 const SAMPLES: usize = 64;
 const NOT_TEXT: usize = 12;
-/// Bytes that are searched then; segments that are shorter are not worth it.
+/// Number of bytes that are then searched; shorter segments are not worth it.
 const LOOK_BYTES: usize = 1024;
-/// One place in so many has to repeat.
+/// One position in this many has to repeat.
 const ONE_IN: usize = 6;
 const HASH_BITS: u32 = 10;
 
-/// Returns true if many places of these bytes repeat three or four bytes, and no more.
+/// Returns true if many positions of these bytes repeat exactly three or four bytes.
 pub fn repeats_threes(bytes: &[u8]) -> bool {
     if bytes.len() < LOOK_BYTES {
         return false;
     }
     let text = |byte: u8| matches!(byte, 9..=13 | 32..=126);
     let step = bytes.len() / SAMPLES;
-    // An odd step, so that the columns of a table get their turn.
+    // An odd step, so that the samples come from all columns of a table.
     let step = step - usize::from(step & 1 == 0);
     if (0..SAMPLES).filter(|sample| !text(bytes[sample * step])).count() <= NOT_TEXT {
         return false;

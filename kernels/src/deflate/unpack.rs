@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packed bytes into a whole message: [`Unpacker`].
+//! Unpacks whole messages: [`Unpacker`].
 
 use super::Format;
 use core::ptr::NonNull;
 use libdeflate_sys as sys;
 use std::alloc::{Layout, handle_alloc_error};
 
-/// Bytes that unpacking one message read and wrote.
+/// Bytes read and written by unpacking one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpacked {
-    /// Bytes of the source that belong to the message; others may follow.
+    /// Bytes of the source that belong to the message; other bytes may follow.
     pub read: usize,
     /// Bytes of the message.
     pub written: usize,
 }
 
-/// Why a message could not be unpacked. The target's contents are unspecified then; nothing outside it was written.
+/// Reason why a message could not be unpacked. The target's contents are then unspecified; nothing outside it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnpackError {
-    /// Not what a packer writes, or not all of it.
+    /// The bytes are no packed message, or only a part of one.
     #[error("the packed message is corrupt or cut off, or it has another format: ask for it again")]
     Corrupt,
     /// The message has more bytes than the target.
@@ -27,10 +27,10 @@ pub enum UnpackError {
     TargetTooSmall,
 }
 
-/// Unpacks whole messages: keep one per thread, it does not allocate after `new`.
+/// Unpacks whole messages. Use one per thread; it does not allocate after `new`.
 pub struct Unpacker(NonNull<sys::libdeflate_decompressor>);
 
-// SAFETY: the decompressor is plain memory without ties to a thread, and it is used through `&mut` only.
+// SAFETY: the decompressor is plain memory that is bound to no thread, and it is used through `&mut` only.
 unsafe impl Send for Unpacker {}
 
 impl Default for Unpacker {
@@ -42,7 +42,7 @@ impl Default for Unpacker {
 impl Unpacker {
     /// Allocates the tables.
     pub fn new() -> Unpacker {
-        // SAFETY: no conditions; null is handled.
+        // SAFETY: the call has no conditions, and null is handled.
         match NonNull::new(unsafe { sys::libdeflate_alloc_decompressor() }) {
             Some(tables) => Unpacker(tables),
             None => handle_alloc_error(Layout::new::<[u8; 12288]>()),
@@ -60,7 +60,7 @@ impl Unpacker {
         unsafe { self.unpack_raw(format, source, target.as_mut_ptr(), target.len()) }
     }
 
-    /// [`unpack`](Unpacker::unpack) into memory that need not be initialized.
+    /// Does the same as [`unpack`](Unpacker::unpack), into memory that need not be initialized.
     ///
     /// # Safety
     /// `target` may be written for `bytes` bytes and does not overlap `source`.
@@ -77,7 +77,7 @@ impl Unpacker {
             Format::Gzip => sys::libdeflate_gzip_decompress_ex,
         };
         let (mut read, mut written) = (0, 0);
-        // SAFETY: the decompressor is alive, the source is a slice, the caller vouches for the target.
+        // SAFETY: the decompressor is valid, the source is a slice, and the caller guarantees the target.
         let result = unsafe {
             let (source, length) = (source.as_ptr().cast(), source.len());
             unpack(self.0.as_ptr(), source, length, target.cast(), bytes, &mut read, &mut written)
@@ -92,7 +92,7 @@ impl Unpacker {
 
 impl Drop for Unpacker {
     fn drop(&mut self) {
-        // SAFETY: it came from libdeflate and is not used any more.
+        // SAFETY: the decompressor came from libdeflate and is not used any more.
         unsafe { sys::libdeflate_free_decompressor(self.0.as_ptr()) };
     }
 }

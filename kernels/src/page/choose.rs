@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Chooses the method of a page: samples some of its numbers, then tries one or two methods.
+//! Chooses the packing method of a page: samples some of its numbers, then tries one or two methods.
 //!
-//! - **Flow** a block of 128 in its middle, as numbers of 4 and 8 bytes, plain and as differences ──half the size or less?──▶
-//!   that frame; decimals where floating-point numbers are decimals; else LZ4 ──little saved, and bytes are alike
-//!   every 4 or 8?──▶ planes ──cold──▶ Zstandard behind the same filter, where it saves a quarter more
-//! - **Order** a later try gets no more room than the best so far took: it gives up early
-//! - **Not here** the methods
+//! - **Flow** a block of 128 numbers in the middle of the page is measured, as numbers of 4 and 8 bytes, plain and as differences. If it
+//!   packs to half the size or less, that frame is used. Floating-point numbers that are decimals are packed as such. Otherwise LZ4 is
+//!   tried; if it saves little and every 4th or 8th byte is alike, planes are tried. For `Effort::Cold` Zstandard is tried with the same
+//!   filter, and used if it saves a quarter more.
+//! - **Order** a later try gets no more room than the best result so far took, so it gives up early.
+//! - **Not here** the methods themselves.
 
 use super::integers;
 use super::{Effort, MAX_PACKED_BYTES, Method, PAGE_BYTES, Packer, decimal};
 
-/// A frame that packs this well is taken without a look at LZ4.
+/// A frame that packs the page to this many bytes or less is used without trying LZ4.
 const GOOD_BYTES: usize = 1500;
 
-/// Packs by the method that looks best; none if nothing saves enough.
+/// Packs by the best method; returns `None` if no method saves enough.
 pub(super) fn pack(
     packer: &mut Packer,
     page: &[u8; PAGE_BYTES],
@@ -82,7 +83,7 @@ fn fast(packer: &mut Packer, page: &[u8; PAGE_BYTES], target: &mut [u8; PAGE_BYT
     best
 }
 
-/// The frame that packs the middle of the page best, and the size of the whole page at that rate, in bytes.
+/// Returns the frame that packs the middle of the page best, and the size of the whole page at that rate, bytes.
 fn frame(page: &[u8; PAGE_BYTES]) -> (Method, usize) {
     let eights = &page[1024..2048];
     let fours = &page[2048..2560];
@@ -92,19 +93,19 @@ fn frame(page: &[u8; PAGE_BYTES]) -> (Method, usize) {
         (Method::Frame4, 8 * integers::sample::<u32>(fours, false)),
         (Method::FrameDifferences4, 8 * integers::sample::<u32>(fours, true)),
     ];
-    // Earlier frames unpack faster: a later one must be smaller by a sixteenth.
+    // The frames are in the order of their unpacking speed: a later one must be smaller by a sixteenth.
     sizes
         .into_iter()
         .reduce(|best, next| if next.1 + next.1 / 16 < best.1 { next } else { best })
         .unwrap_or(sizes[0])
 }
 
-/// Planes of numbers whose bytes often equal those of the number before; none if they do not.
+/// Returns planes of 4 or 8 bytes if bytes often equal those of the previous number, else `None`.
 fn planes(page: &[u8; PAGE_BYTES]) -> Option<Method> {
     let (words, _) = page.as_chunks::<8>();
     let (mut eights, mut fours) = (0, 0);
     let equal_bytes = |bits: u64| {
-        // 0x80 in each byte that is zero.
+        // This gives 0x80 in each byte that is zero.
         let low = 0x7f7f_7f7f_7f7f_7f7fu64;
         (!((bits & low).wrapping_add(low) | bits | low)).count_ones()
     };
@@ -113,7 +114,7 @@ fn planes(page: &[u8; PAGE_BYTES]) -> Option<Method> {
         eights += equal_bytes(first ^ second);
         fours += equal_bytes(first ^ first.rotate_left(32)) / 2 * 2;
     }
-    // 32 pairs of 8 bytes: at least 2 bytes of 8 alike.
+    // 32 pairs of 8 bytes: on average at least 2 bytes of 8 must be equal.
     if eights.max(fours) < 64 {
         None
     } else if eights >= fours {

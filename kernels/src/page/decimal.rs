@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Floating-point numbers that were decimals: prices, measured values with few digits, integers with gaps.
+//! Packs floating-point numbers that are decimals: prices, measured values with few digits, integers with gaps.
 //!
-//! - **Flow** number ──times 10^e, rounded──▶ integer; divided again it is the same number bit by bit ──▶ frame of reference
-//! - **Layout** e, number of exceptions (2 bytes), per exception its index (2 bytes) and its 8 bytes, then the integers' frames
-//! - **Order** a quotient of two exact numbers is rounded once, so it is the number that reading the decimal had given
-//! - **Not here** numbers of 4 bytes
+//! - **Flow** a number times 10^e is rounded to an integer; if dividing it by 10^e gives the same number bit by bit, the integer is
+//!   packed in a frame of reference.
+//! - **Layout** e, number of exceptions (2 bytes), for each exception its index (2 bytes) and its 8 bytes, then the frames of the integers.
+//! - **Order** a quotient of two exact numbers is rounded once, so it equals the number that parsing the decimal gives.
+//! - **Not here** numbers of 4 bytes.
 //!
 //! Source: Afroozeh, Kuffó, Boncz: ALP, Adaptive Lossless floating-Point Compression, 2023 (the idea of exact decimals).
 
@@ -13,14 +14,14 @@ use super::integers;
 
 const NUMBERS: usize = PAGE_BYTES / 8;
 
-/// More exceptions than this are not worth it.
+/// With more exceptions than this the method is not worth it.
 const MAX_EXCEPTIONS: usize = 64;
 
 const EXCEPTION_BYTES: usize = 10;
 
 const POWERS: [f64; 10] = [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
-/// The integer that gives the number back, if there is one.
+/// Returns the integer that gives the number back, if there is one.
 fn integer(number: u64, power: f64) -> Option<i64> {
     let number = f64::from_bits(number);
     let scaled = (number * power).round_ties_even();
@@ -31,11 +32,11 @@ fn integer(number: u64, power: f64) -> Option<i64> {
     (integer as f64 / power).to_bits().eq(&number.to_bits()).then_some(integer)
 }
 
-/// The exponent with which some of the page's numbers are integers; none if they do not look like it.
+/// Returns the exponent with which some of the page's numbers are integers, or `None` if the page does not look like decimals.
 pub(super) fn exponent(page: &[u8; PAGE_BYTES]) -> Option<usize> {
     let (numbers, _) = page.as_chunks::<8>();
     let sample: [u64; 8] = std::array::from_fn(|index| u64::from_le_bytes(numbers[index * 61 + 17]));
-    // Exponents of 2^-64 to 2^63, or zero: else these are no numbers of this kind.
+    // Plausible numbers have exponents of 2^-64 to 2^63, or are zero; others are no decimals.
     let plausible = |number: u64| number << 1 == 0 || (959..1087).contains(&(number >> 52 & 0x7ff));
     if sample.iter().filter(|number| plausible(**number)).count() < 7 {
         return None;
@@ -45,7 +46,7 @@ pub(super) fn exponent(page: &[u8; PAGE_BYTES]) -> Option<usize> {
         .position(|power| sample.iter().filter(|number| integer(**number, *power).is_some()).count() >= 7)
 }
 
-/// Packs the page; none if it does not fit, or the numbers are not of this kind.
+/// Packs the page; returns `None` if it does not fit, or the numbers are no decimals.
 pub(super) fn pack(
     page: &[u8; PAGE_BYTES],
     scratch: &mut [u8; PAGE_BYTES],
@@ -72,7 +73,7 @@ pub(super) fn pack(
                 }
             }
         }
-        // The order of unsigned numbers is that of the signed ones.
+        // Flipping the sign bit makes the order of unsigned numbers that of the signed ones.
         *scratch = (before as u64 ^ 1 << 63).to_le_bytes();
     }
     target[1..3].copy_from_slice(&(exceptions as u16).to_le_bytes());
@@ -80,7 +81,7 @@ pub(super) fn pack(
     Some(at + integers::pack::<u64>(scratch, false, &mut target[at..])?)
 }
 
-/// Unpacks a page; `None` if the bytes are not one.
+/// Unpacks a page; returns `None` if the bytes are not one.
 pub(super) fn unpack(source: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
     let (header, rest) = source.split_first_chunk::<3>()?;
     let power = *POWERS.get(usize::from(header[0]))?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zstandard for pages, in a workspace of fixed size: the library allocates nothing.
 //!
-//! - **Flow** workspace ──[`ZSTD_initStaticCCtx`], level 1 with a window of 4 KiB──▶ frame without magic number and size
-//! - **Layout** the workspace serves packing and unpacking by turns; a context stays as long as only one of them is done and
-//!   the workspace does not move (a context points into itself)
-//! - **Not here** when it is worth its time (`choose`)
+//! - **Flow** workspace ──[`ZSTD_initStaticCCtx`], level 1 with a window of 4 KiB──▶ frame without magic number and size.
+//! - **Layout** the workspace serves packing and unpacking in turn. A context stays valid as long as only one of the two is done and the
+//!   workspace does not move (a context contains pointers into itself).
+//! - **Not here** the decision when Zstandard is worth its time (`choose`).
 //!
 //! Source: zstd.h of libzstd 1.5.7, "Static allocation" and "Advanced parameters".
 
@@ -15,14 +15,14 @@ use zstd_safe::zstd_sys::{
 
 use super::PAGE_BYTES;
 
-/// Bytes that are enough for packing and for unpacking; a test asks the library.
+/// Bytes that suffice for packing and for unpacking; a test asks the library.
 const WORKSPACE_BYTES: usize = 104 << 10;
 
 /// Memory for one context of libzstd.
 #[repr(C, align(64))]
 pub(super) struct Workspace {
     bytes: [u8; WORKSPACE_BYTES],
-    /// The address at which the context was made, and for what.
+    /// Address at which the context was made; `holds` says if it packs or unpacks.
     home: usize,
     holds: u8,
 }
@@ -55,11 +55,11 @@ const PARAMETERS: [(ZSTD_cParameter, i32); 4] = [
     (ZSTD_cParameter::ZSTD_c_experimentalParam2, ZSTD_format_e::ZSTD_f_zstd1_magicless as i32),
 ];
 
-/// Packs the page; none if it does not fit.
+/// Packs the page; returns `None` if it does not fit.
 pub(super) fn pack(workspace: &mut Workspace, page: &[u8; PAGE_BYTES], target: &mut [u8]) -> Option<usize> {
     let (start, ready) = workspace.context(PACKS);
-    // SAFETY: the context lies in the workspace, which is aligned, as large as said, and borrowed for the calls; one that
-    // is ready was made there by this function and not touched since; source and target are slices borrowed as long.
+    // SAFETY: the context lies in the workspace, which is aligned, of the given size, and borrowed for the calls; a ready context
+    // was made there by this function and not touched since; source and target are slices borrowed for the calls.
     unsafe {
         let mut context = start.cast();
         if !ready {
@@ -86,10 +86,10 @@ pub(super) fn pack(workspace: &mut Workspace, page: &[u8; PAGE_BYTES], target: &
     }
 }
 
-/// Unpacks a page; `None` if the source is not one.
+/// Unpacks a page; returns `None` if the source is not one.
 pub(super) fn unpack(workspace: &mut Workspace, source: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
     let (start, ready) = workspace.context(UNPACKS);
-    // SAFETY: as in `pack`; the library checks the source and writes no more than the page.
+    // SAFETY: the conditions of `pack`; the library checks the source and writes no more than the page.
     unsafe {
         let mut context = start.cast();
         if !ready {
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_workspace_is_large_enough() {
-        // SAFETY: the calls take numbers only.
+        // SAFETY: the calls take only numbers and have no conditions.
         let (packs, unpacks) = unsafe {
             (ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(1, 4096, 0)), ZSTD_estimateDCtxSize())
         };

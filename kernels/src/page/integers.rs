@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Integers of 4 or 8 bytes in as few bits as a block of 128 needs: frame of reference, or differences.
+//! Packs integers of 4 or 8 bytes into the bits that each block of 128 needs: frame of reference, or differences.
 //!
-//! - **Flow** numbers ──(difference to the one before)──▶ minus the block's base, or zigzag ──▶ the low bits of all, and the
-//!   few that need more beside them ──▶ bytes
-//! - **Layout** per block: bits (7 bits; bit 7: zigzag), number of exceptions, base (unless zigzag), 16 · bits bytes, then per
-//!   exception its index and its whole value. Lane l of row r is number r · lanes + l; lanes are 16 bytes
-//!   together, and each lane is a stream of bits of its own: all lanes shift alike
-//! - **Order** the block's width is the one that makes it smallest
-//! - **Not here** whether numbers are what the page holds (`choose`)
+//! - **Flow** numbers, or their differences to the previous number ──minus the block's base, or zigzag──▶ the low bits of all numbers,
+//!   and the few numbers that need more bits beside them ──▶ bytes.
+//! - **Layout** per block: bits (7 bits; bit 7: zigzag), number of exceptions, base (unless zigzag), 16 · bits bytes, then for each
+//!   exception its index and its whole value. Lane l of row r is number r · lanes + l; the lanes are 16 bytes together, and each lane is
+//!   a stream of bits of its own, so all lanes shift alike.
+//! - **Order** a block's width is the one that makes the block smallest.
+//! - **Not here** the decision if a page holds numbers (`choose`).
 
 use super::PAGE_BYTES;
 
@@ -17,7 +17,7 @@ const BLOCK: usize = 128;
 /// Bit 7 of a block's first byte.
 const ZIGZAG: u8 = 0x80;
 
-/// Numbers of 4 or 8 bytes, as the routines of this file use them.
+/// Numbers of 4 or 8 bytes, with the operations that this file needs.
 pub(super) trait Number: Copy + Default + Eq {
     /// Bytes of one number.
     const BYTES: usize;
@@ -27,12 +27,12 @@ pub(super) trait Number: Copy + Default + Eq {
     fn write(self, bytes: &mut [u8]);
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
-    /// Signed numbers: small ones of either sign become small.
+    /// Maps signed numbers to unsigned ones, so that small numbers of either sign become small.
     fn zigzag(self) -> Self;
     fn unzigzag(self) -> Self;
-    /// Bits that it needs.
+    /// Returns the bits that the number needs.
     fn width(self) -> usize;
-    /// As signed numbers.
+    /// Compares as signed numbers.
     fn signed_less(self, other: Self) -> bool;
     fn less(self, other: Self) -> bool;
     /// Packs the low `bits` of each number.
@@ -114,7 +114,7 @@ macro_rules! number {
                     let (word, shift) = (row * bits / WIDTH, row * bits % WIDTH);
                     let (low, high) = (&words[word], &words[word + 1]);
                     for lane in 0..$lanes {
-                        // Shifted twice, so that a shift by the whole width gives nothing.
+                        // Shifted in two steps, so that a shift by the whole width gives zero.
                         let above = (high[lane] << 1) << (WIDTH - 1 - shift);
                         values[lane] = (low[lane] >> shift | above) & mask;
                     }
@@ -127,7 +127,7 @@ macro_rules! number {
 number!(u32, i32, 4);
 number!(u64, i64, 2);
 
-/// A block's numbers less its base, and how wide they are.
+/// The numbers of a block minus its base, and their width.
 struct Frame<N> {
     residuals: [N; BLOCK],
     zigzag: bool,
@@ -137,7 +137,7 @@ struct Frame<N> {
     bytes: usize,
 }
 
-/// The width that makes the block smallest: bits, exceptions, bytes.
+/// Returns the width that makes the block smallest: bits, exceptions, bytes.
 fn best_width<N: Number>(residuals: &[N; BLOCK], header: usize) -> (usize, usize, usize) {
     let mut count = [0u8; 65];
     for residual in residuals {
@@ -177,7 +177,7 @@ fn frame<N: Number>(numbers: &[N; BLOCK], differences: bool) -> Frame<N> {
     if by_sign.bytes < by_base.bytes { by_sign } else { by_base }
 }
 
-/// The numbers of a block, or their differences to those before.
+/// Returns the numbers of a block, or their differences to the previous numbers.
 fn block<N: Number>(bytes: &[u8], differences: bool, before: &mut N) -> [N; BLOCK] {
     let mut numbers = [N::default(); BLOCK];
     for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(N::BYTES)) {
@@ -188,13 +188,13 @@ fn block<N: Number>(bytes: &[u8], differences: bool, before: &mut N) -> [N; BLOC
     numbers
 }
 
-/// How many bytes a block of 128 numbers takes; the first one has none before it, so it is not counted as an exception.
+/// Returns the bytes that a block of 128 numbers takes; its first number counts as a difference of 0.
 pub(super) fn sample<N: Number>(bytes: &[u8], differences: bool) -> usize {
     let mut before = N::read(bytes);
     frame(&block::<N>(bytes, differences, &mut before), differences).bytes
 }
 
-/// Packs the page; none if it does not fit.
+/// Packs the page; returns `None` if it does not fit.
 pub(super) fn pack<N: Number>(
     page: &[u8; PAGE_BYTES],
     differences: bool,
@@ -225,7 +225,7 @@ pub(super) fn pack<N: Number>(
     Some(at)
 }
 
-/// Unpacks a page; `None` if the bytes are not one.
+/// Unpacks a page; returns `None` if the bytes are not one.
 pub(super) fn unpack<N: Number>(
     mut source: &[u8],
     differences: bool,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LZ4 blocks of exactly one page.
 //!
-//! - **Flow** page ──hash of 4 bytes, last place it was seen──▶ literals and matches; [`unpack`] copies 16 bytes at a time
-//!   where there is room for it
-//! - **Layout** the LZ4 block format: token (literal length, match length − 4), longer lengths in bytes of 255, literals,
-//!   offset of 2 bytes; the last 5 bytes are literals, and no match starts in the last 12
-//! - **Order** [`pack`] gives up where the target ends; [`unpack`] checks every length and offset before it copies
-//! - **Not here** blocks of other sizes (`crate::lz4`)
+//! - **Flow** page ──hash of 4 bytes, last position with that hash──▶ literals and matches; [`unpack`] copies 16 bytes at a time where
+//!   there is room.
+//! - **Layout** the LZ4 block format: token (literal length, match length − 4), longer lengths in bytes of 255, literals, offset of 2
+//!   bytes; the last 5 bytes are literals, and no match starts in the last 12.
+//! - **Order** [`pack`] gives up at the end of the target; [`unpack`] checks every length and offset before it copies.
+//! - **Not here** blocks of other sizes (`crate::lz4`).
 //!
 //! Source: the LZ4 block format description of the lz4 project.
 
@@ -14,12 +14,12 @@ use super::PAGE_BYTES;
 
 const HASH_BITS: u32 = 12;
 
-/// Where each hash was seen last.
+/// Last position of each hash.
 pub(super) type Table = [u16; 1 << HASH_BITS];
 
 const MIN_MATCH: usize = 4;
 const LAST_LITERALS: usize = 5;
-/// A match may not start behind this.
+/// A match may not start behind this position.
 const MATCH_LIMIT: usize = PAGE_BYTES - 12;
 
 fn word(page: &[u8; PAGE_BYTES], at: usize) -> u32 {
@@ -39,7 +39,7 @@ fn hash(word: u32) -> usize {
     (word.wrapping_mul(2_654_435_761) >> (32 - HASH_BITS)) as usize
 }
 
-/// How many bytes from `at` on equal those from `candidate` on, which lies before it.
+/// Returns how many bytes from `at` on equal those from `candidate` on, which lies before `at`.
 fn match_bytes(page: &[u8; PAGE_BYTES], candidate: usize, at: usize) -> usize {
     let end = PAGE_BYTES - LAST_LITERALS;
     let mut bytes = 0;
@@ -56,7 +56,7 @@ fn match_bytes(page: &[u8; PAGE_BYTES], candidate: usize, at: usize) -> usize {
     bytes
 }
 
-/// Where the packed bytes go.
+/// The target and the position of the next packed byte.
 struct Target<'a> {
     bytes: &'a mut [u8],
     at: usize,
@@ -73,7 +73,7 @@ impl Target<'_> {
         self.at += 1;
     }
 
-    /// Literals and, but for the last sequence, a match. None if there is no room.
+    /// Adds literals and, except for the last sequence, a match; returns `None` if there is no room.
     fn sequence(&mut self, literals: &[u8], found: Option<(usize, usize)>) -> Option<()> {
         let most = 1 + literals.len() / 255 + 1 + literals.len() + 2 + PAGE_BYTES / 255 + 1;
         let exact = || {
@@ -104,7 +104,7 @@ impl Target<'_> {
     }
 }
 
-/// Packs the page into as much of `target` as it takes; none if it does not fit.
+/// Packs the page into the start of `target`; returns the bytes used, or `None` if it does not fit.
 pub(super) fn pack(page: &[u8; PAGE_BYTES], table: &mut Table, target: &mut [u8]) -> Option<usize> {
     table.fill(0);
     let mut target = Target { bytes: target, at: 0 };
@@ -142,10 +142,11 @@ pub(super) fn pack(page: &[u8; PAGE_BYTES], table: &mut Table, target: &mut [u8]
     Some(target.at)
 }
 
-/// Room behind a page into which [`unpack`] may write, if the caller has it: copies then need no care near the end.
+/// Room behind a page into which [`unpack`] may write, if the caller has it: copies then need no checks near the end.
 pub(super) const SLACK_BYTES: usize = 32;
 
-/// Unpacks one page. `target` is the page, and may have up to [`SLACK_BYTES`] behind it. Returns `None` if the block is not
+/// Unpacks one page. `target` is the page, and may have up to [`SLACK_BYTES`] of room behind it. Returns `None` if the block is
+/// not
 /// a page; nothing outside the target is written.
 pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
     debug_assert!(target.len() >= PAGE_BYTES);
@@ -169,7 +170,7 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
         let mut literals = token >> 4;
         let short = literals < 15 && block.len() - from >= 18 && room - to >= 48;
         if short {
-            // SAFETY: 16 bytes are there to read and to write, as was just checked; fewer than 15 of them count.
+            // SAFETY: the line above checked 16 bytes to read and to write; fewer than 15 of them are literals.
             unsafe { page.add(to).copy_from_nonoverlapping(source.add(from), 16) };
             from += literals;
             to += literals;
@@ -180,7 +181,7 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
             if literals > block.len() - from || literals > PAGE_BYTES.checked_sub(to)? {
                 return None;
             }
-            // SAFETY: so many bytes are there to read and to write, as was just checked.
+            // SAFETY: the lines above checked `literals` bytes to read and to write.
             unsafe { page.add(to).copy_from_nonoverlapping(source.add(from), literals) };
             from += literals;
             to += literals;
@@ -195,8 +196,9 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
         }
         let mut bytes = (token & 15) + MIN_MATCH;
         if short && bytes < 15 + MIN_MATCH && offset >= 8 {
-            // SAFETY: before the literals there was room for 48 bytes, and they were fewer than 15: 18 more fit. Each
-            // copy reads at least 8 bytes behind where it writes.
+            // SAFETY: before the literals there was room for 48 bytes, and they were fewer than 15, so 18 more fit. Each copy
+            // reads
+            // at least 8 bytes behind the address it writes to.
             unsafe {
                 let (to_byte, from_byte) = (page.add(to), page.add(to - offset));
                 to_byte.copy_from_nonoverlapping(from_byte, 8);
@@ -212,8 +214,8 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
         if to > PAGE_BYTES || bytes > PAGE_BYTES - to {
             return None;
         }
-        // SAFETY: `offset` bytes back lies in what was written already, `bytes` ahead lies in the page, and each copy's
-        // condition says that its last 16 bytes do so too.
+        // SAFETY: the bytes `offset` back are already written, `bytes` ahead lie in the page, and the condition of each copy
+        // ensures that its last 16 bytes do, too.
         unsafe {
             let (mut to_byte, mut from_byte) = (page.add(to), page.add(to - offset));
             let end = page.add(to + bytes);
@@ -232,7 +234,7 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
                     from_byte = from_byte.add(8);
                 }
             } else if room - to - bytes >= 8 {
-                // Eight bytes of the pattern, then steps of the largest multiple of the offset that eight bytes hold.
+                // Writes eight bytes of the pattern, then steps by the largest multiple of the offset that is at most eight.
                 let step = 8 / offset * offset;
                 for index in 0..8 {
                     to_byte.add(index).write(*from_byte.add(index));

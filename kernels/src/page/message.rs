@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Messages of any size in packed pages: what PACK and UNPACK write and read in the format `pages`.
+//! Messages of any size as packed pages: the format `pages` of the operations PACK and UNPACK.
 //!
-//! - **Layout** one piece per 4096 bytes of the message, the last one of what is left: a u16 (bits 0–12: bytes that follow, 1 to
-//!   4096; bits 13–15: kind), then the bytes. Kind 0: a packed page. Kind 1: the 8 bytes that the page repeats.
-//!   Kind 2: the page itself, or the last, shorter piece. Kind 3, without bytes: the end
-//! - **Order** a piece is refused as corrupt when its header is no header or its bytes are cut off, then when the target has no
-//!   room for what it holds, then when its bytes are no page
-//! - **Not here** how a page is packed (the module above)
+//! - **Layout** one piece per 4096 bytes of the message, the last one for the rest: a u16 (bits 0–12: bytes that follow, 1 to 4096; bits
+//!   13–15: kind), then the bytes. Kind 0: a packed page. Kind 1: the 8 bytes that the page repeats. Kind 2: the page itself, or the
+//!   last, shorter piece. Kind 3, without bytes: the end.
+//! - **Order** checks of a piece: its header is invalid or its bytes are cut off (corrupt), the target has no room for its contents, its
+//!   bytes are no page (corrupt).
+//! - **Not here** the packing of a page (the parent module).
 
 use super::{Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer, fill};
 
@@ -17,24 +17,24 @@ const WORD: u16 = 1;
 const PLAIN: u16 = 2;
 const END: u16 = 3;
 
-/// Why a message was not unpacked. What the target holds then is undefined.
+/// Reason why a message was not unpacked. The target's contents are then undefined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// Not enough room.
+    /// The target is too small.
     #[error("the target is too small for the message: give it more room")]
     TargetTooSmall,
-    /// No such stream, or not all of it.
+    /// The bytes are no packed message, or only a part of one.
     #[error("the packed pages are corrupt or cut off: get them again")]
     Corrupt,
 }
 
-/// The most bytes that a message of `bytes` takes.
+/// Returns the most bytes that a packed message of `bytes` bytes takes.
 pub const fn bound(bytes: usize) -> usize {
     bytes + (bytes.div_ceil(PAGE_BYTES) + 1) * HEADER_BYTES
 }
 
-/// Writes one piece; gives the rest of the target.
+/// Writes one piece; returns the rest of the target.
 fn piece<'a>(target: &'a mut [u8], kind: u16, bytes: &[u8]) -> Option<&'a mut [u8]> {
     let (header, rest) = target.split_first_chunk_mut::<HEADER_BYTES>()?;
     let (body, rest) = rest.split_at_mut_checked(bytes.len())?;
@@ -44,7 +44,7 @@ fn piece<'a>(target: &'a mut [u8], kind: u16, bytes: &[u8]) -> Option<&'a mut [u
 }
 
 impl Packer {
-    /// Packs a message; gives the bytes written, or none when the target has not so much room ([`bound`] is enough).
+    /// Packs a message; returns the bytes written, or `None` if the target has too little room ([`bound`] is enough).
     pub fn pack_message(&mut self, source: &[u8], target: &mut [u8], effort: Effort) -> Option<usize> {
         let room = target.len();
         let mut rest = target;
@@ -64,11 +64,11 @@ impl Packer {
         Some(room - rest.len())
     }
 
-    /// Unpacks the message at the start of `source`; gives the bytes read and written.
+    /// Unpacks the message at the start of `source`; returns the bytes read and written.
     ///
     /// # Errors
     ///
-    /// [`MessageError`].
+    /// [`MessageError`] if the message is corrupt, or does not fit into the target.
     pub fn unpack_message(
         &mut self,
         source: &[u8],
@@ -87,7 +87,7 @@ impl Packer {
                 END if bytes == 0 => return Ok((source.len() - rest.len(), written)),
                 _ => false,
             };
-            // Nothing but the end follows a piece that is no page.
+            // After a piece that is not a whole page only the end may follow.
             if !fits || short {
                 return Err(Corrupt);
             }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pages of 4 KiB, packed by what they hold: [`Packer`].
+//! Pages of 4 KiB, packed by a method that suits their contents: [`Packer`].
 //!
-//! - **Flow** page ──one word repeated?──▶ [`Packed::Filled`]; ──looked at (`choose`)──▶ [`Method`] ──▶ [`Packed::Bytes`];
-//!   not worth it ──▶ [`Packed::Raw`]
-//! - **Layout** a packed page is its method's byte, then what the method says; its length travels apart
-//! - **Order** unpacking trusts nothing: whatever the bytes are, it writes the page or says that they are none
-//! - **Owner** a [`Packer`] holds its tables and workspaces and allocates never: it also runs in signal handlers. A packer
-//!   of zero bytes is a new one. One per thread
-//! - **Not here** where packed pages are kept
+//! - **Flow** a page that repeats one word becomes [`Packed::Filled`]. For any other, `choose` samples it and takes a [`Method`], which
+//!   gives [`Packed::Bytes`], or [`Packed::Raw`] if packing is not worth it.
+//! - **Layout** a packed page is the number of its method in one byte, then the method's own format; the caller stores its length elsewhere.
+//! - **Order** unpacking trusts no byte: it writes the page, or reports that the bytes are none.
+//! - **Owner** a [`Packer`] holds its tables and workspaces and never allocates, so it can run in signal handlers. A packer of zero bytes
+//!   is a new one. Use one per thread.
+//! - **Not here** the storage of packed pages.
 
 mod choose;
 mod decimal;
@@ -23,15 +23,15 @@ use shuffle::{difference, shuffle, sum, unshuffle};
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A page that takes more than this many bytes packed is left alone: 4096 / 1.15.
+/// A page that packs to more than this many bytes is not packed: 4096 / 1.15.
 pub const MAX_PACKED_BYTES: usize = 3561;
 
-/// How much time a page is worth.
+/// How much time the packing of a page may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effort {
     /// Packs in some microseconds and unpacks in about one.
     Fast,
-    /// For a page that was not wanted for long: may take ten times as long where that saves a quarter.
+    /// For a page that was not accessed for long: may take ten times as long if that saves a quarter.
     Cold,
 }
 
@@ -40,61 +40,61 @@ pub enum Effort {
 pub enum Packed {
     /// The page is this word, repeated.
     Filled(u64),
-    /// The page is in the first that many bytes of the target; at most [`MAX_PACKED_BYTES`].
+    /// The packed page is in the first bytes of the target, this many; at most [`MAX_PACKED_BYTES`].
     Bytes(usize),
-    /// Packing would save less than 13 %: leave the page alone.
+    /// Packing would save less than 13 %: store the page unpacked.
     Raw,
 }
 
-/// Why bytes are not a page. What the target holds then is undefined, but nothing beside it was written.
+/// Reason why bytes are not a page. The target's contents are then undefined, but nothing outside it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// Not a packed page, or not all of it.
+    /// The bytes are no packed page, or only a part of one.
     #[error("the packed page is corrupt or cut off: its owner must end, or read it from elsewhere")]
     Corrupt,
 }
 
-/// How a page is packed: the first byte of its packed form.
+/// Packing method of a page: the first byte of its packed form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Method {
-    /// The page as it is, LZ4.
+    /// The unchanged page, by LZ4.
     Lz = 1,
-    /// Numbers of 2 bytes in planes, LZ4.
+    /// Numbers of 2 bytes in planes, by LZ4.
     Planes2 = 2,
-    /// Numbers of 4 bytes in planes, LZ4.
+    /// Numbers of 4 bytes in planes, by LZ4.
     Planes4 = 3,
-    /// Numbers of 8 bytes in planes, LZ4.
+    /// Numbers of 8 bytes in planes, by LZ4.
     Planes8 = 4,
-    /// Differences of numbers of 4 bytes in planes, LZ4.
+    /// Differences of numbers of 4 bytes in planes, by LZ4.
     Differences4 = 5,
-    /// Differences of numbers of 8 bytes in planes, LZ4.
+    /// Differences of numbers of 8 bytes in planes, by LZ4.
     Differences8 = 6,
-    /// Numbers of 4 bytes, frame of reference.
+    /// Numbers of 4 bytes, by frame of reference.
     Frame4 = 7,
-    /// Numbers of 8 bytes, frame of reference.
+    /// Numbers of 8 bytes, by frame of reference.
     Frame8 = 8,
-    /// Differences of numbers of 4 bytes, frame of reference.
+    /// Differences of numbers of 4 bytes, by frame of reference.
     FrameDifferences4 = 9,
-    /// Differences of numbers of 8 bytes, frame of reference.
+    /// Differences of numbers of 8 bytes, by frame of reference.
     FrameDifferences8 = 10,
-    /// The page as it is, Zstandard.
+    /// The unchanged page, by Zstandard.
     Dense = 11,
-    /// Numbers of 4 bytes in planes, Zstandard.
+    /// Numbers of 4 bytes in planes, by Zstandard.
     DensePlanes4 = 12,
-    /// Numbers of 8 bytes in planes, Zstandard.
+    /// Numbers of 8 bytes in planes, by Zstandard.
     DensePlanes8 = 13,
-    /// Differences of numbers of 4 bytes in planes, Zstandard.
+    /// Differences of numbers of 4 bytes in planes, by Zstandard.
     DenseDifferences4 = 14,
-    /// Differences of numbers of 8 bytes in planes, Zstandard.
+    /// Differences of numbers of 8 bytes in planes, by Zstandard.
     DenseDifferences8 = 15,
-    /// Floating-point numbers of 8 bytes that are decimals, frame of reference.
+    /// Floating-point numbers of 8 bytes that are decimals, by frame of reference.
     Decimal8 = 16,
 }
 
-/// Every method, in the order of their bytes.
+/// Every method, in the order of their numbers.
 pub const METHODS: [Method; 16] = [
     Method::Lz,
     Method::Planes2,
@@ -115,7 +115,7 @@ pub const METHODS: [Method; 16] = [
 ];
 
 impl Method {
-    /// Returns true if it takes Zstandard to unpack.
+    /// Returns true if the method needs Zstandard to unpack.
     pub fn is_dense(self) -> bool {
         matches!(
             self,
@@ -127,13 +127,13 @@ impl Method {
         )
     }
 
-    /// The method of a packed page.
+    /// Returns the method of a packed page.
     pub fn of(packed: &[u8]) -> Option<Method> {
         METHODS.get(usize::from(*packed.first()?).checked_sub(1)?).copied()
     }
 }
 
-/// Packs and unpacks pages: keep one per thread. All zero bytes are a new one.
+/// Packs and unpacks pages. Use one per thread. A packer of zero bytes is a new one.
 #[repr(C, align(64))]
 pub struct Packer {
     table: lz::Table,
@@ -149,7 +149,7 @@ impl Default for Packer {
     }
 }
 
-/// The word that the page repeats, if it does.
+/// Returns the word that the page repeats, if it does.
 pub fn filled(page: &[u8; PAGE_BYTES]) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let first = words[0];
@@ -157,21 +157,21 @@ pub fn filled(page: &[u8; PAGE_BYTES]) -> Option<u64> {
     (words[511] == first && words.iter().all(|word| *word == first)).then(|| u64::from_le_bytes(first))
 }
 
-/// Writes the page that [`filled`] gave the word for.
+/// Fills a page with the word that [`filled`] returned.
 pub fn fill(word: u64, page: &mut [u8; PAGE_BYTES]) {
     page.as_chunks_mut::<8>().0.fill(word.to_le_bytes());
 }
 
-/// The checksum (CRC-32C) of a tag and a page.
+/// Returns the checksum (CRC-32C) of a tag followed by a page.
 pub fn checksum(tag: u64, page: &[u8; PAGE_BYTES]) -> u32 {
     let crc32c = crate::active().crc32c;
     let tag = tag.to_le_bytes();
-    // SAFETY: both are borrowed for the calls, and as long as said.
+    // SAFETY: both are arrays of the given lengths, borrowed for the calls.
     unsafe { crc32c(page.as_ptr(), PAGE_BYTES, crc32c(tag.as_ptr(), tag.len(), 0)) }
 }
 
 impl Packer {
-    /// A packer; about 100 KiB, of which packing for [`Effort::Fast`] touches 17.
+    /// Creates a packer of about 100 KiB, of which packing with [`Effort::Fast`] uses 17.
     pub const fn new() -> Packer {
         Packer {
             table: [0; size_of::<lz::Table>() / 2],
@@ -193,8 +193,9 @@ impl Packer {
         }
     }
 
-    /// Packs one page by a given method; the bytes written, or none when they would be more than `target` has, or the
-    /// page is not what the method is for ([`Method::Decimal8`]).
+    /// Packs one page by a given method; returns the bytes written, or `None` if they do not fit into `target` or the method
+    /// does not
+    /// apply to the page ([`Method::Decimal8`]).
     pub fn pack_as(&mut self, method: Method, page: &[u8; PAGE_BYTES], target: &mut [u8]) -> Option<usize> {
         let (tag, room) = target.split_first_mut()?;
         *tag = method as u8;
@@ -243,11 +244,11 @@ impl Packer {
         }
     }
 
-    /// Unpacks what [`Packer::pack`] called [`Packed::Bytes`].
+    /// Unpacks the bytes that [`Packer::pack`] returned as [`Packed::Bytes`].
     ///
     /// # Errors
     ///
-    /// [`PageError::Corrupt`].
+    /// [`PageError::Corrupt`] if the bytes are no packed page.
     pub fn unpack(&mut self, packed: &[u8], page: &mut [u8; PAGE_BYTES]) -> Result<(), PageError> {
         self.unpack_page(packed, page).ok_or(PageError::Corrupt)
     }
@@ -285,12 +286,12 @@ impl Packer {
         Some(())
     }
 
-    /// Unpacks LZ4 planes into `second`, with the slack behind it.
+    /// Unpacks LZ4 planes into `second`, which has `slack` behind it.
     fn unpack_planes(&mut self, block: &[u8]) -> Option<()> {
         const { assert!(std::mem::offset_of!(Packer, slack) == std::mem::offset_of!(Packer, second) + PAGE_BYTES) };
         let start = (&raw mut self.second).cast::<u8>();
-        // SAFETY: `slack` lies right behind `second`, as asserted; both are this packer's and are not used otherwise
-        // while the slice is.
+        // SAFETY: `slack` lies directly behind `second`, as asserted; both belong to this packer and are not used otherwise
+        // while the slice lives.
         let room = unsafe {
             let start = (&raw mut *self).cast::<u8>().add(start.addr() - (&raw const *self).addr());
             std::slice::from_raw_parts_mut(start, PAGE_BYTES + lz::SLACK_BYTES)
@@ -321,7 +322,7 @@ mod tests {
         }
         for method in METHODS {
             if method == Method::Decimal8 {
-                continue; // These are no decimals; `decimal` has its own test.
+                continue; // these pages are no decimals; `decimal` has its own test
             }
             let mut room = [0; 2 * PAGE_BYTES];
             let bytes = packer.pack_as(method, &page, &mut room).expect("there is room");

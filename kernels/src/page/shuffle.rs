@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes of numbers put beside their like: all lowest bytes first, all highest last; and differences of neighbours.
+//! Sorts the bytes of numbers into planes: all lowest bytes first, all highest last; also computes differences of neighbours.
 //!
-//! - **Flow** [`shuffle`] ──▶ planes; [`unshuffle`] back. [`difference`] before the one, [`sum`] after the other
-//! - **Layout** plane b of numbers of w bytes is `[b · 4096/w, (b+1) · 4096/w)`
-//! - **Order** one pass of unpack instructions over 16·w bytes is a perfect shuffle: it turns the byte's index left by one
-//!   bit; four turns shuffle, log₂ w turns unshuffle
-//! - **Not here** what packs the planes
+//! - **Flow** [`shuffle`] makes planes and [`unshuffle`] undoes it. [`difference`] may come before the one, [`sum`] after the other.
+//! - **Layout** plane b of numbers of w bytes is `[b · 4096/w, (b+1) · 4096/w)`.
+//! - **Order** one pass of unpack instructions over 16·w bytes is a perfect shuffle, which rotates the index of a byte by one bit; four
+//!   passes shuffle, log₂ w passes unshuffle.
+//! - **Not here** the packing of planes.
 
 use super::PAGE_BYTES;
 
@@ -47,7 +47,7 @@ pub(super) fn unshuffle<const W: usize>(planes: &[u8; PAGE_BYTES], page: &mut [u
     }
 }
 
-/// The perfect shuffle: the first half's bytes and the second half's by turns.
+/// The perfect shuffle: takes the bytes of the first half and of the second half alternately.
 #[inline(always)]
 fn turn<const W: usize>(rows: [[u8; 16]; W]) -> [[u8; 16]; W] {
     let mut turned = [[0; 16]; W];
@@ -61,7 +61,7 @@ fn turn<const W: usize>(rows: [[u8; 16]; W]) -> [[u8; 16]; W] {
 #[inline(always)]
 fn interleave(first: [u8; 16], second: [u8; 16]) -> ([u8; 16], [u8; 16]) {
     use std::arch::x86_64::{__m128i, _mm_unpackhi_epi8, _mm_unpacklo_epi8};
-    // SAFETY: arrays and vectors of 16 bytes hold any bits; SSE2 is part of x86-64.
+    // SAFETY: arrays and vectors of 16 bytes may hold any bits; SSE2 is part of x86-64.
     unsafe {
         let first: __m128i = std::mem::transmute(first);
         let second: __m128i = std::mem::transmute(second);
@@ -79,7 +79,7 @@ fn interleave(first: [u8; 16], second: [u8; 16]) -> ([u8; 16], [u8; 16]) {
     (std::array::from_fn(byte), std::array::from_fn(|index| byte(16 + index)))
 }
 
-/// Puts each number's difference to the one before it in its place; `W` is 4 or 8.
+/// Replaces each number by its difference to the previous one; `W` is 4 or 8.
 pub(super) fn difference<const W: usize>(page: &[u8; PAGE_BYTES], target: &mut [u8; PAGE_BYTES]) {
     if W == 8 {
         let mut before = 0u64;

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Storing so that a crash keeps it: log records and lines of pages past the caches, and write-back of what was
-//! stored through them.
+//! Stores that survive a crash: log records and lines of pages go past the caches, and ordinary stores are written back.
 //!
-//! - **Flow** `append`, `nt_copy`, `copy_lines` ── non-temporal stores ──┐
-//!   ordinary stores ──▶ `write_back` ──────────────────────────┴─▶ `fence`: durable, where the memory is
-//!   log ──▶ `check` ──▶ `apply` ──▶ heap
-//! - **Layout** here the choice of a level · `x86_64` the vector routines · `write_back` lines by address · `record` what a
-//!   log says
-//! - **Order** nothing here fences but `fence`. It orders the stores of the thread that calls it, no others.
-//! - **Owner** raw pointers, as in the rest of this crate: log and heap may be files that other processes map too.
-//! - **Not here** when to fence, where logs lie, what a sequence orders
+//! - **Flow** `append`, `nt_copy` and `copy_lines` use non-temporal stores; ordinary stores are followed by `write_back`. After a `fence`
+//!   both are durable, if the memory is. To recover, `check` verifies a record of the log and `apply` stores its entries to the heap.
+//! - **Layout** this file chooses the level · `x86_64` the vector routines · `write_back` writes lines back by address · `record` reads
+//!   log records.
+//! - **Order** only `fence` is a fence; it orders the stores of the thread that calls it, no others.
+//! - **Owner** all arguments are raw pointers, as in the rest of this crate: log and heap may be files that other processes map, too.
+//! - **Not here** when to fence, where logs lie, and the meaning of a sequence number.
 //!
-//! The level `scalar`, and other architectures than x86-64, store normally and write the lines back. Where a CPU has
-//! no instruction for that, [`instruction`] says so, and nothing of this is durable before the kernel wrote it.
+//! The level `scalar`, and architectures other than x86-64, use ordinary stores and write the lines back. If the CPU has no instruction
+//! for that, [`instruction`] says so, and the stores are durable only after the kernel has written the pages.
 
 mod record;
 mod write_back;
@@ -57,22 +55,23 @@ fn choose() -> Isa {
     isa
 }
 
-/// Copies whole lines past the caches. No fence.
+/// Copies whole lines past the caches, without a fence.
 ///
 /// # Safety
 ///
-/// `target` is aligned to 64 and writable for `bytes`, a multiple of 64; `source` is readable for as many; the two do
-/// not overlap. Until a [`fence`], no other thread reads the target.
+/// `target` is aligned to 64 and writable for `bytes`, a multiple of 64; `source` is readable for `bytes`; the two do not
+/// overlap.
+/// Until a [`fence`], no other thread reads the target.
 #[inline]
 pub unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES));
-    // SAFETY: the caller vouches for both buffers; the level is one that this CPU has.
+    // SAFETY: the caller guarantees both buffers; this CPU has the level.
     unsafe { nt_copy_at(level(), target, source, bytes) }
 }
 
 #[inline(always)]
 unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller vouches for both buffers, and the callers in this file for the level.
+    // SAFETY: the caller guarantees both buffers, and that this CPU has the level.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -89,24 +88,24 @@ unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize)
     }
 }
 
-/// Computes a record's checksum, writes it into the record's first four bytes, and stores the record in the log past
-/// the caches. Gives the checksum. No fence: several records can share one.
+/// Computes a record's checksum, writes it into the record's first four bytes, and stores the record in the log past the caches.
+/// Returns the checksum. There is no fence, so that several records can share one.
 ///
 /// # Safety
 ///
-/// `record` is readable and writable for `bytes`, a multiple of 64 and not 0, aligned to 8, and nobody else writes it
-/// meanwhile; `target` is aligned to 64 and writable for as many; the two do not overlap. Until a [`fence`], no other
-/// thread reads the target.
+/// `record` is readable and writable for `bytes`, a multiple of 64 and not 0, aligned to 8, and nobody else writes it during the
+/// call; `target` is aligned to 64 and writable for `bytes`; the two do not overlap. Until a [`fence`], no other thread reads
+/// the target.
 #[inline]
 pub unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES) && bytes != 0);
-    // SAFETY: the caller vouches for record and target; the level is one that this CPU has.
+    // SAFETY: the caller guarantees record and target; this CPU has the level.
     unsafe { append_at(level(), target, record, bytes, salt) }
 }
 
 #[inline(always)]
 unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
-    // SAFETY: the caller vouches for record and target, and the callers in this file for the level.
+    // SAFETY: the caller guarantees record and target, and that this CPU has the level.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -124,26 +123,27 @@ unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, sa
     }
 }
 
-/// Copies lines of a page of 4 KiB past the caches: bit i stands for bytes 64 i to 64 i + 63. No fence.
+/// Copies lines of a page of 4 KiB past the caches, without a fence; bit i of `lines` selects bytes 64 i to 64 i + 63.
 ///
 /// # Safety
 ///
-/// `target` is aligned to 64, and writable in each line that is named, `source` readable there; the two do not
-/// overlap. Until a [`fence`], no other thread reads those lines of the target.
+/// `target` is aligned to 64; each selected line is writable in `target` and readable in `source`; the two do not overlap.
+/// Until a
+/// [`fence`], no other thread reads those lines of the target.
 #[inline]
 pub unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
-    // SAFETY: the caller vouches for the named lines of both pages; the level is one that this CPU has.
+    // SAFETY: the caller guarantees the selected lines of both pages; this CPU has the level.
     unsafe { copy_lines_at(level(), target, source, lines) }
 }
 
 #[inline(always)]
 unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64) {
     if lines == u64::MAX {
-        // SAFETY: every line of the page is named.
+        // SAFETY: every line of the page is selected, so the caller guarantees the whole of both pages.
         return unsafe { nt_copy_at(isa, target, source, PAGE_BYTES) };
     }
-    // SAFETY: the caller vouches for the named lines of both pages; the portable routine copies no others.
+    // SAFETY: the caller guarantees the selected lines of both pages; the portable routine copies no others.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -163,22 +163,23 @@ unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines:
     }
 }
 
-/// [`copy_lines`], giving the CRC-32C of the lines copied, lowest first; `seed` is the CRC-32C of what comes before
-/// them. Each line is read once: the checksum belongs to what was stored.
+/// Does the same as [`copy_lines`] and returns the CRC-32C of the copied lines, lowest first; `seed` is the CRC-32C of the
+/// bytes before
+/// them. Each line is read once, so the checksum is that of the stored bytes.
 ///
 /// # Safety
 ///
-/// As for [`copy_lines`].
+/// The conditions of [`copy_lines`].
 #[inline]
 pub unsafe fn copy_lines_crc(target: *mut u8, source: *const u8, lines: u64, seed: u32) -> u32 {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
-    // SAFETY: the caller vouches for the named lines of both pages; the level is one that this CPU has.
+    // SAFETY: the caller guarantees the selected lines of both pages; this CPU has the level.
     unsafe { copy_lines_crc_at(level(), target, source, lines, seed) }
 }
 
 #[inline(always)]
 unsafe fn copy_lines_crc_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64, seed: u32) -> u32 {
-    // SAFETY: the caller vouches for the named lines of both pages; the portable routine copies no others.
+    // SAFETY: the caller guarantees the selected lines of both pages; the portable routine copies no others.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checks the records of a log, and stores the entries of a good record to a heap.
 //!
-//! - **Flow** header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
-//!   the last ──▶ first store ──▶ … ──▶ write-back, line by line
-//! - **Order** the first check that fails names the fault, so the order is part of the behaviour. Entries are stored first
-//!   to last: before-images must not name a byte twice.
-//! - **Owner** the log may be a file that another process writes: no slice is made of it, and each word that decides where
-//!   to store is read once, checked, and used as it was read. So no change of the log's bytes, whenever it
-//!   happens, makes `apply` leave the heap.
-//! - **Not here** which record comes next, and what an unreadable one means: recovery's
+//! - **Flow** checks in this order: header (size, kind), position, checksum, each entry lies in the record and in the heap, only zeros
+//!   behind the last entry. Then the entries are stored one by one, and their lines written back.
+//! - **Order** the first check that fails determines the error, so the order is part of the behaviour. Entries are stored first to last,
+//!   so before-images must not name a byte twice.
+//! - **Owner** the log may be a file that another process writes: no slice is made of it, and each word that decides where to store is
+//!   read once, checked, and used as it was read. So no change of the log's bytes at any time makes `apply` store outside the heap.
+//! - **Not here** the choice of the next record, and the meaning of an unreadable one: recovery decides both.
 
 use super::write_back::{instruction, write_back_with};
 use core::ptr;
@@ -20,42 +19,43 @@ use memlift_spec::operand::log::{
 const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
 const WORD_BYTES: usize = 8;
 
-/// Why a record is not applied. Nothing was stored, but for [`Fault::Changed`].
+/// Reason why a record is not applied. Nothing was stored, except with [`Fault::Changed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// There is no header: its size is not a multiple of 64 within the available bytes, or its kind is unknown. A place that was
-    /// never written reads like that, too.
+    /// There is no header: its size is not a multiple of 64 within the available bytes, or its kind is unknown. Memory that was
+    /// never
+    /// written also gives this error.
     #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
     Header,
-    /// A record of another position: usually of an earlier round of the log.
+    /// The record has another position: usually it belongs to an earlier round of the log.
     #[error("a log record of position {found} is here; the log's newer records end before it")]
     Position {
         /// The position that the record names.
         found: u64,
     },
-    /// The bytes are not those that were appended, or the salt is another pool's.
+    /// The bytes are not those that were appended, or the salt belongs to another pool.
     #[error("the log record's checksum does not match: torn, spoilt, or of another pool")]
     Checksum,
-    /// An entry does not fit into the record, is empty, or is followed by something else than zeros.
+    /// An entry does not fit into the record or is empty, or the bytes behind the last entry are not zeros.
     #[error("entry {entry} of the log record does not fit into the record: who wrote it is at fault")]
     Entry {
-        /// Counted from 0.
+        /// Index of the entry, counted from 0.
         entry: usize,
     },
     /// An entry names bytes outside the heap, or bytes of the record itself.
     #[error("entry {entry} of the log record lies outside the heap: is this the log of another pool?")]
     Bounds {
-        /// Counted from 0.
+        /// Index of the entry, counted from 0.
         entry: usize,
     },
-    /// A record whose entries are not bytes for a heap.
+    /// The record's kind has no entries with bytes for a heap.
     #[error("a log record of kind {kind} has no bytes to apply")]
     Kind {
-        /// [`RecordHeader::kind`].
+        /// Kind of the record, see [`RecordHeader::kind`].
         kind: u8,
     },
-    /// Another process changed the record after it had been checked. Earlier entries are stored.
+    /// Another process changed the record after it was checked. The entries before the changed one are stored.
     #[error("the log record changed while it was applied: stop the other writer, then recover")]
     Changed,
 }
@@ -63,11 +63,11 @@ pub enum Fault {
 /// Result of [`apply`]: the record that was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
-    /// Bytes of the record: the next one starts as many further.
+    /// Bytes of the record, which is also the distance to the next record.
     pub record_bytes: usize,
     /// Bytes stored to the heap.
     pub data_bytes: u64,
-    /// [`RecordHeader::sequence`].
+    /// Sequence number of the record, see [`RecordHeader::sequence`].
     pub sequence: u64,
 }
 
@@ -81,7 +81,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Returns the offset again if `bytes` there are inside the heap; `None` if they leave it, or touch the record.
+    /// Returns the offset as an index if the `bytes` there lie in the heap; `None` if they leave the heap or overlap the record.
     #[inline(always)]
     fn place(&self, offset: u64, bytes: u64) -> Option<usize> {
         let end = offset.checked_add(bytes)?;
@@ -100,7 +100,8 @@ impl Limits {
 /// Eight bytes at `at` are readable.
 #[inline(always)]
 unsafe fn word(at: *const u8) -> u64 {
-    // SAFETY: eight bytes at `at` are readable, as the caller vouches. Volatile: one load, not repeated after the value's check.
+    // SAFETY: the caller guarantees eight readable bytes. The read is volatile, so the load is not repeated after the value was
+    // checked.
     unsafe { u64::from_le(at.cast::<Unaligned>().read_volatile().0) }
 }
 
@@ -108,8 +109,8 @@ unsafe fn word(at: *const u8) -> u64 {
 #[repr(C, packed)]
 struct Unaligned(u64);
 
-/// Checks a record's header, position, checksum and the shape of its entries; where in the heap they lie is
-/// [`apply`]'s to check. The header is a copy.
+/// Checks a record's header, position, checksum and the shape of its entries; [`apply`] also checks where in the heap they lie.
+/// Returns a copy of the header.
 ///
 /// # Errors
 ///
@@ -124,7 +125,7 @@ pub unsafe fn check(
     salt: u32,
     position: u64,
 ) -> Result<RecordHeader, Fault> {
-    // SAFETY: `record` is readable for `available` bytes, as the caller vouches; `head` accepts no longer record.
+    // SAFETY: the caller guarantees that `record` is readable for `available` bytes; `head` accepts no longer record.
     unsafe {
         let header = head(record, available, salt, position)?;
         walk(record, &header, |_, _, _, _| Ok(()))?;
@@ -132,19 +133,20 @@ pub unsafe fn check(
     }
 }
 
-/// Checks everything that [`check`] does and that each entry lies in the heap; then stores the entries of a record of
-/// kind ranges, lines or undo to the heap, first to last, and with `write_back` writes back the lines that it stored
-/// to. No fence.
+/// Does the checks of [`check`] and checks that each entry lies in the heap. Then stores the entries of a record of kind ranges,
+/// lines or undo to the heap, first to last; with `write_back` it also writes back the lines that it stored to. There is no
+/// fence.
 ///
 /// # Errors
 ///
-/// Those of [`check`], [`Fault::Kind`], [`Fault::Bounds`]: nothing was stored. [`Fault::Changed`] if the record's
-/// bytes changed between check and store.
+/// The errors of [`check`], [`Fault::Kind`] and [`Fault::Bounds`]: nothing was stored. [`Fault::Changed`] if the record's bytes
+/// changed between check and store.
 ///
 /// # Safety
 ///
-/// `record` is readable for `available` bytes, and the heap writable for `heap_bytes`. Nobody else stores to the
-/// ranges that the record names, or reads them, meanwhile.
+/// `record` is readable for `available` bytes, and the heap writable for `heap_bytes`. During the call nobody else stores to or
+/// reads
+/// the ranges that the record names.
 pub unsafe fn apply(
     record: *const u8,
     available: usize,
@@ -154,7 +156,7 @@ pub unsafe fn apply(
     heap_bytes: u64,
     write_back: bool,
 ) -> Result<Applied, Fault> {
-    // SAFETY: `record` is readable for `available` bytes, as the caller vouches.
+    // SAFETY: the caller guarantees that `record` is readable for `available` bytes.
     let header = unsafe { head(record, available, salt, position)? };
     if header.kind == RECORD_PAGES {
         return Err(Fault::Kind { kind: header.kind });
@@ -169,8 +171,8 @@ pub unsafe fn apply(
     let mut data_bytes = 0;
     let store = |_: usize, offset: u64, bytes: usize, data: *const u8| {
         let offset = limits.place(offset, bytes as u64).ok_or(Fault::Changed)?;
-        // SAFETY: `walk` gives data within the record; the place was checked just now, with the very numbers that are
-        // used: it lies in the heap, for which the caller vouches, and not in the record.
+        // SAFETY: `walk` passes data within the record. `place` has just checked the very numbers that are used here: the target
+        // lies in the heap, which the caller guarantees to be writable, and not in the record.
         unsafe {
             let target = heap.add(offset);
             if bytes <= LINE_BYTES {
@@ -189,7 +191,7 @@ pub unsafe fn apply(
         data_bytes += bytes as u64;
         Ok(())
     };
-    // SAFETY: `head` found the whole record within the `available` bytes that the caller vouches for.
+    // SAFETY: `head` found the whole record within the `available` bytes that the caller guarantees.
     unsafe {
         walk(record, &header, bounds)?;
         walk(record, &header, store).map_err(|_| Fault::Changed)?;
@@ -197,12 +199,12 @@ pub unsafe fn apply(
     Ok(Applied { record_bytes: header.bytes as usize, data_bytes, sequence: header.sequence })
 }
 
-/// A copy of the header, and the checksum verified.
+/// Returns a copy of the header after checking size, kind, position and checksum.
 unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) -> Result<RecordHeader, Fault> {
     if available < RECORD_ALIGN {
         return Err(Fault::Header);
     }
-    // SAFETY: the caller promises `available` bytes, which are at least a header; every bit pattern is one.
+    // SAFETY: the caller guarantees `available` bytes, which are at least a header; every bit pattern is a header.
     let header = unsafe { record.cast::<RecordHeader>().read_unaligned() };
     let bytes = header.bytes as usize;
     let whole = bytes.is_multiple_of(RECORD_ALIGN) && bytes != 0 && bytes <= available;
@@ -213,7 +215,7 @@ unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) ->
     if header.position != position {
         return Err(Fault::Position { found: header.position });
     }
-    // SAFETY: `bytes` was checked against what is available.
+    // SAFETY: `bytes` was checked to be at most `available`.
     let checksum = unsafe {
         let checked = record.add(RECORD_CHECKED_FROM);
         (crate::active().crc32c)(checked, bytes - RECORD_CHECKED_FROM, salt)
@@ -221,27 +223,28 @@ unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) ->
     if checksum != header.checksum { Err(Fault::Checksum) } else { Ok(header) }
 }
 
-/// Returns true if the entries of a record that does not count them end at `at`.
+/// Returns true if the entries end at `at`, in a record that does not count its entries.
 ///
 /// # Safety
 ///
 /// The record is readable for `end` bytes.
 #[cold]
 unsafe fn ends(record: *const u8, kind: u8, at: usize, end: usize) -> bool {
-    // Of lines and pages, the first word may be that of page 0; the second one is a bitmap and not empty.
+    // In records of lines and pages the first word may be 0 for page 0; the second is a bitmap and never empty.
     let words = if matches!(kind, RECORD_RANGES | RECORD_UNDO) { 1 } else { 2 };
     (0..words).all(|one| {
         let at = at + one * WORD_BYTES;
         if end.saturating_sub(at) < WORD_BYTES {
             return true;
         }
-        // SAFETY: the word lies before `end` (above), up to which the record is readable.
+        // SAFETY: the word lies before `end`, as the line above checks, and the record is readable up to there.
         unsafe { word(record.add(at)) == 0 }
     })
 }
 
-/// Calls `visit` for each piece of the entries with its entry, offset in the heap, bytes and data. Entries of pages are only
-/// checked for their shape.
+/// Calls `visit` for each piece of the entries with its entry, offset in the heap, bytes and data. For a record of pages it
+/// only checks
+/// the shape of the entries.
 ///
 /// # Safety
 ///
@@ -257,7 +260,7 @@ unsafe fn walk(
     let open = header.entries == RECORD_ENTRIES_OPEN;
     let entries = usize::from(header.entries);
     let mut entry = 0;
-    // SAFETY: for every access below: `at` and what is taken there are checked against the record's end first.
+    // SAFETY: for every access below: `at` and the bytes read there are checked against the record's end first.
     unsafe {
         while if open { !ends(record, header.kind, at, end) } else { entry < entries } {
             let bad = Fault::Entry { entry };

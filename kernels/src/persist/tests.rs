@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Every level stores the same bytes and gives the same checksums as the portable code.
+//! Tests that every level stores the same bytes and returns the same checksums as the portable code.
 
 use super::write_back::{WriteBack, instruction, write_back_with};
 use super::{LINE_BYTES, append_at, copy_lines_at, copy_lines_crc_at, fence, nt_copy_at};
 use crate::{Isa, for_isa};
 use memlift_spec::operand::log::PAGE_BYTES;
 
-/// Bytes that start at a line.
+/// Bytes aligned to a page.
 #[repr(align(4096))]
 struct Aligned<const BYTES: usize>([u8; BYTES]);
 
@@ -34,7 +34,7 @@ fn append_stores_the_record_with_the_crc_of_the_rest() {
                 let before = record.0;
                 let mut log = noise::<4096>(99);
                 let behind = log.0;
-                // SAFETY: both hold 4096 bytes and start at a page; the scalar routine reads inside them.
+                // SAFETY: both hold 4096 bytes and are aligned to a page; the scalar routine reads inside them.
                 let (checksum, expected) = unsafe {
                     let checksum = append_at(isa, log.0.as_mut_ptr(), record.0.as_mut_ptr(), bytes, salt);
                     fence();
@@ -57,7 +57,7 @@ fn copies_store_whole_lines_and_no_others() {
             let source = noise::<8192>(7);
             let mut target = noise::<PAGE_BYTES>(8);
             let behind = target.0;
-            // SAFETY: both hold a page and what the shifted source reads; the target starts at a page.
+            // SAFETY: both hold a page, the source also the bytes that the shift adds; the target is aligned to a page.
             unsafe {
                 nt_copy_at(isa, target.0.as_mut_ptr(), source.0.as_ptr().add(3), lines * LINE_BYTES);
             }
@@ -88,7 +88,7 @@ fn lines_are_copied_and_summed_as_the_bitmap_says() {
             let mut plain = noise::<PAGE_BYTES>(1);
             let mut summed = noise::<PAGE_BYTES>(1);
             for seed in [0, 0x1234_5678] {
-                // SAFETY: all are pages, aligned to one; the scalar routine reads the vector.
+                // SAFETY: all are pages, aligned to a page; the scalar routine reads inside the vector.
                 let (value, reference) = unsafe {
                     copy_lines_at(isa, plain.0.as_mut_ptr(), source.0.as_ptr(), lines);
                     let value = copy_lines_crc_at(isa, summed.0.as_mut_ptr(), source.0.as_ptr(), lines, seed);

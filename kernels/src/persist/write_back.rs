@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writing cache lines back by address, with the best instruction that the CPU has; and the fence that waits for it.
+//! Writes cache lines back by address, with the best instruction of the CPU, and provides the fence that waits for it.
 //!
-//! - **Flow** first use ──cpuid──▶ `INSTRUCTION`; then one load and one branch for each range
-//! - **Order** `clwb` and `clflushopt` are ordered by a later fence only; `clflush` also among themselves
-//! - **Not here** dropping lines so that later loads miss: see [`cache_flush`](crate::cache_flush)
+//! - **Flow** the first use asks cpuid and sets `INSTRUCTION`; later uses are one load and one branch per range.
+//! - **Order** `clwb` and `clflushopt` are ordered only by a later fence; `clflush` also among themselves.
+//! - **Not here** dropping lines so that later loads miss: see [`cache_flush`](crate::cache_flush).
 //!
-//! x86-64: CLWB keeps the line in the cache, CLFLUSHOPT and CLFLUSH drop it. AArch64: `DC CVAP` cleans a line to the
-//! point of persistence, where the CPU has it (`dpb`); elsewhere there is no instruction for programs that promises
-//! as much, so nothing is done and nothing is claimed.
+//! x86-64: CLWB keeps the line in the cache, CLFLUSHOPT and CLFLUSH drop it. AArch64: `DC CVAP` cleans a line to the point of
+//! persistence, if the CPU has it (`dpb`). Without it no instruction available to programs gives that guarantee, so nothing is done
+//! and [`instruction`] returns [`WriteBack::None`].
 //!
 //! Sources: Intel SDM volume 2 (CLWB, CLFLUSHOPT, CLFLUSH), CPUID.(EAX=7,ECX=0):EBX bits 24 and 23; Arm ARM, DC CVAP.
 
 use super::LINE_BYTES;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// How lines are written back.
+/// Instruction that writes lines back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteBack {
-    /// x86-64: written back, kept in the cache.
+    /// x86-64: writes the line back and keeps it in the cache.
     Clwb,
-    /// x86-64: written back and dropped, unordered.
+    /// x86-64: writes the line back and drops it; not ordered among each other.
     Clflushopt,
-    /// x86-64: written back and dropped, one after the other.
+    /// x86-64: writes the line back and drops it; ordered among each other.
     Clflush,
-    /// AArch64: cleaned to the point of persistence.
+    /// AArch64: cleans the line to the point of persistence.
     DcCvap,
-    /// Not at all: [`write_back`] does nothing.
+    /// There is no instruction: [`write_back`] does nothing.
     None,
 }
 
 impl WriteBack {
-    /// The instruction's name in lower case; `"none"` without one.
+    /// Returns the instruction's name in lower case, or `"none"`.
     pub const fn name(self) -> &'static str {
         match self {
             WriteBack::Clwb => "clwb",
@@ -42,10 +42,10 @@ impl WriteBack {
     }
 }
 
-/// 1 + the instruction's place in the order of the variants; 0 before the first use.
+/// 1 + the index of the variant; 0 before the first use.
 static INSTRUCTION: AtomicU8 = AtomicU8::new(0);
 
-/// How this CPU writes lines back.
+/// Returns the instruction by which this CPU writes lines back.
 #[inline]
 pub fn instruction() -> WriteBack {
     match INSTRUCTION.load(Ordering::Relaxed) {
@@ -88,15 +88,16 @@ fn best() -> WriteBack {
     WriteBack::None
 }
 
-/// Writes back every 64-byte line that the range touches; no byte changes. No fence. Does nothing where
-/// [`instruction`] is [`WriteBack::None`].
+/// Writes back every 64-byte line that the range touches; no byte changes. There is no fence. Does nothing if [`instruction`]
+/// returns
+/// [`WriteBack::None`].
 ///
 /// # Safety
 ///
 /// The range is mapped.
 #[inline]
 pub unsafe fn write_back(address: *const u8, bytes: usize) {
-    // SAFETY: the range is mapped, as the caller vouches; the instruction is one that this CPU has.
+    // SAFETY: the caller guarantees that the range is mapped; this CPU has the instruction.
     unsafe { write_back_with(instruction(), address, bytes) }
 }
 
@@ -109,7 +110,7 @@ pub(super) unsafe fn write_back_with(instruction: WriteBack, address: *const u8,
     let first = address.wrapping_sub(head_bytes);
     let mut offset = 0;
     while offset < bytes + head_bytes {
-        // SAFETY: each line holds a byte of the range, which the caller promises is mapped.
+        // SAFETY: each line holds a byte of the range, which the caller guarantees to be mapped.
         unsafe { line(instruction, first.wrapping_add(offset)) };
         offset += LINE_BYTES;
     }
@@ -119,8 +120,8 @@ pub(super) unsafe fn write_back_with(instruction: WriteBack, address: *const u8,
 #[inline(always)]
 unsafe fn line(instruction: WriteBack, line: *const u8) {
     use core::arch::asm;
-    // SAFETY: the caller promises a mapped line and an instruction that this CPU has. None changes a byte. They
-    // count as reads of memory for the compiler, so that earlier stores are not moved behind them.
+    // SAFETY: the caller guarantees a mapped line and an instruction that this CPU has. None of them changes a byte. For the
+    // compiler they read memory, so earlier stores are not moved behind them.
     unsafe {
         match instruction {
             WriteBack::Clwb => asm!("clwb [{line}]", line = in(reg) line, options(nostack, preserves_flags)),
@@ -135,8 +136,8 @@ unsafe fn line(instruction: WriteBack, line: *const u8) {
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 unsafe fn line(_instruction: WriteBack, line: *const u8) {
-    // SAFETY: the caller promises a mapped line and a CPU that has DC CVAP, spelled as the system instruction that it
-    // is, for assemblers that know it only with an extension enabled. It changes no byte.
+    // SAFETY: the caller guarantees a mapped line and a CPU with DC CVAP. It is written as the generic system instruction,
+    // because some assemblers know its name only with an extension enabled. It changes no byte.
     unsafe {
         core::arch::asm!("sys #3, c7, c12, #1, {line}", line = in(reg) line, options(nostack, preserves_flags))
     }
@@ -146,8 +147,9 @@ unsafe fn line(_instruction: WriteBack, line: *const u8) {
 #[inline(always)]
 unsafe fn line(_instruction: WriteBack, _line: *const u8) {}
 
-/// Waits until this thread's earlier non-temporal stores and write-backs have reached the memory, or a buffer that
-/// survives with it; and makes them visible to other threads before what this thread stores next.
+/// Waits until this thread's earlier non-temporal stores and write-backs have reached the memory, or a buffer that is flushed
+/// on power
+/// loss; also makes them visible to other threads before this thread's later stores.
 #[inline]
 pub fn fence() {
     #[cfg(target_arch = "x86_64")]

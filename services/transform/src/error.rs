@@ -84,7 +84,7 @@ pub enum Error {
     /// The steps cannot be combined to a chain.
     #[error("{0}")]
     Chain(&'static str),
-    /// The call does not fit what was called before.
+    /// The call is not allowed after the calls before it.
     #[error("{0}")]
     Order(&'static str),
     /// The format is not built in, or cannot be packed in pieces.

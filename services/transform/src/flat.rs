@@ -3,7 +3,7 @@
 //!
 //! - **Flow** sealing, opening, checking: each block of 64 KiB goes through checksum, cipher and checksum to the target, and stays in
 //!   cache from the first step to the last.
-//! Packing: the whole message at once; then it is sealed in place. Unpacking: the message is opened into scratch memory, then unpacked.
+//!   Packing: the whole message at once; then it is sealed in place. Unpacking: the message is opened into scratch memory, then unpacked.
 //! - **Order** ordered and isolated stores go through a private stage, and so do streaming stores if the cipher has no instructions for
 //!   them; otherwise the kernel writes to the target directly.
 //! - **Owner** source and target belong to the caller, who guarantees their lengths; staged bytes lie in a slab of the scratch pool.

@@ -2,8 +2,8 @@
 //! Transfers run a framed chain block by block, so that they can stop after any block and continue later, also in another process.
 //!
 //! - **Flow** forward: block ──checksum, pack, seal──▶ record and stored bytes ──▶ target.
-//! Back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target.
-//! The block stays in the second-level cache from its first step to its last; memory is read once and written once.
+//!   Back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target.
+//!   The block stays in the second-level cache from its first step to its last; memory is read once and written once.
 //! - **Order** a `Progress` is valid between any two calls of `advance`: all blocks before it are complete in the target.
 //! - **Owner** the transfer holds one slab of the scratch pool while it lives, and borrows the caller's buffers.
 //! - **Failure** back: the blocks before a bad one were checked and stay in the target. Of the bad block nothing reaches the target,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CRC-32C with tables, eight bytes at a time; and what every level does around it.
+//! CRC-32C with tables, eight bytes at a time; also the functions that every level uses around its own.
 //!
-//! - **Layout** `TABLES[k][b]` is the state after byte `b` and `k` zero bytes, from state 0
-//! - **Flow** seed ──!──▶ state ──`update`, block by block──▶ state ──!──▶ value
+//! - **Layout** `TABLES[k][b]` is the state after byte `b` and `k` zero bytes, from state 0.
+//! - **Flow** the inverted seed is the first state; `update` moves the state block by block; the inverted last state is the value.
 //!
 //! Source: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators",
 //! 2005 (slicing by 8); RFC 3720, appendix B.4 (test vectors).
@@ -38,7 +38,7 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// Moves the state (inverted CRC) over `bytes` bytes.
+/// Continues the state (inverted CRC) over `bytes` bytes.
 pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
     // SAFETY: every offset is below `bytes`, which the caller promises are readable.
@@ -64,12 +64,12 @@ pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> 
 
 /// See [`Kernels::crc32c`](crate::Kernels::crc32c).
 pub(crate) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the source is readable for `bytes`, as the caller vouches.
+    // SAFETY: the caller guarantees that the source is readable for `bytes`.
     unsafe { !update(!seed, source, bytes) }
 }
 
-/// See [`Kernels::copy_crc32c`](crate::Kernels::copy_crc32c). Block by block: copied, then checked in the target,
-/// which is in cache, so that the value belongs to what was written even if the source changes meanwhile.
+/// See [`Kernels::copy_crc32c`](crate::Kernels::copy_crc32c). Each block is copied and then checked in the target, where it is in
+/// cache, so the value is that of the written bytes even if the source changes meanwhile.
 pub(crate) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
     let mut state = !seed;
     let mut offset = 0;

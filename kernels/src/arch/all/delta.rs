@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Delta records, word by word: the oracle for creating them, and for every level the way to apply them.
+//! Delta records, word by word: the reference for creating them, and the way to apply them on every level.
 //!
-//! - **Layout** see [`delta`](crate::delta)
-//! - **Owner** `Writer` keeps within the record it was given; what it writes of the second buffer is read once.
+//! - **Layout** see [`delta`](crate::delta).
+//! - **Owner** `Writer` stays within the record it was given; a word of the second buffer that goes into the record is read once.
 
 use crate::delta::WORDS_MAX;
 use crate::{DELTA_ENTRY_BYTES, Delta, DeltaError};
@@ -15,23 +15,23 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// A writer at the start of a record.
+    /// Returns a writer at the start of a record.
     ///
     /// # Safety
     ///
-    /// `bytes_max` bytes at `record` are writable as long as the writer is used.
+    /// `bytes_max` bytes at `record` are writable while the writer is used.
     #[inline(always)]
     pub(crate) unsafe fn new(record: *mut u8, bytes_max: usize) -> Writer {
         Writer { record, bytes_max, bytes: 0 }
     }
 
-    /// Adds a word; `false` if it does not fit.
+    /// Adds a word; returns false if it does not fit.
     #[inline(always)]
     pub(crate) fn push(&mut self, word_index: usize, word: u64) -> bool {
         if self.bytes_max - self.bytes < DELTA_ENTRY_BYTES || word_index >= WORDS_MAX {
             return false;
         }
-        // SAFETY: there is room for an entry, as `new` was promised and the line above checked.
+        // SAFETY: the line above checked that an entry fits into `bytes_max`, which the caller of `new` guaranteed.
         unsafe {
             let entry = self.record.add(self.bytes);
             entry.cast::<[u8; 2]>().write_unaligned((word_index as u16).to_le_bytes());
@@ -41,12 +41,12 @@ impl Writer {
         true
     }
 
-    /// The result when the record is full.
+    /// Returns the result for a record that is full.
     pub(crate) fn overflow(&self) -> Delta {
         Delta::Overflow(self.bytes)
     }
 
-    /// The result when everything was looked at.
+    /// Returns the result after all words were compared.
     pub(crate) fn finish(&self) -> Delta {
         if self.bytes == 0 { Delta::Equal } else { Delta::Delta(self.bytes) }
     }

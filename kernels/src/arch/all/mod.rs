@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Portable routines: plain Rust on every CPU, simple enough to be the oracle for all other levels.
+//! Portable routines: plain Rust for every CPU, simple enough to be the reference in tests of all other levels.
 //!
 //! - **Layout** `plain` copy, fill, compare, strided copy · `crc` CRC-32C by tables · `polynomial` its arithmetic ·
 //!   `delta` delta records
@@ -12,7 +12,7 @@ pub(crate) mod polynomial;
 
 use crate::{Isa, Kernels, Shaped};
 
-/// The table of this level.
+/// Table of this level.
 pub(crate) static KERNELS: Kernels = Kernels {
     isa: Isa::Scalar,
     copy: plain::copy,
@@ -32,19 +32,19 @@ pub(crate) static KERNELS: Kernels = Kernels {
     copy_strided: plain::copy_strided,
     copy_strided_nt: plain::copy_strided,
     shaped: Shaped {
-        // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller vouches.
+        // SAFETY: the caller guarantees that both buffers hold `bytes` bytes and do not overlap.
         copy: |target, source, bytes, _| unsafe { plain::copy(target, source, bytes) },
-        // SAFETY: the target is writable for `bytes`, as the caller vouches.
+        // SAFETY: the caller guarantees that the target is writable for `bytes`.
         fill: |target, pattern, bytes, _| unsafe { plain::fill(target, pattern, bytes) },
-        // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller vouches.
+        // SAFETY: the caller guarantees that both buffers hold `bytes` bytes and do not overlap.
         copy_crc32c: |target, source, bytes, seed, _| unsafe {
             crc::copy_crc32c(target, source, bytes, seed)
         },
-        // SAFETY: all three buffers hold `bytes` bytes, and the targets are apart, as the caller vouches.
+        // SAFETY: the caller guarantees that all three buffers hold `bytes` bytes and that the targets do not overlap.
         dualcast: |target1, target2, source, bytes, _| unsafe {
             plain::dualcast(target1, target2, source, bytes)
         },
-        // SAFETY: every row is readable, and the target holds `rows * row_bytes` bytes, as the caller vouches.
+        // SAFETY: the caller guarantees that every row is readable and the target holds `rows * row_bytes` bytes.
         copy_strided: |target, source, rows, row_bytes, stride, _| unsafe {
             plain::copy_strided(target, source, rows, row_bytes, stride)
         },

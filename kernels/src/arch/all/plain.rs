@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copy, fill and compare in plain Rust, a byte or a word at a time.
 //!
-//! The compiler turns the copies into calls of the C library's `memcpy` and `memmove`, which is the best that
-//! portable code can ask for.
+//! The compiler turns the copies into calls of the C library's `memcpy` and `memmove`, which is the best that portable code can get.
 
 /// See [`Kernels::copy`](crate::Kernels::copy).
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
@@ -77,13 +76,13 @@ pub(crate) unsafe fn compare_pattern(source: *const u8, pattern: u64, bytes: usi
     None
 }
 
-/// See [`Kernels::dualcast`](crate::Kernels::dualcast). Block by block, so that the second read finds the cache.
+/// See [`Kernels::dualcast`](crate::Kernels::dualcast). Works block by block, so that the second copy reads from the cache.
 pub(crate) unsafe fn dualcast(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize) {
     let mut offset = 0;
     while offset < bytes {
         let block_bytes = (bytes - offset).min(4096);
-        // SAFETY: the block lies within `bytes`, for which the caller promises all three buffers. The second copy
-        // reads the first target, so that both are the same even if the source changes meanwhile.
+        // SAFETY: the block lies within `bytes`, which the caller guarantees for all three buffers. The second copy reads the
+        // first target, so both targets are equal even if the source changes meanwhile.
         unsafe {
             copy(target1.add(offset), source.add(offset), block_bytes);
             copy(target2.add(offset), target1.add(offset), block_bytes);

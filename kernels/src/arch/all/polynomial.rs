@@ -3,15 +3,15 @@
 //!
 //! - **Layout** a polynomial below degree 32 is a `u32`, reflected: bit 31 is the coefficient of x^0.
 //!
-//! Carry-less multiplication of two reflected 64-bit values gives their product times x; a 32-bit constant in the
-//! low half of a 64-bit lane stands for itself times x^32. Hence the 33 in [`fold`] and [`shift`].
+//! Carry-less multiplication of two reflected 64-bit values gives their product times x; a 32-bit constant in the low half of a
+//! 64-bit lane represents itself times x^32. Hence the 33 in [`fold`] and [`shift`].
 //!
 //! Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
 
 /// The Castagnoli polynomial, reflected, without x^32.
 pub(crate) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// x^`exponent` modulo the polynomial.
+/// Returns x^`exponent` modulo the polynomial.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn power(exponent: u32) -> u32 {
     let mut value = 1 << 31;
@@ -23,14 +23,14 @@ pub(crate) const fn power(exponent: u32) -> u32 {
     value
 }
 
-/// The two multipliers (low and high 8 bytes) that move a 16-byte remainder `bytes` bytes further, 16 at least.
+/// Returns the two multipliers (low and high 8 bytes) that move a 16-byte remainder by `bytes` bytes, at least 16.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn fold(bytes: u32) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
-/// The multiplier that moves a CRC state over `bytes` zero bytes, 8 at least: `state` times this, carry-less, then
-/// the CRC of the 8-byte product.
+/// Returns the multiplier that moves a CRC state over `bytes` zero bytes, at least 8: the new state is the CRC of the 8-byte
+/// carry-less product of state and multiplier.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn shift(bytes: u32) -> u32 {
     power(8 * bytes - 33)

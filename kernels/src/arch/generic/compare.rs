@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The first difference of two buffers, or of a buffer and a repeated 8-byte pattern.
+//! Finds the first difference of two buffers, or of a buffer and a repeated 8-byte pattern.
 //!
-//! - **Flow** four vectors per turn, their differences joined; a turn that has one, and the rest, one vector at a time;
-//!   the last vector overlaps the one before (what it sees again is equal)
+//! - **Flow** four vectors per turn, their differences combined. A turn with a difference, and the rest of the buffer, are compared one
+//!   vector at a time. The last vector overlaps the one before; the overlapping bytes are already known to be equal.
 
 use crate::vector::{Sixteen, Vector};
 
-/// The other side of a comparison.
+/// The second operand of a comparison: a buffer or a pattern.
 trait Side: Copy {
-    /// Its vector at `offset`.
+    /// Returns the operand's vector at `offset`.
     unsafe fn vector<V: Vector>(self, offset: usize) -> V;
-    /// Its 8 bytes at `offset`.
+    /// Returns the operand's 8 bytes at `offset`.
     unsafe fn word(self, offset: usize) -> u64;
-    /// Its byte at `offset`.
+    /// Returns the operand's byte at `offset`.
     unsafe fn byte(self, offset: usize) -> u8;
 }
 
-/// A buffer, as one side of a comparison.
+/// A buffer as an operand.
 #[derive(Clone, Copy)]
 struct Buffer(*const u8);
 
 impl Side for Buffer {
     #[inline(always)]
     unsafe fn vector<V: Vector>(self, offset: usize) -> V {
-        // SAFETY: the caller stays within the buffer.
+        // SAFETY: the caller keeps `offset` and the vector inside the buffer.
         unsafe { V::load(self.0.add(offset)) }
     }
 
     #[inline(always)]
     unsafe fn word(self, offset: usize) -> u64 {
-        // SAFETY: the caller stays within the buffer.
+        // SAFETY: the caller keeps `offset` and the 8 bytes inside the buffer.
         unsafe { self.0.add(offset).cast::<u64>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn byte(self, offset: usize) -> u8 {
-        // SAFETY: the caller stays within the buffer.
+        // SAFETY: the caller keeps `offset` inside the buffer.
         unsafe { self.0.add(offset).read() }
     }
 }
 
-/// A repeated pattern.
+/// A repeated pattern as an operand.
 #[derive(Clone, Copy)]
 struct Pattern(u64);
 
 impl Side for Pattern {
     #[inline(always)]
     unsafe fn vector<V: Vector>(self, offset: usize) -> V {
-        // SAFETY: the caller runs with the vector's instruction set.
+        // SAFETY: the function that this is inlined into has the vector's target features.
         unsafe { V::splat(crate::repeat_8(self.word(offset))) }
     }
 
@@ -65,7 +65,7 @@ impl Side for Pattern {
 /// See [`Kernels::compare`](crate::Kernels::compare).
 #[inline(always)]
 pub(crate) unsafe fn compare<V: Vector>(first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
-    // SAFETY: the caller promises both buffers.
+    // SAFETY: the caller guarantees `bytes` readable bytes in both buffers.
     unsafe { difference::<V, _>(Buffer(first), Buffer(second), bytes) }
 }
 
@@ -76,14 +76,15 @@ pub(crate) unsafe fn compare_pattern<V: Vector>(
     pattern: u64,
     bytes: usize,
 ) -> Option<usize> {
-    // SAFETY: the source is readable for `bytes`, as the caller vouches.
+    // SAFETY: the caller guarantees that the source is readable for `bytes`.
     unsafe { difference::<V, _>(Buffer(source), Pattern(pattern), bytes) }
 }
 
 #[inline(always)]
 unsafe fn difference<V: Vector, S: Side>(first: Buffer, second: S, bytes: usize) -> Option<usize> {
-    // SAFETY: every piece lies within `bytes`: each is checked for, or ends at the last byte of a buffer that is
-    // known to hold a whole piece.
+    // SAFETY: every piece lies within `bytes`: its size was checked, or it ends at the last byte of a buffer that is known to
+    // hold
+    // a whole piece.
     unsafe {
         if bytes >= V::BYTES {
             let mut offset = 0;
@@ -129,7 +130,7 @@ unsafe fn difference<V: Vector, S: Side>(first: Buffer, second: S, bytes: usize)
     }
 }
 
-/// The first difference in one vector.
+/// Returns the first difference in one vector.
 #[inline(always)]
 unsafe fn piece<V: Vector, S: Side>(first: Buffer, second: S, offset: usize) -> Option<usize> {
     // SAFETY: the caller promises that the vector lies within both sides.
@@ -137,7 +138,7 @@ unsafe fn piece<V: Vector, S: Side>(first: Buffer, second: S, offset: usize) -> 
     if differing == 0 { None } else { Some(offset + differing.trailing_zeros() as usize) }
 }
 
-/// The first difference in 8 bytes.
+/// Returns the first difference in 8 bytes.
 #[inline(always)]
 unsafe fn word<S: Side>(first: Buffer, second: S, offset: usize) -> Option<usize> {
     // SAFETY: the caller promises that the word lies within both sides.

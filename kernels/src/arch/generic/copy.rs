@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copy and memmove with ordinary stores.
 //!
-//! - **Flow** ≤ 16 bytes: integers from both ends · ≤ 2, 4, 8 vectors: all loads, then all stores, from both ends ·
-//!   longer: `rep movsb` from the calibrated size on, else four aligned vectors per turn, with the ragged head
-//!   and tail loaded before and stored after
-//! - **Order** loads go before the stores that could overwrite them, which is what makes `move_overlapping` right: up to
-//!   8 vectors nothing is stored before everything is loaded; the forward loop is used when the target lies
-//!   below the source, the backward loop when it lies above.
+//! - **Flow** up to 16 bytes: integers from both ends. Up to 2, 4 or 8 vectors: all loads, then all stores, from both ends. Longer: `rep
+//!   movsb` from the calibrated size on, else four aligned vectors per turn; the unaligned head and tail are loaded before the loop and
+//!   stored after it.
+//! - **Order** loads go before the stores that could overwrite them; this makes `move_overlapping` right. Up to 8 vectors nothing is
+//!   stored before everything is loaded; the forward loop is used if the target lies below the source, the backward loop if it lies
+//!   above.
 
 use super::small::{copy_16, ends};
 use crate::vector::{Sixteen, Vector};
@@ -14,7 +14,7 @@ use crate::vector::{Sixteen, Vector};
 /// See [`Kernels::copy`](crate::Kernels::copy).
 #[inline(always)]
 pub(crate) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller promises both buffers; the lower bound of each routine is checked before it.
+    // SAFETY: the caller guarantees `bytes` in both buffers; the minimum length of each routine is checked before it.
     unsafe {
         if V::short(target, source, bytes) {
         } else if bytes >= V::repeat_from() {
@@ -28,7 +28,7 @@ pub(crate) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: 
 /// See [`Kernels::move_overlapping`](crate::Kernels::move_overlapping).
 #[inline(always)]
 pub(crate) unsafe fn move_overlapping<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: as in `copy`. Only buffers that do not overlap go to `repeat`.
+    // SAFETY: the conditions of `copy`. Only buffers that do not overlap go to `repeat`.
     unsafe {
         if V::short(target, source, bytes) {
         } else if target.addr().wrapping_sub(source.addr()) < bytes {
@@ -67,7 +67,7 @@ pub(crate) unsafe fn short<V: Vector>(target: *mut u8, source: *const u8, bytes:
     }
 }
 
-/// `COUNT` to twice `COUNT` vectors: all loaded before any is stored.
+/// Copies `COUNT` to twice `COUNT` vectors; all are loaded before any is stored.
 #[inline(always)]
 unsafe fn both_ends<V: Vector, const COUNT: usize>(target: *mut u8, source: *const u8, bytes: usize) {
     let last = bytes - COUNT * V::BYTES;
@@ -117,7 +117,7 @@ unsafe fn store_row_aligned<V: Vector, const COUNT: usize>(row: [V; COUNT], targ
     }
 }
 
-/// More than 4 vectors, from the start. Right for overlapping buffers if the target lies below the source.
+/// Copies more than 4 vectors from the start. Right for overlapping buffers if the target lies below the source.
 #[inline(always)]
 unsafe fn forward<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     let end = bytes - 4 * V::BYTES;
@@ -137,7 +137,7 @@ unsafe fn forward<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     }
 }
 
-/// More than 4 vectors, from the end. Right for overlapping buffers if the target lies above the source.
+/// Copies more than 4 vectors from the end. Right for overlapping buffers if the target lies above the source.
 #[inline(always)]
 unsafe fn backward<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     let last = bytes - V::BYTES;

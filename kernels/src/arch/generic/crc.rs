@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copy and CRC-32C in one pass over memory, for levels that compute the two with different registers: a block is
+//! Copies and computes CRC-32C in one pass over memory, for levels that use different registers for the two: each block is
 //! copied, then checked while it is in the first-level cache.
 //!
-//! - **Flow** head up to an aligned target ──▶ blocks ──▶ tail; each `copy` or streamed, then `Crc::update`
-//! - **Order** the checksum reads the source a second time, from cache. If a peer changes the source between the two reads,
-//!   the value fits neither version, as with any checksum.
+//! - **Flow** head up to an aligned target ──▶ blocks ──▶ tail; each piece is copied or streamed, then goes to `Crc::update`.
+//! - **Order** the checksum reads the source a second time, from cache. If a peer changes the source between the two reads, the value may
+//!   fit neither version, as with any checksum.
 
 use super::copy::copy;
 use super::stream::{LANE_BYTES, STREAM_FROM, head_bytes, lines};
 use crate::shape::Shape;
 use crate::vector::Vector;
 
-/// Moves a CRC state over bytes.
+/// Continues a CRC state over bytes.
 pub(crate) trait Crc {
-    /// The state (inverted CRC) after `bytes` bytes.
+    /// Returns the state (inverted CRC) after `bytes` bytes.
     unsafe fn update(state: u32, source: *const u8, bytes: usize) -> u32;
 }
 
@@ -39,7 +39,7 @@ pub(crate) unsafe fn copy_crc32c<V: Vector, C: Crc>(
     !state
 }
 
-/// A block is what the shape's walk takes at a time.
+/// Works in blocks as large as those of the shape's walk.
 ///
 /// See [`Shaped::copy_crc32c`](crate::Shaped::copy_crc32c).
 #[inline(always)]

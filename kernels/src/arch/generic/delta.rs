@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Creating a delta record: vectors find the words that differ, the writer takes them one by one.
+//! Creates a delta record: vector comparisons find the words that differ, and the writer takes them one by one.
 
 use crate::Delta;
 use crate::arch::all::delta::Writer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Two copies, one read: every vector is loaded once and stored twice.
+//! Copies to two targets with one read: every vector is loaded once and stored twice.
 //!
 //! - **Order** both targets get the same bytes, even if another process changes the source meanwhile.
 
@@ -16,7 +16,7 @@ pub(crate) unsafe fn dualcast<V: Vector>(
     source: *const u8,
     bytes: usize,
 ) {
-    // SAFETY: the caller promises all three buffers; each branch has checked that its pieces fit.
+    // SAFETY: the caller guarantees `bytes` in all three buffers; each branch has checked that its pieces fit.
     unsafe {
         if bytes > 2 * V::BYTES {
             let last = bytes - V::BYTES;
@@ -89,7 +89,7 @@ struct Dual<V> {
     vector: core::marker::PhantomData<V>,
 }
 
-/// Copies a line of `N` vectors past the cache to both targets.
+/// Copies a line of `N` vectors past the caches to both targets.
 ///
 /// # Safety
 ///
@@ -161,7 +161,7 @@ pub(crate) unsafe fn dualcast_nt<V: Vector>(
     }
 }
 
-/// The whole lines of `bytes`, to aligned targets. Gives the bytes copied.
+/// Copies the whole lines of `bytes` to aligned targets; returns the bytes copied.
 #[inline(always)]
 unsafe fn dual<V: Vector>(
     target1: *mut u8,

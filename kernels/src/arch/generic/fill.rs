@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Fill with a 16-byte pattern.
+//! Fills with a 16-byte pattern.
 //!
-//! The pattern starts at the target. A store at offset k needs the pattern turned by k modulo 16; vectors of 16, 32
-//! and 64 bytes in a row all need the same turn, so it is made once for the aligned middle and once for the tail.
+//! The pattern starts at the target. A store at offset k needs the pattern rotated by k modulo 16. Vectors of 16, 32 and 64 bytes
+//! in a row all need the same rotation, so it is computed once for the aligned middle and once for the tail.
 
 use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, is_narrow, walk_shaped};
 use crate::shape::Shape;
 use crate::vector::{Sixteen, Vector};
 
-/// The pattern as it reads from `offset` on.
+/// Returns the pattern as it reads from `offset` on.
 #[inline(always)]
 fn turned(pattern: u128, offset: usize) -> u128 {
     pattern.rotate_right((offset % 16 * 8) as u32)
@@ -67,7 +67,7 @@ unsafe fn ends<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
     }
 }
 
-/// Streams one vector over lines.
+/// Streams one vector over all lines.
 struct Fill<V> {
     target: *mut u8,
     middle: V,
@@ -84,7 +84,7 @@ impl<V: Vector> Lines for Fill<V> {
         }
     }
 
-    /// Nothing is read.
+    /// Does nothing: a fill reads no source.
     #[inline(always)]
     unsafe fn prefetch(&self, _offset: usize) {}
 }
@@ -92,8 +92,8 @@ impl<V: Vector> Lines for Fill<V> {
 /// See [`Shaped::fill`](crate::Shaped::fill).
 #[inline(always)]
 pub(crate) unsafe fn fill_nt<V: Vector>(target: *mut u8, pattern: u128, bytes: usize, shape: Shape) {
-    // SAFETY: the caller promises the target. The head is shorter than a line, and `bytes` is longer. A lane is a
-    // multiple of the pattern, so that one vector is right everywhere.
+    // SAFETY: the caller guarantees the target. The head is shorter than a line, and `bytes` is longer. A lane is a multiple of
+    // the pattern, so the same vector is right at every offset.
     unsafe {
         if bytes < STREAM_FROM {
             fill::<V>(target, pattern, bytes);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Each algorithm once, over [`Vector`](crate::vector::Vector); the levels instantiate it.
+//! Each algorithm once, generic over [`Vector`](crate::vector::Vector); the levels instantiate it.
 //!
-//! - **Layout** `small` below one vector · `copy` copy and memmove · `stream` non-temporal walks and what is built on
-//!   them · `fill` · `compare` · `crc` copy+CRC by blocks · `delta` · `strided`
-//! - **Owner** every function is `unsafe` and `#[inline(always)]`: the caller is a function with the target features of
-//!   the vector, and makes the promises of [`Kernels`](crate::Kernels).
+//! - **Layout** `small` below one vector · `copy` copy and memmove · `stream` non-temporal walks and the routines built on them · `fill`
+//!   · `compare` · `crc` copy and CRC by blocks · `delta` · `strided`.
+//! - **Owner** every function is `unsafe` and `#[inline(always)]`: its caller is a function with the vector's target features, and
+//!   guarantees the conditions of [`Kernels`](crate::Kernels).
 
 pub(crate) mod compare;
 pub(crate) mod copy;

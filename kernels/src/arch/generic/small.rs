@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copies of at most 16 bytes, and the trick behind all short ones: two pieces, one from each end, that may overlap.
+//! Copies at most 16 bytes; also the method of all short copies: two pieces, one from each end, that may overlap.
 //!
 //! - **Order** everything is loaded before anything is stored, so source and target may overlap.
 

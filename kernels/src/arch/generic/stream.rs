@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Non-temporal walks: the order in which lines are visited when both buffers are larger than the cache.
 //!
-//! - **Flow** blocks of `LANES` pages: line 0 of each page, line 1 of each page, … while lines further on are prefetched;
-//!   then the lines that do not fill a block, one after the other. [`Shape`] says how many lanes, which vectors and how far
-//!   ahead.
+//! - **Flow** blocks of `LANES` pages: line 0 of each page, line 1 of each page, and so on, while lines further on are prefetched; then
+//!   the lines that do not fill a block, one after the other. [`Shape`] says how many lanes, which vectors and how far ahead.
 //!
 //! ```text
 //! for i in (0..4096).step_by(64) { for k in 0..LANES { prefetch(line i + ahead of lane k); line(k * 4096 + i) } }
 //! ```
 //!
-//! - **Prefetch** the last `ahead` bytes of a page ask for the first lines of the same lane in the next block; nothing beyond
-//!   the source is prefetched.
-//! - **Order** `copy_nt` ends with a fence; `lines` and `walk` do not: their callers do.
+//! - **Prefetch** the last `ahead` bytes of a page prefetch the first lines of the same lane in the next block; nothing beyond the source
+//!   is prefetched.
+//! - **Order** `copy_nt` ends with a fence; `lines` and `walk` do not: their callers add one.
 
 use super::copy::copy;
 pub(crate) use crate::shape::LANE_BYTES;
@@ -19,24 +18,25 @@ use crate::shape::Shape;
 use crate::vector::Vector;
 use core::marker::PhantomData;
 
-/// Bytes of one line: what one step visits.
+/// Bytes of one cache line, which one step visits.
 pub(crate) const LINE_BYTES: usize = 64;
-/// Below this, the non-temporal routines store normally, in bytes.
+/// Below this size, in bytes, the non-temporal routines use ordinary stores.
 pub(crate) const STREAM_FROM: usize = 512;
 
 /// The work that a walk does on each line.
 pub(crate) trait Lines {
     /// Handles the 64 bytes at `offset`, which belong to this lane of the current block.
     unsafe fn line(&mut self, lane: usize, offset: usize);
-    /// Asks for the line at `offset`, which will be handled soon.
+    /// Prefetches the line at `offset`, which will be handled soon.
     unsafe fn prefetch(&self, offset: usize);
-    /// The block is complete.
+    /// Called after each complete block.
     #[inline(always)]
     unsafe fn block(&mut self) {}
 }
 
-/// Visits as many blocks of `LANES` pages as fit, then the remaining whole lines (all in lane 0, one "block" each).
-/// `ahead_bytes` is a multiple of a line, at most a lane. Gives the bytes visited: the largest multiple of 64 within `bytes`.
+/// Visits as many blocks of `LANES` pages as fit, then the remaining whole lines (all in lane 0). `ahead_bytes` is a multiple
+/// of a
+/// line, at most a lane. Returns the bytes visited: the largest multiple of 64 within `bytes`.
 #[inline(always)]
 pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
     lines: &mut L,
@@ -49,7 +49,8 @@ pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
     // buffers.
     unsafe {
         while bytes - start >= block_bytes {
-            // The rest of a page looks ahead into the next block; where there is none, at the line itself.
+            // The last lines of a page prefetch from the next block; if there is none, they prefetch themselves, which does
+            // nothing.
             let next_bytes = block_bytes - LANE_BYTES + ahead_bytes;
             let rest_ahead = if bytes - start >= 2 * block_bytes { next_bytes } else { 0 };
             let turn = start + LANE_BYTES - ahead_bytes;
@@ -77,10 +78,10 @@ pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
     start
 }
 
-/// [`walk`] with as many lanes and as far ahead as a shape says.
+/// Runs [`walk`] with the number of lanes and the prefetch distance of a shape.
 #[inline(always)]
 pub(crate) unsafe fn walk_shaped<L: Lines>(lines: &mut L, bytes: usize, shape: Shape) -> usize {
-    // SAFETY: the caller vouches for the buffers of `walk`. A shape's distance is a multiple of a line and at most a lane.
+    // SAFETY: the caller guarantees the buffers of `walk`. A shape's distance is a multiple of a line and at most a lane.
     unsafe {
         match shape.lanes() {
             4 => walk::<4, L>(lines, bytes, shape.ahead_bytes()),
@@ -90,7 +91,7 @@ pub(crate) unsafe fn walk_shaped<L: Lines>(lines: &mut L, bytes: usize, shape: S
     }
 }
 
-/// Copies a line past the cache.
+/// Copies lines past the caches.
 struct Copy<V> {
     target: *mut u8,
     source: *const u8,
@@ -111,7 +112,7 @@ impl<V: Vector> Lines for Copy<V> {
     }
 }
 
-/// Copies one line past the cache, to an aligned target.
+/// Copies one line past the caches, to an aligned target.
 #[inline(always)]
 pub(crate) unsafe fn stream_line<V: Vector>(target: *mut u8, source: *const u8) {
     let mut i = 0;
@@ -122,13 +123,13 @@ pub(crate) unsafe fn stream_line<V: Vector>(target: *mut u8, source: *const u8) 
     }
 }
 
-/// True if the shape asks for vectors smaller than `V`, and there are some.
+/// Returns true if the shape asks for vectors smaller than `V` and there are such vectors.
 #[inline(always)]
 pub(crate) fn is_narrow<V: Vector>(shape: Shape) -> bool {
     V::BYTES > 16 && shape.vector_bytes() < V::BYTES
 }
 
-/// Streams the whole lines of `bytes` to an aligned target, without a fence. Gives the bytes copied.
+/// Streams the whole lines of `bytes` to an aligned target, without a fence; returns the bytes copied.
 #[inline(always)]
 pub(crate) unsafe fn lines<V: Vector>(
     target: *mut u8,
@@ -146,7 +147,7 @@ pub(crate) unsafe fn lines<V: Vector>(
     }
 }
 
-/// Bytes from the target's start to its first whole line.
+/// Returns the bytes from the target's start to its first whole line.
 #[inline(always)]
 pub(crate) fn head_bytes(target: *const u8) -> usize {
     target.addr().wrapping_neg() % LINE_BYTES

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Gathering rows into a packed target.
+//! Copies rows at a stride into a packed target.
 //!
-//! - **Flow** temporal: one copy per row. Non-temporal: the packed target is cut into lines, not into rows: long rows
-//!   are streamed from where they lie, short ones (and the ends of long ones) are gathered in a page on the
-//!   stack first, so that every line of the target is written once and whole.
-//! - **Owner** `Rows` remembers where the gathering stands; it never points outside a row.
+//! - **Flow** temporal: one copy per row. Non-temporal: the packed target is divided into lines, not into rows. Long rows are streamed
+//!   directly; short ones (and the ends of long ones) are first gathered in a page on the stack, so that every line of the target is
+//!   written once and whole.
+//! - **Owner** `Rows` stores the current position of the gathering; it never points outside a row.
 
 use super::copy::copy;
 use super::stream::{LANE_BYTES, LINE_BYTES, STREAM_FROM, head_bytes, lines};
@@ -32,7 +32,7 @@ pub(crate) unsafe fn copy_strided<V: Vector>(
     }
 }
 
-/// A position in the rows: `left_bytes` of the row at `row` are still to be read.
+/// Position in the rows: `left_bytes` of the row at `row` are still to be read.
 struct Rows {
     row: *const u8,
     row_bytes: usize,
@@ -41,13 +41,13 @@ struct Rows {
 }
 
 impl Rows {
-    /// Where the next byte is.
+    /// Returns the address of the next byte.
     #[inline(always)]
     fn source(&self) -> *const u8 {
         self.row.wrapping_add(self.row_bytes - self.left_bytes)
     }
 
-    /// Steps over bytes of the current row.
+    /// Advances by bytes of the current row.
     #[inline(always)]
     fn advance(&mut self, bytes: usize) {
         self.left_bytes -= bytes;
@@ -71,7 +71,7 @@ impl Rows {
     }
 }
 
-/// A page of lines.
+/// One line of a page of gathered bytes.
 #[repr(C, align(64))]
 struct Page(MaybeUninit<[u8; LANE_BYTES]>);
 
@@ -86,8 +86,8 @@ pub(crate) unsafe fn copy_strided_nt<V: Vector>(
     shape: Shape,
 ) {
     let bytes = rows.wrapping_mul(row_bytes);
-    // SAFETY: the caller promises every row of the source, and `bytes` writable bytes. `Rows` stays within rows, each
-    // piece within what is left of the target; streamed pieces are whole lines at aligned addresses.
+    // SAFETY: the caller guarantees every row of the source, and `bytes` writable bytes. `Rows` stays within rows, and each piece
+    // within the rest of the target; streamed pieces are whole lines at aligned addresses.
     unsafe {
         if bytes < STREAM_FROM {
             copy_strided::<V>(target, source, rows, row_bytes, source_stride);

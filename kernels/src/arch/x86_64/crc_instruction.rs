@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! CRC-32C with the instruction of SSE4.2: three streams at once, because one result takes three cycles but one can
-//! be started every cycle.
+//! CRC-32C with the instruction of SSE4.2, in three streams: the instruction takes three cycles, but one can be started in
+//! every cycle.
 //!
-//! - **Flow** 3 × 4096, 3 × 512, 3 × 64 bytes while they fit, each three states joined by carry-less multiplication;
-//!   then words, then bytes
+//! - **Flow** 3 × 4096, 3 × 512, 3 × 64 bytes while they fit; the three states of each are joined by carry-less multiplication. Then
+//!   words, then bytes.
 //!
 //! Source: Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 
@@ -12,7 +12,7 @@ use core::arch::x86_64::{
     _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
 };
 
-/// The CRC instruction, for [`generic::crc`](crate::arch::generic::crc).
+/// CRC by the instruction, for [`generic::crc`](crate::arch::generic::crc).
 pub(super) struct Instruction;
 
 impl crate::arch::generic::crc::Crc for Instruction {
@@ -23,7 +23,7 @@ impl crate::arch::generic::crc::Crc for Instruction {
     }
 }
 
-/// Moves the state over `bytes` bytes. Needs SSE4.2 and PCLMULQDQ.
+/// Continues the state over `bytes` bytes. Needs SSE4.2 and PCLMULQDQ.
 #[inline(always)]
 pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
@@ -45,7 +45,7 @@ pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> 
     }
 }
 
-/// Moves the state over a few bytes, one stream only.
+/// Continues the state over a few bytes, in one stream.
 #[inline(always)]
 pub(crate) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
@@ -65,7 +65,7 @@ pub(crate) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
     }
 }
 
-/// Three streams of `STREAM` bytes each.
+/// Continues the state over three streams of `STREAM` bytes each.
 #[inline(always)]
 unsafe fn three<const STREAM: usize>(state: u32, source: *const u8) -> u32 {
     let (mut a, mut b, mut c) = (u64::from(state), 0, 0);
@@ -83,14 +83,14 @@ unsafe fn three<const STREAM: usize>(state: u32, source: *const u8) -> u32 {
     }
 }
 
-/// The state of three streams of `STREAM` bytes in a row, the later two of which started from 0.
+/// Joins the states of three adjacent streams of `STREAM` bytes, the later two of which started from 0.
 #[inline(always)]
 pub(super) unsafe fn join<const STREAM: usize>(a: u32, b: u32, c: u32) -> u32 {
     // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
     unsafe { moved(a, const { shift(2 * STREAM as u32) }) ^ moved(b, const { shift(STREAM as u32) }) ^ c }
 }
 
-/// Moves the state over `BYTES` bytes, a multiple of 8.
+/// Continues the state over `BYTES` bytes, a multiple of 8.
 #[inline(always)]
 pub(crate) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8) -> u64 {
     let mut offset = 0;
@@ -102,7 +102,7 @@ pub(crate) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8
     state
 }
 
-/// The state after the zero bytes that the multiplier stands for.
+/// Returns the state moved over the zero bytes that the multiplier represents.
 #[inline(always)]
 unsafe fn moved(state: u32, shift: u32) -> u32 {
     // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The entry points of a level: one function per field of the table, with the level's target features, into which
-//! the generic algorithm is inlined.
+//! A macro that generates the entry points of a level: one function per field of the table, with the level's target features, into
+//! which the generic algorithm is inlined.
 //!
-//! - **Not here** anything that computes.
+//! - **Not here** any computation.
 
 macro_rules! entry_points {
     (
@@ -44,7 +44,7 @@ macro_rules! entry_points {
             );
         );
 
-        /// The table of this level.
+        /// Table of this level.
         pub(crate) static KERNELS: $crate::Kernels = $crate::Kernels {
             isa: $isa,
             copy,
@@ -98,8 +98,9 @@ macro_rules! entry_points {
         $(
             #[target_feature(enable = $features)]
             unsafe fn $name($($argument: $type),*) $(-> $result)? {
-                // SAFETY: the routine's promises are those of the table, which the caller makes; the target
-                // features are enabled here, and the table is only given out where the CPU has them.
+                // SAFETY: the caller guarantees the conditions of the table's field, which are those of the routine. The target
+                // features
+                // are enabled here, and the table is only given out if the CPU has them.
                 unsafe { $routine($($argument),*) }
             }
         )*

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `rep movsb`, with the target aligned to a line first: that is the case that its microcode is fast for.
+//! Copies by `rep movsb`, after aligning the target to a line: the microcode is fast only then.
 
 use crate::arch::generic::stream::{LINE_BYTES, head_bytes};
 use crate::vector::Vector;
 use core::arch::asm;
 
-/// Copies more than a line; the buffers do not overlap.
+/// Copies more than a line between buffers that do not overlap.
 #[inline(always)]
 pub(super) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     let head = head_bytes(target);
-    // SAFETY: the caller promises both buffers, and more than a line: the first line fits. The direction flag is
-    // clear, as the ABI demands.
+    // SAFETY: the caller guarantees both buffers and more than a line, so the first line fits. The ABI guarantees that the
+    // direction flag is clear.
     unsafe {
         let mut i = 0;
         while i < LINE_BYTES {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The blocks of a stream, written as far as there is room.
+//! Writes the blocks of a stream, as far as the output has room.
 //!
-//! - **Flow** [`Chains::begin_block`] chooses how a block is written and puts its header into the pending bytes ──▶ [`Chains::drain`]: pending
-//!   bytes, then tokens straight into the output, or the bytes of a stored block from the window ──▶ the end of the block
-//! - **Order** nothing is read while a block is written: its tokens and its bytes stay where they are.
+//! - **Flow** [`Chains::begin_block`] chooses the encoding of a block and puts its header into the pending bytes. [`Chains::drain`]
+//!   writes the pending bytes, then the tokens, or the bytes of a stored block from the window, then the end of the block.
+//! - **Order** no input is read while a block is being written, so its tokens and bytes stay in place.
 
 use super::level::{Kind, Strategy};
 use super::{Chains, Codes, Io, PENDING_BYTES};
@@ -15,13 +15,13 @@ use core::mem::MaybeUninit;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emit {
     Idle,
-    /// Tokens from this one on, by the fixed code or the block's own.
+    /// Tokens from index `at` on, by the fixed code or the block's own.
     Tokens {
         at: usize,
         fixed: bool,
         last: bool,
     },
-    /// Bytes of the window.
+    /// Bytes of the window, as a stored block.
     Stored {
         at: usize,
         end: usize,
@@ -29,11 +29,11 @@ pub enum Emit {
     },
 }
 
-/// Up to this size by the fixed code, in bits, a block gets no code of its own, whose header would take most of it.
+/// A block that takes at most this many bits with the fixed code gets no code of its own, whose header would take most of it.
 const SMALL_BITS: usize = 256;
-/// The most bytes that a token takes, with the bits in hand before it.
+/// Most bytes that one token takes, together with the unstored bits before it.
 const TOKEN_BYTES: usize = 7;
-/// The most bytes of a stored block.
+/// Most bytes of a stored block.
 pub(super) const STORED_BYTES: usize = 65535;
 
 impl Chains {
@@ -42,11 +42,11 @@ impl Chains {
         reason = "the memory is the stream's alone, and callers borrow the stream mutably"
     )]
     fn codes(&self) -> &mut Codes {
-        // SAFETY: initialized by `new`, in memory that is the stream's alone.
+        // SAFETY: `new` initialized the codes, in memory that only this stream uses.
         unsafe { &mut *self.codes.as_ptr() }
     }
 
-    /// Writes bits into the pending bytes. There is room for a block's header and for what a flush adds.
+    /// Writes bits into the pending bytes, which have room for a block's header and for the bytes of a flush.
     fn put(&mut self, write: impl FnOnce(&mut Bits<'_>)) {
         let mut bytes = [MaybeUninit::uninit(); PENDING_BYTES];
         let mut bits = Bits::new(&mut bytes[..PENDING_BYTES - self.pending_end], self.hold, self.count);
@@ -59,7 +59,7 @@ impl Chains {
         (self.hold, self.count) = bits.rest();
     }
 
-    /// Begins one block, of the tokens or of bytes to store. The block before was written.
+    /// Begins one block of the tokens or of stored bytes. The previous block must be written completely.
     pub(super) fn begin_block(&mut self, last: bool) {
         let end = self.start - usize::from(self.available);
         let stored = usize::try_from(self.block).ok().filter(|from| end - from <= STORED_BYTES);
@@ -99,7 +99,7 @@ impl Chains {
         self.emit = Emit::Stored { at, end, last };
     }
 
-    /// The header of a stored block.
+    /// Puts the header of a stored block into the pending bytes.
     fn put_stored(&mut self, bytes: usize, last: bool) {
         self.put(|bits| {
             bits.put(last.into(), 3);
@@ -108,17 +108,17 @@ impl Chains {
         });
     }
 
-    /// Adds an empty stored block, which ends at a whole byte: what a sync flush leaves.
+    /// Adds an empty stored block, which ends at a whole byte: the mark of a sync flush.
     pub fn put_sync(&mut self) {
         self.put_stored(0, false);
     }
 
-    /// Adds an empty block by the fixed code: what a partial flush leaves.
+    /// Adds an empty block with the fixed code: the mark of a partial flush.
     pub fn put_align(&mut self) {
         self.put(|bits| bits.put(1 << 1, 10));
     }
 
-    /// Adds whole bytes, at most 512, behind bits that end at a whole byte.
+    /// Adds whole bytes, at most 512, after the bits so far have been filled up to a whole byte.
     pub fn put_bytes(&mut self, bytes: &[u8]) {
         self.put(|bits| {
             bits.align();
@@ -126,7 +126,7 @@ impl Chains {
         });
     }
 
-    /// Adds bits. `false`: there is no room for them, or a block is being written.
+    /// Adds bits; returns false if there is no room for them or a block is being written.
     pub fn put_bits(&mut self, value: u32, count: u32) -> bool {
         let fits = self.emit == Emit::Idle && self.pending_end + 16 <= PENDING_BYTES;
         if fits {
@@ -135,12 +135,12 @@ impl Chains {
         fits
     }
 
-    /// Returns true if something is to be written.
+    /// Returns true if something is still to be written.
     pub fn has_pending(&self) -> bool {
         self.emit != Emit::Idle || self.pending_at != self.pending_end
     }
 
-    /// Bytes that are to be written, and the bits in hand behind them.
+    /// Returns the number of bytes that are still to be written, and the number of unstored bits behind them.
     pub fn pending(&self) -> (usize, u32) {
         let pending = self.pending_end - self.pending_at;
         let bits = match self.emit {
@@ -158,11 +158,11 @@ impl Chains {
     }
 
     fn tokens_from(&self, at: usize) -> &[u32] {
-        // SAFETY: as many tokens were written.
+        // SAFETY: `used` tokens were written.
         unsafe { core::slice::from_raw_parts(self.tokens.as_ptr().add(at), self.used - at) }
     }
 
-    /// Writes as much as the output has room for. `true`: everything was written.
+    /// Writes as much as the output has room for; returns true if everything was written.
     pub fn drain(&mut self, io: &mut Io<'_>) -> bool {
         loop {
             let take = (self.pending_end - self.pending_at).min(io.room());
@@ -182,7 +182,7 @@ impl Chains {
                 Emit::Tokens { at, fixed, last } => self.drain_tokens(io, at, fixed, last),
                 Emit::Stored { at, end, last } => {
                     let take = (end - at).min(io.room());
-                    // SAFETY: what is to be stored was read into the window; the room was looked at.
+                    // SAFETY: the bytes to store were read into the window, and the output's room was checked.
                     unsafe {
                         let target = io.output.as_mut_ptr().add(io.written).cast::<u8>();
                         target.copy_from_nonoverlapping(self.window.as_ptr().add(at), take);
@@ -197,9 +197,9 @@ impl Chains {
 
     fn drain_tokens(&mut self, io: &mut Io<'_>, at: usize, fixed: bool, last: bool) {
         let fast = self.fast;
-        // SAFETY: initialized by `new`, in memory that is the stream's alone; it is not written to while tokens are.
+        // SAFETY: `new` initialized the codes, in memory that only this stream uses; they do not change while tokens are written.
         let table: &Table = if fixed { &FIXED } else { unsafe { &(*self.codes.as_ptr()).table } };
-        // SAFETY: as many tokens were written, and they stay.
+        // SAFETY: `used` tokens were written, and they stay while they are borrowed.
         let tokens = unsafe { core::slice::from_raw_parts(self.tokens.as_ptr().add(at), self.used - at) };
         if tokens.is_empty() {
             self.put(|bits| {

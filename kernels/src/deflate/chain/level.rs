@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How hard a stream searches: one row per level of zlib.
+//! Search parameters of a stream: one row per level of zlib.
 
-/// The way of searching.
+/// Method of the search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Everything is stored; nothing is searched.
     Stored,
-    /// The first match that is found is taken.
+    /// The first match found is taken.
     Greedy,
-    /// A match waits for a longer one at the next byte.
+    /// A match is taken only if the next byte has no longer one.
     Lazy,
 }
 
-/// The matches that a stream uses.
+/// Kinds of matches and codes that a stream uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strategy {
     /// All matches and codes: the smallest output.
@@ -27,18 +27,19 @@ pub enum Strategy {
     Fixed,
 }
 
-/// A way of searching and its limits.
+/// A search method and its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Level {
-    /// The way of searching.
+    /// Method of the search.
     pub(super) kind: Kind,
-    /// From this length on, a quarter of the places is looked at for a longer match.
+    /// If the match so far has at least this length, only a quarter of the candidates is compared for a longer one.
     pub good: u32,
-    /// Lazy: from this length on, no longer match is looked for. Greedy: up to this length, places inside of a match are learned.
+    /// Lazy: from this length on, the next byte is not searched for a longer match. Greedy: positions inside matches up to this
+    /// length are inserted into the chains.
     pub lazy: u32,
     /// A match of this length ends the search.
     pub nice: u32,
-    /// The most places that are looked at.
+    /// Most candidates that are compared.
     pub depth: u32,
 }
 
@@ -46,11 +47,13 @@ const fn level(kind: Kind, good: u32, lazy: u32, nice: u32, depth: u32) -> Level
     Level { kind, good, lazy, nice, depth }
 }
 
-/// The row of levels 7 to 9: at most zlib's size at level 9 on all corpora of the bench, and searched deeper, no file becomes smaller by more than
-/// chance, so that a higher level would sometimes be larger.
+/// Row of levels 7 to 9. On every corpus of the benchmark it packs at least as small as zlib's level 9, and a deeper search
+/// makes no
+/// file smaller by more than chance; so a deeper level 9 would sometimes be larger than level 8.
 const BEST: Level = level(Kind::Lazy, 16, 128, 258, 160);
 
-/// Chains here are of four equal bytes, zlib's of three, and lead away from places that are no longer match: less depth finds more.
+/// Chains here link positions with four equal bytes (zlib's: three) and skip positions that cannot be longer matches, so less
+/// depth finds more.
 const LEVELS: [Level; 10] = [
     level(Kind::Stored, 0, 0, 0, 0),
     level(Kind::Greedy, 4, 8, 8, 3),
@@ -65,17 +68,18 @@ const LEVELS: [Level; 10] = [
 ];
 
 impl Level {
-    /// The same way of searching with other limits.
+    /// Returns the same method with other limits.
     pub const fn tuned(self, good: u32, lazy: u32, nice: u32, depth: u32) -> Level {
         Level { kind: self.kind, good, lazy, nice, depth }
     }
 
-    /// Returns true if both search in the same way: a stream changes between them without writing what it has.
+    /// Returns true if both use the same method; only then can a stream change between them without first writing the bytes it
+    /// has read.
     pub fn is_like(&self, other: &Level) -> bool {
         self.kind == other.kind
     }
 
-    /// The row of a level, 0 to 9.
+    /// Returns the row of a level, 0 to 9.
     pub const fn of(level: usize) -> Level {
         LEVELS[level]
     }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A stream whose match tables live as long as it does: [`Chains`], for streams that are flushed, and behind zlib's interface.
+//! A stream whose match tables live as long as it does, [`Chains`], for streams that are flushed, and for zlib's interface.
 //!
-//! - **Flow** input ──▶ window ──[`search`]: hash chains, greedy or lazy──▶ tokens ──a block, when they are many or a flush comes──▶
-//!   [`emit`]: the cheapest of stored, fixed and dynamic ──▶ output, as far as there is room; the rest in the next call
-//! - **Layout** of memory that the owner brings ([`memory_bytes`]), as much as zlib has for the same settings: twice the window and one place per
-//!   byte of it; the first place of each hash, of four bytes and of three; tokens; counts and codes.
-//! - **Order** a place is an offset into the window, 16 bits. Those of a chain go down, and those before the window are not followed.
-//! - **Owner** the memory is the owner's, for as long as the stream is used. Nothing is allocated here.
+//! - **Flow** input ──▶ window ──[`search`]: hash chains, greedy or lazy──▶ tokens. When there are enough tokens or a flush comes,
+//!   [`emit`] writes them as a block, the smallest of stored, fixed and dynamic. What does not fit into the output is written in the next
+//!   call.
+//! - **Layout** the owner provides the memory ([`memory_bytes`]), as much as zlib uses for the same settings: twice the window and one
+//!   chain entry per byte of the window; the first position of each hash, of four bytes and of three; tokens; counts and codes.
+//! - **Order** a position is a 16-bit offset into the window. Positions in a chain decrease, and a chain is not followed beyond the window.
+//! - **Owner** the memory belongs to the owner and is lent for as long as the stream is used. Nothing is allocated here.
 //! - **Not here** frames and checksums; return codes of zlib.
 
 mod emit;
@@ -21,11 +22,11 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use emit::Emit;
 
-/// The most bytes ahead that a search wants: a match, and one byte more to look at.
+/// Most bytes that a search reads ahead: a match, and the bytes that are compared behind it.
 const AHEAD_BYTES: usize = 258 + 3 + 1;
-/// Bytes that wide reads may go behind the window.
+/// Bytes behind the window that wide reads may reach.
 const BEHIND_BYTES: usize = 16;
-/// The most bytes that are written besides tokens and stored bytes: the header of a block, or the bytes that a flush adds.
+/// Most bytes that are written besides tokens and stored bytes: the header of a block, or the bytes that a flush adds.
 const PENDING_BYTES: usize = 640;
 
 /// Counts and codes of a block.
@@ -35,22 +36,22 @@ struct Codes {
     table: Table,
 }
 
-/// The point up to which a call writes once its input was read.
+/// How much a call writes after it has read its input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// Holds back bytes whose match may still become longer.
+    /// All but the bytes at the end whose match may still become longer.
     More,
-    /// Writes all that was read.
+    /// Everything that was read.
     Flushed,
-    /// Writes everything, and ends the message.
+    /// Everything, and the end of the message.
     Finished,
 }
 
-/// The buffers of one call, and what was done with them.
+/// Buffers of one call, and how much of them was used.
 pub struct Io<'a> {
-    /// Bytes to be packed.
+    /// Bytes to pack.
     pub input: &'a [u8],
-    /// Where packed bytes go.
+    /// Memory for the packed bytes.
     pub output: &'a mut [MaybeUninit<u8>],
     /// Bytes of the input that were read.
     pub read: usize,
@@ -64,7 +65,7 @@ impl Io<'_> {
     }
 }
 
-/// A stream, on memory that its owner brings.
+/// A stream, on memory that its owner provides.
 #[derive(Clone)]
 pub struct Chains {
     window: NonNull<u8>,
@@ -77,25 +78,26 @@ pub struct Chains {
     window_bytes: usize,
     memory_level: u32,
     hash_bits: HashBits,
-    /// Bytes of the window that were written, by input or with zeros; the chains' places for them were written too.
+    /// Bytes of the window that are initialized, by input or by zeros; the chain entries for them are initialized, too.
     initialized: usize,
     /// Number of tokens at which a block ends.
     most: usize,
     level: Level,
     strategy: Strategy,
-    /// Where the search is, and the end of what was read.
+    /// Position of the search (`start`), and end of the bytes that were read (`filled`).
     start: usize,
     filled: usize,
-    /// Where the block begins; less than 0 when its first bytes left the window.
+    /// Position where the current block begins; negative if its first bytes have left the window.
     block: isize,
-    /// The first place that is not in the chains.
+    /// First position that is not in the chains.
     hashed: usize,
-    /// The match of the byte before `start`, which waits for a longer one; less than 3 bytes: none.
+    /// Length of the match at the byte before `start`, which is kept until the next byte is searched; less than 3 if there is
+    /// none.
     length: usize,
     from: usize,
-    /// True if that byte has no token yet.
+    /// True if the byte before `start` has no token yet.
     available: bool,
-    /// Bytes since the last match.
+    /// Number of bytes since the last match.
     misses: u32,
     /// The shortest match that this block takes: three bytes or four.
     shortest: usize,
@@ -110,36 +112,36 @@ pub struct Chains {
     pending_end: usize,
 }
 
-/// Bytes of the two pieces of memory that a stream with these `windowBits` (9–15) and `memLevel` (1–9) needs.
+/// Returns the sizes of the two pieces of memory that a stream with these `windowBits` (9–15) and `memLevel` (1–9) needs.
 pub const fn memory_bytes(window_bits: u32, memory_level: u32) -> (usize, usize) {
     let first = (4 << window_bits) + BEHIND_BYTES;
     let tables = 2 * HashBits::of(memory_level).places();
     (first, tables + 4 * tokens(memory_level) + size_of::<Codes>() + align_of::<Codes>())
 }
 
-/// The fewest bits of a hash of four bytes, and of three: with fewer, chains are mostly of other bytes. Memory levels 1 and 2 get 1 KiB more than
-/// zlib takes for it.
+/// Fewest bits of the hash of four bytes, and of three: with fewer bits, most entries of a chain would be other bytes. For memory
+/// levels 1 and 2 this takes 1 KiB more than zlib.
 const LEAST_HASH_BITS: u32 = 9;
 const LEAST_THIRD_BITS: u32 = 8;
 
-/// Bits of the hash of four bytes, at most.
+/// Returns the most bits of the hash of four bytes.
 const fn hash_bits(memory_level: u32) -> u32 {
     let bits = memory_level + 6;
     if bits < LEAST_HASH_BITS { LEAST_HASH_BITS } else { bits }
 }
 
-/// Bits of the hash of three bytes, of which only near places are used, at most.
+/// Returns the most bits of the hash of three bytes, of which only near positions are used.
 const fn third_bits(memory_level: u32) -> u32 {
     let bits = memory_level + 6;
     if bits < LEAST_THIRD_BITS { LEAST_THIRD_BITS } else { bits }
 }
 
-/// Tokens of a block, as many as zlib's: `compressBound` has room for the stored blocks of so many literals.
+/// Returns the number of tokens of a block, the same as zlib's: `compressBound` counts on stored blocks of this many literals.
 const fn tokens(memory_level: u32) -> usize {
     1 << (memory_level + 6)
 }
 
-/// Bits of the hashes of a stream.
+/// Bits of the two hashes of a stream.
 #[derive(Clone, Copy)]
 struct HashBits {
     four: u32,
@@ -151,24 +153,28 @@ impl HashBits {
         HashBits { four: hash_bits(memory_level), three: third_bits(memory_level) }
     }
 
-    /// Those for a message of so many bytes: it fills no more places, and fewer are to be cleared.
+    /// Returns the bits for a message of `bytes` bytes: a short message fills few entries, and clearing fewer takes less time.
     fn for_message(self, bytes: usize) -> HashBits {
         let most = bytes.max(64).ilog2() + 2;
         HashBits { four: self.four.min(most), three: self.three.min(most) }
     }
 
-    /// Places in both tables, which follow each other.
+    /// Returns the number of entries of both tables together, which lie one after the other.
     const fn places(self) -> usize {
         (1 << self.four) + (1 << self.three)
     }
 }
 
 impl Chains {
-    /// A stream. `first` and `second` have as many bytes as [`memory_bytes`] says, aligned to 8. `first` begins with `history` bytes that the reader has
-    /// as well, and `waiting` bytes that were read: together no more than two windows. `expected`: all bytes that are to come, if known.
+    /// Creates a stream. `first` and `second` have the sizes of [`memory_bytes`] and are aligned to 8. `first` begins with
+    /// `history` bytes
+    /// that the reader has as well, then `waiting` bytes that were read but not packed: together at most two windows.
+    /// `expected` is the
+    /// number of all bytes to come, if it is known.
     ///
     /// # Safety
-    /// The memory is the stream's alone while it is used, and stays where it is; these bytes of it are initialized.
+    /// Only the stream uses the memory while the stream lives, the memory does not move, and the history and waiting bytes are
+    /// initialized.
     pub unsafe fn new(
         first: NonNull<u8>,
         second: NonNull<u8>,
@@ -181,7 +187,7 @@ impl Chains {
         let window_bytes = 1usize << window_bits;
         let all = HashBits::of(memory_level);
         let hash_bits = expected.map_or(all, |bytes| all.for_message(history + waiting + bytes));
-        // SAFETY: all of it lies within the two pieces, whose sizes are the sums of these parts.
+        // SAFETY: every part lies within the two pieces, whose sizes are the sums of the parts.
         unsafe {
             let held = history + waiting;
             assert!(held <= 2 * window_bytes);
@@ -231,15 +237,15 @@ impl Chains {
         }
     }
 
-    /// A copy in other memory of the same sizes.
+    /// Copies the stream to other memory of the same sizes.
     ///
     /// # Safety
-    /// As [`new`](Chains::new), with the settings of this stream.
+    /// The conditions of [`new`](Chains::new), with the settings of this stream.
     pub unsafe fn copy(&self, first: NonNull<u8>, second: NonNull<u8>) -> Chains {
         let memory_level = self.memory_level;
         let window_bits = self.window_bytes.ilog2();
-        // SAFETY: the caller vouches for both pieces of memory, as for `new`; all parts have the same sizes in both, and
-        // everything that is copied was initialized.
+        // SAFETY: the caller guarantees both pieces of memory, as for `new`; all parts have the same sizes in both streams, and
+        // everything that is copied is initialized.
         unsafe {
             let fresh = Chains::new(first, second, window_bits, memory_level, 0, 0, None);
             fresh.window.copy_from_nonoverlapping(self.window, 2 * self.window_bytes);
@@ -253,7 +259,7 @@ impl Chains {
         }
     }
 
-    /// Sets how searches are made from now on. If the kind changes, the caller first writes all that was read.
+    /// Changes how the next bytes are searched. If the method changes, the caller must first have written all that was read.
     pub fn set_level(&mut self, level: Level, strategy: Strategy) {
         if self.level.kind != level.kind {
             self.hashed = self.start;
@@ -261,34 +267,34 @@ impl Chains {
         (self.level, self.strategy) = (level, strategy);
     }
 
-    /// The way of searching in use.
+    /// Returns the search parameters in use.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Bytes that were read and are in no block yet.
+    /// Returns the number of bytes that were read and are in no block yet.
     pub fn waiting(&self) -> usize {
         (self.filled as isize - self.block) as usize
     }
 
-    /// Bytes that were read and have no token yet.
+    /// Returns the number of bytes that were read and have no token yet.
     pub fn ahead(&self) -> usize {
         self.filled - self.start
     }
 
-    /// Returns true if the last block was begun: nothing more is read.
+    /// Returns true if the last block was begun; no more input is read then.
     pub fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// The history in the window, at most one window.
+    /// Returns the history in the window, at most one window.
     pub fn history(&self) -> &[u8] {
         let bytes = self.filled.min(self.window_bytes);
         // SAFETY: everything below `filled` was written.
         unsafe { core::slice::from_raw_parts(self.window.as_ptr().add(self.filled - bytes), bytes) }
     }
 
-    /// Takes bytes as history, which the reader has as well. Nothing waits.
+    /// Takes bytes as history that the reader has as well. All bytes read before must be written.
     pub fn learn(&mut self, mut bytes: &[u8]) {
         bytes = &bytes[bytes.len().saturating_sub(self.window_bytes)..];
         while !bytes.is_empty() {
@@ -300,9 +306,9 @@ impl Chains {
         (self.length, self.available) = (0, false);
     }
 
-    /// Forgets the history, for readers that start here. Everything was written.
+    /// Forgets the history, so that a reader can start here. All bytes read before must be written.
     pub fn forget(&mut self) {
-        // SAFETY: both tables, which follow each other.
+        // SAFETY: the two tables lie one after the other, with `places` entries in all.
         unsafe { self.head.write_bytes(0, self.hash_bits.places()) };
         self.hashed = self.start;
         if self.start == self.filled {
@@ -310,7 +316,8 @@ impl Chains {
         }
     }
 
-    /// Reads and writes as far as it goes. `true`: what `until` asks for is done, and all of it written but for bits in hand.
+    /// Reads input and writes output as far as possible. Returns true if everything that `until` asks for is written, except
+    /// for unstored bits.
     pub fn run(&mut self, io: &mut Io<'_>, until: Until) -> bool {
         loop {
             if !self.drain(io) || self.ended {
@@ -339,7 +346,7 @@ impl Chains {
         }
     }
 
-    /// Reads as much of the input as the window takes. Returns how many bytes.
+    /// Reads as much of the input as fits into the window; returns the number of bytes.
     fn fill(&mut self, input: &[u8]) -> usize {
         let mut read = 0;
         while read != input.len() && self.filled - self.start < AHEAD_BYTES {
@@ -347,7 +354,7 @@ impl Chains {
                 self.slide();
             }
             let take = (2 * self.window_bytes - self.filled).min(input.len() - read);
-            // SAFETY: the room was looked at; the window is the stream's alone.
+            // SAFETY: the room in the window was checked, and only this stream uses the window.
             unsafe {
                 let target = self.window.as_ptr().add(self.filled);
                 target.copy_from_nonoverlapping(input[read..].as_ptr(), take);
@@ -359,13 +366,15 @@ impl Chains {
         read
     }
 
-    /// Writes zeros where wide reads may go behind the bytes that were read, and into the chains of bytes that were read for the first time.
+    /// Initializes the bytes behind the input that wide reads may reach, and the chain entries of bytes that are new in the
+    /// window, with zeros.
     fn initialize_behind(&mut self) {
         let end = self.filled + BEHIND_BYTES;
         if self.initialized < end {
             let zeros = self.filled.max(self.initialized);
             let (from, to) = (self.initialized.min(self.window_bytes), end.min(self.window_bytes));
-            // SAFETY: the window has two halves and `BEHIND_BYTES` bytes more, the chains have as many places as a half; both are the stream's alone.
+            // SAFETY: the window has two halves and `BEHIND_BYTES` more, the chains one entry per byte of a half; only this
+            // stream uses both.
             unsafe {
                 self.window.add(zeros).write_bytes(0, end - zeros);
                 self.prev.add(from).write_bytes(0, to - from);
@@ -374,10 +383,10 @@ impl Chains {
         }
     }
 
-    /// Moves the upper half of the window down.
+    /// Moves the upper half of the window to the lower half.
     fn slide(&mut self) {
         let bytes = self.window_bytes;
-        // SAFETY: the window has two halves; the chains have as many places as a half, the tables as many as their hashes.
+        // SAFETY: the window has two halves, the chains one entry per byte of a half, and the tables one entry per hash.
         unsafe {
             let window = self.window.as_ptr();
             window.copy_from(window.add(bytes), self.filled - bytes);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes into tokens, by chains of earlier places with the same four bytes.
+//! Turns bytes into tokens by chains of earlier positions with the same four bytes.
 //!
-//! - **Flow** a place joins the chain of its first four bytes, and the table of its first three ──▶ the places before it in the chain, as many as
-//!   the level allows, compared ──▶ the longest match, taken at once or when the next byte has no longer one ──▶ token and its counts
-//! - **Order** of equally long matches the nearest is taken. Three bytes are a match only near by: farther, they cost more than literals.
+//! - **Flow** each position is inserted into the chain of its first four bytes, and into the table of its first three. The earlier
+//!   positions of the chain, as many as the level allows, are compared. The longest match is taken at once, or only if the next byte has
+//!   no longer one. Then its token is added and counted.
+//! - **Order** of equally long matches the nearest is taken. A match of three bytes is only taken near by: farther away, it costs more
+//!   than literals.
 
 use super::emit::STORED_BYTES;
 use super::level::{Kind, Strategy};
@@ -11,33 +13,35 @@ use super::{AHEAD_BYTES, Chains};
 use crate::deflate::codes::{literal, matched};
 use core::ptr;
 
-/// Why a search ended.
+/// Reason why a search ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// A block is full.
+    /// The block is full.
     Full,
-    /// More input is wanted.
+    /// More input is needed.
     Short,
-    /// Everything has a token.
+    /// Every byte that was read has a token.
     Empty,
 }
 
-/// Three bytes farther than this are no match.
+/// Three bytes at a larger distance are not taken as a match.
 const NEAR_BYTES: usize = 4096;
 const SHORTEST: usize = 3;
-/// Bytes that are looked at for the shortest match, and how many of them are text where three bytes are no match.
+/// Number of bytes that are examined to choose the shortest match, and number of text bytes among them from which on it is four
+/// bytes.
 const LOOK_BYTES: usize = 250;
 const TEXT_BYTES: usize = 240;
 const HASH: u32 = 0x9E37_79B1;
-/// From so many bytes without a match on, every second place is searched, then every fourth: noise has few matches, and they are short.
+/// After this many bytes without a match, only every second position is searched, then every fourth: noise has few matches, and
+/// short ones.
 const NOISE_BYTES: u32 = 256;
 const MUCH_NOISE_BYTES: u32 = 1024;
 
 /// # Safety
-/// Four bytes can be read.
+/// Four bytes at `at` are readable.
 #[inline(always)]
 unsafe fn four(at: *const u8) -> u32 {
-    // SAFETY: four bytes at `at` are readable, as the caller vouches.
+    // SAFETY: the caller guarantees four readable bytes at `at`.
     u32::from_le(unsafe { at.cast::<u32>().read_unaligned() })
 }
 
@@ -46,10 +50,10 @@ impl Chains {
         self.window.as_ptr()
     }
 
-    /// The first place of the chain of four bytes.
+    /// Returns the address of the first position in the chain of these four bytes.
     ///
     /// # Safety
-    /// The tables are the stream's.
+    /// The tables are initialized and belong to the stream.
     #[inline(always)]
     unsafe fn head_of(&self, bytes: u32) -> *mut u16 {
         let hash = bytes.wrapping_mul(HASH) >> (32 - self.hash_bits.four);
@@ -57,10 +61,10 @@ impl Chains {
         unsafe { self.head.as_ptr().add(hash as usize) }
     }
 
-    /// The last place with the first three of these bytes.
+    /// Returns the address of the last position with the first three of these bytes.
     ///
     /// # Safety
-    /// The tables are the stream's.
+    /// The tables are initialized and belong to the stream.
     #[inline(always)]
     unsafe fn third_of(&self, bytes: u32) -> *mut u16 {
         let hash = (bytes << 8).wrapping_mul(HASH) >> (32 - self.hash_bits.three);
@@ -68,38 +72,39 @@ impl Chains {
         unsafe { self.third.as_ptr().add(hash as usize) }
     }
 
-    /// Returns true if three bytes at `at` are a match with `place`.
+    /// Returns true if the three bytes at `at` match those at `place`.
     ///
     /// # Safety
     /// Three bytes at `at` were read, and `place` is before it.
     #[inline(always)]
     unsafe fn is_third(&self, at: usize, place: usize) -> bool {
         let limit = at.saturating_sub(self.window_bytes - AHEAD_BYTES);
-        // SAFETY: wide reads go into the bytes behind the window at most.
+        // SAFETY: wide reads reach at most the initialized bytes behind the window.
         let differs = || unsafe { (four(self.base().add(place)) ^ four(self.base().add(at))) << 8 != 0 };
         place > limit && at - place <= NEAR_BYTES && !differs()
     }
 
-    /// The match of the last three bytes, which are in no chain yet.
+    /// Returns the match of the last three bytes, which are in no chain yet.
     ///
     /// # Safety
     /// Three bytes at `at` were read.
     #[inline(always)]
     unsafe fn last_three(&self, at: usize) -> (usize, usize) {
-        // SAFETY: wide reads go into the bytes behind the window at most.
+        // SAFETY: wide reads reach at most the initialized bytes behind the window.
         unsafe {
             let place = usize::from(self.third_of(four(self.base().add(at))).read());
             if self.shortest == SHORTEST && self.is_third(at, place) { (SHORTEST, place) } else { (0, 0) }
         }
     }
 
-    /// Puts a place at the front of its chain. Returns the places before it: with the same four bytes, and with the same three.
+    /// Inserts a position at the front of its chain. Returns the previous positions: with the same four bytes, and with the
+    /// same three.
     ///
     /// # Safety
-    /// Four bytes at the place were read into the window.
+    /// Four bytes at the position were read into the window.
     #[inline(always)]
     unsafe fn insert(&mut self, at: usize) -> (usize, usize) {
-        // SAFETY: a hash has as many bits as its table, and the chains have a place for each byte of a window.
+        // SAFETY: a hash has as many bits as its table, and the chains have one entry per byte of a window.
         unsafe {
             let bytes = four(self.base().add(at));
             let head = self.head_of(bytes);
@@ -112,36 +117,37 @@ impl Chains {
         }
     }
 
-    /// Puts places into the chains that were left out because their bytes were not all there.
+    /// Inserts the positions into the chains that were left out because not all of their four bytes had been read.
     pub(super) fn catch_up(&mut self) {
         while self.hashed < self.start && self.hashed + 4 <= self.filled {
-            // SAFETY: four bytes are there.
+            // SAFETY: four bytes at the position were read, as the loop checks.
             unsafe { self.insert(self.hashed) };
             self.hashed += 1;
         }
     }
 
-    /// Puts the places before `end` into the chains as far as their bytes are there.
+    /// Inserts the positions from `at` to `end` into the chains, as far as their four bytes have been read.
     ///
     /// # Safety
-    /// `at` to `end` lie in what was read.
+    /// All bytes from `at` to `end` were read.
     #[inline(always)]
     unsafe fn insert_to(&mut self, at: usize, end: usize) {
         let stop = end.min((self.filled + 1).saturating_sub(4));
         for place in at..stop {
-            // SAFETY: four bytes are there.
+            // SAFETY: four bytes at the position were read, since `stop` leaves out the last three.
             unsafe { self.insert(place) };
         }
         self.hashed = stop.max(at);
     }
 
-    /// The longest match that is longer than `best`, and where it is; a length of `best` means none.
+    /// Returns the longest match that is longer than `best`, as length and position; a length of `best` means none.
     ///
-    /// A match longer than `best` also has the last four of its first `best + 1` bytes. If all places are in chains (`ALL`), the chain of those four
-    /// bytes is followed instead where it is farther: it leaves out places that are no longer matches.
+    /// A match longer than `best` also has the last four of its first `best + 1` bytes. If all positions are in chains (`ALL`),
+    /// the chain of
+    /// those four bytes is followed instead if it leads farther back: it skips positions that are not longer matches.
     ///
     /// # Safety
-    /// `most` bytes can be compared at `at`; the places are in order.
+    /// `most` bytes can be compared at `at`; all positions in the chains are before `at`.
     #[inline(always)]
     unsafe fn longest<const ALL: bool>(
         &self,
@@ -151,7 +157,8 @@ impl Chains {
         mut depth: u32,
         most: usize,
     ) -> (usize, usize) {
-        // SAFETY: places are before `at`, so wide reads there stay before those at `at`, which end in the bytes behind the window at most.
+        // SAFETY: positions are before `at`, so wide reads there end before those at `at`, which reach at most the bytes behind
+        // the window.
         unsafe {
             let limit = at.saturating_sub(self.window_bytes - AHEAD_BYTES);
             let (base, here) = (self.base(), self.base().add(at));
@@ -163,7 +170,7 @@ impl Chains {
             if best >= most {
                 return (best, from);
             }
-            // `place` is in the chain of the four bytes at `offset`; a match there begins `offset` bytes before.
+            // `place` is in the chain of the four bytes at `offset`; a match there begins `offset` bytes before it.
             let (mut place, mut offset) = (first, 0);
             if ALL && best > SHORTEST {
                 (place, offset) = self.farther(at, place, offset, best);
@@ -196,14 +203,16 @@ impl Chains {
         }
     }
 
-    /// The chain of the last four of `best + 1` bytes at `at`, if its first place is farther than `place` of the chain at `offset`. The bytes from
-    /// `at` on are in no chain, so matches that reach into them are left to the chain in use.
+    /// Returns the chain of the last four of `best + 1` bytes at `at`, if its first position is farther back than `place` of
+    /// the chain at
+    /// `offset`; else the chain at `offset`. Positions from `at` on are in no chain, so matches that overlap `at` are left to
+    /// the chain in use.
     ///
     /// # Safety
-    /// `best + 1` bytes at `at` were read, more than three.
+    /// `best + 1` bytes at `at` were read, and `best` is at least 3.
     #[inline(always)]
     unsafe fn farther(&self, at: usize, place: usize, offset: usize, best: usize) -> (usize, usize) {
-        // SAFETY: the four bytes were read.
+        // SAFETY: the caller guarantees that the four bytes were read.
         unsafe {
             let to = best - 3;
             let other = usize::from(self.head_of(four(self.base().add(at + to))).read());
@@ -212,11 +221,13 @@ impl Chains {
         }
     }
 
+    /// Adds a token and counts it.
+    ///
     /// # Safety
     /// There is room for a token.
     #[inline(always)]
     unsafe fn push(&self, used: &mut usize, token: u32) {
-        // SAFETY: the caller promises the room; nine and five bits are less than the tables have.
+        // SAFETY: the caller guarantees the room; indices of nine and five bits are within the tables.
         unsafe {
             self.tokens.add(*used).write(token);
             let counts = &raw mut (*self.codes.as_ptr()).counts;
@@ -226,7 +237,7 @@ impl Chains {
         *used += 1;
     }
 
-    /// Finds tokens. `more`: input may follow, which a match could grow into.
+    /// Makes tokens. `more` says that input may follow, by which the last match could grow.
     pub(super) fn search(&mut self, more: bool) -> Ended {
         self.catch_up();
         if self.used == 0 {
@@ -240,13 +251,14 @@ impl Chains {
         }
     }
 
-    /// The shortest match that a block takes. Letters have short codes, and three of them cost less than a match does. A block of few bytes has the
-    /// fixed code, whose literals are long.
+    /// Returns the length of the shortest match that a block takes. Text has short codes for letters, so three of them cost
+    /// less than a match.
+    /// A block of few bytes uses the fixed code, whose literals are long, so there three bytes are taken.
     fn shortest_match(&self) -> usize {
         if self.filled - self.start < LOOK_BYTES {
             return SHORTEST;
         }
-        // SAFETY: the bytes were read.
+        // SAFETY: `LOOK_BYTES` bytes from `start` on were read, as the line above checks.
         let bytes = unsafe { core::slice::from_raw_parts(self.base().add(self.start), LOOK_BYTES) };
         let is_text = |byte: &&u8| matches!(**byte, 9..=13 | 32..=126);
         if bytes.iter().filter(is_text).count() >= TEXT_BYTES { SHORTEST + 1 } else { SHORTEST }
@@ -272,7 +284,7 @@ impl Chains {
                 break ended;
             }
             let (mut length, mut from) = (0, 0);
-            // SAFETY: what is compared and inserted was read; a block that is not full has room.
+            // SAFETY: all bytes that are compared and inserted were read; a block that is not full has room for a token.
             unsafe {
                 if rest >= 4 {
                     if is_searched(misses) {
@@ -313,7 +325,7 @@ impl Chains {
             let rest = self.filled - at;
             if let Some(ended) = self.ends(used, rest, more) {
                 if ended == Ended::Empty && available {
-                    // SAFETY: a block that is not full has room; the byte was read.
+                    // SAFETY: a block that is not full has room for a token; the byte was read.
                     unsafe { self.push(&mut used, literal(*self.base().add(at - 1))) };
                     (available, length) = (false, 0);
                 }
@@ -321,7 +333,7 @@ impl Chains {
             }
             let (before, before_from) = (length, from);
             length = 0;
-            // SAFETY: what is compared and inserted was read; a block that is not full has room.
+            // SAFETY: all bytes that are compared and inserted were read; a block that is not full has room for a token.
             unsafe {
                 if rest >= 4 {
                     if is_searched(misses) {
@@ -329,7 +341,8 @@ impl Chains {
                         if before < self.level.lazy as usize {
                             let depth = self.level.depth;
                             let depth = if before >= self.level.good as usize { depth >> 2 } else { depth };
-                            // A match of the same length may be nearer, and one that is shorter by one much nearer.
+                            // A match of the same length may be better if it is nearer, and one that is a byte shorter if it is
+                            // much nearer.
                             let best = (before.max(3)) - 1;
                             let found = self.longest::<true>(at, places, best, depth.max(1), rest.min(258));
                             if found.0 > best && !(found.0 <= 5 && self.strategy == Strategy::Filtered) {
@@ -372,7 +385,7 @@ impl Chains {
                 self.hashed = self.start;
                 return ended;
             }
-            // SAFETY: the byte was read; a block that is not full has room.
+            // SAFETY: the byte was read; a block that is not full has room for a token.
             unsafe { self.push(&mut used, literal(*self.base().add(self.start))) };
             self.start += 1;
         }
@@ -387,7 +400,7 @@ impl Chains {
                 return ended;
             }
             let (at, most) = (self.start, (self.filled - self.start).min(258));
-            // SAFETY: the bytes were read; a block that is not full has room.
+            // SAFETY: the bytes were read; a block that is not full has room for a token.
             unsafe {
                 let here = self.base().add(at);
                 let length = if at == 0 { 0 } else { same(here.sub(1), here, most) };
@@ -416,7 +429,7 @@ impl Chains {
     }
 }
 
-/// Returns true if the place after so many bytes without a match is searched.
+/// Returns true if the position after this many bytes without a match is searched.
 fn is_searched(misses: u32) -> bool {
     let skipped = match misses {
         0..NOISE_BYTES => 0,
@@ -426,8 +439,9 @@ fn is_searched(misses: u32) -> bool {
     misses & skipped == 0
 }
 
-/// Returns true if the match at `at` is worth a literal more than the one before it: a byte of a match saves about four bits, and twice the
-/// distance costs one. Both are a length and a place.
+/// Returns true if the match at `at` is better than the one at the byte before it, although it costs a literal more: a byte of
+/// a match saves
+/// about four bits, and twice the distance costs one bit. Both matches are a length and a position.
 #[inline(always)]
 fn is_better(at: usize, (before, before_from): (usize, usize), (length, from): (usize, usize)) -> bool {
     if length < SHORTEST {
@@ -438,14 +452,14 @@ fn is_better(at: usize, (before, before_from): (usize, usize), (length, from): (
     longer + nearer > 2
 }
 
-/// How many bytes are the same at both places, at most `most`.
+/// Returns how many bytes are equal at both addresses, at most `most`.
 ///
 /// # Safety
-/// `most` bytes and eight more can be read at both.
+/// `most` bytes and eight more can be read at both addresses.
 #[inline(always)]
 unsafe fn same(there: *const u8, here: *const u8, most: usize) -> usize {
     let mut at = 0;
-    // SAFETY: reads begin before `most`.
+    // SAFETY: reads of eight bytes begin before `most`.
     unsafe {
         while at < most {
             let eight = |place: *const u8| u64::from_le(ptr::read_unaligned(place.add(at).cast::<u64>()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AVX2: stores of 32 bytes past the caches; CRC by instruction, four lines at a time.
+//! The AVX2 level: stores of 32 bytes past the caches; CRC by the instruction of SSE4.2, four lines at a time.
 
 use super::{LINE_BYTES, SHORT, WORDS, four, gather, one, short, streams, word};
 use crate::vector::Vector;
@@ -8,14 +8,14 @@ use core::arch::x86_64::__m256i;
 /// See [`nt_copy`](super::super::nt_copy).
 #[target_feature(enable = "avx2")]
 pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: both buffers hold `bytes` bytes, a number of lines, and are apart, as the caller vouches.
+    // SAFETY: the caller guarantees `bytes` bytes, a multiple of a line, in both buffers, which do not overlap.
     unsafe { super::nt_copy::<__m256i>(target, source, bytes) }
 }
 
 /// See [`copy_lines`](super::super::copy_lines).
 #[target_feature(enable = "avx2")]
 pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
-    // SAFETY: the named lines of both pages are there, and the pages are apart, as the caller vouches.
+    // SAFETY: the caller guarantees the selected lines of both pages, which do not overlap.
     unsafe { super::copy_lines::<__m256i>(target, source, lines) }
 }
 
@@ -23,7 +23,7 @@ pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, li
 #[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
 pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
     let lines = bytes / LINE_BYTES;
-    // SAFETY: the caller promises `bytes` on both sides, at least a line; every line taken is one of `lines`.
+    // SAFETY: the caller guarantees `bytes` on both sides, at least a line; every line accessed is one of `lines`.
     unsafe {
         let state = if lines <= SHORT { short(salt, record, lines) } else { long(salt, record, lines) };
         let checksum = !(state as u32);
@@ -43,10 +43,10 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     }
 }
 
-/// The state after a record of more than eight lines.
+/// Returns the CRC state after a record of more than eight lines.
 #[inline(always)]
 unsafe fn long(salt: u32, record: *const u8, lines: usize) -> u64 {
-    // SAFETY: the caller promises the lines, and its function enables SSE4.2 and PCLMULQDQ.
+    // SAFETY: the caller guarantees the lines, and its function enables SSE4.2 and PCLMULQDQ.
     unsafe {
         let mut state = streams::<SHORT>(salt, record);
         let mut line = SHORT;
@@ -79,8 +79,8 @@ pub(in super::super) unsafe fn copy_lines_crc(
     let mut state = u64::from(!seed);
     while lines != 0 {
         let at = lines.trailing_zeros() as usize * LINE_BYTES;
-        // SAFETY: the caller promises the lines that are named, on both sides. Two vectors and eight words have the
-        // same size and no padding.
+        // SAFETY: the caller guarantees the selected lines on both sides. Two vectors and eight words have the same size and no
+        // padding.
         unsafe {
             let (low, high) = (__m256i::load(source.add(at)), __m256i::load(source.add(at + 32)));
             low.stream(target.add(at));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AVX-512: a line is one load and one store past the caches; the CRC of more than eight lines by folding the vectors
-//! that are loaded anyway.
+//! The AVX-512 level: a line is one load and one store past the caches; the CRC of more than eight lines is computed by folding the
+//! loaded vectors.
 //!
-//! - **Flow** remainders of four lines ──fold by 256 bytes──▶ … ──fold by 64──▶ one remainder ──▶ state
-//! - **Order** the checksum does not cover the first four bytes: they count as zeros, over which a state of 0 does not
-//!   move, and the salt's state is added to the four after them
+//! - **Flow** remainders of four lines ──fold by 256 bytes──▶ … ──fold by 64──▶ one remainder ──▶ state.
+//! - **Order** the checksum does not cover the first four bytes: they count as zeros, which leave a state of 0 unchanged; the state of
+//!   the salt is added to the four bytes after them.
 //!
-//! Source: as for `arch/x86_64/avx512/crc`.
+//! Source: the one of `arch/x86_64/avx512/crc`.
 
 use super::{LINE_BYTES, SHORT, gather, short};
 use crate::arch::x86_64::avx512::crc::{finish, fold, multipliers};
@@ -19,14 +19,14 @@ use core::arch::x86_64::{
 /// See [`nt_copy`](super::super::nt_copy).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: both buffers hold `bytes` bytes, a number of lines, and are apart, as the caller vouches.
+    // SAFETY: the caller guarantees `bytes` bytes, a multiple of a line, in both buffers, which do not overlap.
     unsafe { super::nt_copy::<__m512i>(target, source, bytes) }
 }
 
 /// See [`copy_lines`](super::super::copy_lines).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
-    // SAFETY: the named lines of both pages are there, and the pages are apart, as the caller vouches.
+    // SAFETY: the caller guarantees the selected lines of both pages, which do not overlap.
     unsafe { super::copy_lines::<__m512i>(target, source, lines) }
 }
 
@@ -34,7 +34,7 @@ pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, li
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
 pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
     let lines = bytes / LINE_BYTES;
-    // SAFETY: the caller promises `bytes` on both sides, at least a line.
+    // SAFETY: the caller guarantees `bytes` on both sides, at least a line.
     unsafe {
         let checksum = if lines <= SHORT {
             let checksum = !(short(salt, record, lines) as u32);
@@ -51,17 +51,17 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     }
 }
 
-/// A line of a record, as a vector.
+/// Loads a line of a record as a vector.
 #[inline(always)]
 unsafe fn gathered(line: *const u8) -> __m512i {
-    // SAFETY: the caller promises a line, aligned to 8; a vector and eight words have the same size and no padding.
+    // SAFETY: the caller guarantees a line, aligned to 8; a vector and eight words have the same size and no padding.
     unsafe { core::mem::transmute::<[u64; 8], __m512i>(gather(line)) }
 }
 
-/// Stores a line of a record in the log, and gives it.
+/// Stores a line of a record in the log, and returns it.
 #[inline(always)]
 unsafe fn take(target: *mut u8, record: *const u8, line: usize) -> __m512i {
-    // SAFETY: the caller promises the line on both sides.
+    // SAFETY: the caller guarantees the line on both sides.
     unsafe {
         let data = gathered(record.add(line * LINE_BYTES));
         data.stream(target.add(line * LINE_BYTES));
@@ -69,10 +69,10 @@ unsafe fn take(target: *mut u8, record: *const u8, line: usize) -> __m512i {
     }
 }
 
-/// The state after a record of more than eight lines, all of which but the first are stored on the way.
+/// Returns the CRC state after a record of more than eight lines, and stores all of them but the first on the way.
 #[inline(always)]
 unsafe fn long(target: *mut u8, record: *const u8, lines: usize, salt: u32) -> u32 {
-    // SAFETY: the caller promises the lines on both sides, more than eight, and its function enables the features.
+    // SAFETY: the caller guarantees more than eight lines on both sides, and its function enables the features.
     unsafe {
         let take = |line: usize| take(target, record, line);
         let (by_256, by_64) = (multipliers::<256>(), multipliers::<64>());
@@ -108,7 +108,7 @@ pub(in super::super) unsafe fn copy_lines_crc(
     if lines == 0 {
         return seed;
     }
-    // SAFETY: the caller promises the lines that are named, on both sides.
+    // SAFETY: the caller guarantees the selected lines on both sides.
     unsafe {
         let take = |lines: u64| {
             let at = lines.trailing_zeros() as usize * LINE_BYTES;

@@ -48,7 +48,7 @@ const QUIET_WEIGHT: f64 = 0.05;
 pub enum Why {
     /// Source or target is in cache.
     Cached = 16,
-    /// Streaming was measured to be faster.
+    /// A streaming or isolated store was measured to be at least as fast as ordinary stores.
     StreamingFaster = 17,
     /// Ordinary stores were measured to be faster.
     TemporalFaster = 18,

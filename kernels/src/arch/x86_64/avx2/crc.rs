@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CRC-32C with the instruction of SSE4.2, alone and while streaming.
 //!
-//! - **Flow** streaming with four lanes: three pages side by side, one CRC stream each (the instruction wants three), every
-//!   line checked and stored before the next; per block the three states are joined. With fewer lanes: block by
-//!   block, as `generic` does it
-//! - **Order** what is checked is read right before what is stored, from the same line.
+//! - **Flow** streaming with four lanes: three pages are copied side by side, each with a CRC stream of its own, because the instruction
+//!   is fastest with three streams. Every line is checked and stored before the next one; at the end of each block the three states are
+//!   joined. With fewer lanes: block by block, as in `generic`.
+//! - **Order** the checksum reads a line right before the copy reads it.
 
 use super::super::crc_instruction::{join, rest, update, words};
 use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, head_bytes, stream_line, walk};
@@ -12,17 +12,17 @@ use crate::shape::Shape;
 use crate::vector::Vector;
 use core::arch::x86_64::__m256i;
 
-/// From this size on pages side by side are faster than checking block by block, in bytes: one block and its head.
+/// From this size on, in bytes, three pages side by side are faster than checking block by block: one block and its head.
 const SIDE_BY_SIDE_FROM: usize = 3 * LANE_BYTES + LINE_BYTES;
 
 /// See [`Kernels::crc32c`](crate::Kernels::crc32c).
 #[inline(always)]
 pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the source is readable for `bytes`, as the caller vouches.
+    // SAFETY: the caller guarantees that the source is readable for `bytes`.
     unsafe { !update(!seed, source, bytes) }
 }
 
-/// Streams lines and checks them: one state per lane of a block.
+/// Streams lines and checks them, with one state per lane of a block.
 struct StreamAndCheck {
     target: *mut u8,
     source: *const u8,
@@ -48,12 +48,12 @@ impl Lines for StreamAndCheck {
     #[inline(always)]
     unsafe fn block(&mut self) {
         let [a, b, c] = self.states.map(|state| state as u32);
-        // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
+        // SAFETY: the function that this is inlined into enables SSE4.2 and PCLMULQDQ.
         self.states = [u64::from(unsafe { join::<LANE_BYTES>(a, b, c) }), 0, 0];
     }
 }
 
-/// Whole blocks side by side, what is left (less than a block) by `generic`.
+/// Copies whole blocks side by side, and the rest (less than a block) by the generic routine.
 ///
 /// See [`Shaped::copy_crc32c`](crate::Shaped::copy_crc32c).
 #[inline(always)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AVX2: 32-byte vectors; CRC by the instruction of SSE4.2, three streams at once.
+//! The AVX2 level: 32-byte vectors; CRC by the instruction of SSE4.2, three streams at a time.
 
 mod crc;
 mod vector;

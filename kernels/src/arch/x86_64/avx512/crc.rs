@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CRC-32C by folding 64-byte vectors, alone and while copying.
 //!
-//! A remainder is a vector that stands for everything read so far: the CRC of those bytes is the CRC of its 64 bytes,
-//! from state 0. Folding moves a remainder n bytes on: each 16-byte lane is multiplied by x^(8n), carry-less, modulo
-//! the polynomial; then the data there is added. Four remainders run at once, and are joined by moving each to where
-//! the last one stands.
+//! A remainder is a vector that represents everything read so far: the CRC of those bytes is the CRC of its 64 bytes, from state 0.
+//! Folding moves a remainder n bytes on: each 16-byte lane is multiplied by x^(8n), carry-less, modulo the polynomial, and the data
+//! at the new position is added. Four remainders are computed side by side; they are joined by moving each to the position of the last.
 //!
-//! - **Flow** short: the CRC instruction. Else the first line (with the state added to its first 4 bytes) ──▶ remainder
-//!   ──fold, line by line──▶ remainder ──CRC instruction over its 64 bytes──▶ state ──▶ ragged tail
-//! - **Order** what is checked is what was stored: each vector is loaded once.
+//! - **Flow** short messages: the CRC instruction. Others: the first line (with the state added to its first 4 bytes) is the first
+//!   remainder; it is folded line by line; the CRC instruction over its 64 bytes gives the state; the unaligned tail follows.
+//! - **Order** the CRC is over the bytes that were stored: each vector is loaded once.
 //!
 //! Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
 
@@ -23,10 +22,10 @@ use core::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-/// From this size on folding is faster than the CRC instruction, in bytes.
+/// From this size on, in bytes, folding is faster than the CRC instruction.
 const FOLD_FROM: usize = 512;
 
-/// The multipliers for a distance in bytes.
+/// Returns the multipliers for a distance of `BYTES`.
 #[inline(always)]
 pub(crate) unsafe fn multipliers<const BYTES: u32>() -> __m512i {
     let [low, high] = const { polynomial::fold(BYTES) };
@@ -34,7 +33,7 @@ pub(crate) unsafe fn multipliers<const BYTES: u32>() -> __m512i {
     unsafe { _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64)) }
 }
 
-/// Moves a remainder by the distance of the multipliers and adds what stands there.
+/// Moves a remainder by the distance of the multipliers and adds the data at the new position.
 #[inline(always)]
 pub(crate) unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512i) -> __m512i {
     // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ. 0x96 is the three-way exclusive or.
@@ -45,14 +44,14 @@ pub(crate) unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512
     }
 }
 
-/// The first remainder: the state, added to the first line.
+/// Returns the first remainder: the first line with the state added.
 #[inline(always)]
 unsafe fn start(state: u32, line: __m512i) -> __m512i {
     // SAFETY: the caller's function enables AVX-512.
     unsafe { _mm512_xor_si512(line, _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32))) }
 }
 
-/// The state that a remainder stands for.
+/// Returns the state that a remainder represents.
 #[inline(always)]
 pub(crate) unsafe fn finish(remainder: __m512i) -> u32 {
     let mut state = 0;
@@ -167,7 +166,7 @@ impl<const LANES: usize> Lines for StreamAndFold<LANES> {
         unsafe { __m512i::prefetch(self.source.add(offset)) }
     }
 
-    /// Joins the lanes: each stands at the end of its page.
+    /// Joins the remainders of the lanes, each of which is at the end of its page.
     #[inline(always)]
     unsafe fn block(&mut self) {
         const PAGE: u32 = LANE_BYTES as u32;
@@ -189,7 +188,7 @@ impl<const LANES: usize> Lines for StreamAndFold<LANES> {
     }
 }
 
-/// Streams and folds the whole lines of `bytes`, the first remainder being `start`. Gives the last one, and the bytes
+/// Streams and folds the whole lines of `bytes`, beginning with the remainder `start`. Returns the last remainder and the bytes
 /// copied.
 #[inline(always)]
 unsafe fn stream_and_fold<const LANES: usize>(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AVX-512: 64-byte vectors; CRC by folding with VPCLMULQDQ, in the registers that the copy has loaded anyway.
+//! The AVX-512 level: 64-byte vectors; CRC by folding with VPCLMULQDQ, on the registers that the copy has loaded.
 
 pub(crate) mod crc;
 mod short;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies of up to 8 vectors, in the registers 16 to 31.
 //!
-//! These registers have no SSE form, so a function that uses no others need not clear the upper halves of the lower
-//! sixteen (`vzeroupper`) before it returns, which is a third of the time of copying 128 bytes. The compiler prefers
-//! the lower ones; hence assembly. Without it the code would be that of [`generic::copy`](crate::arch::generic::copy).
+//! These registers have no SSE form, so a function that uses only them need not clear the upper halves of the lower sixteen
+//! (`vzeroupper`) before it returns, which takes a third of the time of a copy of 128 bytes. The compiler prefers the lower registers;
+//! hence assembly. Without it the code would be that of [`generic::copy`](crate::arch::generic::copy).
 //!
 //! - **Order** everything is loaded before anything is stored, so source and target may overlap.
 
@@ -11,13 +11,13 @@ use crate::arch::generic::small::{copy_16, ends};
 use core::arch::asm;
 use core::arch::x86_64::__m128i;
 
-/// Lets the compiler lay out the branch that calls this behind the others, so that longer copies fall through: they
-/// have no time to lose to a taken branch, the shorter ones have.
+/// Makes the compiler place the branch that calls this behind the others. Long copies then fall through without a taken branch,
+/// which matters more to them than to the short ones.
 #[cold]
 #[inline(always)]
 fn out_of_line() {}
 
-/// Copies 0 to 512 bytes. `false`, and nothing done, for more.
+/// Copies 0 to 512 bytes; returns false and copies nothing for more.
 #[inline(always)]
 pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
     // SAFETY: each branch has checked that its pieces, one row from the start and one from the end, fit into `bytes`,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SSE2: 16-byte vectors, on every x86-64 CPU. The CRC comes from tables, because SSE2 has no instruction for it.
+//! The SSE2 level: 16-byte vectors, on every x86-64 CPU. The CRC uses tables, because SSE2 has no instruction for it.
 
 mod vector;
 

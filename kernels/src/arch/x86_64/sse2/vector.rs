@@ -38,7 +38,7 @@ impl Vector for __m128i {
 
     #[inline(always)]
     unsafe fn stream_halves(self, target: *mut u8) {
-        // SAFETY: the target is aligned and has a vector's room, as `stream` asks.
+        // SAFETY: the caller guarantees an aligned target with room for a vector, the conditions of `stream`.
         unsafe { self.stream(target) }
     }
 
