@@ -1,42 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decides once per library context if we serve, by `MEMLIFT_OPENSSL`, the configuration, the CPU and OpenSSL's version.
+//! Decides once per library context if this provider serves, by `MEMLIFT_OPENSSL`, the configuration, the CPU and OpenSSL's version.
 //!
-//! - **Flow** `OSSL_provider_init` ──▶ [`choose`] ──▶ serve, or step aside: then the next provider in OpenSSL's list serves
-//! - **Order** the environment variable first (`force`, `off`), then `serves = yes|no` of the provider's section, which
-//!   `memlift dropin enable` writes after it has measured both, then a rule
-//! - **Rule** by what was measured through EVP. Against 3.0's own code: with vector AES 2 times as fast at 4 KiB and 2.6 at 16 KiB (2.1 to 2.2
-//!   where it takes two blocks at a time, without AVX-512); with plain AES instructions 1.02 to 1.07 times at 4 KiB and the same at
-//!   16 KiB. From 3.1 to 4.0, OpenSSL has code for vector AES with AVX-512 only: without it, ours has 5.0 to 7.2 GB/s and OpenSSL 3.3 to 3.5
-//! - **Not here** a measurement: it would cost every short-lived program more than it could gain, and a hardened service has nowhere to
-//!   keep its result
+//! - **Flow** `OSSL_provider_init` calls [`choose`]. If the provider does not serve, it offers no ciphers, and the next provider in
+//!   OpenSSL's list serves.
+//! - **Order** first the environment variable (`force`, `off`), then `serves = yes|no` in the provider's section, which `memlift dropin
+//!   enable` writes after it has measured both, then the rule.
+//! - **Rule** from measurements through EVP. Against OpenSSL 3.0's own code, with vector AES: 2 times as fast at 4 KiB and 2.6 at 16 KiB
+//!   (2.1 to 2.2 with two blocks at a time, without AVX-512); with plain AES instructions: 1.02 to 1.07 times at 4 KiB and equal at 16
+//!   KiB. From 3.1 to 4.0, OpenSSL has code for vector AES only with AVX-512; without AVX-512 ours reaches 5.0 to 7.2 GB/s and OpenSSL
+//!   3.3 to 3.5.
+//! - **Not here** a measurement: it would cost every short-lived program more than it could gain, and a hardened service has no place to
+//!   store its result.
 
 use core::ffi::CStr;
 
-/// The environment variable: `force` serves wherever the code runs, `off` never does.
+/// Environment variable: `force` serves on every CPU that can run the code, `off` never serves.
 pub const VARIABLE: &CStr = c"MEMLIFT_OPENSSL";
 
-/// Serves or not, and why.
+/// The decision to serve or not, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     pub serves: bool,
     pub reason: &'static CStr,
 }
 
-/// The instructions for AES-GCM that the CPU has.
+/// Instructions for AES-GCM that the CPU has.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other CPUs are told apart less"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cpu {
-    /// No instructions for AES and for GHASH.
+    /// No instructions for AES or for GHASH.
     Plain,
-    /// One block at a time.
+    /// AES on one block at a time.
     Aes,
-    /// Two blocks at a time.
+    /// AES on two blocks at a time.
     VectorAes,
-    /// Four blocks at a time, with AVX-512.
+    /// AES on four blocks at a time, with AVX-512.
     WideAes,
 }
 
-/// `asked` is the variable's value, `measured` that of the provider's section, `version` OpenSSL's major and minor number.
+/// Decides if the provider serves. `asked` is the variable's value, `measured` that of the provider's section, `version` the
+/// major and minor
+/// number of OpenSSL.
 pub fn choose(asked: &[u8], measured: Option<bool>, cpu: Cpu, version: Option<(u32, u32)>) -> Choice {
     let serve = |reason| Choice { serves: true, reason };
     let aside = |reason| Choice { serves: false, reason };
@@ -66,7 +70,7 @@ pub fn choose(asked: &[u8], measured: Option<bool>, cpu: Cpu, version: Option<(u
     }
 }
 
-/// The CPU that runs us.
+/// Detects the AES instructions of this CPU.
 #[cfg(target_arch = "x86_64")]
 pub fn cpu() -> Cpu {
     use std::arch::is_x86_feature_detected as has;
@@ -76,23 +80,23 @@ pub fn cpu() -> Cpu {
     if !(has!("avx2") && has!("vaes") && has!("vpclmulqdq")) {
         Cpu::Aes
     } else if has!("avx512f") && has!("avx512bw") && has!("avx512vl") {
-        // OpenSSL's code for AVX-512 asks for these, and for a few that came with them.
+        // OpenSSL's code for AVX-512 requires these features, and a few that every such CPU has.
         Cpu::WideAes
     } else {
         Cpu::VectorAes
     }
 }
 
-/// The CPU that runs us: without a measurement of it, OpenSSL's own code is taken to be as fast.
+/// Returns `Aes`: other CPUs have not been measured, so OpenSSL's own code is assumed to be as fast.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn cpu() -> Cpu {
     Cpu::Aes
 }
 
-/// Calls `then` with the variable's value; a program with more rights than its caller ignores it.
+/// Calls `then` with the variable's value. A program with more rights than its caller ignores the variable.
 pub fn with_asked<T>(then: impl FnOnce(&[u8]) -> T) -> T {
-    // SAFETY: the name is a C string; what getenv gives is valid while nobody changes the environment, and this
-    // runs while the program loads us.
+    // SAFETY: the name is a C string; the value is valid while nobody changes the environment, and this runs while the program
+    // loads the library.
     unsafe {
         let value = libc::getenv(VARIABLE.as_ptr());
         let ignored = value.is_null() || libc::getauxval(libc::AT_SECURE) != 0;

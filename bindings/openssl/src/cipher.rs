@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The functions that OpenSSL calls for a cipher; [`table`](crate::table) names them.
+//! The functions that OpenSSL calls for a cipher; [`table`](crate::table) lists them.
 //!
-//! - **Flow** EVP ──pointers──▶ here ──slices, [`Reason`]──▶ [`context`](crate::context), [`record`](crate::record)
-//!   per TLS 1.3 record: init, update (additional data), update, final, get the tag: five calls, no allocation
-//! - **Order** no panic leaves: every function catches, and a context in which one was caught is not used again.
-//! - **Owner** OpenSSL owns a context from `newctx` to `freectx`, and calls with one context from one thread at a time.
-//! - **Layout** parameters that nobody knows are ignored (libssl also sets "tls-version" and "tls-mac-size" on AEAD
-//!   ciphers).
+//! - **Flow** EVP calls these functions with pointers; they call [`context`](crate::context) and [`record`](crate::record) with slices
+//!   and translate a [`Reason`]. A TLS 1.3 record takes five calls and no allocation: init, update (additional data), update, final, get
+//!   the tag.
+//! - **Order** no panic leaves: every function catches panics, and a context in which one was caught refuses all further calls.
+//! - **Owner** OpenSSL owns a context from `newctx` to `freectx`, and uses one context from one thread at a time.
+//! - **Layout** unknown parameters are ignored (libssl also sets "tls-version" and "tls-mac-size" on AEAD ciphers).
 
 use crate::abi::*;
 use crate::context::{Context, NONCE_BYTES_MAX};
@@ -18,7 +18,7 @@ use ::core::{ptr, slice};
 use memlift_kernels::aead::{NONCE_BYTES, TAG_BYTES};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The object behind OpenSSL's handle: a context and the core that asked for it.
+/// The object behind OpenSSL's handle: a context, and the core that requested it.
 struct Held {
     context: Context,
     core: *const Core,
@@ -28,7 +28,7 @@ struct Held {
 impl Held {
     #[cold]
     fn raise(&self, reason: Reason) -> bool {
-        // SAFETY: the core lives until teardown, which comes after the last context.
+        // SAFETY: the core lives until teardown, and OpenSSL tears a provider down after its last context.
         unsafe { (*self.core).raise(reason) }
     }
 
@@ -41,13 +41,13 @@ impl Held {
     }
 }
 
-/// Runs what works on a context: 1 or 0, whatever happens.
+/// Runs `work` on a context; returns 1 if it succeeds, and 0 if it fails or panics.
 ///
 /// # Safety
-/// `held` must be null or come from `newctx`, and be used by this thread only.
+/// `held` must be null or come from `newctx`, and be used by this thread only during the call.
 #[inline]
 unsafe fn with(held: *mut c_void, work: impl FnOnce(&mut Held) -> bool) -> c_int {
-    // SAFETY: null, or boxed by `newctx` and used by this thread only, as the caller promises.
+    // SAFETY: the caller guarantees that `held` is null, or was boxed by `newctx` and is used by this thread only.
     let Some(held) = (unsafe { held.cast::<Held>().as_mut() }) else { return 0 };
     if held.broken {
         return 0;
@@ -70,13 +70,13 @@ pub unsafe extern "C" fn newctx<const KEY_BYTES: usize>(provider: *mut c_void) -
 
 pub unsafe extern "C" fn freectx(held: *mut c_void) {
     if !held.is_null() {
-        // SAFETY: from `newctx` or `dupctx`, and freed once. A panic in a drop leaks at worst.
+        // SAFETY: the box came from `newctx` or `dupctx`, and OpenSSL frees it once. A panic in a drop leaks memory at worst.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) })));
     }
 }
 
 pub unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
-    // SAFETY: OpenSSL gives a live context.
+    // SAFETY: OpenSSL passes a context that was not freed, or null.
     let Some(held) = (unsafe { held.cast::<Held>().as_ref() }) else { return ptr::null_mut() };
     if held.broken {
         return ptr::null_mut();
@@ -87,8 +87,10 @@ pub unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
     made.map_or(ptr::null_mut(), |held| Box::into_raw(held).cast())
 }
 
+/// Sets direction, key, nonce and parameters of a context.
+///
 /// # Safety
-/// Arguments as OpenSSL gives them: `key` and `nonce` null or as long as said, `params` null or a list.
+/// The arguments are those of OpenSSL: `key` and `nonce` are null or as long as given, `params` is null or a list.
 #[inline]
 unsafe fn init(
     held: *mut c_void,
@@ -97,7 +99,7 @@ unsafe fn init(
     (nonce, nonce_bytes): (*const c_uchar, usize),
     params: *mut Param,
 ) -> c_int {
-    // SAFETY: OpenSSL passes a context of `newctx`; `key` and `nonce` are null or as long as said, and `params` is null or a
+    // SAFETY: OpenSSL passes a context of `newctx`; `key` and `nonce` are null or as long as given, and `params` is null or a
     // list.
     unsafe {
         with(held, |held| {
@@ -119,7 +121,7 @@ pub unsafe extern "C" fn encrypt_init(
     nonce_bytes: usize,
     params: *mut Param,
 ) -> c_int {
-    // SAFETY: OpenSSL's arguments.
+    // SAFETY: OpenSSL's arguments fulfil the conditions of `init`.
     unsafe { init(held, true, (key, key_bytes), (nonce, nonce_bytes), params) }
 }
 
@@ -131,11 +133,11 @@ pub unsafe extern "C" fn decrypt_init(
     nonce_bytes: usize,
     params: *mut Param,
 ) -> c_int {
-    // SAFETY: OpenSSL's arguments.
+    // SAFETY: OpenSSL's arguments fulfil the conditions of `init`.
     unsafe { init(held, false, (key, key_bytes), (nonce, nonce_bytes), params) }
 }
 
-/// One call for additional data (no target), for message bytes, for a record, or (no source) for the end.
+/// Handles one call for additional data (no target), for message bytes, for a record, or for the end (no source).
 ///
 /// # Safety
 /// `source` must be null or readable, `target` null or writable, for `bytes` bytes.
@@ -152,14 +154,14 @@ unsafe fn process(
             context.record.announced = None;
             return Err(None);
         }
-        // SAFETY: the buffer is both, readable and writable.
+        // SAFETY: source and target are the same buffer, so it is readable and writable for `bytes` bytes.
         return unsafe { record::cipher(context, &additional, target, bytes) };
     }
     if source.is_null() {
         return context.finish().map(|()| 0);
     }
-    // SAFETY: `source` is not null, so it is readable for `bytes` bytes; `target` is null or writable for as many, as the caller
-    // promises.
+    // SAFETY: `source` is not null, so the caller guarantees `bytes` readable bytes; `target` is null or writable for `bytes`
+    // bytes.
     let done = unsafe {
         if target.is_null() {
             context.additional(slice::from_raw_parts(source, bytes))
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn update(
     source: *const c_uchar,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: OpenSSL's arguments.
+    // SAFETY: OpenSSL passes a context of `newctx`, buffers of the given lengths, and a writable `written_bytes`.
     unsafe {
         with(held, |held| {
             *written_bytes = 0;
@@ -205,7 +207,7 @@ pub unsafe extern "C" fn finish(
     written_bytes: *mut usize,
     _target_bytes: usize,
 ) -> c_int {
-    // SAFETY: OpenSSL's arguments.
+    // SAFETY: OpenSSL passes a context of `newctx`, a target of the given length, and a writable `written_bytes`.
     unsafe {
         with(held, |held| {
             *written_bytes = 0;
@@ -220,7 +222,7 @@ pub unsafe extern "C" fn finish(
     }
 }
 
-/// `EVP_Cipher`: update, and without a source the end.
+/// The function of `EVP_Cipher`: does an update, or the end if there is no source.
 pub unsafe extern "C" fn cipher(
     held: *mut c_void,
     target: *mut c_uchar,
@@ -229,7 +231,7 @@ pub unsafe extern "C" fn cipher(
     source: *const c_uchar,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: OpenSSL's arguments.
+    // SAFETY: OpenSSL passes a context of `newctx`, and buffers of the given lengths.
     unsafe {
         with(held, |held| {
             if target_bytes < bytes {
@@ -247,7 +249,7 @@ pub unsafe extern "C" fn cipher(
 }
 
 pub unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) -> c_int {
-    // SAFETY: OpenSSL's list.
+    // SAFETY: OpenSSL passes null or a list that ends with a null key.
     let done = catch_unwind(|| unsafe {
         each(params, |name, param| {
             let value = match name {
@@ -265,12 +267,14 @@ pub unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) 
 }
 
 pub unsafe extern "C" fn get_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
-    // SAFETY: OpenSSL's context and list.
+    // SAFETY: OpenSSL passes a context of `newctx`, and null or a list.
     unsafe { with(held, |held| each(params, |name, param| get_one(held, name, param))) }
 }
 
+/// Sets one parameter that OpenSSL asks for; returns false if that fails.
+///
 /// # Safety
-/// `param` must be an entry of OpenSSL's.
+/// `param` must be an entry of a list from OpenSSL.
 unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
     let context = &mut held.context;
     let done = match name {
@@ -296,7 +300,7 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
             if param.data_type == OCTET_STRING && !param.data.is_null() && param.data_bytes < bytes {
                 return held.raise(Reason::InvalidIvLength);
             }
-            // SAFETY: the nonce lies in the context, which the caller keeps while it uses the address.
+            // SAFETY: the nonce lies in the context, which the caller keeps alive while it uses the address.
             unsafe { set_octets_or_address(param, context.nonce_now()) }
         }
         b"tlsivgen" => {
@@ -307,7 +311,7 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
             if param.data_type != OCTET_STRING || param.data.is_null() {
                 return false;
             }
-            // SAFETY: the caller has room for what was asked; 0 asks for a whole nonce.
+            // SAFETY: the caller has room for the number of bytes requested; 0 requests a whole nonce.
             let target = unsafe { slice::from_raw_parts_mut(param.data.cast::<u8>(), bytes) };
             return record::next_nonce(context, target);
         }
@@ -317,20 +321,24 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
 }
 
 pub unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
-    // SAFETY: OpenSSL's context and list.
+    // SAFETY: OpenSSL passes a context of `newctx`, and null or a list.
     unsafe { with(held, |held| set_all(held, params)) }
 }
 
+/// Takes all parameters of a list.
+///
 /// # Safety
-/// `params` must be null or OpenSSL's list.
+/// `params` must be null or a list from OpenSSL.
 #[inline]
 unsafe fn set_all(held: &mut Held, params: *mut Param) -> bool {
-    // SAFETY: `params` is null or OpenSSL's list, as the caller promises.
+    // SAFETY: the caller guarantees that `params` is null or a list from OpenSSL.
     unsafe { each(params, |name, param| set_one(held, name, param)) }
 }
 
+/// Takes one parameter; returns false if its value is refused.
+///
 /// # Safety
-/// `param` must be an entry of OpenSSL's.
+/// `param` must be an entry of a list from OpenSSL.
 unsafe fn set_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
     let context = &mut held.context;
     match name {
@@ -359,7 +367,7 @@ unsafe fn set_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
             record::announce(context, additional).map_or_else(|reason| held.raise(reason), |()| true)
         }
         b"tlsivfixed" => {
-            // A length of -1 gives a whole nonce.
+            // A length of -1 means that a whole nonce is given.
             let whole = param.data_bytes == usize::MAX;
             if whole {
                 param.data_bytes = context.nonce_bytes;

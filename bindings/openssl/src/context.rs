@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One cipher context: a key, a nonce and the message in progress, with the rules of EVP.
+//! A cipher context: a key, a nonce and the current message, with the rules of EVP.
 //!
-//! - **Flow** `init` (key, nonce: each now or later) ──▶ [`Context::update`] (no target: additional data)* ──▶
-//!   [`Context::finish`] ──▶ tag; a TLS 1.2 record is one `update` (see [`record`](crate::record))
-//! - **Order** [`Nonce`] says what the next byte may do: a nonce serves one message, and is `Spent` with its tag. A message
-//!   begins at the first update after its nonce. When opening, plaintext comes out before the tag was
-//!   looked at, as everywhere in EVP; `finish` says whether it was right.
-//! - **Owner** the caller, who uses a context from one thread at a time. The expanded key of whole messages is shared
-//!   by copies of a context; the stream is each one's own, and kept from message to message: no allocation per message.
+//! - **Flow** `init` (key and nonce, each at once or later) ──▶ [`Context::update`] (without a target: additional data)* ──▶
+//!   [`Context::finish`] ──▶ tag. A TLS 1.2 record is one `update` (see [`record`](crate::record)).
+//! - **Order** [`Nonce`] says which calls are allowed: a nonce serves one message, and is `Spent` after its tag. A message begins at the
+//!   first update after its nonce. When opening, plaintext is given out before the tag is compared, as everywhere in EVP; `finish` says
+//!   if the tag was right.
+//! - **Owner** the caller, who uses a context from one thread at a time. Copies of a context share the expanded key for whole messages;
+//!   each has its own stream, which is kept from message to message, so there is no allocation per message.
 //! - **Not here** OpenSSL's types: see [`cipher`](crate::cipher).
 
 use crate::abi::Reason;
@@ -15,40 +15,40 @@ use crate::tally::Tally;
 use memlift_kernels::aead::{Key, NONCE_BYTES, Stream, TAG_BYTES, tags_equal};
 use std::sync::Arc;
 
-/// The longest nonce that OpenSSL's own provider takes.
+/// Length of the longest nonce that OpenSSL's own provider accepts.
 pub const NONCE_BYTES_MAX: usize = 128;
 
 /// State of the nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nonce {
-    /// No nonce was given: the first message that is sealed makes a random one.
+    /// No nonce was given; if a message is sealed, a random one is made.
     Unset,
     /// A nonce was given and is not used yet.
     Ready,
-    /// The message of this nonce has begun.
+    /// The message under this nonce has begun.
     Begun,
-    /// The message of this nonce is over: the next one needs another.
+    /// The message under this nonce is finished: the next message needs another nonce.
     Spent,
 }
 
-/// See the module.
+/// A cipher context; its states are in the header of this file.
 #[derive(Clone)]
 pub struct Context {
     pub key_bytes: usize,
     pub seals: bool,
     secret: Secret,
-    /// Key for whole messages, expanded at the first one.
+    /// Key for whole messages, expanded at the first such message.
     key: Option<Arc<Key>>,
-    /// Key and state for messages in pieces, in one direction; made at the first one.
+    /// Key and state for messages in pieces, in one direction; made at the first such message.
     stream: Option<Stream>,
     stream_seals: bool,
     stream_stale: bool,
     pub nonce: Nonce,
     pub nonce_bytes: usize,
     pub nonce_field: [u8; NONCE_BYTES_MAX],
-    /// The nonce is a fixed field and a counter, as TLS 1.2 has it.
+    /// True if the nonce is a fixed field and a counter, as in TLS 1.2.
     pub nonce_counts: bool,
-    /// The tag: made by sealing, or expected by opening.
+    /// The tag: made by sealing, or given to be compared when opening.
     pub tag: [u8; TAG_BYTES],
     pub tag_bytes: Option<usize>,
     pub record: crate::record::Record,
@@ -78,7 +78,7 @@ impl Context {
         }
     }
 
-    /// Sets direction, and key or nonce where given.
+    /// Sets the direction, and key and nonce if they are given.
     #[inline]
     pub fn init(&mut self, seals: bool, key: Option<&[u8]>, nonce: Option<&[u8]>) -> Result<(), Reason> {
         if self.seals != seals {
@@ -102,24 +102,24 @@ impl Context {
         Ok(())
     }
 
-    /// `key` is as long as it must be. What is expanded from it waits until it is known which way it is used.
+    /// Stores a key of the right length. It is expanded when it is known how it is used.
     fn set_key(&mut self, key: &[u8]) {
         self.secret.set(key);
         self.key = None;
         self.stream_stale = true;
         self.record.sealed = 0;
         if self.nonce == Nonce::Begun {
-            // The message that was under way went with the old key.
+            // The current message was under the old key, so its nonce cannot be used again.
             self.nonce = Nonce::Spent;
         }
     }
 
-    /// Returns true if there is a key.
+    /// Returns true if a key was set.
     pub fn keyed(&self) -> bool {
         self.secret.bytes != 0
     }
 
-    /// Another length: a nonce that is here does not fit it any more.
+    /// Changes the length of nonces. A nonce that was set before has another length, so it counts as spent.
     pub fn set_nonce_bytes(&mut self, bytes: usize) -> Result<(), Reason> {
         if bytes == 0 || bytes > NONCE_BYTES_MAX {
             return Err(Reason::InvalidIvLength);
@@ -133,12 +133,12 @@ impl Context {
         Ok(())
     }
 
-    /// The nonce as it stands.
+    /// Returns the current nonce.
     pub fn nonce_now(&self) -> &[u8] {
         &self.nonce_field[..self.nonce_bytes]
     }
 
-    /// Makes a random nonce if there is none, which only who seals may do, and only of 96 bits or more.
+    /// Makes a random nonce if none is set; returns false if that is not allowed: only when sealing, and only of 96 bits or more.
     pub fn ensure_nonce(&mut self) -> bool {
         if self.nonce != Nonce::Unset {
             return true;
@@ -151,7 +151,7 @@ impl Context {
         true
     }
 
-    /// Begins a message with the nonce as it stands. False: there is no key.
+    /// Begins a message with the current nonce; returns false if there is no key.
     #[inline]
     pub fn begin(&mut self) -> bool {
         if !self.keyed() {
@@ -178,7 +178,7 @@ impl Context {
         true
     }
 
-    /// The stream of a message under way, begun now if need be.
+    /// Returns the stream of the current message, which is begun now if necessary.
     #[inline]
     fn under_way(&mut self) -> Option<&mut Stream> {
         if !self.keyed() {
@@ -197,20 +197,20 @@ impl Context {
         self.stream.as_mut()
     }
 
-    /// Adds additional data to the message; false if no message is open or the stream refuses.
+    /// Adds additional data to the message; returns false if no message can be begun or the stream refuses.
     #[inline]
     pub fn additional(&mut self, data: &[u8]) -> bool {
         self.under_way().is_some_and(|stream| stream.try_aad(data).is_ok())
     }
 
-    /// Message bytes.
+    /// Seals or opens message bytes.
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes.
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> bool {
         let Some(stream) = self.under_way() else { return false };
-        // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
+        // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
         let done = unsafe { stream.try_update(source, target, bytes) }.is_ok();
         if done {
             self.message_bytes += bytes as u64;
@@ -218,7 +218,7 @@ impl Context {
         done
     }
 
-    /// The end of the message: makes the tag, or compares it.
+    /// Ends the message: makes the tag, or compares it.
     #[inline]
     pub fn finish(&mut self) -> Result<(), Option<Reason>> {
         let expected_bytes = self.tag_bytes;
@@ -241,10 +241,10 @@ impl Context {
         if right { Ok(()) } else { Err(None) }
     }
 
-    /// A whole message with the nonce as it stands; of one that is opened and wrong, the target is zeroed.
+    /// Seals or opens a whole message with the current nonce; if it is opened and its tag is wrong, the target is zeroed.
     ///
     /// # Safety
-    /// As for [`update`](Context::update).
+    /// The conditions of [`update`](Context::update).
     pub unsafe fn whole(
         &mut self,
         additional: &[u8],
@@ -258,7 +258,7 @@ impl Context {
         }
         let nonce = self.nonce_now();
         let right = match (<&[u8; NONCE_BYTES]>::try_from(nonce), &self.key) {
-            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
+            // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
             (Ok(nonce), Some(key)) if self.seals => unsafe {
                 match key.try_seal(nonce, additional, source, target, bytes) {
                     Ok(made) => {
@@ -268,21 +268,21 @@ impl Context {
                     Err(_) => false,
                 }
             },
-            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
+            // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
             (Ok(nonce), Some(key)) => unsafe {
                 key.open(nonce, additional, tag, source, target, bytes).is_ok()
             },
-            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
+            // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
             _ => unsafe { self.whole_in_pieces(additional, source, target, bytes, tag) },
         };
         self.tally.count(self.seals, bytes as u64, right);
         right
     }
 
-    /// [`whole`](Context::whole) for a nonce of another length.
+    /// Does the same as [`whole`](Context::whole) for a nonce of another length than 12 bytes.
     ///
     /// # Safety
-    /// As for [`update`](Context::update).
+    /// The conditions of [`update`](Context::update).
     #[cold]
     unsafe fn whole_in_pieces(
         &mut self,
@@ -297,14 +297,14 @@ impl Context {
         }
         let seals = self.seals;
         let Some(stream) = &mut self.stream else { return false };
-        // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
+        // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
         let done =
             stream.try_aad(additional).is_ok() && unsafe { stream.try_update(source, target, bytes) }.is_ok();
         let made = stream.tag();
         if done && seals {
             *tag = made;
         } else if !done || !tags_equal(&made, tag) {
-            // SAFETY: the target is writable, as the caller promises.
+            // SAFETY: the caller guarantees that the target is writable for `bytes` bytes.
             unsafe { target.write_bytes(0, bytes) };
             return false;
         }
@@ -318,11 +318,11 @@ impl Drop for Context {
     }
 }
 
-/// The key as it came; overwritten when it goes.
+/// The key as it was given; overwritten with zeros on drop.
 #[derive(Clone, Default)]
 struct Secret {
     key: [u8; 32],
-    /// 0: none yet.
+    /// Length of the key; 0 if there is none yet.
     bytes: usize,
 }
 
@@ -339,14 +339,14 @@ impl Secret {
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        // SAFETY: our own bytes; the call is one that compilers leave in place.
+        // SAFETY: the key is an array of this value; compilers do not remove this call.
         unsafe { libc::explicit_bzero(self.key.as_mut_ptr().cast(), self.key.len()) };
     }
 }
 
-/// Random bytes from the system; false where it has none to give.
+/// Fills `bytes` with random bytes from the system; returns false if it has none.
 pub fn random(bytes: &mut [u8]) -> bool {
-    // SAFETY: the buffer has as many bytes as are asked for. Up to 256 bytes come at once or not at all.
+    // SAFETY: the buffer has `bytes.len()` bytes. Up to 256 bytes are filled completely or not at all.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     usize::try_from(got) == Ok(bytes.len())
 }

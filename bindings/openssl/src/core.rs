@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The core that loaded us: which OpenSSL it is, and its list of errors.
+//! The OpenSSL core that loaded this provider: its version, its configuration and its list of errors.
 //!
-//! - **Flow** `OSSL_provider_init` ──table of functions──▶ [`Core`] ──▶ [`Core::version`], [`Core::flag`], [`Core::raise`]
-//! - **Owner** one `Core` per library context that loads the provider; it lives until teardown, and contexts of ciphers
-//!   point to it. OpenSSL tears a provider down after the last of them.
-//! - **Order** functions that a core does not offer are done without: an error then has no reason.
+//! - **Flow** `OSSL_provider_init` gives a table of functions ──▶ [`Core`] ──▶ [`Core::version`], [`Core::flag`], [`Core::raise`].
+//! - **Owner** there is one `Core` per library context that loads the provider. It lives until teardown, and cipher contexts point to it;
+//!   OpenSSL tears a provider down after the last of them.
+//! - **Order** every function of the core is optional: without the error functions, errors have no reason.
 
 use crate::abi::{
     CORE_GET_PARAMS, CORE_NEW_ERROR, CORE_SET_ERROR_DEBUG, CORE_VSET_ERROR, Dispatch, ERROR_LIBRARY, Param,
@@ -19,7 +19,7 @@ type SetErrorDebug = unsafe extern "C" fn(*const c_void, *const c_char, c_int, *
 /// The last argument is a `va_list`, which all 64-bit Unix ABIs pass as one pointer.
 type VsetError = unsafe extern "C" fn(*const c_void, u32, *const c_char, *mut c_void);
 
-/// The functions of the core, and who we are to it.
+/// The functions of the core, and the handle by which it knows this provider.
 pub struct Core {
     handle: *const c_void,
     get_params: Option<GetParams>,
@@ -29,7 +29,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// Takes what the table offers.
+    /// Stores the functions that the table offers.
     ///
     /// # Safety
     /// `handle` and `table` must be what the core passed to `OSSL_provider_init`.
@@ -37,7 +37,7 @@ impl Core {
         let mut core =
             Core { handle, get_params: None, new_error: None, set_error_debug: None, vset_error: None };
         let mut entry = table;
-        // SAFETY: the table ends with an id of 0, and a function has the type that goes with its id.
+        // SAFETY: the table ends with an id of 0, and each function has the type that belongs to its id.
         unsafe {
             while !entry.is_null() && (*entry).id != 0 {
                 let function = (*entry).function;
@@ -65,7 +65,7 @@ impl Core {
         core
     }
 
-    /// Major and minor number of the OpenSSL that runs; `None` if it does not say.
+    /// Returns major and minor number of the running OpenSSL; `None` if it does not tell.
     pub fn version(&self) -> Option<(u32, u32)> {
         self.with_text(c"openssl-version", |text| {
             let mut numbers = text.split('.').map(|number| number.parse::<u32>().ok());
@@ -73,7 +73,7 @@ impl Core {
         })
     }
 
-    /// A value of the provider's own section in openssl.cnf that is a yes or a no; `None` if it is neither, or not there.
+    /// Returns a yes-or-no value of the provider's section in openssl.cnf; `None` if it is missing or neither.
     pub fn flag(&self, name: &'static CStr) -> Option<bool> {
         self.with_text(name, |text| match text {
             "1" | "yes" | "true" | "on" => Some(true),
@@ -82,12 +82,12 @@ impl Core {
         })
     }
 
-    /// Calls `then` with a text that the core has under this name.
+    /// Calls `then` with the text that the core has under this name.
     fn with_text<T>(&self, name: &'static CStr, then: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let mut text: *const c_char = ptr::null();
         let mut list = [Param::text(name), Param::END];
         list[0].data = ptr::from_mut(&mut text).cast();
-        // SAFETY: the list ends as it must, and its entry takes the address of a text, which lives in the core.
+        // SAFETY: the list ends with `END`, and its entry takes the address of a text that lives in the core.
         let text = unsafe {
             if self.get_params?(self.handle, list.as_mut_ptr()) == 0 || text.is_null() {
                 return None;
@@ -97,11 +97,11 @@ impl Core {
         then(text)
     }
 
-    /// Puts an error on the thread's list; gives false, so that a caller can end with it.
+    /// Adds an error to the thread's list. Returns false, so that a caller can return the result.
     #[cold]
     pub fn raise(&self, reason: Reason) -> bool {
         let mut no_arguments = [0u64; 8];
-        // SAFETY: our own handle; without a format, nothing is read through the argument list.
+        // SAFETY: the handle is the core's own; without a format nothing is read through the argument list.
         unsafe {
             if let (Some(new_error), Some(vset_error)) = (self.new_error, self.vset_error) {
                 new_error(self.handle);

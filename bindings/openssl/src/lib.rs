@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AES-GCM for every program on OpenSSL 3: a provider.
+//! AES-GCM for every program that uses OpenSSL 3: a provider.
 //!
-//! `libmemlift_openssl.so` brings vector AES (VAES) to programs on OpenSSL 3.0, which has no code for it: TLS 1.2,
-//! TLS 1.3 and whoever calls EVP. It is switched on by a few lines of configuration (`openssl.cnf` beside this
-//! crate shows them) and nothing is rebuilt. Where it would not be faster, it steps aside.
+//! `libmemlift_openssl.so` brings vector AES (VAES) to programs on OpenSSL 3.0, which has no code for it: TLS 1.2, TLS 1.3 and every
+//! caller of EVP. A few lines of configuration switch it on (see `openssl.cnf` in the folder of this crate); nothing is rebuilt. If it
+//! would not be faster, it leaves the work to OpenSSL.
 //!
-//! - **Flow** OpenSSL ──▶ [`provider`]: serve or not, by [`choice`] ──▶ [`table`] ──▶ [`cipher`]: C in and out ([`abi`],
-//!   [`param`]) ──▶ [`context`]: one key, one message at a time; [`record`]: TLS 1.2 ──▶ `memlift_kernels::aead`
-//!   [`tally`] ──▶ `memlift_kernels::counters`, which `memlift dropin status` reads
-//! - **Order** a nonce seals one message, unless the caller gives it again. No panic leaves: every entry point catches.
-//! - **Owner** all state belongs to a context or a library context of OpenSSL, so a fork needs no care: each process
-//!   goes on with its own copy. The library is never unloaded (`-z nodelete`).
-//! - **Not here** threads, locks, files, allocation per message, symbols of libcrypto. Other ciphers: they fall to the
-//!   providers beside us.
+//! - **Flow** OpenSSL ──▶ [`provider`], which serves or not by [`choice`] ──▶ [`table`] ──▶ [`cipher`], the C functions ([`abi`],
+//!   [`param`]) ──▶ [`context`], one key and one message at a time; [`record`], TLS 1.2 ──▶ `memlift_kernels::aead`. [`tally`] counts
+//!   into `memlift_kernels::counters`, which `memlift dropin status` reads.
+//! - **Order** a nonce seals one message, unless the caller gives it again. No panic leaves: every entry point catches panics.
+//! - **Owner** all state belongs to a context or a library context of OpenSSL, so a fork needs no special care: each process continues
+//!   with its own copy. The library is never unloaded (`-z nodelete`).
+//! - **Not here** threads, locks, files, allocation per message, symbols of libcrypto, other ciphers (other providers serve them).
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "C structs that are constants and hold addresses")]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Named values that come from, and go to, the core.
+//! Reads and writes named values (`OSSL_PARAM`) that the core passes.
 //!
-//! - **Flow** a list of [`Param`] ──[`each`]──▶ (name, param) ──[`get_size`], [`get_octets`], [`set_unsigned`], …──▶ bool
-//! - **Order** numbers are in the machine's byte order, 4 or 8 bytes wide, as the core's lists have them.
-//! - **Owner** the caller of the entry point owns list and data; nothing is kept.
+//! - **Flow** a list of [`Param`] ──[`each`]──▶ (name, param) ──[`get_size`], [`get_octets`], [`set_unsigned`], …──▶ bool.
+//! - **Order** numbers are in the machine's byte order, 4 or 8 bytes wide, as in the core's lists.
+//! - **Owner** the caller of the entry point owns list and data; nothing is kept after the call.
 
 use crate::abi::{
     INTEGER, OCTET_PTR, OCTET_STRING, Param, UNMODIFIED, UNSIGNED_INTEGER, UTF8_PTR, UTF8_STRING,
@@ -23,12 +23,12 @@ impl Param {
         Param { key, data_type, data: ptr::null_mut(), data_bytes, return_bytes: UNMODIFIED }
     }
 
-    /// An unsigned number of 4 bytes, or of 8.
+    /// Describes an unsigned number of 4 or 8 bytes.
     pub const fn uint(name: &'static CStr, bytes: usize) -> Param {
         Param::describe(Some(name), UNSIGNED_INTEGER, bytes)
     }
 
-    /// A signed number of 4 bytes.
+    /// Describes a signed number of 4 bytes.
     pub const fn int(name: &'static CStr) -> Param {
         Param::describe(Some(name), INTEGER, 4)
     }
@@ -38,16 +38,16 @@ impl Param {
         Param::describe(Some(name), OCTET_STRING, 0)
     }
 
-    /// Text that stays where it is.
+    /// Describes a text that is passed by address.
     pub const fn text(name: &'static CStr) -> Param {
         Param::describe(Some(name), UTF8_PTR, 0)
     }
 }
 
-/// Calls `visit` with every entry of a list until it says false.
+/// Calls `visit` with every entry of a list until it returns false; returns false then.
 ///
 /// # Safety
-/// `list` must be null, or a list that ends with a null key, whose entries are valid as OSSL_PARAM(3) has it.
+/// `list` must be null, or a list that ends with a null key and whose entries are valid by OSSL_PARAM(3).
 #[inline]
 pub unsafe fn each(list: *mut Param, mut visit: impl FnMut(&[u8], &mut Param) -> bool) -> bool {
     if list.is_null() {
@@ -66,7 +66,7 @@ pub unsafe fn each(list: *mut Param, mut visit: impl FnMut(&[u8], &mut Param) ->
     true
 }
 
-/// Sets a number; false if it does not fit or the entry wants something else.
+/// Sets a number; returns false if it does not fit or the entry has another type.
 pub fn set_unsigned(param: &mut Param, value: u64) -> bool {
     if !matches!(param.data_type, UNSIGNED_INTEGER | INTEGER) {
         return false;
@@ -77,7 +77,7 @@ pub fn set_unsigned(param: &mut Param, value: u64) -> bool {
     }
     param.return_bytes = param.data_bytes;
     let signed = param.data_type == INTEGER;
-    // SAFETY: `data` has `data_bytes` bytes; it need not be aligned.
+    // SAFETY: the caller of the entry point provides `data_bytes` bytes at `data`; they need not be aligned.
     unsafe {
         match param.data_bytes {
             4 if value <= if signed { i32::MAX as u64 } else { u64::from(u32::MAX) } => {
@@ -90,12 +90,12 @@ pub fn set_unsigned(param: &mut Param, value: u64) -> bool {
     true
 }
 
-/// Reads a number that is not negative.
+/// Reads a number; returns `None` if it is negative or the entry has another type.
 pub fn get_size(param: &Param) -> Option<usize> {
     if param.data.is_null() {
         return None;
     }
-    // SAFETY: `data` has `data_bytes` bytes; it need not be aligned.
+    // SAFETY: the caller of the entry point provides `data_bytes` bytes at `data`; they need not be aligned.
     let value = unsafe {
         match (param.data_type, param.data_bytes) {
             (UNSIGNED_INTEGER, 4) => u64::from(param.data.cast::<u32>().read_unaligned()),
@@ -108,16 +108,16 @@ pub fn get_size(param: &Param) -> Option<usize> {
     usize::try_from(value).ok()
 }
 
-/// The bytes of an entry; `None` if it holds something else or nothing.
+/// Returns the bytes of an entry; `None` if it has another type or no data.
 pub fn get_octets(param: &Param) -> Option<&[u8]> {
     if param.data_type != OCTET_STRING || param.data.is_null() {
         return None;
     }
-    // SAFETY: `data` has `data_bytes` bytes, which the caller keeps as they are during the call.
+    // SAFETY: `data` has `data_bytes` bytes, which the caller does not change during the call.
     Some(unsafe { core::slice::from_raw_parts(param.data.cast(), param.data_bytes) })
 }
 
-/// Gives bytes: copied, if there is room for all of them.
+/// Copies bytes into an entry; returns false if there is no room for all of them.
 pub fn set_octets(param: &mut Param, bytes: &[u8]) -> bool {
     if param.data_type != OCTET_STRING {
         return false;
@@ -129,35 +129,35 @@ pub fn set_octets(param: &mut Param, bytes: &[u8]) -> bool {
     if param.data_bytes < bytes.len() {
         return false;
     }
-    // SAFETY: `data` has room for `data_bytes` bytes, at least as many as are written, and is not ours.
+    // SAFETY: `data` has room for `data_bytes` bytes, at least `bytes.len()`, and does not overlap our own memory.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), param.data.cast(), bytes.len()) };
     true
 }
 
-/// Gives bytes, or their address where that is asked for.
+/// Copies bytes into an entry, or stores their address if the entry asks for that.
 ///
 /// # Safety
-/// For an entry that asks for the address, `bytes` must stay where they are as long as whoever asks may look.
+/// If the entry asks for the address, `bytes` must stay valid as long as the caller may use the address.
 pub unsafe fn set_octets_or_address(param: &mut Param, bytes: &[u8]) -> bool {
     if param.data_type != OCTET_PTR {
         return set_octets(param, bytes);
     }
     param.return_bytes = bytes.len();
     if !param.data.is_null() {
-        // SAFETY: `data` is the address of a pointer.
+        // SAFETY: `data` is the address of a writable pointer.
         unsafe { param.data.cast::<*const c_void>().write_unaligned(bytes.as_ptr().cast()) };
     }
     true
 }
 
-/// Gives text that lives for ever, by address or as a copy.
+/// Sets a text of static lifetime, by address or as a copy.
 pub fn set_text(param: &mut Param, text: &'static CStr) -> bool {
     let bytes = text.count_bytes();
     match param.data_type {
         UTF8_PTR => {
             param.return_bytes = bytes;
             if !param.data.is_null() {
-                // SAFETY: `data` is the address of a pointer.
+                // SAFETY: `data` is the address of a writable pointer.
                 unsafe { param.data.cast::<*const core::ffi::c_char>().write_unaligned(text.as_ptr()) };
             }
             true
@@ -170,9 +170,9 @@ pub fn set_text(param: &mut Param, text: &'static CStr) -> bool {
             if param.data_bytes < bytes {
                 return false;
             }
-            // The zero at the end only where it fits.
+            // The zero at the end is only copied if it fits.
             let copied = param.data_bytes.min(bytes + 1);
-            // SAFETY: at most `data_bytes` bytes are written, and no more than the text with its zero has.
+            // SAFETY: at most `data_bytes` bytes are written, and at most the text with its zero is read.
             unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), param.data.cast::<u8>(), copied) };
             true
         }

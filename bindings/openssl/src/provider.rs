@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The functions that OpenSSL calls for the provider itself.
 //!
-//! - **Flow** dlopen ──▶ [`OSSL_provider_init`] ──▶ query "ciphers?" ──▶ our table, or null: we stepped aside
-//!   `openssl list -providers -verbose` ──▶ get_params: why ("build info"); programs: the counters, too
-//! - **Owner** one [`Provider`] per library context, from init to teardown; the counters are the process's.
-//! - **Order** loading reads the environment and asks the CPU, and touches nothing else.
+//! - **Flow** dlopen ──▶ [`OSSL_provider_init`] ──▶ a query for ciphers returns our table, or null if the provider does not serve.
+//!   `openssl list -providers -verbose` shows the reason ("build info") by get_params, and programs can also read the counters there.
+//! - **Owner** there is one [`Provider`] per library context, from init to teardown; the counters belong to the process.
+//! - **Order** loading reads the environment and the CPU's features, and touches nothing else.
 
 use crate::abi::*;
 use crate::choice::{Choice, choose, cpu, with_asked};
@@ -17,7 +17,7 @@ use ::core::ptr;
 use memlift_kernels::counters::{self, Amount, State};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The core first: a context of a cipher gets this address and looks no further.
+/// State of the provider. `core` is the first field, because a cipher context gets this address and uses it as a [`Core`].
 #[repr(C)]
 struct Provider {
     core: Core,
@@ -32,7 +32,7 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 /// The entry point that the core looks for in the library.
 ///
 /// # Safety
-/// Arguments as provider-base(7) has them.
+/// The arguments are those of provider-base(7).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn OSSL_provider_init(
     handle: *const c_void,
@@ -41,11 +41,11 @@ pub unsafe extern "C" fn OSSL_provider_init(
     provider: *mut *mut c_void,
 ) -> c_int {
     let made = catch_unwind(|| {
-        // SAFETY: what the core passed.
+        // SAFETY: both arguments are those that the core passed.
         let core = unsafe { Core::new(handle, offered) };
         let choice = with_asked(|asked| choose(asked, core.flag(c"serves"), cpu(), core.version()));
         counters::declare("memlift:openssl", &ROWS);
-        // The page has a state of its own: what stands before the colon says no more.
+        // The page shows the state separately, so the reason is stored without the part before the colon.
         let reason = choice.reason.to_str().unwrap_or_default();
         let why = reason.split_once(": ").map_or(reason, |(_, why)| why);
         counters::set_state(if choice.serves { State::Serving } else { State::Aside }, why);
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn OSSL_provider_init(
         Box::into_raw(Box::new(Provider { core, choice }))
     });
     let Ok(made) = made else { return 0 };
-    // SAFETY: the core gives room for both.
+    // SAFETY: the core passes addresses of two writable pointers.
     unsafe {
         *ours = FUNCTIONS.as_ptr();
         *provider = made.cast();
@@ -71,7 +71,7 @@ static FUNCTIONS: [Dispatch; 5] = [
 
 unsafe extern "C" fn teardown(provider: *mut c_void) {
     if !provider.is_null() {
-        // SAFETY: from init, and torn down once. Plain memory: its drop does not panic.
+        // SAFETY: the box came from init and is torn down once. It is plain memory, so its drop does not panic.
         let _ =
             catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(provider.cast::<Provider>()) })));
     }
@@ -82,7 +82,7 @@ unsafe extern "C" fn query(
     operation: c_int,
     no_cache: *mut c_int,
 ) -> *const Algorithm {
-    // SAFETY: our provider, and room for an answer.
+    // SAFETY: the core passes our provider, and null or the address of a writable number.
     let provider = unsafe {
         if !no_cache.is_null() {
             *no_cache = 0;
@@ -118,10 +118,10 @@ unsafe extern "C" fn gettable_params(_provider: *mut c_void) -> *const Param {
 }
 
 unsafe extern "C" fn get_params(provider: *mut c_void, params: *mut Param) -> c_int {
-    // SAFETY: our provider.
+    // SAFETY: the core passes our provider.
     let Some(provider) = (unsafe { provider.cast::<Provider>().as_ref() }) else { return 0 };
     let choice = provider.choice;
-    // SAFETY: OpenSSL's list.
+    // SAFETY: OpenSSL passes null or a list that ends with a null key.
     let done = catch_unwind(|| unsafe {
         each(params, |name, param| match name {
             b"name" => set_text(param, c"memlift AES-GCM provider"),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! TLS 1.2 records (RFC 5288): the nonce is 4 fixed bytes and 8 that travel with the record.
+//! TLS 1.2 records (RFC 5288), whose nonce has 4 fixed bytes and 8 bytes that are sent with the record.
 //!
-//! - **Flow** [`set_fixed`] once per key ──▶ per record: [`announce`] (the 13 bytes that are authenticated) ──▶
-//!   [`cipher`]: explicit nonce, payload and tag in one buffer, one AEAD call
-//! - **Layout** buffer: 8 bytes of nonce, payload, 16 bytes of tag. Additional data: sequence number 8, type 1, version 2,
-//!   length 2; the length comes as that of the buffer, and is authenticated as that of the payload.
-//! - **Order** the explicit nonce counts up by one per record that is sealed, from a random start; after 2⁶⁴ − 1 records a
-//!   key seals no more. A record that fails leaves zeros instead of plaintext.
+//! - **Flow** [`set_fixed`] once per key; then per record [`announce`] (the 13 bytes that are authenticated) and [`cipher`]: explicit
+//!   nonce, payload and tag in one buffer, one AEAD call.
+//! - **Layout** buffer: 8 bytes of nonce, payload, 16 bytes of tag. Additional data: sequence number 8, type 1, version 2, length 2. The
+//!   length is given as that of the buffer, and authenticated as that of the payload.
+//! - **Order** the explicit nonce is increased by one per sealed record, from a random start; after 2⁶⁴ − 1 records a key seals no more.
+//!   A record that fails leaves zeros instead of plaintext.
 
 use crate::abi::Reason;
 use crate::context::{Context, Nonce, random};
@@ -17,18 +17,18 @@ pub const ADDITIONAL_BYTES: usize = 13;
 const FIXED_BYTES: usize = 4;
 const EXPLICIT_BYTES: usize = 8;
 
-/// State of a context about TLS records.
+/// State of a context for TLS records.
 #[derive(Clone, Default)]
 pub struct Record {
-    /// The next record's additional data: set, the next update is a record.
+    /// Additional data of the next record; if it is set, the next update is a record.
     pub announced: Option<[u8; ADDITIONAL_BYTES]>,
-    /// How much longer a record is than its payload, besides the nonce: 0 before the first.
+    /// Bytes by which a record is longer than its payload, besides the nonce; 0 before the first record.
     pub pad_bytes: usize,
-    /// Records sealed with this key.
+    /// Number of records sealed with this key.
     pub sealed: u64,
 }
 
-/// Takes the next record's additional data.
+/// Sets the additional data of the next record.
 pub fn announce(context: &mut Context, additional: &[u8]) -> Result<(), Reason> {
     let mut additional = <[u8; ADDITIONAL_BYTES]>::try_from(additional).map_err(|_| Reason::InvalidAad)?;
     let around = if context.seals { EXPLICIT_BYTES } else { EXPLICIT_BYTES + TAG_BYTES };
@@ -40,7 +40,7 @@ pub fn announce(context: &mut Context, additional: &[u8]) -> Result<(), Reason> 
     Ok(())
 }
 
-/// Takes the fixed field of the nonce; who seals gets a random start for the rest.
+/// Sets the fixed field of the nonce; if the context seals, the rest starts at random.
 pub fn set_fixed(context: &mut Context, fixed: &[u8]) -> bool {
     let bytes = context.nonce_bytes;
     if fixed.len() < FIXED_BYTES || fixed.len() + EXPLICIT_BYTES > bytes {
@@ -55,14 +55,14 @@ pub fn set_fixed(context: &mut Context, fixed: &[u8]) -> bool {
     true
 }
 
-/// Takes a whole nonce that shall count from now on.
+/// Sets a whole nonce, which is increased per record from now on.
 pub fn set_whole(context: &mut Context, nonce: &[u8]) {
     context.nonce_field[..nonce.len()].copy_from_slice(nonce);
     context.nonce_counts = true;
     context.nonce = Nonce::Ready;
 }
 
-/// Begins a message under the next counted nonce and gives its last bytes: as many as the target has, at most all.
+/// Begins a message under the next counted nonce and writes its last bytes to `target`; returns false if that is not possible.
 pub fn next_nonce(context: &mut Context, target: &mut [u8]) -> bool {
     let bytes = context.nonce_bytes;
     if !context.nonce_counts || bytes < EXPLICIT_BYTES || target.len() > bytes || !context.begin() {
@@ -101,7 +101,7 @@ fn advance(context: &mut Context) {
     }
 }
 
-/// Seals or opens the announced record in place. Gives the bytes of the whole record, or of its payload.
+/// Seals or opens the announced record in place. Returns the bytes of the whole record (sealing) or of its payload (opening).
 ///
 /// # Safety
 /// `buffer` must be readable and writable for `bytes` bytes.
@@ -118,7 +118,7 @@ pub unsafe fn cipher(
     }
     context.nonce = Nonce::Spent;
     let nonce_bytes = context.nonce_bytes;
-    // SAFETY: nonce, payload and tag follow each other and fill the buffer, which the caller gives for this call.
+    // SAFETY: the caller guarantees the buffer; nonce, payload and tag lie in it one after the other and do not overlap.
     unsafe {
         let explicit = &mut *buffer.cast::<[u8; EXPLICIT_BYTES]>();
         let payload = buffer.add(EXPLICIT_BYTES);

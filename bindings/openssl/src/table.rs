@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The algorithms that we implement, as OpenSSL reads them: ciphers, their functions, their parameters.
+//! The algorithms of this provider, as OpenSSL reads them: ciphers, their functions, their parameters.
 //!
 //! - **Layout** constants only; every list ends with an entry of zeros. The parameters are those of OpenSSL's own provider.
 
@@ -83,7 +83,7 @@ const fn table<const KEY_BYTES: usize>() -> [Dispatch; 15] {
 static AES_128_GCM: [Dispatch; 15] = table::<16>();
 static AES_256_GCM: [Dispatch; 15] = table::<32>();
 
-/// The ciphers that we implement, with the names and object identifiers under which OpenSSL knows them.
+/// The ciphers of this provider, with the names and object identifiers under which OpenSSL knows them.
 pub static CIPHERS: [Algorithm; 3] = [
     Algorithm {
         names: c"AES-128-GCM:id-aes128-GCM:2.16.840.1.101.3.4.1.6".as_ptr(),

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Counts a context's work until it is added to the process's counters.
 //!
-//! - **Flow** [`Tally::count`] per message ──at the 1st, 3rd, 7th, … then every 64th message, and at the end──▶
-//!   `memlift_kernels::counters`
-//! - **Order** so the page sees a context's first message at once, and is at most 64 messages per context behind;
-//!   threads do not fight for its cache line at every message.
+//! - **Flow** [`Tally::count`] per message; at the 1st, 3rd, 7th, … then every 64th message, and at the end, the counts are added to
+//!   `memlift_kernels::counters`.
+//! - **Order** so the page shows a context's first message at once, and is at most 64 messages per context behind; threads do not contend
+//!   for its cache line at every message.
 
 use memlift_kernels::counters::{self, Amount};
 
-/// The rows of the page, in order.
+/// Names of the page's rows, in order.
 pub const ROWS: [&str; 3] = ["seal", "open", "aside"];
 pub const SEAL: usize = 0;
 pub const OPEN: usize = 1;
-/// Times that the core asked for ciphers and got none from us.
+/// Row for the queries of the core for ciphers that this provider answered with none.
 pub const ASIDE: usize = 2;
 
 const BEHIND_MAX: u64 = 64;
 
-/// See the module.
+/// Counts that are not in the process's counters yet.
 #[derive(Default)]
 pub struct Tally {
     count: u64,
@@ -26,7 +26,7 @@ pub struct Tally {
     until: u64,
 }
 
-/// A copy of a context has done nothing yet.
+/// The copy of a context starts with counts of zero.
 impl Clone for Tally {
     fn clone(&self) -> Tally {
         Tally { until: self.until, ..Tally::default() }

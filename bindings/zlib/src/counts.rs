@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts the messages of this process for `memlift dropin status`: one message, one row of the counters page.
+//! Counts the messages of this process for `memlift dropin status`: each message adds to one row of the counters page.
 //!
-//! - **Flow** loader ──[`AT_LOAD`]──▶ rows get their names, and the page is shared if `MEMLIFT_STATS` is 1
-//!   the end of a message ──▶ [`add`] ──▶ `memlift_kernels::counters`
-//! - **Order** at load, and again in the child of each fork: later, nginx has dropped the environment that it was started
-//!   with, and OpenSSH has put a filter over its system calls that ends a process at an unexpected one
-//! - **Not here** system calls of [`add`]
+//! - **Flow** at load [`AT_LOAD`] names the rows, and shares the page if `MEMLIFT_STATS` is 1. At the end of a message [`add`] counts
+//!   into `memlift_kernels::counters`.
+//! - **Order** the page is set up at load, and again in the child of each fork. Later is too late: nginx drops the environment that it
+//!   was started with, and OpenSSH puts a filter over its system calls that ends the process at an unexpected one.
+//! - **Not here** system calls: [`add`] makes none.
 
 use memlift_kernels::counters::{self, Amount, State};
 
-/// The rows of our page, in order.
+/// Rows of the page, in order.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub enum Row {
-    /// Messages that came at once and were packed by the fast path.
+    /// Messages that were given in one call and packed by the fast path.
     PackWhole,
-    /// Messages that came in pieces and were packed by the fast path.
+    /// Messages that were given in pieces and packed by the fast path.
     PackStream,
-    /// Messages that were flushed, or asked for in a way that the fast path does not know.
+    /// Messages that were flushed, or had settings that the fast path does not support.
     PackChained,
     /// Messages that were unpacked.
     Unpack,
@@ -25,7 +25,7 @@ pub enum Row {
 
 const NAMES: [&str; 4] = ["pack whole", "pack stream", "pack chained", "unpack"];
 
-/// The loader calls this once libc is ready, before the program begins.
+/// Runs when libc is ready and before the program begins: the loader calls it.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {

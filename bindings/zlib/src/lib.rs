@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A libz that is faster: a drop-in for programs that were never recompiled.
+//! A faster libz, as a drop-in library for programs that are not recompiled.
 //!
-//! `libmemlift_z.so` has every symbol of libz 1.2.13 under its versions, and libz's SONAME: put it into `LD_PRELOAD`,
-//! or into a folder of `LD_LIBRARY_PATH` as `libz.so.1`.
+//! `libmemlift_z.so` has every symbol of libz 1.2.13 with its version, and libz's SONAME: name it in `LD_PRELOAD`, or put it as
+//! `libz.so.1` into a folder of `LD_LIBRARY_PATH`.
 //!
-//! - **Flow** exported function (`deflate`, `inflate`, `whole`) ──▶ the state that `z_stream.state` points to. deflate: the fast
-//!   path, `memlift_kernels::deflate` with tables from the [`pool`], or, for flushes and whatever else zlib's interface asks for, tables that
-//!   live with the stream. inflate: a decoder of our own ([`inflate`]). `gz*` ([`gz`]) calls these two.
-//! - **Layout** which deflate streams are fast: level 1–6, default strategy, windows of 8 KiB or more, no flush before the last. Decided at the first
-//!   `deflate`; when something else is asked for later, the stream becomes chained ([`deflate::chained`](deflate)). On the fast path, levels
-//!   1–6 are `Effort`s of the kernels ([`deflate::settings`](deflate)); the output differs from zlib's and any inflate reads it.
-//! - **Order** a `z_stream` that was initialized here is only ever handled here: each state has a mark and points back to
-//!   its stream, and what does not match is `Z_STREAM_ERROR`.
-//! - **Owner** what a stream keeps between two calls comes from the program's own `zalloc` at init, about as much as zlib asks for: a
-//!   program that drops its arena without `deflateEnd` leaks nothing. The fast path's tables are lent by the pool for the length of
-//!   one call only, and where there is no memory for them the stream does without. No lock and no thread: a fork between two calls leaves both
-//!   processes whole.
-//! - **Not here** threads, files (but `gz*`); anything at load except naming the counters, and sharing them where
-//!   `MEMLIFT_STATS=1` asks for it ([`counts`]).
+//! - **Flow** an exported function (`deflate`, `inflate`, `whole`) works on the state that `z_stream.state` points to. deflate: the fast
+//!   path is `memlift_kernels::deflate` with tables from the [`pool`]; for flushes and everything else that zlib's interface allows, the
+//!   tables live as long as the stream. inflate: a decoder of our own ([`inflate`]). `gz*` ([`gz`]) calls these two.
+//! - **Layout** a deflate stream is fast with level 1–6, the default strategy, a window of 8 KiB or more, and no flush before the last.
+//!   This is decided at the first `deflate`; if something else is requested later, the stream becomes chained
+//!   ([`deflate::chained`](deflate)). On the fast path, levels 1–6 are `Effort`s of the kernels ([`deflate::settings`](deflate)); the
+//!   output differs from zlib's, and every inflate can read it.
+//! - **Order** a `z_stream` that was initialized by this library is only handled by it: each state has a mark and points back to its
+//!   stream, and for any other stream the functions return `Z_STREAM_ERROR`.
+//! - **Owner** the memory that a stream keeps between two calls comes from the program's own `zalloc` at init, about as much as zlib asks
+//!   for: a program that drops its arena without `deflateEnd` leaks nothing. The tables of the fast path are lent by the pool for one
+//!   call only; if there is no memory for them, the stream becomes chained. There is no lock and no thread: after a fork between two
+//!   calls both processes can continue.
+//! - **Not here** threads, files (except by `gz*`); at load, anything but naming the counters and sharing them if `MEMLIFT_STATS=1`
+//!   ([`counts`]).
 #![deny(unsafe_code)]
 #![allow(non_snake_case, reason = "libz's names")]
 

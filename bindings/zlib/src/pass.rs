@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Functions that zlib-rs serves unchanged (combining checksums, texts, flags), plain checksums, and the version that we report.
+//! Functions that zlib-rs implements (combining checksums, texts, flags), plain checksums, and the version that this library reports.
 
 use core::ffi::{c_char, c_int, c_ulong};
 use libz_rs_sys::{Bytef, uInt, z_off_t, z_off64_t};
@@ -18,26 +18,26 @@ pass! {
     in "1.2.0.2" fn zlibCompileFlags() -> c_ulong;
 }
 
-/// `1.2.13`, because that is whose symbols these are; nothing behind it, because programs parse it as numbers.
+/// Returns `1.2.13`, because this library has the symbols of that version; no suffix, because programs parse it as numbers.
 ///
 /// # Safety
-/// None needed.
+/// There are no conditions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zlibVersion() -> *const c_char {
     c"1.2.13".as_ptr()
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
 /// `buf` is null or readable for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adler32(sum: c_ulong, buf: *const Bytef, len: uInt) -> c_ulong {
-    // SAFETY: `buf` is null or readable for `len` bytes, as the caller promises.
+    // SAFETY: the caller guarantees that `buf` is null or readable for `len` bytes.
     unsafe { adler32_z(sum, buf, len as usize) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
 /// `buf` is null or readable for `len` bytes.
@@ -48,22 +48,22 @@ pub unsafe extern "C" fn adler32_z(sum: c_ulong, buf: *const Bytef, len: usize) 
     if buf.is_null() {
         return 1;
     }
-    // SAFETY: readable for so many bytes.
+    // SAFETY: `buf` is not null, so the caller guarantees `len` readable bytes.
     let bytes = unsafe { core::slice::from_raw_parts(buf, len) };
     c_ulong::from(deflate::adler32(sum as u32, bytes))
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
 /// `buf` is null or readable for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crc32(sum: c_ulong, buf: *const Bytef, len: uInt) -> c_ulong {
-    // SAFETY: `buf` is null or readable for `len` bytes, as the caller promises.
+    // SAFETY: the caller guarantees that `buf` is null or readable for `len` bytes.
     unsafe { crc32_z(sum, buf, len as usize) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
 /// `buf` is null or readable for `len` bytes.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn crc32_z(sum: c_ulong, buf: *const Bytef, len: usize) ->
     if buf.is_null() {
         return 0;
     }
-    // SAFETY: readable for so many bytes.
+    // SAFETY: `buf` is not null, so the caller guarantees `len` readable bytes.
     let bytes = unsafe { core::slice::from_raw_parts(buf, len) };
     c_ulong::from(deflate::crc32(sum as u32, bytes))
 }

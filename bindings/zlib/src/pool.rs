@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Tables that are lent for the length of one call, and wait for the next one: no malloc, no page faults, no memset.
+//! Packers that are lent for one call and then kept for the next one: no malloc, no page faults, no memset per call.
 //!
-//! - **Layout** [`SLOTS`] pointers per kind. A thread starts to look at a slot of its own; a borrower that finds none empty
-//!   allocates, and one that finds all full frees.
-//! - **Order** a slot is emptied by a swap and filled by a compare-and-swap: whoever takes a pointer is its only owner. No
-//!   lock, so a fork in the middle of a call loses at most what was lent at that moment.
-//! - **Owner** memory stays with the process: at most [`SLOTS`] of each kind, about 450 KiB for each thread that ever packed
-//!   at the same time as others.
+//! - **Layout** [`SLOTS`] pointers per kind of packer. Each thread starts its search at another slot. If all slots are empty, a packer is
+//!   allocated; if all are full, a returned packer is freed.
+//! - **Order** a slot is emptied by a swap and filled by a compare-and-swap, so the thread that takes a pointer is its only owner. There
+//!   is no lock, so a fork in the middle of a call loses at most the packers lent at that moment.
+//! - **Owner** the memory stays with the process: at most [`SLOTS`] packers of each kind, about 450 KiB for each thread that packed at
+//!   the same time as others.
 
 use core::ops::{Deref, DerefMut};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use memlift_kernels::deflate::{Effort, Format, PackStream, Packer};
 
-/// The most that waits.
+/// Most packers of one kind that are kept.
 pub const SLOTS: usize = 32;
 
-/// Values of one kind that wait.
+/// Kept packers of one kind.
 pub struct Pool<T: 'static> {
     slots: [AtomicPtr<T>; SLOTS],
     make: fn() -> Option<T>,
 }
 
-/// A packer of whole messages, with room for a packed one.
+/// A packer of whole messages, with scratch memory for a packed message.
 pub struct Whole {
     pub packer: Packer,
     pub scratch: Vec<u8>,
 }
 
-/// For messages that come at once.
+/// Packers for messages that are given in one call.
 pub static WHOLE: Pool<Whole> = Pool::new(|| Some(Whole { packer: Packer::try_new()?, scratch: Vec::new() }));
-/// For messages in pieces.
+/// Packers for messages in pieces.
 pub static STREAM: Pool<PackStream> = Pool::new(|| PackStream::try_new(Format::Raw, Effort::Default));
 
-/// A value that goes back when this is dropped.
+/// A lent packer, which goes back to the pool on drop.
 pub struct Lent<T: 'static> {
     value: *mut T,
     pool: &'static Pool<T>,
@@ -44,7 +44,7 @@ impl<T> Pool<T> {
         Pool { slots: [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS], make }
     }
 
-    /// Takes one that waits, or makes one. `None`: there is no memory.
+    /// Takes a kept packer, or makes one; returns `None` if there is no memory.
     pub fn take(&'static self) -> Option<Lent<T>> {
         for slot in self.mine() {
             if !slot.load(Ordering::Relaxed).is_null() {
@@ -55,7 +55,7 @@ impl<T> Pool<T> {
             }
         }
         let made = (self.make)()?;
-        // SAFETY: the layout is that of a T, which is not empty; what is allocated is written before anybody sees it.
+        // SAFETY: the layout is that of a `T`, whose size is not 0; the memory is written before anybody reads it.
         let value = unsafe {
             let value = std::alloc::alloc(std::alloc::Layout::new::<T>()).cast::<T>();
             if value.is_null() {
@@ -67,8 +67,9 @@ impl<T> Pool<T> {
         Some(Lent { value, pool: self })
     }
 
-    /// All slots, this thread's favourite first: stacks tell threads apart. A thread-local variable of a library that was loaded late would have to be
-    /// allocated, and glibc ends the process where that fails.
+    /// Returns all slots, beginning with one chosen by the thread's stack address. A thread-local variable would have to be
+    /// allocated in a
+    /// library that was loaded late, and glibc ends the process if that fails.
     fn mine(&self) -> impl Iterator<Item = &AtomicPtr<T>> {
         let here = 0u8;
         let stack = ptr::from_ref(&here).addr() as u64 >> 16;
@@ -80,7 +81,7 @@ impl<T> Pool<T> {
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return; // half-changed tables are not for the next one; they are lost
+            return; // tables that a panic left half changed are not reused
         }
         for slot in self.pool.mine() {
             if slot.load(Ordering::Relaxed).is_null()
@@ -91,7 +92,7 @@ impl<T> Drop for Lent<T> {
                 return;
             }
         }
-        // SAFETY: it came from a box and nobody else has it.
+        // SAFETY: the pointer came from a box, and nobody else has it.
         drop(unsafe { Box::from_raw(self.value) });
     }
 }
@@ -99,14 +100,14 @@ impl<T> Drop for Lent<T> {
 impl<T> Deref for Lent<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: it came from a box, and this is its only owner.
+        // SAFETY: the pointer came from a box, and this is its only owner.
         unsafe { &*self.value }
     }
 }
 
 impl<T> DerefMut for Lent<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: it came from a box, and this is its only owner.
+        // SAFETY: the pointer came from a box, and this is its only owner.
         unsafe { &mut *self.value }
     }
 }

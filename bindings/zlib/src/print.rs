@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `gzprintf` and `gzvprintf`: `print.c` formats, this exports and writes.
+//! `gzprintf` and `gzvprintf`: `print.c` formats the text; this file exports the symbols and writes the text.
 //!
-//! - **Flow** exported symbol ──jump, all registers as they are──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ [`gz`](crate::gz)
+//! - **Flow** exported symbol ──jump with unchanged registers──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ [`gz`](crate::gz).
 
 use crate::gz::{gzerror, gzwrite};
 use core::ffi::{c_char, c_int, c_uint};
@@ -25,14 +25,14 @@ macro_rules! jump {
     };
 }
 
-/// As in zlib.h. Takes `(gzFile, const char *, ...)`.
+/// See zlib.h. Takes `(gzFile, const char *, ...)`.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn gzprintf() {
     core::arch::naked_asm!(jump!(), sym memlift_z_gzprintf)
 }
 
-/// As in zlib.h. Takes `(gzFile, const char *, va_list)`.
+/// See zlib.h. Takes `(gzFile, const char *, va_list)`.
 #[cfg(symbol_versions)]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -44,7 +44,7 @@ pub extern "C" fn gzvprintf() {
     )
 }
 
-/// As in zlib.h. Takes `(gzFile, const char *, va_list)`.
+/// See zlib.h. Takes `(gzFile, const char *, va_list)`.
 #[cfg(not(symbol_versions))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -52,14 +52,14 @@ pub extern "C" fn gzvprintf() {
     core::arch::naked_asm!(jump!(), sym memlift_z_gzvprintf)
 }
 
-/// Writes what was formatted. Returns what `gzprintf` returns.
+/// Writes a formatted text; returns the result of `gzprintf`.
 ///
 /// # Safety
-/// `target` is null or a file of ours; `text` is readable for `bytes` bytes.
+/// `target` is null or a file opened by this library; `text` is readable for `bytes` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memlift_z_write(target: gzFile, text: *const c_char, bytes: c_uint) -> c_int {
     let mut code = 0;
-    // SAFETY: as the caller promises; a null file is accepted.
+    // SAFETY: the caller guarantees file and text; a null file is accepted.
     unsafe {
         let written = gzwrite(target, text.cast(), bytes);
         if written != 0 || bytes == 0 {

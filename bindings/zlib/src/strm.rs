@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The `z_stream` of the program: its buffers, its fields, its error texts.
+//! Access to the program's `z_stream`: its buffers, its fields, its error texts.
 //!
-//! - **Owner** the program. It is touched through a raw pointer for the length of one call.
+//! - **Owner** the program. The stream is accessed through a raw pointer, during a call only.
 
 use crate::memory;
 use core::ffi::{c_char, c_int};
@@ -9,21 +9,21 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use libz_rs_sys::{Z_BUF_ERROR, Z_DATA_ERROR, Z_MEM_ERROR, Z_STREAM_ERROR, Z_VERSION_ERROR, z_stream};
 
-/// `Z_UNKNOWN`, the `data_type` before anything was seen.
+/// `Z_UNKNOWN`, the `data_type` before any input was read.
 pub const UNKNOWN: c_int = 2;
 
-/// Returns true if the program was compiled for a libz that we can stand in for.
+/// Returns true if the program was compiled for a version of libz that this library can replace.
 ///
 /// # Safety
 /// `version` is null or a C string.
 pub unsafe fn version_fits(version: *const c_char, stream_size: c_int) -> bool {
-    // SAFETY: not null, so at least one byte.
+    // SAFETY: `version` is a C string and not null, so it has at least one byte.
     !version.is_null()
         && unsafe { *version } == b'1' as c_char
         && stream_size as usize == size_of::<z_stream>()
 }
 
-/// Stores the text of an error and returns it.
+/// Stores the text of an error code in the stream; returns the code.
 ///
 /// # Safety
 /// `strm` is valid.
@@ -36,17 +36,17 @@ pub unsafe fn fail(strm: *mut z_stream, code: c_int) -> c_int {
         Z_VERSION_ERROR => c"incompatible version",
         _ => c"",
     };
-    // SAFETY: the caller vouches for it; the text is never written to.
+    // SAFETY: the caller guarantees a valid stream; nobody writes to the text.
     unsafe { (*strm).msg = text.as_ptr().cast_mut() };
     code
 }
 
-/// The fields that a reset sets, and the default allocator where the program gave none.
+/// Sets the fields that a reset sets, and the default allocator if the program gave none.
 ///
 /// # Safety
 /// `strm` is valid.
 pub unsafe fn begin(strm: *mut z_stream) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees a valid stream.
     unsafe {
         (*strm).msg = ptr::null_mut();
         (*strm).total_in = 0;
@@ -59,9 +59,9 @@ pub unsafe fn begin(strm: *mut z_stream) {
 /// Returns the input that the program offers.
 ///
 /// # Safety
-/// `strm` is valid, and so are `next_in` and `avail_in`; the bytes do not change while the slice lives.
+/// `strm`, `next_in` and `avail_in` are valid; the bytes do not change while the slice lives.
 pub unsafe fn input<'a>(strm: *const z_stream) -> &'a [u8] {
-    // SAFETY: the caller vouches for it; null only ever comes with 0 bytes.
+    // SAFETY: the caller guarantees the input; a null pointer only comes with 0 bytes.
     unsafe {
         if (*strm).avail_in == 0 {
             return &[];
@@ -73,9 +73,9 @@ pub unsafe fn input<'a>(strm: *const z_stream) -> &'a [u8] {
 /// Returns the room that the program offers for output.
 ///
 /// # Safety
-/// `strm` is valid, and so are `next_out` and `avail_out`; nobody else uses the bytes while the slice lives.
+/// `strm`, `next_out` and `avail_out` are valid; nobody else uses the bytes while the slice lives.
 pub unsafe fn output<'a>(strm: *mut z_stream) -> &'a mut [MaybeUninit<u8>] {
-    // SAFETY: the caller vouches for it; null only ever comes with 0 bytes.
+    // SAFETY: the caller guarantees the output; a null pointer only comes with 0 bytes.
     unsafe {
         if (*strm).avail_out == 0 {
             return &mut [];
@@ -89,7 +89,7 @@ pub unsafe fn output<'a>(strm: *mut z_stream) -> &'a mut [MaybeUninit<u8>] {
 /// # Safety
 /// `strm` is valid and `bytes` is at most `avail_in`.
 pub unsafe fn took(strm: *mut z_stream, bytes: usize) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees a valid stream.
     unsafe {
         (*strm).next_in = (*strm).next_in.wrapping_add(bytes);
         (*strm).avail_in -= bytes as u32;
@@ -102,7 +102,7 @@ pub unsafe fn took(strm: *mut z_stream, bytes: usize) {
 /// # Safety
 /// `strm` is valid and `bytes` is at most `avail_out`.
 pub unsafe fn gave(strm: *mut z_stream, bytes: usize) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees a valid stream.
     unsafe {
         (*strm).next_out = (*strm).next_out.wrapping_add(bytes);
         (*strm).avail_out -= bytes as u32;
@@ -110,12 +110,12 @@ pub unsafe fn gave(strm: *mut z_stream, bytes: usize) {
     }
 }
 
-/// Writes as much of `bytes` as there is room for. Returns how many.
+/// Writes as many of `bytes` as there is room for; returns the number.
 ///
 /// # Safety
-/// As [`output`]; `bytes` does not overlap the output.
+/// The conditions of [`output`]; `bytes` does not overlap the output.
 pub unsafe fn write(strm: *mut z_stream, bytes: &[u8]) -> usize {
-    // SAFETY: the caller vouches for it; the length is that of the shorter one.
+    // SAFETY: the caller guarantees the output; `take` is the shorter length.
     unsafe {
         let take = bytes.len().min((*strm).avail_out as usize);
         if take != 0 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libz's calls for whole buffers.
+//! The functions of libz for whole buffers.
 //!
-//! - **Flow** `compress2`: levels 1–6 by the kernels' packer straight into the target, else a stream
-//!   `uncompress2`: the decoder of streams, without a window
-//! - **Order** packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
+//! - **Flow** `compress2`: levels 1–6 are packed by the kernels' packer directly into the target, other levels by a stream.
+//!   `uncompress2`: the decoder of streams, without a window.
+//! - **Order** packed bytes never exceed `compressBound`, which is zlib's formula, because programs have the formula compiled in.
 
 use crate::counts::{self, Row};
 use crate::deflate::{compress_bound, deflate, deflateEnd, deflateInit_};
@@ -19,10 +19,10 @@ use libz_rs_sys::{
 };
 use memlift_kernels::deflate::{Effort, Format};
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// None needed.
+/// There are no conditions.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn compressBound(bytes: uLong) -> uLong {
@@ -30,10 +30,10 @@ pub unsafe extern "C" fn compressBound(bytes: uLong) -> uLong {
     compress_bound(bytes)
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn compress(
     target: *mut Bytef,
@@ -46,10 +46,10 @@ pub unsafe extern "C" fn compress(
     unsafe { compress2(target, target_bytes, source, bytes, Z_DEFAULT_COMPRESSION) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn compress2(
     target: *mut Bytef,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn compress2(
     bytes: uLong,
     level: c_int,
 ) -> c_int {
-    // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
+    // SAFETY: the caller guarantees buffers that are valid for the given lengths and do not overlap.
     fenced(Z_STREAM_ERROR, || unsafe {
         let level = if level == Z_DEFAULT_COMPRESSION { 6 } else { level };
         let packer = if (1..=6).contains(&level) { pool::WHOLE.take() } else { None };
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn compress2(
         match packed {
             Ok(bytes) => {
                 if level == 6 {
-                    *target.add(1) = 0x9c; // what says the level, as zlib has it
+                    *target.add(1) = 0x9c; // the byte that zlib writes for level 6
                 }
                 *target_bytes = bytes as uLongf;
                 Z_OK
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn compress2(
     })
 }
 
-/// [`compress2`] of levels that the packer does not have.
+/// Does [`compress2`] for levels that the packer does not have.
 unsafe fn by_stream(
     target: *mut Bytef,
     target_bytes: *mut uLongf,
@@ -93,7 +93,7 @@ unsafe fn by_stream(
 ) -> c_int {
     let mut strm = port::z_stream::default();
     (strm.zalloc, strm.zfree) = (None, None);
-    // SAFETY: the caller vouches for the buffers; the stream is ended before it goes away.
+    // SAFETY: the caller guarantees the buffers; the stream is ended before it is dropped.
     unsafe {
         let (mut room, mut rest) = (core::mem::take(&mut *target_bytes), bytes);
         let code = deflateInit_(&mut strm, level, port::zlibVersion(), size_of::<port::z_stream>() as c_int);
@@ -123,10 +123,10 @@ unsafe fn by_stream(
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uncompress(
     target: *mut Bytef,
@@ -140,10 +140,10 @@ pub unsafe extern "C" fn uncompress(
     unsafe { uncompress2(target, target_bytes, source, &mut bytes) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn uncompress2(
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn uncompress2(
     bytes: *mut uLong,
 ) -> c_int {
     versioned!(uncompress2, "1.2.9");
-    // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
+    // SAFETY: the caller guarantees buffers that are valid for the given lengths and do not overlap.
     fenced(Z_STREAM_ERROR, || unsafe {
         let (code, read, written) = inflate::unpack(source, *bytes as usize, target, *target_bytes as usize);
         (*bytes, *target_bytes) = (read as uLong, written as uLongf);
@@ -162,8 +162,8 @@ pub unsafe extern "C" fn uncompress2(
     })
 }
 
-/// The bytes at a pointer that may be null if there are none.
+/// Returns the bytes at a pointer that may be null if there are none.
 unsafe fn slice<'a>(start: *const Bytef, bytes: c_ulong) -> &'a [u8] {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees `bytes` readable bytes, if there are any.
     if bytes == 0 { &[] } else { unsafe { core::slice::from_raw_parts(start, bytes as usize) } }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Streams whose match tables live with them: those that are flushed, and whatever else zlib's interface asks for.
+//! Chained streams, whose match tables live as long as the stream: those that are flushed, and those with settings that the fast path lacks.
 //!
-//! - **Flow** [`enter`]: the stream's memory becomes that of [`Chains`], with what the fast path knows as history and as input ──▶ [`deflate`]:
-//!   front, blocks, what the flush leaves, back
-//! - **Order** as zlib's `deflate`: what is pending goes out first; a call that ends without room says so to the next one by `last_flush` −1.
+//! - **Flow** [`enter`] makes the stream's memory that of [`Chains`], with the bytes that the fast path has as history and as input. Then
+//!   [`deflate`] writes the start of the frame, the blocks, the mark of the flush, and the end of the frame.
+//! - **Order** the same as zlib's `deflate`: pending bytes are written first; a call that ends for lack of room sets `last_flush` to −1
+//!   for the next one.
 //! - **Owner** nothing is allocated: the memory is there since init.
 
 use super::fast::{repeats, settle};
@@ -18,15 +19,16 @@ use libz_rs_sys::{
 };
 use memlift_kernels::deflate::{Chains, Io, Level, Until, crc32};
 
-/// Makes a stream chained that is open or fast and has not ended. `expected`: all bytes that are to come, if they
-/// are known and few. A code other than `Z_OK` ends the call: there is no room for what is pending,
-/// or no memory.
+/// Makes a stream chained that is open or fast and has not ended. `expected` is the number of all bytes to come, if they are
+/// known and
+/// few. An error code ends the call: there is no room for the pending bytes, or no memory.
 ///
 /// # Safety
-/// `strm` is the stream of `state`, its output is valid.
+/// `strm` is the stream of `state`, and its output is valid.
 pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream, expected: Option<usize>) -> Result<(), c_int> {
     let window = state.settings.window_bytes();
-    // SAFETY: the caller vouches for it. The memory is the stream's alone; its first part begins with the bytes that are named.
+    // SAFETY: the caller guarantees the stream. Only it uses the memory, whose first part begins with the history and waiting
+    // bytes.
     unsafe {
         loop {
             if !state.pending.is_empty() && ((*strm).next_out.is_null() || !state.drain(strm)) {
@@ -51,7 +53,7 @@ pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream, expected: Option<u
             expected,
         );
         let level = match expected {
-            // So short a message costs the same whichever of the lazy levels searches it.
+            // A message this short takes the same time with every lazy level.
             Some(_) if state.settings.level >= 4 && state.tuned.is_none() => Level::of(9),
             _ => state.level(),
         };
@@ -63,12 +65,12 @@ pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream, expected: Option<u
     }
 }
 
-/// `deflate` of a chained stream.
+/// Does a call of `deflate` for a chained stream.
 ///
 /// # Safety
-/// `strm` is the stream of `state`, its buffers are as the program gave them, and were looked at.
+/// `strm` is the stream of `state`; its buffers are as the program gave them, and their pointers were checked.
 pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the stream and its buffers.
     unsafe {
         let finished = state.status == Status::Finish;
         if (*strm).avail_out == 0 {
@@ -137,13 +139,13 @@ pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
     }
 }
 
-/// Moves what is pending to the program.
+/// Moves pending bytes to the program's output.
 ///
 /// # Safety
-/// As [`deflate`].
+/// The conditions of [`deflate`].
 pub unsafe fn drain(state: &mut Deflate, strm: *mut z_stream) {
     if let Some(chains) = &mut state.chains {
-        // SAFETY: the caller vouches for it; the output does not overlap the stream's memory.
+        // SAFETY: the caller guarantees the stream and its output; the output does not overlap the stream's memory.
         unsafe {
             let mut io = Io { input: &[], output: strm::output(strm), read: 0, written: 0 };
             chains.drain(&mut io);
@@ -152,7 +154,7 @@ pub unsafe fn drain(state: &mut Deflate, strm: *mut z_stream) {
     }
 }
 
-/// Packs. `true`: all that was asked for is done and written.
+/// Packs; returns true if everything that `until` asks for is done and written.
 unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
     let Some(chains) = &mut state.chains else { return false };
     // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call.
@@ -174,9 +176,9 @@ unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
     }
 }
 
-/// Writes the front of the frame. `false`: there was no room for all of it.
+/// Writes the start of the frame; returns false if there was no room for all of it.
 unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
-    // SAFETY: the caller vouches for the stream; the program's header stays until the front is written.
+    // SAFETY: the caller guarantees the stream; the program keeps its header valid until the start of the frame is written.
     unsafe {
         super::fast::set_data_type(strm);
         if !state.head.is_null() && state.settings.wrap == Wrap::Gzip {
@@ -190,7 +192,7 @@ unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
         if let Some(chains) = &mut state.chains {
             match state.dictionary_sum {
                 Some(sum) if state.settings.wrap == Wrap::Zlib => {
-                    // Flag 2⁵, and the number that makes it a multiple of 31 anew.
+                    // Sets flag 2⁵, and the check number anew, so that the word is a multiple of 31.
                     let word = u16::from_be_bytes([front[0], front[1]]) & !31 | 32;
                     front[..2].copy_from_slice(&(word + 31 - word % 31).to_be_bytes());
                     chains.put_bytes(&front[..2]);
@@ -206,9 +208,9 @@ unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
     }
 }
 
-/// The most bytes of a front and back.
+/// Returns the most bytes of the start and end of a frame.
 pub fn front_bytes(state: &Deflate) -> c_ulong {
-    // SAFETY: the header and its fields are valid, as `deflateSetHeader` asks for; texts end with a zero byte.
+    // SAFETY: `deflateSetHeader` requires a valid header with valid fields; texts end with a zero byte.
     unsafe {
         let Some(head) = state.head.as_ref() else { return 32 };
         let text = |start: *mut u8| match start.is_null() {
@@ -219,9 +221,9 @@ pub fn front_bytes(state: &Deflate) -> c_ulong {
     }
 }
 
-/// Writes a gzip front with the program's header. `false`: there was no room for all of it.
+/// Writes the start of a gzip frame with the program's header; returns false if there was no room for all of it.
 unsafe fn gzip_front(state: &mut Deflate, strm: *mut z_stream) -> bool {
-    // SAFETY: the header and its fields are valid, as `deflateSetHeader` asks for; texts end with a zero byte.
+    // SAFETY: `deflateSetHeader` requires a valid header with valid fields; texts end with a zero byte.
     unsafe {
         let head = &*state.head;
         let text = |start: *mut u8| match start.is_null() {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Streams that the kernels pack.
+//! Fast streams, which are packed by the kernels. Flushes other than the last are not for this path: see [`chained`](super::chained).
 //!
-//! - **Flow** (flushes but the last are not for this path: [`chained`](super::chained))
-//!   everything in the first call, with `Z_FINISH` ──[`at_once`]: `Packer`──▶ output, what does not fit pending
-//!   pieces ──wait in the window until more than [`session_bytes`] are there, or a flush comes──[`session`]: a
-//!   `PackStream` is lent, learns the history, packs, ends at a whole byte──▶ output, what does not fit pending
-//! - **Layout** window: one window of history and [`session_bytes`] that wait. Both lie in the stream's memory, which is as much as zlib's.
-//! - **Order** a session has [`session_bytes`] bytes, unless a flush ends it: what is written depends on the bytes and the
-//!   flushes, not on the pieces in which they came nor on the room for output. Pending holds one session at most.
+//! - **Flow** if everything is given in the first call, with `Z_FINISH`, [`at_once`] packs it by a `Packer`; output that does not fit
+//!   becomes pending. Pieces wait in the window until there are more than [`session_bytes`] or a flush comes. Then a [`session`] borrows
+//!   a `PackStream`, gives it the history, packs up to a whole byte, and makes pending what does not fit.
+//! - **Layout** window: one window of history, and up to [`session_bytes`] of waiting bytes. Both lie in the stream's memory, which is as
+//!   much as zlib's.
+//! - **Order** a session has [`session_bytes`] bytes, unless a flush ends it: so the output depends on the bytes and the flushes, not on
+//!   the pieces in which they came nor on the room for output. At most one session's output is pending.
 
 use super::settings::Wrap;
 use super::state::{Deflate, Route, Status};
@@ -20,37 +20,39 @@ use core::mem::MaybeUninit;
 use libz_rs_sys::{Z_BINARY, Z_BUF_ERROR, Z_FINISH, Z_NO_FLUSH, Z_OK, Z_STREAM_END, Z_TEXT, z_stream};
 use memlift_kernels::deflate::{self, Effort, Flush, Format, PackStream};
 
-/// The largest message that is packed at once: one block, the same that a session makes of it.
+/// Largest message that is packed by `at_once`: one block, the same that a session makes of it.
 const AT_ONCE_BYTES: usize = 32 << 10;
-/// Bytes that decide about `data_type`.
+/// Number of bytes that decide about `data_type`.
 const LOOK_BYTES: usize = 1024;
 
-/// The most that waits, in bytes: history and this are 3.75 windows, where zlib has 4.
+/// Returns the most bytes that wait. Together with the history they are 3.75 windows; zlib has 4.
 pub const fn session_bytes(window_bits: u32) -> usize {
     11 << (window_bits - 2)
 }
 
-/// Room for the frame, the flush and the blocks of packed bytes that did not get shorter.
+/// Returns the room for `bytes` bytes that do not get smaller, with frame, flush and block headers.
 pub const fn with_overhead(bytes: usize) -> usize {
     bytes + bytes / 2048 + 256
 }
 
-/// zlib's order of flushes.
+/// Returns the rank of a flush in zlib's order.
 fn rank(flush: c_int) -> c_int {
     flush * 2 - if flush > 4 { 9 } else { 0 }
 }
 
-/// Returns true if a flush without input is no more than the last one, which zlib refuses.
+/// Returns true if a flush without new input is not stronger than the last one; zlib refuses it.
 pub fn repeats(old_flush: c_int, flush: c_int) -> bool {
     rank(flush) <= rank(old_flush) && flush != Z_FINISH
 }
 
-/// `deflate` of a stream that is fast, or becomes it now. The flush is none or the last. `None`: there is no memory for this path, and nothing happened.
+/// Does a call of `deflate` for a stream that is fast, or becomes fast now. `flush` is none or the last one. Returns `None` and
+/// does nothing
+/// if there is no memory for this path.
 ///
 /// # Safety
-/// `strm` is the stream of `state`, its buffers are as the program gave them, and were looked at.
+/// `strm` is the stream of `state`; its buffers are as the program gave them, and their pointers were checked.
 pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> Option<c_int> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the stream and its buffers.
     unsafe {
         let finished = state.status == Status::Finish;
         if (*strm).avail_out == 0 {
@@ -95,9 +97,9 @@ pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
     }
 }
 
-/// Returns the result of `deflate` when the work is done.
+/// Returns the result of `deflate` after the work is done.
 unsafe fn end_of_call(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> c_int {
-    // SAFETY: the stream is valid.
+    // SAFETY: the caller guarantees a valid stream.
     let full = unsafe { (*strm).avail_out == 0 };
     if flush == Z_FINISH && state.status == Status::Finish && state.pending.is_empty() {
         return Z_STREAM_END;
@@ -108,23 +110,23 @@ unsafe fn end_of_call(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
     Z_OK
 }
 
-/// Returns true if the message is here as a whole, and the packer can have it.
+/// Returns true if the whole message is given in this call, and a `Packer` can pack it.
 unsafe fn fits_at_once(state: &Deflate, strm: *mut z_stream) -> bool {
-    // SAFETY: the stream is valid.
+    // SAFETY: the caller guarantees a valid stream.
     let (source, room) = unsafe { ((*strm).avail_in as usize, (*strm).avail_out as usize) };
     let bound = deflate::bound(state.settings.wrap.format(), source);
     source <= AT_ONCE_BYTES.min(state.settings.window_bytes())
         && (bound <= room || bound <= state.pending.room())
 }
 
-/// Packs a message that is here as a whole. `false`: no memory, and nothing happened.
+/// Packs a message that is given as a whole; returns false and does nothing if there is no memory.
 unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
     let settings = state.settings;
     let format = settings.wrap.format();
     let Some(mut lent) = pool::WHOLE.take() else { return false };
     let whole = &mut *lent;
-    // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call. What the packer
-    // says it wrote is initialized.
+    // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call. The packer has
+    // initialized the bytes that it counts as written.
     unsafe {
         set_data_type(strm);
         let (source, output) = (strm::input(strm), strm::output(strm));
@@ -140,7 +142,7 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
             whole.scratch.spare_capacity_mut()
         };
         let Ok(bytes) = whole.packer.pack_uninit(format, Effort::Default, source, target) else {
-            return false; // never: the target has its bound
+            return false; // cannot happen: the target has room for the bound
         };
         let packed = core::slice::from_raw_parts_mut(target.as_mut_ptr().cast::<u8>(), bytes);
         let (front, front_bytes) = settings.front();
@@ -168,10 +170,10 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
     true
 }
 
-/// Reads what the program offers, all of it unless the output is short. `false`: no memory.
+/// Reads the input that the program offers, all of it unless the output is full; returns false if there is no memory.
 unsafe fn take(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
     let most = session_bytes(state.settings.window_bits);
-    // SAFETY: the buffers are as the program gave them.
+    // SAFETY: the caller guarantees that the buffers are as the program gave them.
     unsafe {
         loop {
             let (waiting, source) = (state.window.bytes().len(), strm::input(strm));
@@ -192,13 +194,13 @@ unsafe fn take(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
     }
 }
 
-/// Lets `source` wait in the window. `false`: no memory.
+/// Adds `source` to the waiting bytes; returns false if there is no memory.
 unsafe fn wait(state: &mut Deflate, strm: *mut z_stream, source: &[u8], most: usize) -> bool {
     if source.is_empty() {
         return true;
     }
     debug_assert!(state.window.bytes().len() + source.len() <= most);
-    // More than a window cannot become chained any more: from here on there has to be a packer.
+    // A stream with more than a window of waiting bytes cannot become chained, so a packer must be available from here on.
     if state.window.bytes().len() + source.len() > state.settings.window_bytes()
         && pool::STREAM.take().is_none()
     {
@@ -206,15 +208,15 @@ unsafe fn wait(state: &mut Deflate, strm: *mut z_stream, source: &[u8], most: us
     }
     state.window.push(source);
     state.clean = false;
-    // SAFETY: the source is all of the stream's input.
+    // SAFETY: `source` is all of the stream's input.
     unsafe { read(state, strm, source) };
     true
 }
 
-/// Notes that `source`, the first bytes of the input, was read.
+/// Records that `source`, the first bytes of the input, was read.
 unsafe fn read(state: &mut Deflate, strm: *mut z_stream, source: &[u8]) {
     state.saw(source);
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees a valid stream.
     unsafe {
         strm::took(strm, source.len());
         if state.settings.wrap != Wrap::Raw {
@@ -223,12 +225,12 @@ unsafe fn read(state: &mut Deflate, strm: *mut z_stream, source: &[u8]) {
     }
 }
 
-/// Packs what waits, up to a whole byte, into pending. `false`: no memory.
+/// Packs the waiting bytes, up to a whole byte, into pending; returns false if there is no memory.
 ///
 /// # Safety
 /// `strm` is the stream of `state`.
 pub unsafe fn settle(state: &mut Deflate, strm: *mut z_stream) -> bool {
-    // SAFETY: the caller vouches for it; input and output are not looked at while they are hidden.
+    // SAFETY: the caller guarantees the stream; input and output are not accessed while their lengths are set to 0.
     unsafe {
         let hidden = ((*strm).avail_in, (*strm).avail_out);
         ((*strm).avail_in, (*strm).avail_out) = (0, 0);
@@ -238,7 +240,7 @@ pub unsafe fn settle(state: &mut Deflate, strm: *mut z_stream) -> bool {
     }
 }
 
-/// Packs what waits and `bytes` bytes of the input. `false`: no memory; nothing happened then.
+/// Packs the waiting bytes and `bytes` bytes of the input; returns false and does nothing if there is no memory.
 unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes: usize) -> bool {
     let settings = state.settings;
     let history = if flush == Flush::Sync { settings.window_bytes() } else { 0 };
@@ -282,7 +284,7 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes:
     true
 }
 
-/// Pushes all of `source`, into the output and then into pending.
+/// Pushes all of `source`; the packed bytes go to the output, and then to pending.
 unsafe fn push(
     stream: &mut PackStream,
     source: &[u8],
@@ -292,7 +294,7 @@ unsafe fn push(
 ) {
     let mut read = 0;
     loop {
-        // SAFETY: the output is as the program gave it; what the stream says it wrote is initialized.
+        // SAFETY: the output is as the program gave it; the stream has initialized the bytes that it counts as written.
         let pushed = unsafe {
             if pending.is_empty() && (*strm).avail_out != 0 {
                 let pushed = stream.push_uninit(&source[read..], strm::output(strm), flush);
@@ -312,7 +314,7 @@ unsafe fn push(
     }
 }
 
-/// Makes the last `bytes` bytes of the window and of what came after it the history.
+/// Makes the last `bytes` bytes of the window, followed by those of `came`, the history.
 fn keep_history(window: &mut Buffer, came: &[u8], bytes: usize) {
     if bytes == 0 {
         return window.clear();
@@ -323,12 +325,12 @@ fn keep_history(window: &mut Buffer, came: &[u8], bytes: usize) {
     window.at = window.end;
 }
 
-/// Sets `data_type` by the first bytes, with zlib's idea of text.
+/// Sets `data_type` from the first bytes, by zlib's definition of text.
 ///
 /// # Safety
 /// `strm` is valid, and so is its input.
 pub unsafe fn set_data_type(strm: *mut z_stream) {
-    // SAFETY: the input is as the program gave it.
+    // SAFETY: the caller guarantees the stream and its input.
     unsafe {
         let source = strm::input(strm);
         let source = &source[..source.len().min(LOOK_BYTES)];

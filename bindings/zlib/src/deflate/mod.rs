@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libz's deflate functions.
+//! The deflate functions of libz.
 //!
-//! - **Flow** init ──▶ [`state::Deflate`] and all memory, route open ──first deflate──▶ route fast ([`fast`]), or, for flushes, dictionaries, headers,
-//!   primed bits and other levels and strategies, chained ([`chained`]). A fast stream that is asked for such a thing becomes chained.
-//! - **Order** arguments are checked as zlib checks them, before anything changes.
-//! - **Owner** see `memory`: all that a stream keeps is its program's. After init nothing is needed that might not be there.
+//! - **Flow** init creates a [`state::Deflate`] with all of its memory and the route open. The first deflate decides: fast ([`fast`]), or
+//!   chained ([`chained`]) for flushes, dictionaries, headers, primed bits and other levels and strategies. A fast stream that is later
+//!   asked for one of these becomes chained.
+//! - **Order** arguments are checked in the same way as in zlib, before anything changes.
+//! - **Owner** see `memory`: everything that a stream keeps is allocated by its program's functions. After init no memory is needed that
+//!   might not be there.
 
 mod chained;
 mod fast;
@@ -26,10 +28,10 @@ use state::{Deflate, Route, Status};
 
 pub use settings::compress_bound;
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateInit_(
     strm: z_streamp,
@@ -41,10 +43,10 @@ pub unsafe extern "C" fn deflateInit_(
     unsafe { deflateInit2_(strm, level, Z_DEFLATED, 15, 8, Z_DEFAULT_STRATEGY, version, stream_size) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateInit2_(
     strm: z_streamp,
@@ -56,7 +58,7 @@ pub unsafe extern "C" fn deflateInit2_(
     version: *const c_char,
     stream_size: c_int,
 ) -> c_int {
-    // SAFETY: as the caller promises: null or valid.
+    // SAFETY: the caller guarantees that `strm` and `version` are null or valid.
     unsafe {
         if !version_fits(version, stream_size) {
             return Z_VERSION_ERROR;
@@ -79,13 +81,13 @@ pub unsafe extern "C" fn deflateInit2_(
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
-    // SAFETY: as the caller promises: null, or valid with valid buffers.
+    // SAFETY: the caller guarantees that `strm` is null, or valid with valid buffers.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         if !(0..=Z_BLOCK).contains(&flush) {
@@ -102,12 +104,14 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
     })
 }
 
-/// Messages of at most so many bytes are chained: the matches of three and four bytes that the fast path leaves out are a large part of them.
+/// Messages of at most this many bytes are chained: matches of three and four bytes, which the fast path does not search, are a
+/// large part
+/// of such messages.
 const SMALL_BYTES: u64 = 1024;
 
-/// `deflate` whose arguments were looked at.
+/// Does a call of `deflate` whose arguments were checked.
 unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
-    // SAFETY: the caller vouches for the stream and its buffers.
+    // SAFETY: the caller guarantees the stream and its buffers.
     unsafe {
         let small = flush == Z_FINISH && state.total + u64::from((*strm).avail_in) <= SMALL_BYTES;
         let plain = flush == Z_NO_FLUSH || flush == Z_FINISH && !small;
@@ -132,10 +136,10 @@ unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
@@ -151,10 +155,10 @@ pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateReset(strm: z_streamp) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
@@ -168,10 +172,10 @@ pub unsafe extern "C" fn deflateReset(strm: z_streamp) -> c_int {
     })
 }
 
-/// As in zlib.h. Nothing is kept that a reset would drop.
+/// See zlib.h. Keeps nothing that `deflateReset` would drop.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflateResetKeep(strm: z_streamp) -> c_int {
@@ -181,10 +185,10 @@ pub unsafe extern "C" fn deflateResetKeep(strm: z_streamp) -> c_int {
     unsafe { deflateReset(strm) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: c_int) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose buffers are as long as it says, and no other thread uses it, as zlib.h
@@ -194,7 +198,7 @@ pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: 
         let Some(settings) = state.settings.with(level, strategy) else { return Z_STREAM_ERROR };
         let (before, after) = (state.settings, Level::of(settings.level as usize));
         let same = before.strategy == settings.strategy && state.level().is_like(&after);
-        // Input given so far is packed with the old settings, as zlib does.
+        // Input given before the change is packed with the old settings, as in zlib.
         if !same && state.last_flush != -2 && state.status != Status::Finish {
             if (*strm).next_out.is_null() || ((*strm).avail_in != 0 && (*strm).next_in.is_null()) {
                 return fail(strm, Z_STREAM_ERROR);
@@ -218,10 +222,10 @@ pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: 
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateSetDictionary(
     strm: z_streamp,
@@ -258,15 +262,15 @@ pub unsafe extern "C" fn deflateSetDictionary(
         if let Some(chains) = &mut state.chains {
             chains.learn(last);
         }
-        (*strm).total_in += last.len() as c_ulong; // so does zlib
+        (*strm).total_in += last.len() as c_ulong; // zlib does the same
         Z_OK
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflateGetDictionary(
@@ -275,7 +279,7 @@ pub unsafe extern "C" fn deflateGetDictionary(
     bytes: *mut uInt,
 ) -> c_int {
     versioned!(deflateGetDictionary, "1.2.9");
-    // SAFETY: as the caller promises: each pointer is null or valid, the dictionary for 32 KiB.
+    // SAFETY: the caller guarantees that each pointer is null or valid, the dictionary for 32 KiB.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let whole = state.chains.as_ref().map_or(state.window.whole(), Chains::history);
@@ -290,10 +294,10 @@ pub unsafe extern "C" fn deflateGetDictionary(
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> c_int {
@@ -309,10 +313,10 @@ pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> 
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int) -> c_int {
@@ -338,7 +342,8 @@ pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int
     })
 }
 
-/// Bits behind the end of a fast stream: whole bytes go out before whatever follows, the rest never does, as in zlib.
+/// Stores bits behind the end of a fast stream. Whole bytes of them go out before the bytes that follow; a rest is never
+/// written, as in zlib.
 fn prime_late(state: &mut Deflate, bits: u32, value: u32) -> c_int {
     let (count, held) = state.late;
     let (mut all, mut count) = (held | value << count, count + bits);
@@ -353,15 +358,15 @@ fn prime_late(state: &mut Deflate, bits: u32, value: u32) -> c_int {
     Z_OK
 }
 
-/// As in zlib.h. A fast stream has no bits in hand between two calls.
+/// See zlib.h. A fast stream has no unstored bits between two calls.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflatePending(strm: z_streamp, pending: *mut c_uint, bits: *mut c_int) -> c_int {
     versioned!(deflatePending, "1.2.5.1");
-    // SAFETY: as the caller promises: each pointer is null or valid.
+    // SAFETY: the caller guarantees that each pointer is null or valid.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let fast = (state.pending.bytes().len(), state.late.0);
@@ -376,10 +381,10 @@ pub unsafe extern "C" fn deflatePending(strm: z_streamp, pending: *mut c_uint, b
     })
 }
 
-/// As in zlib.h. The fast path has nothing to tune.
+/// See zlib.h. The fast path has no such limits.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflateTune(
@@ -405,10 +410,10 @@ pub unsafe extern "C" fn deflateTune(
     })
 }
 
-/// As in zlib.h: what one `deflate` with `Z_FINISH` never exceeds, whichever way it goes.
+/// See zlib.h: the size that one `deflate` with `Z_FINISH` never exceeds, on the fast and on the chained path.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn deflateBound(strm: z_streamp, bytes: c_ulong) -> c_ulong {
@@ -430,13 +435,13 @@ pub unsafe extern "C" fn deflateBound(strm: z_streamp, bytes: c_ulong) -> c_ulon
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateCopy(target: z_streamp, source: z_streamp) -> c_int {
-    // SAFETY: as the caller promises: two streams, the first one not initialized.
+    // SAFETY: the caller guarantees two streams, the first of which is not initialized.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(source) else { return Z_STREAM_ERROR };
         if target.is_null() || ptr::eq(target, source) {

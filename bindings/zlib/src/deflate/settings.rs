@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Maps the arguments of `deflateInit2_` and `deflateParams` to the settings of a stream.
 //!
-//! - **Layout** on the fast path, levels 1–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's level 6). Level 0 (stored)
-//!   and 7–9 (small above all) are chained, and so are messages of up to 1 KiB, all strategies but the default, windows below 8 KiB, and memory
-//!   levels that leave no room for a session.
+//! - **Layout** on the fast path, levels 1–6 are `Effort::Default` (the output may be up to 1.09 times as long as that of zlib's level
+//!   6). Chained are level 0 (stored) and levels 7–9 (smallest output), messages of up to 1 KiB, all strategies but the default, windows
+//!   below 8 KiB, and memory levels that leave no room for a session.
 
 use core::ffi::{c_int, c_ulong};
 use libz_rs_sys::{
@@ -20,7 +20,7 @@ pub enum Wrap {
 }
 
 impl Wrap {
-    /// `adler` of a stream that has not begun.
+    /// Returns the `adler` field of a stream that has not begun.
     pub const fn first_sum(self) -> c_ulong {
         match self {
             Wrap::Raw | Wrap::Zlib => 1,
@@ -37,7 +37,7 @@ impl Wrap {
     }
 }
 
-/// The arguments of `deflateInit2`, checked.
+/// The checked arguments of `deflateInit2`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     pub level: c_int,
@@ -49,7 +49,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// `None`: zlib refuses them.
+    /// Checks the arguments; returns `None` if zlib refuses them.
     pub fn new(
         level: c_int,
         method: c_int,
@@ -66,24 +66,24 @@ impl Settings {
             && (1..=9).contains(&mem_level)
             && (8..=15).contains(&bits)
             && (bits != 8 || wrap == Wrap::Zlib);
-        let window_bits = bits.max(9) as u32; // zlib has no 256-byte windows either
+        let window_bits = bits.max(9) as u32; // zlib does not use 256-byte windows either
         fine.then_some(Settings { level: 0, window_bits, wrap, mem_level, strategy: 0 })?
             .with(level, strategy)
     }
 
-    /// The same with another level and strategy.
+    /// Returns the settings with another level and strategy; `None` if zlib refuses them.
     pub fn with(&self, level: c_int, strategy: c_int) -> Option<Settings> {
         let level = if level == Z_DEFAULT_COMPRESSION { 6 } else { level };
         let fine = (0..=9).contains(&level) && (0..=Z_FIXED).contains(&strategy);
         fine.then_some(Settings { level, strategy, ..*self })
     }
 
-    /// Returns true if the fast path serves whole messages of these settings.
+    /// Returns true if the fast path can pack whole messages with these settings.
     pub fn is_fast(&self) -> bool {
         (1..=6).contains(&self.level) && self.strategy == Z_DEFAULT_STRATEGY
     }
 
-    /// Returns true if the fast path serves messages in pieces as well: its sessions and their output fit into the memory.
+    /// Returns true if the fast path can also pack messages in pieces: its sessions and their output fit into the memory.
     pub fn has_sessions(&self) -> bool {
         let session = super::fast::session_bytes(self.window_bits);
         self.is_fast()
@@ -91,7 +91,7 @@ impl Settings {
             && super::fast::with_overhead(session) <= self.memory_bytes().1
     }
 
-    /// Bytes of the two pieces of memory of a stream.
+    /// Returns the sizes of the two pieces of memory of a stream.
     pub const fn memory_bytes(&self) -> (usize, usize) {
         memory_bytes(self.window_bits, self.mem_level as u32)
     }
@@ -110,7 +110,7 @@ impl Settings {
         1 << self.window_bits
     }
 
-    /// The front of the frame, and how many bytes of it count.
+    /// Returns the start of the frame, and how many of its bytes count.
     pub fn front(&self) -> ([u8; 10], usize) {
         match self.wrap {
             Wrap::Raw => ([0; 10], 0),
@@ -137,7 +137,7 @@ impl Settings {
         }
     }
 
-    /// The back of the frame, and how many bytes of it count.
+    /// Returns the end of the frame, and how many of its bytes count.
     pub fn back(&self, sum: u32, total: u64) -> ([u8; 8], usize) {
         let mut back = [0; 8];
         match self.wrap {
@@ -154,7 +154,8 @@ impl Settings {
         }
     }
 
-    /// The most that the fast path makes of `bytes` bytes, in however many pieces without flushes; never less than zlib's.
+    /// Returns the most bytes that the fast path makes of `bytes` bytes, in any number of pieces without flushes; at least
+    /// zlib's bound.
     pub fn bound(&self, bytes: c_ulong) -> c_ulong {
         let session = super::fast::session_bytes(self.window_bits) as c_ulong;
         let ours =
@@ -163,13 +164,13 @@ impl Settings {
     }
 }
 
-/// zlib's `compressBound`.
+/// Returns zlib's `compressBound`.
 pub const fn compress_bound(bytes: c_ulong) -> c_ulong {
     let extra = (bytes >> 12) + (bytes >> 14) + (bytes >> 25) + 13;
     bytes.saturating_add(extra)
 }
 
-/// Upper bound of the packed size of `bytes` bytes under any settings.
+/// Returns an upper bound of the packed size of `bytes` bytes with any settings.
 pub const fn any_bound(bytes: c_ulong) -> c_ulong {
     let extra = (bytes >> 3) + (bytes >> 6) + 32;
     bytes.saturating_add(extra)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! State of a deflate stream, to which `z_stream.state` points.
 //!
-//! - **Layout** two pieces of memory, got at init, of the size that zlib takes. Of a fast stream, the first is `window`: `..at` is history (what the reader
-//!   has as well, at most one window), `at..` waits to be packed; the second is `pending`: packed, waits for room. Of a chained stream both
-//!   are the memory of [`Chains`].
-//! - **Order** between two calls the bits of a fast stream end at a whole byte.
+//! - **Layout** two pieces of memory, allocated at init, of the sizes that zlib uses. In a fast stream the first is `window`: `..at` is
+//!   history (bytes that the reader has as well, at most one window), `at..` are bytes that wait to be packed. The second is `pending`:
+//!   packed bytes that wait for room. In a chained stream both are the memory of [`Chains`].
+//! - **Order** between two calls the output of a fast stream ends at a whole byte.
 
 use super::settings::{Settings, Wrap};
 use crate::memory::{Buffer, Memory};
@@ -17,7 +17,7 @@ use memlift_kernels::deflate::{self, Chains, Level};
 
 const MARK: u64 = u64::from_le_bytes(*b"ml-defl8");
 
-/// Implementation that packs the stream.
+/// Implementation that packs the stream: see `fast` and `chained`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// Not decided yet: nothing was packed.
@@ -26,17 +26,17 @@ pub enum Route {
     Chained,
 }
 
-/// How far the stream is.
+/// Progress of the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Init,
-    /// The front is written.
+    /// The start of the frame is written.
     Busy,
-    /// The back is written.
+    /// The end of the frame is written.
     Finish,
 }
 
-/// The state of a stream.
+/// The state of a deflate stream.
 pub struct Deflate {
     mark: u64,
     stream: *mut z_stream,
@@ -44,27 +44,27 @@ pub struct Deflate {
     pub settings: Settings,
     pub route: Route,
     pub status: Status,
-    /// The flush of the last call, as zlib keeps it: −2 before the first, −1 when output was short.
+    /// The flush of the last call, with zlib's values: −2 before the first call, −1 if the output was full.
     pub last_flush: c_int,
-    /// True if nothing came after the last flush.
+    /// True if no input came after the last flush.
     pub clean: bool,
-    /// The stream's memory.
+    /// The two pieces of the stream's memory.
     pub first: NonNull<u8>,
     pub second: NonNull<u8>,
     /// Packer state of a chained stream.
     pub chains: Option<Chains>,
-    /// True if the back of the frame was written.
+    /// True if the end of the frame was written.
     pub ended: bool,
-    /// The program's gzip header, or null, and how many bytes of the front were written.
+    /// The program's gzip header or null, and the number of bytes written of the start of the frame.
     pub head: *mut gz_header,
     pub front_at: usize,
-    /// Adler-32 of the dictionary that a zlib frame names.
+    /// Adler-32 of the dictionary that the zlib frame names.
     pub dictionary_sum: Option<u32>,
     /// Limits that the program set by `deflateTune`.
     pub tuned: Option<Level>,
-    /// Bits that were put behind the last block of a fast stream and are not a byte yet: how many, and which.
+    /// Bits put behind the last block of a fast stream that are not a whole byte yet: their number, and the bits.
     pub late: (u32, u32),
-    /// Adler-32 or CRC-32 of what was read.
+    /// Adler-32 or CRC-32 of the bytes read.
     pub sum: u32,
     /// Bytes read from the program so far.
     pub total: u64,
@@ -73,12 +73,12 @@ pub struct Deflate {
 }
 
 impl Deflate {
-    /// A state and its memory. `None`: there is none.
+    /// Allocates the memory of a state; returns `None` if there is none.
     pub fn new(stream: *mut z_stream, memory: Memory, settings: Settings) -> Option<Deflate> {
         let (first_bytes, second_bytes) = settings.memory_bytes();
         let first = memory.get(first_bytes)?;
         let Some(second) = memory.get(second_bytes) else {
-            // SAFETY: it came from the same memory just now.
+            // SAFETY: `first` came from the same memory just now.
             unsafe { memory.free(first) };
             return None;
         };
@@ -109,12 +109,12 @@ impl Deflate {
         Some(state)
     }
 
-    /// The state of a stream that was initialized here.
+    /// Returns the state of a stream that was initialized by this library.
     ///
     /// # Safety
     /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
     pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Deflate> {
-        // SAFETY: the caller vouches for it; the mark says that it is a state of ours.
+        // SAFETY: the caller guarantees the stream; the mark shows that the state is ours.
         unsafe {
             let state = strm.as_ref()?.state.cast::<Deflate>();
             let ours = !state.is_null()
@@ -125,7 +125,7 @@ impl Deflate {
         }
     }
 
-    /// The next message.
+    /// Starts the next message.
     pub fn restart(&mut self) {
         (self.route, self.status) = (Route::Open, Status::Init);
         (self.last_flush, self.clean) = (-2, false);
@@ -136,12 +136,12 @@ impl Deflate {
         self.pending.clear();
     }
 
-    /// How hard a chained stream searches.
+    /// Returns the search parameters of a chained stream.
     pub fn level(&self) -> Level {
         self.tuned.unwrap_or(Level::of(self.settings.level as usize))
     }
 
-    /// Returns true if something is packed and not written.
+    /// Returns true if packed bytes wait for room.
     pub fn has_pending(&self) -> bool {
         match &self.chains {
             Some(chains) => chains.has_pending(),
@@ -149,7 +149,7 @@ impl Deflate {
         }
     }
 
-    /// Notes bytes that were read.
+    /// Counts bytes that were read, and continues the checksum.
     pub fn saw(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         self.sum = match self.settings.wrap {
@@ -159,12 +159,12 @@ impl Deflate {
         };
     }
 
-    /// Moves what is pending to the program. `true`: nothing is left.
+    /// Moves pending bytes to the program's output; returns true if none are left.
     ///
     /// # Safety
     /// `strm` and its output are valid.
     pub unsafe fn drain(&mut self, strm: *mut z_stream) -> bool {
-        // SAFETY: the caller vouches for it; pending is memory of our own.
+        // SAFETY: the caller guarantees the stream and its output; `pending` is the stream's own memory.
         self.pending.at += unsafe { strm::write(strm, self.pending.bytes()) };
         if self.pending.is_empty() {
             self.pending.clear();
@@ -172,22 +172,22 @@ impl Deflate {
         self.pending.is_empty()
     }
 
-    /// A copy for another stream, with memory of its own. `None`: there is none.
+    /// Copies the state for another stream, with its own memory; returns `None` if there is none.
     pub fn copy(&self, stream: *mut z_stream) -> Option<Deflate> {
         let mut copy = Deflate::new(stream, self.memory, self.settings)?;
         let Deflate { first, second, .. } = copy;
         copy.window.take_over(&self.window);
         copy.pending.take_over(&self.pending);
         let (window, pending) = (copy.window, copy.pending);
-        // SAFETY: the memory is that of the copy, of the same sizes.
+        // SAFETY: the memory belongs to the copy and has the same sizes.
         let chains = self.chains.as_ref().map(|chains| unsafe { chains.copy(first, second) });
         Some(Deflate { stream, first, second, window, pending, chains, ..*self })
     }
 
-    /// Frees the memory; the state is worth nothing afterwards.
+    /// Frees the memory; the state must not be used afterwards.
     pub fn free(&mut self) {
         self.mark = 0;
-        // SAFETY: both came from the same memory in `new`, and nobody uses them any more.
+        // SAFETY: `new` got both from the same memory, and nobody uses them any more.
         unsafe {
             self.memory.free(self.first);
             self.memory.free(self.second);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libz's `gz*` functions: a file that is packed or unpacked as it is written or read.
+//! The `gz*` functions of libz: files that are packed while they are written, or unpacked while they are read.
 //!
-//! - **Flow** open and place ([`open`], here) ──▶ [`read`]: file ──▶ input buffer ──inflate──▶ output buffer ──▶ program; [`write`]: program ──▶
-//!   input buffer ──deflate──▶ output buffer ──▶ file. Both call what this library exports, so files take the fast path.
-//! - **Order** as in zlib: what comes out before an error, which error is told and when, and what a reset of the error allows.
-//! - **Owner** a [`Gz`] and its buffers come from malloc; the first three fields are the program's to look at (`gzgetc` is a macro).
+//! - **Flow** open and position ([`open`], here). [`read`]: file ──▶ input buffer ──inflate──▶ output buffer ──▶ program. [`write`]:
+//!   program ──▶ input buffer ──deflate──▶ output buffer ──▶ file. Both call the exported functions of this library, so files take the
+//!   fast path.
+//! - **Order** the same as in zlib: the bytes delivered before an error, the error and the call that reports it, and the calls allowed
+//!   after the error is cleared.
+//! - **Owner** a [`Gz`] and its buffers come from malloc; programs access the first three fields (`gzgetc` is a macro).
 
 mod open;
 mod place;
@@ -18,7 +20,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;
 use libz_rs_sys::{Z_BUF_ERROR, Z_MEM_ERROR, Z_OK, gzFile, z_stream};
 
-/// Bytes of the input buffer until `gzbuffer` says otherwise.
+/// Size of the input buffer unless `gzbuffer` changes it.
 const BUFFER_BYTES: c_uint = 8192;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,12 +29,12 @@ enum Mode {
     Write,
 }
 
-/// Contents of a file at the place where it is read.
+/// Format of the file at the position where it is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// To be found out.
+    /// Not known yet.
     Look,
-    /// Bytes as they are.
+    /// Plain bytes.
     Copy,
     Gzip,
 }
@@ -40,32 +42,32 @@ enum How {
 /// An open file.
 #[repr(C)]
 struct Gz {
-    /// Bytes that were unpacked and not read.
+    /// Number of unpacked bytes that were not read.
     have: c_uint,
     next: *mut u8,
-    /// The place in the unpacked bytes.
+    /// Position in the unpacked bytes.
     at: i64,
     mode: Mode,
     fd: c_int,
-    /// The file's name, for texts of errors.
+    /// Name of the file, for error texts.
     path: *mut c_char,
-    /// Bytes of the input buffer; 0 before there is one.
+    /// Size of the input buffer; 0 before it is allocated.
     size: c_uint,
     want: c_uint,
     input: *mut u8,
     output: *mut u8,
-    /// True if bytes are passed on as they are.
+    /// True if bytes are not packed or unpacked.
     direct: bool,
     how: How,
     start: i64,
     eof: bool,
-    /// True if a read wanted more than there is.
+    /// True if a read asked for more bytes than the file has.
     past: bool,
     level: c_int,
     strategy: c_int,
-    /// True if a message was ended, so that the next byte begins another.
+    /// True if a message has ended, so the next byte begins another.
     reset: bool,
-    /// Bytes to be skipped by the next call, where `seek` says so.
+    /// Number of bytes that the next call skips if `seek` is true.
     skip: i64,
     seek: bool,
     error: c_int,
@@ -74,21 +76,21 @@ struct Gz {
 }
 
 impl Gz {
-    /// The file of a handle.
+    /// Returns the file of a handle.
     ///
     /// # Safety
-    /// `file` is null or came from one of our functions that open, and is not closed.
+    /// `file` is null, or came from one of our functions that open files and is not closed.
     unsafe fn of<'a>(file: gzFile) -> Option<&'a mut Gz> {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees that the handle is null or an open file.
         unsafe { file.cast::<Gz>().as_mut() }
     }
 
-    /// Returns true if nothing is wrong that ends all reading.
+    /// Returns true if there is no error after which nothing can be read.
     fn may_go_on(&self) -> bool {
         self.error == Z_OK || self.error == Z_BUF_ERROR
     }
 
-    /// Notes an error and its text, behind the file's name.
+    /// Records an error, and its text preceded by the file's name.
     fn fail(&mut self, code: c_int, text: &CStr) {
         self.clear_error();
         if code != Z_BUF_ERROR {
@@ -96,9 +98,9 @@ impl Gz {
         }
         self.error = code;
         if code == Z_MEM_ERROR {
-            return; // its text is a constant
+            return; // the text of this error is a constant
         }
-        // SAFETY: the name and the text are C strings; the memory is as long as both, what stands between them and the end.
+        // SAFETY: name and text are C strings; the memory is as long as both with the separator and the zero byte.
         unsafe {
             let (name, text) = (CStr::from_ptr(self.path).to_bytes(), text.to_bytes_with_nul());
             let whole = libc::malloc(name.len() + 2 + text.len()).cast::<u8>();
@@ -113,9 +115,9 @@ impl Gz {
         }
     }
 
-    /// Notes that a call of the system failed.
+    /// Records the error of a system call.
     fn fail_system(&mut self) {
-        // SAFETY: strerror gives a C string that stays until its next call.
+        // SAFETY: strerror returns a C string that is valid until the next call.
         unsafe {
             let text = CStr::from_ptr(libc::strerror(*libc::__errno_location()));
             self.fail(libz_rs_sys::Z_ERRNO, text);
@@ -123,17 +125,17 @@ impl Gz {
     }
 
     fn clear_error(&mut self) {
-        // SAFETY: it came from malloc, or is null.
+        // SAFETY: the text came from malloc, or is null.
         unsafe { libc::free(self.text.cast::<c_void>()) };
         (self.text, self.error) = (ptr::null_mut(), Z_OK);
     }
 
-    /// Closes the file and frees everything but the streams. Returns true if the system closed it.
+    /// Closes the file and frees everything but the streams. Returns true if closing succeeded.
     ///
     /// # Safety
     /// Nobody uses the file any more.
     unsafe fn close(&mut self) -> bool {
-        // SAFETY: all of it came from malloc or is null; the caller vouches for the rest.
+        // SAFETY: all buffers came from malloc or are null, and the caller guarantees that nobody uses the file any more.
         unsafe {
             self.clear_error();
             for memory in [self.input.cast(), self.output.cast(), self.path.cast::<c_void>()] {
@@ -145,9 +147,9 @@ impl Gz {
         }
     }
 
-    /// Gets both buffers. `false`: there is no memory.
+    /// Allocates both buffers; returns false if there is no memory.
     fn get_buffers(&mut self, input: usize, output: usize) -> bool {
-        // SAFETY: malloc and free take anything that came from malloc.
+        // SAFETY: `free` gets memory from malloc or null.
         unsafe {
             self.input = libc::malloc(input).cast();
             self.output = if output == 0 { ptr::null_mut() } else { libc::malloc(output).cast() };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files are opened, given buffers, and closed.
+//! Opens files, sets their buffer size, and closes them.
 
 use super::{BUFFER_BYTES, Gz, How, Mode};
 use crate::export::fenced;
@@ -10,7 +10,7 @@ use libz_rs_sys::{
     Z_STREAM_ERROR, gzFile, z_stream,
 };
 
-/// Settings that the letters of a mode ask for.
+/// Settings from the letters of a mode.
 struct Asked {
     mode: Mode,
     flags: c_int,
@@ -19,7 +19,7 @@ struct Asked {
     direct: bool,
 }
 
-/// Reads a mode as `gzopen` takes it. `None`: neither reading nor writing, or both.
+/// Parses the mode of `gzopen`; returns `None` if it asks for neither reading nor writing, or for both.
 fn asked(letters: &[u8]) -> Option<Asked> {
     let mut kind = None;
     let (mut level, mut strategy, mut direct) = (Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, false);
@@ -49,12 +49,12 @@ fn asked(letters: &[u8]) -> Option<Asked> {
     Some(Asked { mode, flags, level, strategy, direct })
 }
 
-/// Opens a file, or takes an open one. Null: it cannot be, or the mode says nothing.
+/// Opens a file, or takes over an open descriptor; returns null if that fails or the mode is invalid.
 unsafe fn open(path: *const c_char, fd: c_int, mode: *const c_char) -> gzFile {
     if path.is_null() || mode.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: both are C strings; the file's memory is as large as a Gz, and written before it is used.
+    // SAFETY: both are C strings; the memory is as large as a `Gz`, and is written before it is used.
     unsafe {
         let Some(asked) = asked(core::ffi::CStr::from_ptr(mode).to_bytes()) else { return ptr::null_mut() };
         let (place, name) = (libc::malloc(size_of::<Gz>()).cast::<Gz>(), libc::strdup(path));
@@ -86,7 +86,7 @@ unsafe fn open(path: *const c_char, fd: c_int, mode: *const c_char) -> gzFile {
             want: BUFFER_BYTES,
             input: ptr::null_mut(),
             output: ptr::null_mut(),
-            // An empty file that is read was not packed.
+            // A file that is read counts as not packed until its first bytes are known; so an empty file does.
             direct: asked.direct || asked.mode == Mode::Read,
             how: How::Look,
             start,
@@ -105,20 +105,20 @@ unsafe fn open(path: *const c_char, fd: c_int, mode: *const c_char) -> gzFile {
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzopen(path: *const c_char, mode: *const c_char) -> gzFile {
     // SAFETY: `path` and `mode` are null or end with a zero byte, as zlib.h demands.
     fenced(ptr::null_mut(), || unsafe { open(path, -1, mode) })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzopen64(path: *const c_char, mode: *const c_char) -> gzFile {
@@ -127,27 +127,27 @@ pub unsafe extern "C" fn gzopen64(path: *const c_char, mode: *const c_char) -> g
     unsafe { gzopen(path, mode) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzdopen(fd: c_int, mode: *const c_char) -> gzFile {
     if fd == -1 {
         return ptr::null_mut();
     }
     let mut name = [0u8; 32];
-    // SAFETY: as the caller promises; the name fits, with its zero byte.
+    // SAFETY: the caller guarantees that `mode` is null or a C string; the name with its zero byte fits.
     fenced(ptr::null_mut(), || unsafe {
         libc::snprintf(name.as_mut_ptr().cast(), name.len(), c"<fd:%d>".as_ptr(), fd);
         open(name.as_ptr().cast(), fd, mode)
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzbuffer(file: gzFile, size: c_uint) -> c_int {
@@ -157,17 +157,17 @@ pub unsafe extern "C" fn gzbuffer(file: gzFile, size: c_uint) -> c_int {
     if gz.size != 0 || size > c_uint::MAX >> 1 {
         return -1;
     }
-    gz.want = size.max(2); // two bytes tell a gzip file
+    gz.want = size.max(2); // two bytes are needed to recognise a gzip file
     0
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzclose(file: gzFile) -> c_int {
-    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed; the caller gives it up.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and the caller does not use it again.
     unsafe {
         match Gz::of(file).map(|gz| gz.mode) {
             None => Z_STREAM_ERROR,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where a file is, and what went wrong.
+//! The position in a file, and its errors.
 
 use super::{Gz, How, Mode};
 use crate::export::fenced;
@@ -7,12 +7,12 @@ use core::ffi::{c_char, c_int};
 use core::ptr;
 use libz_rs_sys::{Z_MEM_ERROR, gzFile, z_off_t, z_off64_t};
 
-/// Back to the file's start.
+/// Moves a file that is read back to its start.
 unsafe fn rewind(gz: &mut Gz) -> c_int {
     if gz.mode != Mode::Read || !gz.may_go_on() {
         return -1;
     }
-    // SAFETY: a plain call.
+    // SAFETY: the system call takes only numbers.
     if unsafe { libc::lseek64(gz.fd, gz.start, libc::SEEK_SET) } == -1 {
         return -1;
     }
@@ -22,10 +22,10 @@ unsafe fn rewind(gz: &mut Gz) -> c_int {
     0
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzrewind(file: gzFile) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
@@ -42,7 +42,7 @@ unsafe fn seek(gz: &mut Gz, mut offset: i64, whence: c_int) -> i64 {
         offset += gz.skip;
     }
     gz.seek = false;
-    // SAFETY: plain calls; `next` stays within the output buffer.
+    // SAFETY: system calls that take only numbers; `next` stays within the output buffer.
     unsafe {
         if gz.mode == Mode::Read && gz.how == How::Copy && gz.at + offset >= 0 {
             if libc::lseek64(gz.fd, offset - i64::from(gz.have), libc::SEEK_CUR) == -1 {
@@ -74,20 +74,20 @@ unsafe fn seek(gz: &mut Gz, mut offset: i64, whence: c_int) -> i64 {
     gz.at + offset
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzseek(file: gzFile, offset: z_off_t, whence: c_int) -> z_off_t {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(-1, || unsafe { Gz::of(file).map_or(-1, |gz| seek(gz, offset, whence)) })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzseek64(file: gzFile, offset: z_off64_t, whence: c_int) -> z_off64_t {
@@ -96,20 +96,20 @@ pub unsafe extern "C" fn gzseek64(file: gzFile, offset: z_off64_t, whence: c_int
     unsafe { gzseek(file, offset, whence) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gztell(file: gzFile) -> z_off_t {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { Gz::of(file) }.map_or(-1, |gz| gz.at + if gz.seek { gz.skip } else { 0 })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gztell64(file: gzFile) -> z_off64_t {
@@ -118,10 +118,10 @@ pub unsafe extern "C" fn gztell64(file: gzFile) -> z_off64_t {
     unsafe { gztell(file) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzoffset(file: gzFile) -> z_off_t {
@@ -135,10 +135,10 @@ pub unsafe extern "C" fn gzoffset(file: gzFile) -> z_off_t {
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzoffset64(file: gzFile) -> z_off64_t {
@@ -147,23 +147,23 @@ pub unsafe extern "C" fn gzoffset64(file: gzFile) -> z_off64_t {
     unsafe { gzoffset(file) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzeof(file: gzFile) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { Gz::of(file) }.map_or(0, |gz| (gz.mode == Mode::Read && gz.past).into())
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzerror(file: gzFile, code: *mut c_int) -> *const c_char {
-    // SAFETY: as the caller promises: `code` is null or valid.
+    // SAFETY: the caller guarantees that `code` is null or valid, and `file` null or open.
     unsafe {
         let Some(gz) = Gz::of(file) else { return ptr::null() };
         if !code.is_null() {
@@ -179,10 +179,10 @@ pub unsafe extern "C" fn gzerror(file: gzFile, code: *mut c_int) -> *const c_cha
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzclearerr(file: gzFile) {

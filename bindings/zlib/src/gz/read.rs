@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that are read: gzip messages one after the other, or bytes as they are.
+//! Files that are read: gzip messages one after the other, or plain bytes.
 //!
-//! - **Flow** [`Gz::fetch`]: what comes next is found out ──▶ unpacked, or read, into the output buffer; large reads go straight to the program
-//! - **Order** bytes behind a gzip message that do not begin another are not delivered, and are no error.
+//! - **Flow** [`Gz::fetch`] detects the format, and unpacks or reads into the output buffer; large reads go directly to the program.
+//! - **Order** bytes behind a gzip message that do not begin another one are not delivered, and are no error.
 
 use super::{Gz, How, Mode};
 use crate::export::fenced;
@@ -14,15 +14,15 @@ use libz_rs_sys::{
     Z_STREAM_ERROR, gzFile, z_stream, zlibVersion,
 };
 
-/// An error that is already noted in the file.
+/// An error that is already recorded in the file.
 struct Failed;
 
 impl Gz {
-    /// Reads from the file until `bytes` are there or it ends.
+    /// Reads from the file until there are `bytes` bytes or the file ends.
     unsafe fn load(&mut self, target: *mut u8, bytes: usize) -> Result<usize, Failed> {
         let mut have = 0;
         while have < bytes {
-            // SAFETY: the caller vouches for the target.
+            // SAFETY: the caller guarantees that the target is writable for `bytes` bytes.
             let got = unsafe { libc::read(self.fd, target.add(have).cast(), (bytes - have).min(1 << 30)) };
             if got < 0 {
                 self.fail_system();
@@ -44,7 +44,7 @@ impl Gz {
         }
         if !self.eof {
             let kept = self.strm.avail_in as usize;
-            // SAFETY: what is left lies in the input buffer, which has `size` bytes.
+            // SAFETY: the rest of the input lies in the input buffer, which has `size` bytes.
             unsafe {
                 if kept != 0 {
                     ptr::copy(self.strm.next_in, self.input, kept);
@@ -57,9 +57,10 @@ impl Gz {
         Ok(())
     }
 
-    /// Finds out what comes next.
+    /// Detects the format of the bytes that follow.
     unsafe fn find_format(&mut self) -> Result<(), Failed> {
-        // SAFETY: the buffers have `size` bytes and twice as many; the stream is initialized before it is used.
+        // SAFETY: the input buffer has `size` bytes and the output buffer twice as many; the stream is initialized before it is
+        // used.
         unsafe {
             if self.size == 0 {
                 let want = self.want as usize;
@@ -85,7 +86,7 @@ impl Gz {
                 inflateReset(&mut self.strm);
                 (self.how, self.direct) = (How::Gzip, false);
             } else if !self.direct {
-                // Behind a gzip message: not ours.
+                // Other bytes behind a gzip message are ignored.
                 (self.strm.avail_in, self.eof, self.have) = (0, true, 0);
             } else {
                 ptr::copy_nonoverlapping(front.as_ptr(), self.output, front.len());
@@ -96,11 +97,11 @@ impl Gz {
         }
     }
 
-    /// Unpacks until the room of the stream is used up or a message ends.
+    /// Unpacks until the output room of the stream is full or a message ends.
     unsafe fn unpack(&mut self) -> Result<(), Failed> {
         let room = self.strm.avail_out;
         loop {
-            // SAFETY: the stream is initialized, its buffers are set.
+            // SAFETY: the stream is initialized, and its buffers are set.
             let code = unsafe {
                 if self.strm.avail_in == 0 {
                     self.refill()?;
@@ -121,7 +122,7 @@ impl Gz {
                     return Err(Failed);
                 }
                 Z_DATA_ERROR => {
-                    // SAFETY: the texts of inflate are constants.
+                    // SAFETY: the error texts of inflate are constants.
                     let text = unsafe {
                         if self.strm.msg.is_null() {
                             c"compressed data error"
@@ -145,7 +146,7 @@ impl Gz {
         Ok(())
     }
 
-    /// Makes something be there in the output buffer, unless the file has ended.
+    /// Fills the output buffer with at least one byte, unless the file has ended.
     unsafe fn fetch(&mut self) -> Result<(), Failed> {
         // SAFETY: the output buffer has twice `size` bytes.
         unsafe {
@@ -175,14 +176,14 @@ impl Gz {
         }
     }
 
-    /// Takes `bytes` of what is there.
+    /// Removes `bytes` of the bytes in the output buffer.
     fn take(&mut self, bytes: usize) {
         self.have -= bytes as c_uint;
         self.next = self.next.wrapping_add(bytes);
         self.at += bytes as i64;
     }
 
-    /// Does what a seek left to do.
+    /// Does a seek that was postponed to this call.
     unsafe fn skip_to(&mut self) -> Result<(), Failed> {
         if !core::mem::take(&mut self.seek) {
             return Ok(());
@@ -196,16 +197,16 @@ impl Gz {
             } else if self.eof && self.strm.avail_in == 0 {
                 break;
             } else {
-                // SAFETY: handed down.
+                // SAFETY: the caller guarantees a valid file.
                 unsafe { self.fetch()? };
             }
         }
         Ok(())
     }
 
-    /// Reads up to `bytes` bytes. Returns how many; 0 after an error too.
+    /// Reads up to `bytes` bytes; returns how many, and 0 after an error.
     unsafe fn read(&mut self, mut target: *mut u8, mut bytes: usize) -> usize {
-        // SAFETY: the caller vouches for the target; what is there lies in the output buffer.
+        // SAFETY: the caller guarantees that the target is writable for `bytes`; the unread bytes lie in the output buffer.
         unsafe {
             if bytes == 0 || self.skip_to().is_err() {
                 return 0;
@@ -246,17 +247,17 @@ impl Gz {
     }
 }
 
-/// The file of a handle that is read and may go on.
+/// Returns the file of a handle that is open for reading and has no lasting error.
 unsafe fn readable<'a>(file: gzFile) -> Option<&'a mut Gz> {
-    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as the exported function's
-    // caller promises.
+    // SAFETY: the caller of the exported function guarantees that `file` is null, or from gzopen or gzdopen and not closed, and
+    // that no other thread uses it.
     unsafe { Gz::of(file) }.filter(|gz| gz.mode == Mode::Read && gz.may_go_on())
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzread(file: gzFile, buf: *mut c_void, len: c_uint) -> c_int {
     // SAFETY: `file` is null or open, no other thread uses it, and `buf` is writable for `len` bytes, as zlib.h demands.
@@ -271,10 +272,10 @@ pub unsafe extern "C" fn gzread(file: gzFile, buf: *mut c_void, len: c_uint) -> 
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzfread(buf: *mut c_void, size: usize, nitems: usize, file: gzFile) -> usize {
@@ -291,10 +292,10 @@ pub unsafe extern "C" fn gzfread(buf: *mut c_void, size: usize, nitems: usize, f
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzgetc(file: gzFile) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
@@ -305,10 +306,10 @@ pub unsafe extern "C" fn gzgetc(file: gzFile) -> c_int {
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzgetc_(file: gzFile) -> c_int {
@@ -317,19 +318,19 @@ pub unsafe extern "C" fn gzgetc_(file: gzFile) -> c_int {
     unsafe { gzgetc(file) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzungetc(byte: c_int, file: gzFile) -> c_int {
     versioned!(gzungetc, "1.2.0.2");
-    // SAFETY: as the caller promises; what is written lies in the output buffer, of twice `size` bytes.
+    // SAFETY: the caller guarantees the handle; the byte is written to the output buffer of twice `size` bytes.
     fenced(-1, || unsafe {
         let Some(gz) = readable(file) else { return -1 };
         if gz.size == 0 {
-            let _ = gz.find_format(); // the buffers have to be there
+            let _ = gz.find_format(); // allocates the buffers
         }
         if gz.size == 0 || gz.skip_to().is_err() || byte < 0 {
             return -1;
@@ -354,13 +355,13 @@ pub unsafe extern "C" fn gzungetc(byte: c_int, file: gzFile) -> c_int {
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzgets(file: gzFile, buf: *mut c_char, len: c_int) -> *mut c_char {
-    // SAFETY: as the caller promises: `len` bytes can be written.
+    // SAFETY: the caller guarantees the handle and `len` writable bytes.
     fenced(ptr::null_mut(), || unsafe {
         let Some(gz) = readable(file) else { return ptr::null_mut() };
         if buf.is_null() || len < 1 || gz.skip_to().is_err() {
@@ -393,10 +394,10 @@ pub unsafe extern "C" fn gzgets(file: gzFile, buf: *mut c_char, len: c_int) -> *
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzdirect(file: gzFile) -> c_int {
@@ -405,21 +406,21 @@ pub unsafe extern "C" fn gzdirect(file: gzFile) -> c_int {
     fenced(0, || unsafe {
         let Some(gz) = Gz::of(file) else { return 0 };
         if gz.mode == Mode::Read && gz.how == How::Look && gz.have == 0 {
-            let _ = gz.find_format(); // its error is told by the next read
+            let _ = gz.find_format(); // the next read reports an error
         }
         gz.direct.into()
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzclose_r(file: gzFile) -> c_int {
     versioned!(gzclose_r, "1.2.3.5");
-    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed; the caller gives it up.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and the caller does not use it again.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(gz) = Gz::of(file).filter(|gz| gz.mode == Mode::Read) else { return Z_STREAM_ERROR };
         if gz.size != 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Files that are written: one gzip message, or several after flushes that end one; or bytes as they are.
+//! Files that are written: one gzip message, or several if a flush ends one; or plain bytes.
 
 use super::{Gz, Mode};
 use crate::deflate::{deflate, deflateEnd, deflateInit2_, deflateParams, deflateReset};
@@ -11,11 +11,11 @@ use libz_rs_sys::{
     gzFile, z_stream, zlibVersion,
 };
 
-/// An error that is already noted in the file.
+/// An error that is already recorded in the file.
 struct Failed;
 
 impl Gz {
-    /// Gets buffers and a stream.
+    /// Allocates the buffers and initializes the stream.
     unsafe fn begin(&mut self) -> Result<(), Failed> {
         let want = self.want as usize;
         if !self.get_buffers(2 * want, if self.direct { 0 } else { want }) {
@@ -24,7 +24,7 @@ impl Gz {
         if !self.direct {
             let bytes = size_of::<z_stream>() as c_int;
             let (level, strategy) = (self.level, self.strategy);
-            // SAFETY: a stream that is not initialized.
+            // SAFETY: the stream is not initialized yet.
             let code = unsafe {
                 deflateInit2_(&mut self.strm, level, Z_DEFLATED, 15 + 16, 8, strategy, zlibVersion(), bytes)
             };
@@ -40,11 +40,11 @@ impl Gz {
         Ok(())
     }
 
-    /// Writes bytes to the file. Returns the first that was not written.
+    /// Writes the bytes up to `end` to the file.
     unsafe fn put(&mut self, mut from: *const u8, end: *const u8) -> Result<(), Failed> {
         while from < end {
             let rest = end as usize - from as usize;
-            // SAFETY: the caller vouches for the bytes.
+            // SAFETY: the caller guarantees that the bytes from `from` to `end` are readable.
             let put = unsafe { libc::write(self.fd, from.cast(), rest.min(1 << 30)) };
             if put < 0 {
                 self.fail_system();
@@ -55,9 +55,9 @@ impl Gz {
         Ok(())
     }
 
-    /// Packs the stream's input, and writes what is full or to be flushed.
+    /// Packs the stream's input, and writes the output buffer to the file if it is full or to be flushed.
     unsafe fn pack(&mut self, flush: c_int) -> Result<(), Failed> {
-        // SAFETY: the stream is initialized, its output is the output buffer; `next` is where it was written to the file.
+        // SAFETY: the stream is initialized, and its output is the output buffer; bytes before `next` were written to the file.
         unsafe {
             if self.size == 0 {
                 self.begin()?;
@@ -70,7 +70,7 @@ impl Gz {
             }
             if self.reset {
                 if self.strm.avail_in == 0 {
-                    return Ok(()); // nothing begins another message
+                    return Ok(()); // without input no other message begins
                 }
                 deflateReset(&mut self.strm);
                 self.reset = false;
@@ -101,7 +101,7 @@ impl Gz {
         }
     }
 
-    /// Writes the zeros that a seek left to write.
+    /// Writes the zeros of a seek that was postponed to this call.
     unsafe fn fill_gap(&mut self) -> Result<(), Failed> {
         if !core::mem::take(&mut self.seek) {
             return Ok(());
@@ -124,7 +124,7 @@ impl Gz {
         }
     }
 
-    /// Where the next byte goes in the input buffer, and how many fit.
+    /// Returns the address of the next byte in the input buffer, and the number of bytes that fit.
     fn input_end(&mut self) -> (*mut u8, usize) {
         if self.strm.avail_in == 0 {
             self.strm.next_in = self.input;
@@ -133,9 +133,9 @@ impl Gz {
         (self.input.wrapping_add(used), (self.size as usize).saturating_sub(used))
     }
 
-    /// Writes `bytes` bytes. Returns how many: all, or 0 after an error.
+    /// Writes `bytes` bytes; returns all of them, or 0 after an error.
     unsafe fn write(&mut self, source: *const u8, bytes: usize) -> usize {
-        // SAFETY: the caller vouches for the source.
+        // SAFETY: the caller guarantees that the source is readable for `bytes`.
         unsafe {
             match bytes {
                 0 => 0,
@@ -146,7 +146,7 @@ impl Gz {
     }
 
     unsafe fn write_all(&mut self, mut source: *const u8, mut bytes: usize) -> Result<(), Failed> {
-        // SAFETY: the caller vouches for the source; the input buffer was asked for its room.
+        // SAFETY: the caller guarantees that the source is readable; `input_end` returned the room of the input buffer.
         unsafe {
             if self.size == 0 {
                 self.begin()?;
@@ -181,17 +181,17 @@ impl Gz {
     }
 }
 
-/// The file of a handle that is written and has no error.
+/// Returns the file of a handle that is open for writing and has no error.
 unsafe fn writable<'a>(file: gzFile) -> Option<&'a mut Gz> {
-    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as the exported function's
-    // caller promises.
+    // SAFETY: the caller of the exported function guarantees that `file` is null, or from gzopen or gzdopen and not closed, and
+    // that no other thread uses it.
     unsafe { Gz::of(file) }.filter(|gz| gz.mode == Mode::Write && gz.error == Z_OK)
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzwrite(file: gzFile, buf: *const c_void, len: c_uint) -> c_int {
     // SAFETY: `file` is null or open, no other thread uses it, and `buf` is readable for `len` bytes, as zlib.h demands.
@@ -205,10 +205,10 @@ pub unsafe extern "C" fn gzwrite(file: gzFile, buf: *const c_void, len: c_uint) 
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzfwrite(buf: *const c_void, size: usize, nitems: usize, file: gzFile) -> usize {
@@ -225,10 +225,10 @@ pub unsafe extern "C" fn gzfwrite(buf: *const c_void, size: usize, nitems: usize
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzputc(file: gzFile, byte: c_int) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
@@ -239,13 +239,13 @@ pub unsafe extern "C" fn gzputc(file: gzFile, byte: c_int) -> c_int {
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzputs(file: gzFile, text: *const c_char) -> c_int {
-    // SAFETY: as the caller promises: a C string.
+    // SAFETY: the caller guarantees that `text` is a C string.
     fenced(-1, || unsafe {
         let Some(gz) = writable(file) else { return -1 };
         let text = CStr::from_ptr(text).to_bytes();
@@ -257,10 +257,10 @@ pub unsafe extern "C" fn gzputs(file: gzFile, text: *const c_char) -> c_int {
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzflush(file: gzFile, flush: c_int) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
@@ -269,16 +269,16 @@ pub unsafe extern "C" fn gzflush(file: gzFile, flush: c_int) -> c_int {
         if !(0..=Z_FINISH).contains(&flush) {
             return Z_STREAM_ERROR;
         }
-        // A failure is noted in the file, and its code is in `gz.error`.
+        // An error is recorded in the file, and its code is in `gz.error`.
         let _ = gz.fill_gap().and_then(|()| gz.pack(flush));
         gz.error
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzsetparams(file: gzFile, level: c_int, strategy: c_int) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
@@ -301,15 +301,15 @@ pub unsafe extern "C" fn gzsetparams(file: gzFile, level: c_int, strategy: c_int
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn gzclose_w(file: gzFile) -> c_int {
     versioned!(gzclose_w, "1.2.3.5");
-    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed; the caller gives it up.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and the caller does not use it again.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(gz) = Gz::of(file).filter(|gz| gz.mode == Mode::Write) else { return Z_STREAM_ERROR };
         let mut code = Z_OK;

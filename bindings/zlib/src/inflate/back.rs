@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `inflateBack`: the decoder with the program's functions for input and output, and its window as the output.
+//! `inflateBack`: the decoder with the program's functions for input and output, and the program's window as its output.
 //!
-//! - **Flow** input function ──▶ [`Decoder::run`] into the window ──window full──▶ output function ──▶ the window again, from its start
-//! - **Order** what the window held before the call is never data: a distance may go back to what this call wrote, and to no more.
-//! - **Owner** the state comes from `zalloc` at init; the window is the program's.
+//! - **Flow** input function ──▶ [`Decoder::run`] into the window; when the window is full, it goes to the output function, and decoding
+//!   continues at its start.
+//! - **Order** bytes that the window held before the call are never used: a distance reaches back at most to the first byte that this
+//!   call wrote.
+//! - **Owner** the state comes from `zalloc` at init; the window belongs to the program.
 
 use super::decoder::{Decoder, Io, Mode};
 use crate::export::fenced;
@@ -26,10 +28,12 @@ struct Back {
     window: *mut u8,
 }
 
+/// Returns the `inflateBack` state of a stream.
+///
 /// # Safety
 /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
 unsafe fn back<'a>(strm: *mut z_stream) -> Option<&'a mut Back> {
-    // SAFETY: the caller vouches for it; the mark says that it is a state of ours.
+    // SAFETY: the caller guarantees the stream; the mark shows that the state is ours.
     unsafe {
         let state = strm.as_ref()?.state.cast::<Back>();
         let ours =
@@ -38,10 +42,10 @@ unsafe fn back<'a>(strm: *mut z_stream) -> Option<&'a mut Back> {
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateBackInit_(
@@ -73,10 +77,10 @@ pub unsafe extern "C" fn inflateBackInit_(
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateBack(
@@ -87,7 +91,7 @@ pub unsafe extern "C" fn inflateBack(
     output_value: *mut c_void,
 ) -> c_int {
     versioned!(inflateBack, "1.2.0");
-    // SAFETY: as the caller promises: the functions keep to zlib.h, the window is as large as the bits say.
+    // SAFETY: the caller guarantees functions that follow zlib.h, and a window of the size that was given at init.
     fenced(Z_STREAM_ERROR, || unsafe {
         let (Some(state), Some(input), Some(output)) = (back(strm), input, output) else {
             return Z_STREAM_ERROR;
@@ -144,10 +148,10 @@ pub unsafe extern "C" fn inflateBack(
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateBackEnd(strm: z_streamp) -> c_int {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The decoder of a stream: zlib's steps, so that it stops where zlib stops, with the same bits in hand.
+//! The decoder of a stream. It makes the same steps as zlib, so it stops where zlib stops, with the same unused bits.
 //!
-//! - **Flow** [`Decoder::run`] takes one step after the other until input, room or the stream end, or the flush asks for a stop. Symbols are
-//!   decoded by [`fast`](super::fast) where input and room are plenty, else one by one. [`Decoder::inflate`] is one call of `inflate`: it runs,
-//!   keeps the last bytes in the window, and updates counts, checksum and `data_type`.
-//! - **Order** bits are read byte by byte, never more than a step needs: what the program sees of the input and of the bits in hand is zlib's.
+//! - **Flow** [`Decoder::run`] makes one step after the other until input, room or the stream ends, or the flush asks for a stop. Symbols
+//!   are decoded by [`fast`](super::fast) while there is plenty of input and room, else one by one. [`Decoder::inflate`] is one call of
+//!   `inflate`: it runs, saves the last bytes in the window, and updates counts, checksum and `data_type`.
+//! - **Order** input is read byte by byte, never more than a step needs, so the program sees the same input position and unused bits as
+//!   with zlib.
 //! - **Owner** everything but the window is in the struct. The window is allocated when a call leaves bytes that a later one may refer to.
 //! - **Not here** the steps before the first block ([`front`](super::front)).
 
@@ -19,7 +20,7 @@ use libz_rs_sys::{
 };
 use memlift_kernels::deflate::{adler32, crc32};
 
-/// The steps, in the order in which a stream takes them.
+/// Steps of the decoder, in the order of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Mode {
     Head,
@@ -68,7 +69,7 @@ enum Used {
     All,
 }
 
-/// The order in which the lengths of the code length code come.
+/// Order in which the lengths of the code length code are stored.
 const ORDER: [u8; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 const LENGTHS: usize = 286 + 32;
 
@@ -77,29 +78,29 @@ const LENGTHS: usize = 286 + 32;
 pub struct Decoder {
     pub mode: Mode,
     pub last: bool,
-    /// 1: a zlib frame is welcome, 2: a gzip frame is, 4: checksums are compared.
+    /// Bits: 1: a zlib frame is accepted, 2: a gzip frame is accepted, 4: checksums are compared.
     pub wrap: u8,
     pub has_dictionary: bool,
-    /// A gzip frame's flags, 0 for a zlib frame, −1 before a frame.
+    /// Flags of a gzip frame, 0 for a zlib frame, −1 before a frame.
     pub flags: c_int,
     pub check: u32,
     /// Bytes delivered to the program so far.
     pub total: u64,
     pub head: *mut gz_header,
-    /// The window's size in bits; 0: the frame says it.
+    /// log2 of the window's size; 0 if it is taken from the frame.
     pub window_bits: u32,
     pub window: *mut u8,
-    /// Bytes of the window: 0 before it is used.
+    /// Size of the window; 0 before it is used.
     pub size: usize,
     pub held: usize,
     pub next: usize,
     pub hold: u64,
     pub bits: u32,
-    /// Bytes left of a match or a stored block; in a frame's header, the length of a field or the place in it.
+    /// Bytes left of a match or a stored block; in a frame's header, the length of a field or the position in it.
     pub length: u32,
     pub offset: u32,
     extra: u32,
-    /// Result of `inflateMark`: the length that a match began with (`was`), and the bits since the last symbol (`back`).
+    /// For `inflateMark`: the original length of a match (`was`), and the bits since the last symbol (`back`).
     was: u32,
     back: i32,
     fixed: bool,
@@ -110,22 +111,22 @@ pub struct Decoder {
     literal_lengths: u16,
     distance_lengths: u16,
     length_lengths: u16,
-    /// How many code lengths are there; in a sync, bytes of the pattern.
+    /// Number of code lengths read; in a sync, number of matching bytes of the pattern.
     pub have: u32,
     lengths: [u8; LENGTHS],
     literals: [u32; tables::LITERAL_ENTRIES],
     distances: [u32; tables::DISTANCE_ENTRIES],
 }
 
-/// The buffers of one call.
+/// Buffers of one call.
 pub struct Io {
     pub input: *const u8,
     pub have: usize,
     pub output: *mut u8,
     pub room: usize,
-    /// Where the output of the call, or of `inflateBack`'s window, begins.
+    /// Start of the output of the call, or of `inflateBack`'s window.
     pub begin: *mut u8,
-    /// The largest distance, where the output is the window itself.
+    /// Largest distance, if the output is the window itself.
     pub most_distance: usize,
     pub message: Option<&'static CStr>,
 }
@@ -170,7 +171,7 @@ impl Decoder {
         core
     }
 
-    /// Takes `windowBits` as `inflateInit2` has them, checked.
+    /// Sets the checked `windowBits` of `inflateInit2`.
     pub fn set_bits(&mut self, bits: c_int) {
         (self.wrap, self.window_bits) = match bits {
             ..0 => (0, bits.unsigned_abs()),
@@ -179,7 +180,7 @@ impl Decoder {
         };
     }
 
-    /// The next stream, of the same kind, with the window as it is.
+    /// Prepares for the next stream of the same kind, and keeps the window's contents.
     pub fn reset_keep(&mut self) {
         self.mode = Mode::Head;
         (self.last, self.has_dictionary, self.flags) = (false, false, -1);
@@ -190,26 +191,26 @@ impl Decoder {
         self.back = -1;
     }
 
-    /// Forgets what the window holds.
+    /// Forgets the window's contents.
     pub fn forget_window(&mut self) {
         (self.size, self.held, self.next) = (0, 0, 0);
     }
 
-    /// Gives the window's memory back.
+    /// Frees the window's memory.
     pub fn free_window(&mut self, memory: &Memory) {
         if let Some(window) = ptr::NonNull::new(self.window) {
-            // SAFETY: it came from the same memory in `keep`, and nobody uses it any more.
+            // SAFETY: `save_window` got it from the same memory, and nobody uses it any more.
             unsafe { memory.free(window) };
             self.window = ptr::null_mut();
         }
     }
 
-    /// One call of `inflate`, whose arguments were looked at.
+    /// Does one call of `inflate` whose arguments were checked.
     ///
     /// # Safety
-    /// `strm` is valid, its buffers too; the window came from `memory`.
+    /// `strm` and its buffers are valid; the window came from `memory`.
     pub unsafe fn inflate(&mut self, strm: *mut z_stream, memory: &Memory, flush: c_int) -> c_int {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees the stream, its buffers and the window.
         unsafe {
             if self.mode == Mode::Type {
                 self.mode = Mode::TypeDo; // the last call stopped here
@@ -224,7 +225,7 @@ impl Decoder {
                 most_distance: usize::MAX,
                 message: None,
             };
-            // Bytes that the checksum at the end covers are counted before it is compared.
+            // Output bytes are added to the checksum before the checksum at the end of the frame is compared.
             let mut counted = 0;
             let mut code = self.run(&mut io, strm, flush, &mut counted);
             if let Some(text) = io.message {
@@ -258,9 +259,9 @@ impl Decoder {
         }
     }
 
-    /// Counts and checks `bytes` bytes that end at `end`.
+    /// Adds the `bytes` bytes before `end` to counts and checksum.
     unsafe fn count(&mut self, strm: *mut z_stream, end: *const u8, bytes: usize) {
-        // SAFETY: the caller vouches for the stream; the bytes were just written.
+        // SAFETY: the caller guarantees the stream; the bytes were just written.
         unsafe {
             (*strm).total_out += bytes as c_ulong;
             self.total += bytes as u64;
@@ -276,12 +277,12 @@ impl Decoder {
         if self.flags != 0 { crc32(self.check, bytes) } else { adler32(self.check, bytes) }
     }
 
-    /// Puts the `bytes` bytes before `end` into the window. `false`: there is no memory for it.
+    /// Saves the `bytes` bytes before `end` in the window; returns false if there is no memory for it.
     ///
     /// # Safety
     /// The bytes can be read; the window came from `memory`.
     pub unsafe fn save_window(&mut self, memory: &Memory, end: *const u8, bytes: usize) -> bool {
-        // SAFETY: the window has `size` bytes, and `next` is less; no more than that is written to it.
+        // SAFETY: the window has `size` bytes and `next` is less; no more than the rest is written to it.
         unsafe {
             let whole = 1usize << self.window_bits;
             if self.window.is_null() {
@@ -328,10 +329,11 @@ impl Decoder {
         self.mode = Mode::Bad;
     }
 
-    /// Takes steps until something is missing, wrong or done. `counted`: bytes of the output that were counted already.
+    /// Makes steps until input or room is missing, the data is wrong, or the stream is done. `counted` is the number of output
+    /// bytes that were already counted.
     ///
     /// # Safety
-    /// `io` has valid buffers, and `begin` is at or before `output`; `strm` is valid.
+    /// `io` has valid buffers, `begin` is at or before `output`, and `strm` is valid.
     pub unsafe fn run(
         &mut self,
         io: &mut Io,
@@ -341,7 +343,7 @@ impl Decoder {
     ) -> c_int {
         macro_rules! need {
             ($count:expr) => {
-                // SAFETY: the input is valid.
+                // SAFETY: the caller guarantees a valid input.
                 if !unsafe { self.need(io, $count) } {
                     return Z_OK;
                 }
@@ -400,7 +402,7 @@ impl Decoder {
                     if take == 0 {
                         return Z_OK;
                     }
-                    // SAFETY: as many bytes are there to read and to write, and the buffers are apart.
+                    // SAFETY: `take` is at most the bytes to read and the room to write, and the buffers do not overlap.
                     unsafe {
                         ptr::copy_nonoverlapping(io.input, io.output, take);
                         (io.input, io.output) = (io.input.add(take), io.output.add(take));
@@ -442,7 +444,7 @@ impl Decoder {
                     self.mode = Mode::CodeLengths;
                 }
                 Mode::CodeLengths => {
-                    // SAFETY: the input is valid.
+                    // SAFETY: the caller guarantees a valid input.
                     if !unsafe { self.read_lengths(io) } {
                         return Z_OK;
                     }
@@ -466,7 +468,7 @@ impl Decoder {
                     if self.mode == Mode::SymbolsBegin {
                         self.mode = Mode::Symbol;
                     }
-                    // SAFETY: handed down.
+                    // SAFETY: the conditions are those of `run`, which its caller guarantees.
                     if !unsafe { self.symbols(io) } {
                         return Z_OK;
                     }
@@ -475,7 +477,7 @@ impl Decoder {
                     if self.wrap != 0 {
                         need!(32);
                         let written = io.output as usize - io.begin as usize - *counted;
-                        // SAFETY: handed down.
+                        // SAFETY: the conditions are those of `run`, which its caller guarantees.
                         unsafe { self.count(strm, io.output, written) };
                         *counted += written;
                         let said = self.hold as u32;
@@ -504,7 +506,7 @@ impl Decoder {
                 Mode::NoMemory => return Z_MEM_ERROR,
                 Mode::Sync => return Z_STREAM_ERROR,
                 _ => {
-                    // SAFETY: handed down.
+                    // SAFETY: the conditions are those of `run`, which its caller guarantees.
                     if let Some(code) = unsafe { self.front(io, strm) } {
                         return code;
                     }
@@ -513,14 +515,14 @@ impl Decoder {
         }
     }
 
-    /// Reads the code lengths of a block. `false`: input is missing.
+    /// Reads the code lengths of a block; returns false if input is missing.
     unsafe fn read_lengths(&mut self, io: &mut Io) -> bool {
         let all = u32::from(self.literal_lengths + self.distance_lengths);
         while self.have < all {
             let mask = (1u64 << self.literal_bits) - 1;
             let mut entry = self.literals[(self.hold & mask) as usize];
             while code_bits(entry) > self.bits {
-                // SAFETY: the caller vouches for the input.
+                // SAFETY: the caller guarantees a valid input.
                 if !unsafe { self.pull(io) } {
                     return false;
                 }
@@ -534,7 +536,7 @@ impl Decoder {
                 continue;
             }
             let (extra, least) = [(2, 3), (3, 3), (7, 11)][symbol as usize - 16];
-            // SAFETY: the caller vouches for the input.
+            // SAFETY: the caller guarantees a valid input.
             if !unsafe { self.need(io, bits + extra) } {
                 return false;
             }
@@ -556,7 +558,7 @@ impl Decoder {
         true
     }
 
-    /// Builds the tables of a block. `false`: zlib does not take them.
+    /// Builds the tables of a block; returns false if zlib would refuse the codes.
     fn build_tables(&mut self, io: &mut Io) -> bool {
         let (literals, all) =
             (usize::from(self.literal_lengths), usize::from(self.literal_lengths + self.distance_lengths));
@@ -581,10 +583,10 @@ impl Decoder {
         true
     }
 
-    /// Decodes symbols to the end of the block. `false`: input or room is missing.
+    /// Decodes symbols up to the end of the block; returns false if input or room is missing.
     ///
     /// # Safety
-    /// As [`run`](Decoder::run).
+    /// The conditions of [`run`](Decoder::run).
     #[inline(always)]
     unsafe fn symbols(&mut self, io: &mut Io) -> bool {
         let tables = self.tables();
@@ -596,9 +598,10 @@ impl Decoder {
             next: self.next,
             most: io.most_distance,
         };
-        // A symbol that was begun by an earlier call counts.
+        // A symbol that an earlier call began is counted for `inflateMark`.
         let mut marked = true;
-        // SAFETY: handed down: what is read and written was compared with what is there; the tables are those of the block.
+        // SAFETY: the caller guarantees the buffers; every read and write is checked against `have` and `room`; the tables are
+        // the block's.
         unsafe {
             loop {
                 match self.mode {
@@ -624,7 +627,7 @@ impl Decoder {
                                 }
                             }
                         }
-                        // With this much of both, zlib decodes in a loop that does not count for `inflateMark`.
+                        // With this much input and room, zlib decodes in a loop that does not count for `inflateMark`.
                         marked = io.have < 6 || io.room < 258;
                         if marked {
                             self.back = 0;
@@ -716,12 +719,12 @@ impl Decoder {
         }
     }
 
-    /// The loop of [`fast`](super::fast).
+    /// Runs the loop of [`fast`](super::fast).
     ///
     /// # Safety
-    /// As [`run`](Decoder::run), with enough input and room.
+    /// The conditions of [`run`](Decoder::run), with enough input and room for one turn.
     unsafe fn fast(&mut self, io: &mut Io, tables: Tables, history: &History) -> Stop {
-        // SAFETY: handed down.
+        // SAFETY: the caller guarantees the buffers, and input and room for one turn.
         unsafe {
             let (input_end, output_end) = (io.input.add(io.have), io.output.add(io.room));
             let mut place = Place {
@@ -740,12 +743,13 @@ impl Decoder {
         }
     }
 
-    /// The next symbol's entry, whose code is taken. `None`: input is missing. `marked`: its bits count for `inflateMark`.
+    /// Reads the next symbol's entry and removes its code; returns `None` if input is missing. `marked` says that its bits
+    /// count for `inflateMark`.
     ///
     /// # Safety
-    /// The input is valid; the table is one of `bits` index bits.
+    /// The input is valid; the table has `bits` index bits.
     unsafe fn peek(&mut self, io: &mut Io, table: *const u32, bits: u32, marked: bool) -> Option<u32> {
-        // SAFETY: an index has no more bits than its table; links lead to second tables of the same table.
+        // SAFETY: an index has no more bits than its table; links lead to second tables within the same memory.
         unsafe {
             loop {
                 let mut entry = *table.add((self.hold & ((1 << bits) - 1)) as usize);
@@ -769,13 +773,13 @@ impl Decoder {
         }
     }
 
-    /// Takes one byte of the input in hand. `false`: there is none.
+    /// Adds one byte of the input to the unused bits; returns false if there is none.
     #[inline(always)]
     unsafe fn pull(&mut self, io: &mut Io) -> bool {
         if io.have == 0 {
             return false;
         }
-        // SAFETY: a byte is there.
+        // SAFETY: `have` says that a byte is left.
         unsafe {
             self.hold |= u64::from(*io.input) << self.bits;
             io.input = io.input.add(1);
@@ -785,11 +789,11 @@ impl Decoder {
         true
     }
 
-    /// Makes it `count` bits in hand at least. `false`: input is missing.
+    /// Reads until there are at least `count` unused bits; returns false if input is missing.
     #[inline(always)]
     pub unsafe fn need(&mut self, io: &mut Io, count: u32) -> bool {
         while self.bits < count {
-            // SAFETY: the caller vouches for the input.
+            // SAFETY: the caller guarantees a valid input.
             if !unsafe { self.pull(io) } {
                 return false;
             }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The inner loop of inflate: symbols while there is plenty of input and of room.
+//! The inner loop of inflate: decodes symbols while there is plenty of input and room.
 //!
-//! - **Flow** 56 bits at once ──▶ up to three literals, or a length and a distance ──▶ exactly as many bytes written. The loop ends at the end
-//!   of the block, at a code or distance that is wrong, or where [`INPUT_BYTES`] or [`ROOM_BYTES`] are not left; [`decoder`](super::decoder) goes on.
-//! - **Order** no byte behind the last one delivered is written, not even for a moment: programs keep data there.
-//! - **Owner** history is what this call delivered, and before it the window, a ring.
+//! - **Flow** 56 bits are loaded; up to three literals, or a length and a distance, are decoded; exactly their bytes are written. The
+//!   loop ends at the end of the block, at a wrong code or distance, or if less than [`INPUT_BYTES`] or [`ROOM_BYTES`] are left; then
+//!   [`decoder`](super::decoder) continues.
+//! - **Order** no byte behind the last one delivered is ever written, not even for a moment: programs keep data there.
+//! - **Owner** the history is the bytes that this call delivered, and before them the window, a ring.
 
 use super::tables::{END, EXCEPTION, LINK, LITERAL, value};
 use core::ptr;
 
-/// Input bytes that one turn may read: two loads of eight bytes, the second at most seven bytes later.
+/// Input bytes that one turn may read: two loads of eight bytes, the second at most seven bytes after the first.
 pub const INPUT_BYTES: usize = 16;
 /// Bytes that one turn may write: three literals, or two and a match.
 pub const ROOM_BYTES: usize = 260;
@@ -25,29 +26,30 @@ pub enum Stop {
     TooFar,
 }
 
-/// The bytes before those of this call.
+/// The bytes that a match may refer to, besides those that this call has delivered.
 #[derive(Clone, Copy)]
 pub struct History {
-    /// The first byte that this call delivered, or would.
+    /// Address of the first byte that this call delivers.
     pub begin: *const u8,
-    /// A ring of `size` bytes, of which `held` are there; the oldest lies at `next` if it is full.
+    /// A ring of `size` bytes, of which `held` are valid; if it is full, the oldest is at `next`.
     pub window: *const u8,
     pub size: usize,
     pub held: usize,
     pub next: usize,
-    /// The largest distance: the size of a window that is the output itself.
+    /// Largest distance: the size of the window, if the window is the output itself.
     pub most: usize,
 }
 
 impl History {
-    /// Returns true if a match begins before what the window holds. `delivered`: bytes since `begin`, fewer than the distance.
+    /// Returns true if a match begins before the oldest byte of the window. `delivered`: bytes since `begin`, fewer than the
+    /// distance.
     #[inline(always)]
     pub fn lacks(&self, distance: usize, delivered: usize) -> bool {
         distance - delivered > self.held || distance > self.most
     }
 }
 
-/// Where the loop is.
+/// Input, output and unused bits of the loop.
 pub struct Place {
     pub input: *const u8,
     pub input_end: *const u8,
@@ -69,29 +71,34 @@ pub struct Tables {
 /// Decodes symbols.
 ///
 /// # Safety
-/// `place` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, at most 32 bits in hand and none above them; the tables were built by
-/// [`build`](super::tables::build); `history` describes memory that can be read.
+/// `place` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, and at most 32 unused bits with zeros above them; the
+/// tables were built
+/// by [`build`](super::tables::build); `history` describes memory that can be read.
 pub unsafe fn run(place: &mut Place, tables: Tables, history: &History) -> Stop {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi2") && std::arch::is_x86_feature_detected!("bmi1") {
-        // SAFETY: handed down; the CPU was asked.
+        // SAFETY: the caller guarantees the conditions of `run`; the CPU was checked.
         return unsafe { run_bmi2(place, tables, history) };
     }
-    // SAFETY: handed down.
+    // SAFETY: the caller guarantees the conditions of `run`.
     unsafe { run_any(place, tables, history) }
 }
 
+/// Does the same as [`run`], compiled for BMI1 and BMI2.
+///
 /// # Safety
-/// As [`run`], and the CPU has BMI1 and BMI2.
+/// The conditions of [`run`], and the CPU has BMI1 and BMI2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2")]
 unsafe fn run_bmi2(place: &mut Place, tables: Tables, history: &History) -> Stop {
-    // SAFETY: handed down.
+    // SAFETY: the caller guarantees the conditions of `run`.
     unsafe { run_any(place, tables, history) }
 }
 
+/// Does the same as [`run`], for the instructions of its caller.
+///
 /// # Safety
-/// As [`run`].
+/// The conditions of [`run`].
 #[inline(always)]
 unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop {
     let literal_mask = (1u64 << tables.literal_bits) - 1;
@@ -101,9 +108,11 @@ unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop 
     let (mut hold, mut bits) = (place.hold, place.bits);
     let input_stop = place.input_end.wrapping_sub(INPUT_BYTES);
     let output_stop = place.output_end.wrapping_sub(ROOM_BYTES);
-    // SAFETY: for all of it: a turn begins with INPUT_BYTES and ROOM_BYTES left, reads eight bytes at most seven bytes behind where it
-    // began, and writes two literals and a match at most. An index has no more bits than its table; second tables are those that a
-    // link names. A copy's source was compared with what was delivered and with what the window holds.
+    // SAFETY: for the whole loop: a turn begins with INPUT_BYTES and ROOM_BYTES left. It reads eight bytes at most seven bytes
+    // behind its
+    // start, and writes at most two literals and a match, or three literals. An index has no more bits than its table; second
+    // tables
+    // are those that a link names. A copy's source was checked against the bytes delivered and those in the window.
     let stop = unsafe {
         macro_rules! refill {
             () => {
@@ -143,7 +152,7 @@ unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop 
                     }
                 }
             }
-            // At least 36 bits are in hand, or 56 less one code: a length with its extra bits takes 20.
+            // At least 36 bits are left, or 56 minus one code; a length with its extra bits takes 20.
             if entry & EXCEPTION != 0 {
                 if entry & LINK != 0 {
                     drop!(entry & 63);
@@ -193,7 +202,7 @@ unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop 
             output = output.add(length);
         }
     };
-    // Whole bytes go back to the input, so that the stream is where a decoder that reads byte by byte would be.
+    // Gives whole bytes back to the input, so that the stream is where a decoder that reads byte by byte would be.
     let back = (bits as usize >> 3).min(input as usize - begin as usize);
     place.input = input.wrapping_sub(back);
     place.output = output;
@@ -205,7 +214,8 @@ unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop 
 /// Copies `length` bytes from `distance` bytes before `output`, and writes no byte behind them.
 ///
 /// # Safety
-/// `length` is 1 to 258, `distance` is at least 1 and as many bytes before `output` can be read; `length` bytes can be written.
+/// `length` is 1 to 258; `distance` is at least 1, and that many bytes before `output` can be read; `length` bytes can be
+/// written.
 #[inline(always)]
 pub unsafe fn copy(output: *mut u8, distance: usize, length: usize) {
     /// Moves one integer.
@@ -214,11 +224,11 @@ pub unsafe fn copy(output: *mut u8, distance: usize, length: usize) {
     /// Its bytes can be read at the source and written at the target.
     #[inline(always)]
     unsafe fn one<T>(source: *const u8, target: *mut u8) {
-        // SAFETY: the caller promises both.
+        // SAFETY: the caller guarantees both addresses.
         unsafe { target.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
     }
-    // SAFETY: each integer that is moved begins and ends within the match; its source ends at or before what was written so far, as the
-    // distance is at least as large as the integer.
+    // SAFETY: each integer that is moved begins and ends within the match. Its source ends at or before the bytes written so far,
+    // because the distance is at least the size of the integer.
     unsafe {
         let source = output.cast_const().sub(distance);
         if distance >= 16 {
@@ -247,7 +257,7 @@ pub unsafe fn copy(output: *mut u8, distance: usize, length: usize) {
         if distance == 1 {
             return ptr::write_bytes(output, *source, length);
         }
-        // The first multiple of the distance from which eight bytes can be taken at once.
+        // The first multiple of the distance that is at least eight, so that eight bytes can be moved at a time.
         let step = if distance >= 8 { distance } else { distance * 8usize.div_ceil(distance) };
         let mut at = 0;
         while at < (step - distance).min(length) {
@@ -269,7 +279,7 @@ pub unsafe fn copy(output: *mut u8, distance: usize, length: usize) {
 /// Copies up to seven bytes that do not overlap their target.
 ///
 /// # Safety
-/// `length` is 1 to 7; as many bytes can be read and written.
+/// `length` is 1 to 7; `length` bytes can be read and written.
 #[inline(always)]
 unsafe fn few(source: *const u8, output: *mut u8, length: usize) {
     // SAFETY: every integer begins and ends within the bytes.
@@ -290,15 +300,16 @@ unsafe fn few(source: *const u8, output: *mut u8, length: usize) {
     }
 }
 
-/// [`copy`] of a match that begins in the window.
+/// Does the same as [`copy`] for a match that begins in the window.
 ///
 /// # Safety
-/// As [`copy`]; `distance` is more than was delivered, by no more than the window holds.
+/// The conditions of [`copy`], except that `distance` exceeds the delivered bytes, by at most the bytes that the window holds.
 #[cold]
 #[inline(never)]
 pub unsafe fn copy_far(mut output: *mut u8, distance: usize, mut length: usize, history: &History) {
-    // SAFETY: what is taken from the window lies in it: the caller compared. Where the window is the output itself (`inflateBack`), the source is
-    // ahead of the target, and `ptr::copy` reads before it writes.
+    // SAFETY: the caller checked that the bytes taken from the window are in it. If the window is the output itself
+    // (`inflateBack`), the
+    // source is ahead of the target, and `ptr::copy` reads before it writes.
     unsafe {
         let mut back = distance - (output as usize - history.begin as usize);
         if back > history.next {
@@ -334,7 +345,7 @@ mod tests {
                 for at in 100..100 + length {
                     expected[at] = expected[at - distance];
                 }
-                // SAFETY: within the vector.
+                // SAFETY: source and target are within the vector.
                 unsafe { copy(bytes.as_mut_ptr().add(100), distance, length) };
                 assert_eq!(bytes, expected, "distance {distance}, length {length}");
             }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The steps of the decoder before the first block: the front of a zlib or gzip frame.
+//! The steps of the decoder before the first block: the start of a zlib or gzip frame.
 //!
-//! - **Flow** [`Decoder::front`] takes one step. Fields of a gzip frame go to the program's `gz_header` as they come.
-//! - **Layout** gzip's flags: 2⁹ a checksum of the front follows, 2¹⁰ an extra field, 2¹¹ a name, 2¹² a comment; 2⁸ says that it is text.
+//! - **Flow** [`Decoder::front`] makes one step. Fields of a gzip frame are copied to the program's `gz_header` as they arrive.
+//! - **Layout** flags of gzip: 2⁹ a checksum of the header follows, 2¹⁰ an extra field, 2¹¹ a name, 2¹² a comment; 2⁸ means that the
+//!   contents are text.
 
 use super::decoder::{Decoder, Io, Mode};
 use core::ffi::{c_int, c_ulong};
@@ -16,13 +17,13 @@ const NAME: c_int = 0x800;
 const COMMENT: c_int = 0x1000;
 
 impl Decoder {
-    /// The program's header, if it gave one.
+    /// Returns the program's header, if it gave one.
     fn told<'a>(&self) -> Option<&'a mut gz_header> {
-        // SAFETY: `inflateGetHeader` got it from the program, which keeps it until the front is read.
+        // SAFETY: the program passed it to `inflateGetHeader` and keeps it until the start of the frame is read.
         unsafe { self.head.as_mut() }
     }
 
-    /// Continues the checksum of the front, where it has one.
+    /// Continues the checksum of the gzip header, if the frame has one.
     fn sum_front(&mut self, bytes: &[u8]) {
         if self.flags & CHECKED != 0 && self.wrap & 4 != 0 {
             self.check = crc32(self.check, bytes);
@@ -38,14 +39,14 @@ impl Decoder {
         self.mode = Mode::Bad;
     }
 
-    /// One step. A code: the call ends.
+    /// Makes one step; returns a code if the call ends.
     ///
     /// # Safety
-    /// As [`Decoder::run`]; the program's header and its fields are valid.
+    /// The conditions of [`Decoder::run`]; the program's header and its fields are valid.
     pub unsafe fn front(&mut self, io: &mut Io, strm: *mut z_stream) -> Option<c_int> {
         macro_rules! need {
             ($count:expr) => {
-                // SAFETY: the input is valid.
+                // SAFETY: the caller guarantees a valid input.
                 if !unsafe { self.need(io, $count) } {
                     return Some(Z_OK);
                 }
@@ -58,7 +59,7 @@ impl Decoder {
                     return None;
                 }
                 need!(16);
-                // SAFETY: handed down.
+                // SAFETY: the caller guarantees the conditions of `front`.
                 unsafe { self.head(io, strm) };
             }
             Mode::Flags => {
@@ -111,7 +112,7 @@ impl Decoder {
             }
             Mode::Extra => {
                 if self.flags & EXTRA != 0 {
-                    // SAFETY: handed down.
+                    // SAFETY: the caller guarantees the conditions of `front`.
                     unsafe { self.extra(io) };
                     if self.length != 0 {
                         return Some(Z_OK);
@@ -123,7 +124,7 @@ impl Decoder {
             Mode::Name | Mode::Comment => {
                 let is_name = self.mode == Mode::Name;
                 if self.flags & (if is_name { NAME } else { COMMENT }) != 0 {
-                    // SAFETY: handed down.
+                    // SAFETY: the caller guarantees the conditions of `front`.
                     if !unsafe { self.text(io, is_name) } {
                         return Some(Z_OK);
                     }
@@ -146,14 +147,14 @@ impl Decoder {
                     (head.hcrc, head.done) = (self.flags >> 9 & 1, 1);
                 }
                 self.check = 0;
-                // SAFETY: the caller vouches for the stream.
+                // SAFETY: the caller guarantees a valid stream.
                 unsafe { (*strm).adler = 0 };
                 self.mode = Mode::Type;
             }
             Mode::DictionaryId => {
                 need!(32);
                 self.check = (self.hold as u32).swap_bytes();
-                // SAFETY: the caller vouches for the stream.
+                // SAFETY: the caller guarantees a valid stream.
                 unsafe { (*strm).adler = self.check.into() };
                 self.clear_hold();
                 self.mode = Mode::Dictionary;
@@ -163,7 +164,7 @@ impl Decoder {
                     return Some(Z_NEED_DICT);
                 }
                 self.check = 1;
-                // SAFETY: the caller vouches for the stream.
+                // SAFETY: the caller guarantees a valid stream.
                 unsafe { (*strm).adler = 1 };
                 self.mode = Mode::Type;
             }
@@ -171,7 +172,7 @@ impl Decoder {
         None
     }
 
-    /// The first two bytes of a frame are in hand.
+    /// Decides about the frame by its first two bytes, which are in `hold`.
     unsafe fn head(&mut self, io: &mut Io, strm: *mut z_stream) {
         if self.wrap & 2 != 0 && self.hold == 0x8b1f {
             if self.window_bits == 0 {
@@ -201,16 +202,16 @@ impl Decoder {
         }
         self.flags = 0;
         self.check = 1;
-        // SAFETY: the caller vouches for the stream.
+        // SAFETY: the caller guarantees a valid stream.
         unsafe { (*strm).adler = 1 };
         self.mode = if self.hold & 0x200 != 0 { Mode::DictionaryId } else { Mode::Type };
         self.clear_hold();
     }
 
-    /// Takes what is there of the extra field.
+    /// Reads the available bytes of the extra field.
     unsafe fn extra(&mut self, io: &mut Io) {
         let take = (self.length as usize).min(io.have);
-        // SAFETY: as many bytes can be read; the program's field has `extra_max` bytes.
+        // SAFETY: `take` is at most the bytes of the input; the program's field has `extra_max` bytes.
         unsafe {
             if let Some(head) = self.told()
                 && !head.extra.is_null()
@@ -230,12 +231,12 @@ impl Decoder {
         self.length -= take as u32;
     }
 
-    /// Takes what is there of a text that ends with a zero byte. `false`: its end is not there.
+    /// Reads the available bytes of a text that ends with a zero byte; returns false if its end is missing.
     unsafe fn text(&mut self, io: &mut Io, is_name: bool) -> bool {
         if io.have == 0 {
             return false;
         }
-        // SAFETY: as many bytes can be read; the program's fields have as many bytes as they say.
+        // SAFETY: `have` bytes of the input can be read; the program's fields have the lengths that it gave.
         unsafe {
             let bytes = core::slice::from_raw_parts(io.input, io.have);
             let end = bytes.iter().position(|&byte| byte == 0);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libz's inflate functions.
+//! The inflate functions of libz.
 //!
-//! - **Flow** arguments ──checked as zlib checks them──▶ [`state::Inflate`] ──▶ [`decoder`]: the one, one for streams, whole buffers
-//!   and `inflateBack` ([`back`]); [`front`]: frames; [`fast`]: the inner loop; [`tables`]: codes.
-//! - **Owner** the state comes from the program's `zalloc` at init, the window when it is first needed, as in zlib. Nothing else allocates.
+//! - **Flow** arguments are checked in the same way as in zlib; [`state::Inflate`] holds a [`decoder`], which is the same for streams,
+//!   whole buffers and `inflateBack` ([`back`]). [`front`] reads frames, [`fast`] is the inner loop, [`tables`] builds the codes.
+//! - **Owner** the state comes from the program's `zalloc` at init, and the window when it is first needed, as in zlib. Nothing else is
+//!   allocated.
 
 mod back;
 mod decoder;
@@ -30,20 +31,20 @@ use libz_rs_sys::{
 use memlift_kernels::deflate::adler32;
 use state::{Inflate, bits_are_valid};
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateInit_(strm: z_streamp, version: *const c_char, stream_size: c_int) -> c_int {
     // SAFETY: `strm` is null or a valid stream, and `version` is null or readable, as zlib.h demands.
     unsafe { inflateInit2_(strm, 15, version, stream_size) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateInit2_(
     strm: z_streamp,
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn inflateInit2_(
     version: *const c_char,
     stream_size: c_int,
 ) -> c_int {
-    // SAFETY: as the caller promises: null or valid.
+    // SAFETY: the caller guarantees that `strm` and `version` are null or valid.
     unsafe {
         if !version_fits(version, stream_size) {
             return Z_VERSION_ERROR;
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn inflateInit2_(
         fill_in(strm);
         (*strm).state = ptr::null_mut();
         let memory = Memory::of(strm);
-        // zlib takes the memory first: without it, that is the error.
+        // zlib allocates before it checks the bits, so missing memory is reported first.
         let Some(place) = memory.get(size_of::<Inflate>()) else { return Z_MEM_ERROR };
         if !bits_are_valid(window_bits) {
             memory.free(place);
@@ -77,9 +78,9 @@ pub unsafe extern "C" fn inflateInit2_(
     }
 }
 
-/// The fields that a reset sets.
+/// Sets the fields of the stream that a reset sets.
 unsafe fn begin(strm: z_streamp, state: &Inflate) {
-    // SAFETY: the stream is valid.
+    // SAFETY: the caller guarantees a valid stream.
     unsafe {
         (*strm).msg = ptr::null_mut();
         (*strm).total_in = 0;
@@ -90,13 +91,13 @@ unsafe fn begin(strm: z_streamp, state: &Inflate) {
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflate(strm: z_streamp, flush: c_int) -> c_int {
-    // SAFETY: as the caller promises: null, or valid with valid buffers.
+    // SAFETY: the caller guarantees that `strm` is null, or valid with valid buffers.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Inflate::of(strm) else { return Z_STREAM_ERROR };
         if (*strm).next_out.is_null() || ((*strm).next_in.is_null() && (*strm).avail_in != 0) {
@@ -111,10 +112,10 @@ pub unsafe extern "C" fn inflate(strm: z_streamp, flush: c_int) -> c_int {
     })
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateEnd(strm: z_streamp) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
@@ -129,30 +130,30 @@ pub unsafe extern "C" fn inflateEnd(strm: z_streamp) -> c_int {
     })
 }
 
-/// Runs `body` on the state of a stream of ours.
+/// Runs `body` on the state of a stream that was initialized by this library; returns `Z_STREAM_ERROR` for another.
 unsafe fn on(strm: z_streamp, body: impl FnOnce(&mut Inflate) -> c_int) -> c_int {
     fenced(Z_STREAM_ERROR, || {
-        // SAFETY: as the caller of the exported function promises: null or valid.
+        // SAFETY: the caller of the exported function guarantees that `strm` is null or valid.
         unsafe { Inflate::of(strm) }.map_or(Z_STREAM_ERROR, body)
     })
 }
 
-/// The next stream; its window is empty, unless it is kept.
+/// Prepares for the next stream. The window is emptied unless `keep` is true.
 unsafe fn reset(strm: z_streamp, state: &mut Inflate, keep: bool) -> c_int {
     if !keep {
         state.core.forget_window();
     }
     state.core.reset_keep();
     state.counted = false;
-    // SAFETY: the stream is that of the state.
+    // SAFETY: `strm` is the stream of the state.
     unsafe { begin(strm, state) };
     Z_OK
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateReset(strm: z_streamp) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
@@ -160,10 +161,10 @@ pub unsafe extern "C" fn inflateReset(strm: z_streamp) -> c_int {
     unsafe { on(strm, |state| reset(strm, state, false)) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateReset2(strm: z_streamp, window_bits: c_int) -> c_int {
@@ -185,10 +186,10 @@ pub unsafe extern "C" fn inflateReset2(strm: z_streamp, window_bits: c_int) -> c
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateResetKeep(strm: z_streamp) -> c_int {
@@ -198,15 +199,15 @@ pub unsafe extern "C" fn inflateResetKeep(strm: z_streamp) -> c_int {
     unsafe { on(strm, |state| reset(strm, state, true)) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateCopy(target: z_streamp, source: z_streamp) -> c_int {
     versioned!(inflateCopy, "1.2.0");
-    // SAFETY: as the caller promises: two streams, the first one not initialized.
+    // SAFETY: the caller guarantees two streams, the first of which is not initialized.
     unsafe {
         on(source, |state| {
             if target.is_null() || ptr::eq(target, source) {
@@ -221,10 +222,10 @@ pub unsafe extern "C" fn inflateCopy(target: z_streamp, source: z_streamp) -> c_
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateSync(strm: z_streamp) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose buffers are as long as it says, and no other thread uses it, as zlib.h
@@ -232,10 +233,10 @@ pub unsafe extern "C" fn inflateSync(strm: z_streamp) -> c_int {
     unsafe { on(strm, |state| sync::sync(strm, state)) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateSyncPoint(strm: z_streamp) -> c_int {
     // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
@@ -243,17 +244,17 @@ pub unsafe extern "C" fn inflateSyncPoint(strm: z_streamp) -> c_int {
     unsafe { on(strm, |state| (state.core.mode == Mode::Stored && state.core.bits == 0).into()) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateSetDictionary(
     strm: z_streamp,
     dictionary: *const Bytef,
     bytes: uInt,
 ) -> c_int {
-    // SAFETY: as the caller promises: the dictionary has as many bytes.
+    // SAFETY: the caller guarantees that the dictionary has `bytes` bytes, and `strm` is null or valid.
     unsafe {
         on(strm, |state| {
             let core = &mut state.core;
@@ -276,10 +277,10 @@ pub unsafe extern "C" fn inflateSetDictionary(
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateGetDictionary(
@@ -288,7 +289,7 @@ pub unsafe extern "C" fn inflateGetDictionary(
     bytes: *mut uInt,
 ) -> c_int {
     versioned!(inflateGetDictionary, "1.2.7.1");
-    // SAFETY: as the caller promises: each pointer is null or valid, the dictionary for 32 KiB.
+    // SAFETY: the caller guarantees that each pointer is null or valid, the dictionary for 32 KiB.
     unsafe {
         on(strm, |state| {
             let core = &state.core;
@@ -305,15 +306,15 @@ pub unsafe extern "C" fn inflateGetDictionary(
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateGetHeader(strm: z_streamp, head: gz_headerp) -> c_int {
     versioned!(inflateGetHeader, "1.2.2");
-    // SAFETY: as the caller promises: a header that stays until the front is read.
+    // SAFETY: the caller guarantees a header that stays valid until the start of the frame is read.
     unsafe {
         on(strm, |state| {
             if state.core.wrap & 2 == 0 || head.is_null() {
@@ -326,10 +327,10 @@ pub unsafe extern "C" fn inflateGetHeader(strm: z_streamp, head: gz_headerp) -> 
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflatePrime(strm: z_streamp, bits: c_int, value: c_int) -> c_int {
@@ -353,22 +354,22 @@ pub unsafe extern "C" fn inflatePrime(strm: z_streamp, bits: c_int, value: c_int
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateUndermine(strm: z_streamp, _subvert: c_int) -> c_int {
     versioned!(inflateUndermine, "1.2.3.3");
-    // SAFETY: as the caller promises. zlib is built so that it refuses.
+    // SAFETY: the caller guarantees that `strm` is null or valid. The result is that of a zlib built without this function.
     unsafe { on(strm, |_| Z_DATA_ERROR) }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateValidate(strm: z_streamp, check: c_int) -> c_int {
@@ -384,26 +385,26 @@ pub unsafe extern "C" fn inflateValidate(strm: z_streamp, check: c_int) -> c_int
     }
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateMark(strm: z_streamp) -> c_long {
     versioned!(inflateMark, "1.2.3.4");
-    // SAFETY: as the caller promises: null or valid.
+    // SAFETY: the caller guarantees that `strm` is null or valid.
     unsafe { Inflate::of(strm) }.map_or(-(1 << 16), |state| state.core.mark())
 }
 
-/// As in zlib.h.
+/// See zlib.h.
 ///
 /// # Safety
-/// As in zlib.h.
+/// The conditions of zlib.h.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn inflateCodesUsed(strm: z_streamp) -> c_ulong {
     versioned!(inflateCodesUsed, "1.2.9");
-    // SAFETY: as the caller promises: null or valid.
+    // SAFETY: the caller guarantees that `strm` is null or valid.
     unsafe { Inflate::of(strm) }.map_or(c_ulong::MAX, |state| state.core.codes_used())
 }

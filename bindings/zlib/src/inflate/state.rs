@@ -9,17 +9,17 @@ use libz_rs_sys::z_stream;
 
 const MARK: u64 = u64::from_le_bytes(*b"ml-infl8");
 
-/// The state of a stream.
+/// The state of an inflate stream.
 pub struct Inflate {
     mark: u64,
     stream: *mut z_stream,
     pub memory: Memory,
     pub core: Decoder,
-    /// True if this message was counted.
+    /// True if this message was already counted.
     pub counted: bool,
 }
 
-/// Returns true if zlib takes these `windowBits`.
+/// Returns true if zlib accepts these `windowBits`.
 pub fn bits_are_valid(bits: c_int) -> bool {
     match bits {
         ..0 => (-15..=-8).contains(&bits),
@@ -33,12 +33,12 @@ impl Inflate {
         Inflate { mark: MARK, stream, memory, core: Decoder::new(bits), counted: false }
     }
 
-    /// The state of a stream that was initialized here.
+    /// Returns the state of a stream that was initialized by this library.
     ///
     /// # Safety
     /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
     pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Inflate> {
-        // SAFETY: the caller vouches for it; the mark says that it is a state of ours.
+        // SAFETY: the caller guarantees the stream; the mark shows that the state is ours.
         unsafe {
             let state = strm.as_ref()?.state.cast::<Inflate>();
             let ours = !state.is_null()
@@ -49,19 +49,19 @@ impl Inflate {
         }
     }
 
-    /// A copy for another stream, with a window of its own. `None`: no memory.
+    /// Copies the state for another stream, with its own window; returns `None` if there is no memory.
     pub fn copy(&self, stream: *mut z_stream) -> Option<Inflate> {
         let mut core = self.core.clone();
         if !core.window.is_null() {
             let window = self.memory.get(1 << core.window_bits)?;
-            // SAFETY: a window has as many bytes as its bits say; those that are held were written.
+            // SAFETY: a window has 2^`window_bits` bytes; those counted by `held` were written.
             unsafe { ptr::copy_nonoverlapping(core.window, window.as_ptr(), core.held) };
             core.window = window.as_ptr();
         }
         Some(Inflate { mark: MARK, stream, memory: self.memory, core, counted: self.counted })
     }
 
-    /// Frees the window; the state is worth nothing afterwards.
+    /// Frees the window; the state must not be used afterwards.
     pub fn free(&mut self) {
         self.core.free_window(&self.memory);
         self.mark = 0;

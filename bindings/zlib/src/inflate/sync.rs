@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `inflateSync`: the search for an empty stored block, behind which a damaged stream can be read again.
+//! `inflateSync`: searches for an empty stored block, from which on a damaged stream can be read again.
 
 use super::decoder::Mode;
 use super::reset;
@@ -7,7 +7,8 @@ use super::state::Inflate;
 use core::ffi::c_int;
 use libz_rs_sys::{Z_BUF_ERROR, Z_DATA_ERROR, Z_OK, z_stream};
 
-/// Looks for 0, 0, 255, 255 with `have` bytes of it seen before. Returns how many are seen, and how many bytes were read.
+/// Searches for the bytes 0, 0, 255, 255, of which `have` were found before. Returns how many are found now, and how many bytes
+/// were read.
 fn search(mut have: u32, bytes: &[u8]) -> (u32, usize) {
     let mut read = 0;
     while read < bytes.len() && have < 4 {
@@ -22,12 +23,12 @@ fn search(mut have: u32, bytes: &[u8]) -> (u32, usize) {
     (have, read)
 }
 
-/// `inflateSync`.
+/// Does a call of `inflateSync`.
 ///
 /// # Safety
-/// `strm` is the stream of `state`, its input is valid.
+/// `strm` is the stream of `state`, and its input is valid.
 pub unsafe fn sync(strm: *mut z_stream, state: &mut Inflate) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the stream and its input.
     unsafe {
         let core = &mut state.core;
         if (*strm).avail_in == 0 && core.bits < 8 {
@@ -48,7 +49,7 @@ pub unsafe fn sync(strm: *mut z_stream, state: &mut Inflate) -> c_int {
         if have != 4 {
             return Z_DATA_ERROR;
         }
-        // Without a frame so far the rest is raw; in a frame, the checksum has no meaning any more.
+        // If no frame has begun, the rest is read as raw; in a frame, the checksum cannot be compared any more.
         core.wrap = if core.flags == -1 { 0 } else { core.wrap & !4 };
         let kept = (core.flags, (*strm).total_in, (*strm).total_out);
         reset(strm, state, false);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Decoding tables: code lengths into entries that are looked up by the next bits of the stream.
+//! Decoding tables: built from code lengths, and indexed by the next bits of the stream.
 //!
 //! - **Layout** an entry is a `u32`:
 //!
@@ -9,10 +9,10 @@
 //!   | 16–30 | byte | base | first entry of the second table | 0 |
 //!   | 13–15 | 0 | 0 | [`EXCEPTION`], [`LINK`] | [`EXCEPTION`], [`END`] or nothing: no symbol has this code |
 //!   | 8–12 | bits of the code | bits of the code | index bits of the second table | bits of the code |
-//!   | 0–7 | the same | bits of code and extra | index bits of the first table | bits of the code |
+//!   | 0–7 | bits of the code | bits of code and extra | index bits of the first table | bits of the code |
 //!
-//! - **Flow** the first table is indexed by the next [`LITERAL_BITS`] or [`DISTANCE_BITS`] bits. Longer codes go on in a second table.
-//! - **Order** codes that zlib refuses are refused: too many codes, and too few unless there is a single code of one bit, or none.
+//! - **Flow** the first table is indexed by the next [`LITERAL_BITS`] or [`DISTANCE_BITS`] bits. Longer codes continue in a second table.
+//! - **Order** the same codes are refused as by zlib: too many codes; too few, unless there is a single code of one bit, or none.
 #![deny(unsafe_code)]
 
 pub const LITERAL: u32 = 1 << 31;
@@ -23,25 +23,25 @@ pub const END: u32 = 1 << 13;
 /// Index bits of the first tables.
 pub const LITERAL_BITS: u32 = 10;
 pub const DISTANCE_BITS: u32 = 8;
-/// Index bits of the table of code lengths, the longest that they may be.
+/// Index bits of the table of code lengths, which is also the length of their longest code.
 pub const LENGTH_BITS: u32 = 7;
-/// The most entries of any complete code: of 288 symbols by 10 bits, of 32 symbols by 8 bits.
+/// Most entries of the tables of a complete code: of 288 symbols by 10 bits, of 32 symbols by 8 bits.
 pub const LITERAL_ENTRIES: usize = 1334;
 pub const DISTANCE_ENTRIES: usize = 402;
 
-/// Bits of the code of an entry that is no link.
+/// Returns the length of the code of an entry that is no link.
 #[inline(always)]
 pub fn code_bits(entry: u32) -> u32 {
     entry >> 8 & 31
 }
 
-/// Extra bits of a length or a distance.
+/// Returns the extra bits of a length or a distance.
 #[inline(always)]
 pub fn extra_bits(entry: u32) -> u32 {
     (entry & 63) - code_bits(entry)
 }
 
-/// The byte, base or place of an entry.
+/// Returns the byte, base or index of an entry.
 #[inline(always)]
 pub fn value(entry: u32) -> u32 {
     entry >> 16 & 0x7fff
@@ -89,7 +89,7 @@ const DISTANCES: [u32; 32] = {
     entries
 };
 
-/// The fixed code of literals and lengths, by nine bits.
+/// The fixed code of literals and lengths, indexed by nine bits.
 pub static FIXED_LITERALS: [u32; 512] = {
     let mut table = [0; 512];
     let mut bits = 0;
@@ -111,7 +111,7 @@ pub static FIXED_LITERALS: [u32; 512] = {
 };
 pub const FIXED_LITERAL_BITS: u32 = 9;
 
-/// The fixed code of distances, by five bits.
+/// The fixed code of distances, indexed by five bits.
 pub static FIXED_DISTANCES: [u32; 32] = {
     let mut table = [0; 32];
     let mut bits = 0;
@@ -123,13 +123,13 @@ pub static FIXED_DISTANCES: [u32; 32] = {
 };
 pub const FIXED_DISTANCE_BITS: u32 = 5;
 
-/// How many symbols have a code of each length.
+/// Number of symbols with a code of each length.
 pub type Counts = [u16; 16];
 
-/// zlib does not take these code lengths.
+/// Error: zlib refuses these code lengths.
 pub struct Refused;
 
-/// Builds the table of these code lengths. Returns its index bits, and how many codes of each length there are.
+/// Builds the table of these code lengths. Returns its index bits, and the number of codes of each length.
 ///
 /// `table` has room for any complete code of the alphabet.
 pub fn build(alphabet: Alphabet, lengths: &[u8], table: &mut [u32]) -> Result<(u32, Counts), Refused> {
@@ -144,7 +144,7 @@ pub fn build(alphabet: Alphabet, lengths: &[u8], table: &mut [u32]) -> Result<(u
     }
     counts[0] = 0;
     let Some(longest) = (1..16).rev().find(|&bits| counts[bits] != 0) else {
-        // zlib finds out when one of these codes is used.
+        // zlib reports an error only when one of these codes is used.
         table[..2].fill(EXCEPTION | 0x101);
         return Ok((1, counts));
     };
@@ -178,7 +178,7 @@ pub fn build(alphabet: Alphabet, lengths: &[u8], table: &mut [u32]) -> Result<(u
     };
 
     let root = (longest as u32).min(most);
-    // Codes come with their first bit lowest. One more zero at the end does not change the number.
+    // Codes are stored with their first bit lowest. Appending a zero to a code does not change its number.
     let (mut code, mut at) = (0usize, 0usize);
     let next = |code: usize, bits: u32| -> usize {
         let ones = code ^ ((1 << bits) - 1);
@@ -227,14 +227,15 @@ pub fn build(alphabet: Alphabet, lengths: &[u8], table: &mut [u32]) -> Result<(u
     Ok((root, counts))
 }
 
-/// How many entries zlib's own table of such a code has, whose first table has at most `most` index bits: what
-/// `inflateCodesUsed` tells.
+/// Returns the number of entries in zlib's own table for these codes, whose first table has at most `most` index bits: the
+/// value of
+/// `inflateCodesUsed`.
 pub fn zlib_entries(counts: &Counts, most: u32) -> usize {
     let Some(longest) = (1..16u32).rev().find(|&bits| counts[bits as usize] != 0) else { return 2 };
     let shortest = (1..16u32).find(|&bits| counts[bits as usize] != 0).unwrap_or(1);
     let root = most.min(longest).max(shortest);
     let (mut left, mut entries) = (*counts, 1usize << root);
-    // Codes of equal length follow each other, so numbers alone tell where second tables begin.
+    // Codes of equal length follow each other, so the counts alone determine where second tables begin.
     let (mut code, mut prefix) = (0u32, u32::MAX);
     for bits in 1..=longest {
         code <<= 1;
@@ -264,7 +265,7 @@ pub fn zlib_entries(counts: &Counts, most: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// Decodes every bit pattern by the tables, and by comparing it with each code.
+    /// Decodes every bit pattern by the tables, and compares with a search through all codes.
     fn same_as_by_hand(lengths: &[u8]) {
         let mut table = vec![0; LITERAL_ENTRIES];
         let Ok((root, _)) = build(Alphabet::Literals, lengths, &mut table) else { panic!("refused") };
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn tables_decode_what_the_codes_say() {
         let mut long = vec![15u8; 286];
-        // 1, 2, 3, … bits, and what is left for codes of 15 bits.
+        // Codes of 1, 2, 3, … bits; the rest of the code space is filled with codes of 15 bits.
         for (symbol, bits) in [(0, 1), (7, 2), (256, 3), (100, 4), (101, 5), (40, 6)] {
             long[symbol] = bits;
         }
