@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Arrays in calls and answers: `memlift_ipc.h`, "arrays".
+//! Arrays in calls and answers: the part "arrays" of `memlift_ipc.h`.
 //!
-//! - **Flow** `memlift_array` ─▶ checked ─▶ a call or an answer; an answer or a request ─▶ `memlift_array`
-//! - **Layout** elements in C order, of the types that every side of a session knows: numpy's letters and a size
-//! - **Not here** the elements: they stay where they are
+//! - **Flow** a checked `memlift_array` becomes a call or an answer; an answer or a request becomes a `memlift_array`.
+//! - **Layout** elements in C order, of types that every side of a session knows: numpy's type letters with a size.
+//! - **Not here** copies of the elements: they are used in place.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -59,7 +59,8 @@ impl CArray {
 }
 
 impl CArray {
-    /// Describes elements of a numpy type; `None` if a shape has more dimensions than fit, or does not say so many bytes.
+    /// Describes elements of a numpy type; returns `None` if the shape has too many dimensions, or does not have `bytes` bytes
+    /// in all.
     pub(crate) fn described(
         data: *const u8,
         bytes: u64,
@@ -85,7 +86,7 @@ impl CArray {
     }
 }
 
-/// Describes an array of the caller's for the service.
+/// Describes the caller's array for the service.
 fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
     let array = given(array, "array")?;
     let (Ok(kind), Ok(element_bytes)) = (u8::try_from(array.kind), u8::try_from(array.element_bytes)) else {
@@ -110,11 +111,11 @@ fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
     Ok(Outgoing::tensor(tensor, data)?)
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_call_array(
     client: *const Client,
@@ -131,11 +132,11 @@ pub unsafe extern "C" fn memlift_call_array(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_call_array_async(
     client: *const Client,
@@ -152,11 +153,11 @@ pub unsafe extern "C" fn memlift_call_array_async(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `array` is null or room for one.
+/// `array` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_array(answer: *const Payload, array: *mut CArray) -> c_int {
     run(|| {
@@ -165,11 +166,11 @@ pub unsafe extern "C" fn memlift_answer_array(answer: *const Payload, array: *mu
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `array` is null or room for one.
+/// `array` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_request_array(request: *const Asked, array: *mut CArray) -> c_int {
     run(|| {
@@ -178,16 +179,16 @@ pub unsafe extern "C" fn memlift_request_array(request: *const Asked, array: *mu
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `request` is what a handler got; it is not used after, unless the array is refused.
+/// `request` was passed to a handler; it is not used afterwards, unless the array is refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_request_answer_array(request: *mut Asked, array: *const CArray) -> c_int {
     run(|| {
         let data = outgoing(array)?;
-        // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
+        // SAFETY: `request` is null, or was passed to a handler and not ended; the caller gives it up.
         answered(unsafe { taken(request) }?, &data);
         Ok(())
     })

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The calls: CompCpy with the paper's shape and rules, and the same for any address and size.
+//! The calls: CompCpy with the arguments and rules of the paper, and the same transforms for any address and size.
 //!
-//! - **Order** arguments are looked at in this order: pointers, alignment (compcpy), then what the service checks
-//! - **Owner** buffers are the caller's; null is allowed where there are no bytes
+//! - **Order** arguments are checked in this order: pointers, alignment (compcpy), then the checks of the service.
+//! - **Owner** buffers belong to the caller; a pointer to no bytes may be null.
 //!
-//! Source: SmartDIMM, Algorithm 2. `size` is `size_t` here, where the paper has 16 bits.
+//! Source: SmartDIMM, Algorithm 2. `size` is a `size_t` here; in the paper it has 16 bits.
 
 use crate::context::{Context, context};
 use crate::fault::{Fault, run};
@@ -12,7 +12,7 @@ use memlift::transform::{self, Step, Transform};
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-/// Checks that `bytes` bytes can lie at `start`; null is allowed where there are none.
+/// Checks that `bytes` bytes can lie at `start`; null is allowed for no bytes.
 fn place(start: *const u8, bytes: usize, what: &str) -> Result<*const u8, Fault> {
     if isize::try_from(bytes).is_err() {
         return Err(Fault::argument(&format!("{what} has {bytes} bytes, which is more than there can be")));
@@ -26,12 +26,12 @@ fn place(start: *const u8, bytes: usize, what: &str) -> Result<*const u8, Fault>
     Ok(start)
 }
 
-/// Does what the context says while it copies `size` bytes of pages; a null context copies.
+/// Copies `size` bytes of pages and does the context's steps on the way; with a null context it only copies.
 ///
 /// # Safety
 ///
-/// `dbuff` is writable for `size` rounded up to whole pages, `sbuff` readable for `size`; nobody else changes either
-/// meanwhile, and the context is used by this thread only.
+/// `dbuff` is writable for `size` rounded up to whole pages, `sbuff` readable for `size`; nobody else changes either during the
+/// call, and only this thread uses the context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_compcpy(
     dbuff: *mut u8,
@@ -41,13 +41,13 @@ pub unsafe extern "C" fn memlift_compcpy(
     ordered: c_int,
 ) -> c_int {
     run(|| {
-        // Null is aligned; without bytes it is allowed, and then nothing is looked at there.
+        // Null counts as aligned. It is allowed for no bytes, and then no memory is accessed.
         for (start, what) in [(dbuff.cast_const(), "dbuff"), (sbuff, "sbuff")] {
             place(start, size, what)?;
         }
-        // SAFETY: the caller vouches for `size` readable bytes at `sbuff`, for `size` rounded up to whole pages at `dbuff`, and
-        // that this thread alone uses `context`. The pointers are not null unless there are no bytes, and then nothing is
-        // touched.
+        // SAFETY: the caller guarantees `size` readable bytes at `sbuff`, `size` rounded up to whole pages at `dbuff`, and that
+        // only
+        // this thread uses `context`. The pointers are null only if there are no bytes, and then no memory is accessed.
         unsafe {
             let (dbuff, sbuff) = match size {
                 0 if dbuff.is_null() || sbuff.is_null() => {
@@ -67,11 +67,11 @@ pub unsafe extern "C" fn memlift_compcpy(
     })
 }
 
-/// Does what the context says while it copies `source` to the start of `target`; a null context copies.
+/// Copies `source` to the start of `target` and does the context's steps on the way; with a null context it only copies.
 ///
 /// # Safety
 ///
-/// As for `memlift_compcpy`, for the bytes that are given; `written` is null or writable.
+/// The conditions of `memlift_compcpy`, for the given numbers of bytes; `written` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_transform(
     context: *mut Context,
@@ -86,9 +86,10 @@ pub unsafe extern "C" fn memlift_transform(
         let from = (place(source, source_bytes, "source")?, source_bytes);
         let to = (place(target, target_bytes, "target")?.cast_mut(), target_bytes);
         let global = Transform::global();
-        // SAFETY: the caller vouches that `source` is readable for `source_bytes`, `target` writable for `target_bytes`, that
-        // nobody else changes either meanwhile, and that this thread alone uses `context`. `place` has refused null where there
-        // are bytes.
+        // SAFETY: the caller guarantees that `source` is readable for `source_bytes`, `target` writable for `target_bytes`,
+        // that nobody
+        // else changes either during the call, and that only this thread uses `context`. `place` has refused null for one byte
+        // or more.
         unsafe {
             if context.is_null() {
                 bytes = global.copy_raw(Step::Copy, from, to, &transform::Options::default())?.written;
@@ -102,13 +103,13 @@ pub unsafe extern "C" fn memlift_transform(
         }
     });
     if !written.is_null() {
-        // SAFETY: writable, as the caller says.
+        // SAFETY: the caller guarantees that `written` is null or writable, and it is not null here.
         unsafe { written.write(bytes) };
     }
     code
 }
 
-/// CRC-32C of `bytes` bytes; seed 0, or the value of the bytes before. 0 where the arguments make no sense.
+/// Returns the CRC-32C of `bytes` bytes; `seed` is 0, or the value of the preceding bytes. Returns 0 if an argument is invalid.
 ///
 /// # Safety
 ///
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn memlift_crc32c(source: *const u8, bytes: usize, seed: u
     let mut crc = 0;
     run(|| {
         let source = place(source, bytes, "source")?;
-        // SAFETY: the caller vouches that `source` is readable for `bytes` bytes; `place` has refused null where there are bytes.
+        // SAFETY: the caller guarantees `bytes` readable bytes; `place` has refused null for one byte or more.
         crc = unsafe { Transform::global().engine().crc32c_raw(source, bytes, seed) };
         Ok(())
     });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hash maps and ordered maps on memory nodes: `memlift_traverse.h`, the second half.
+//! Hash maps and ordered maps on memory nodes: the second half of `memlift_traverse.h`.
 //!
-//! - **Owner** the nodes have the data; an object here is a handle, shares its client, and keeps free memory for the next insert
-//! - **Order** an operation has its client's lock, then the collection's
+//! - **Owner** the nodes hold the data. An object here is a handle that shares its client, and keeps free memory for the next insert.
+//! - **Order** an operation takes its client's lock first, then the collection's.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,7 +74,7 @@ fn key<'a>(key: WalkKey) -> Result<Key<'a>, Fault> {
     Ok(Key::Bytes(bytes(key.bytes, key.length, "the key")?))
 }
 
-/// Writes whether a value was found, its length, and its bytes to the places that the caller gave.
+/// Writes if a value was found, its length, and its bytes, to the addresses that the caller gave.
 fn value_out(
     value: Option<Vec<u8>>,
     to: *mut c_void,
@@ -94,11 +94,11 @@ fn flag(to: *mut c_int, value: bool) -> Result<(), Fault> {
     if to.is_null() { Ok(()) } else { put(to, c_int::from(value), "flag") }
 }
 
-/// An empty hash map.
+/// Creates an empty hash map.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_create(
     walks: *const Walks,
@@ -115,11 +115,11 @@ pub unsafe extern "C" fn memlift_hash_create(
     })
 }
 
-/// The hash map of a handle.
+/// Opens the hash map of a handle.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_open(
     walks: *const Walks,
@@ -139,11 +139,11 @@ pub unsafe extern "C" fn memlift_hash_open(
     })
 }
 
-/// Where it is.
+/// Returns the handle by which others can open the map.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashHandle) -> c_int {
     fault::run(|| {
@@ -153,22 +153,22 @@ pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashH
     })
 }
 
-/// Frees the handle, not the map.
+/// Frees the local object; the map on the nodes stays.
 ///
 /// # Safety
 ///
-/// NULL, or a map that was not closed.
+/// `map` is null, or was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_close(map: *mut Hash) {
-    // SAFETY: from one of the functions above, and the caller's last use.
+    // SAFETY: the map came from one of the functions above, and the caller does not use it again.
     unsafe { free(map) };
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_get(
     map: *const Hash,
@@ -193,11 +193,11 @@ fn locked_both<T>(
     run(&mut client, &mut locked(&map.map))
 }
 
-/// Gives a key a value.
+/// Sets the value of a key.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_insert(
     map: *const Hash,
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn memlift_hash_insert(
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_delete(
     map: *const Hash,
@@ -231,11 +231,11 @@ pub unsafe extern "C" fn memlift_hash_delete(
     })
 }
 
-/// Adds to a value.
+/// Adds a number to the value of a key.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_add(
     map: *const Hash,
@@ -254,11 +254,11 @@ pub unsafe extern "C" fn memlift_hash_add(
     })
 }
 
-/// An empty ordered map.
+/// Creates an empty ordered map.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_create(
     walks: *const Walks,
@@ -274,11 +274,11 @@ pub unsafe extern "C" fn memlift_ordered_create(
     })
 }
 
-/// The ordered map of a handle.
+/// Opens the ordered map of a handle.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_open(
     walks: *const Walks,
@@ -298,11 +298,11 @@ pub unsafe extern "C" fn memlift_ordered_open(
     })
 }
 
-/// Where it is.
+/// Returns the handle by which others can open the map.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut OrderedHandle) -> c_int {
     fault::run(|| {
@@ -312,22 +312,22 @@ pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut
     })
 }
 
-/// Frees the handle, not the map.
+/// Frees the local object; the map on the nodes stays.
 ///
 /// # Safety
 ///
-/// NULL, or a map that was not closed.
+/// `map` is null, or was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_close(map: *mut Ordered) {
-    // SAFETY: from one of the functions above, and the caller's last use.
+    // SAFETY: the map came from one of the functions above, and the caller does not use it again.
     unsafe { free(map) };
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_get(
     map: *const Ordered,
@@ -344,11 +344,11 @@ pub unsafe extern "C" fn memlift_ordered_get(
     })
 }
 
-/// Gives a key a value.
+/// Sets the value of a key.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_insert(
     map: *const Ordered,
@@ -369,7 +369,7 @@ pub unsafe extern "C" fn memlift_ordered_insert(
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_delete(
     map: *const Ordered,
@@ -384,11 +384,11 @@ pub unsafe extern "C" fn memlift_ordered_delete(
     })
 }
 
-/// Records of a range.
+/// Returns the records in a range of keys.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_range(
     map: *const Ordered,
@@ -412,11 +412,11 @@ pub unsafe extern "C" fn memlift_ordered_range(
     })
 }
 
-/// Totals of a range.
+/// Returns totals over a range of keys.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_aggregate(
     map: *const Ordered,

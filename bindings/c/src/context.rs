@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Contexts: what to do on the way, and what came of it the last time.
+//! Contexts: the steps of a transform, and the outcome of the last call.
 //!
-//! - **Flow** `memlift_context_new` ──`memlift_add_…`*──▶ steps ──[`Context::with_op`]──▶ a step or a chain of the service
-//! - **Owner** keys (expanded once) and additional data are copies of the context's; freed and zeroed with it
-//! - **Order** one thread at a time. A nonce seals one message: sealing again needs `memlift_set_nonce` before.
+//! - **Flow** `memlift_context_new` ──`memlift_add_…`*──▶ steps ──[`Context::with_op`]──▶ a step or a chain of the service.
+//! - **Owner** the context has its own copies of keys (expanded once) and additional data, which are freed and zeroed with it.
+//! - **Order** one thread at a time. A nonce seals one message: before the next message is sealed, `memlift_set_nonce` must be called.
 
 use crate::fault::{self, Fault, free, make, run};
 use memlift::spec::Opcode;
@@ -14,14 +14,14 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most steps of a context; no chain has more that do something.
+/// Most steps of a context; no valid chain has more.
 const STEPS: usize = 8;
 
 /// Object behind a `memlift_context` pointer.
 #[derive(Default)]
 pub struct Context {
     steps: Vec<Owned>,
-    /// 0: a flat chain.
+    /// Block size of a framed chain; 0 for a flat chain.
     block_bytes: usize,
     /// True if the nonce has sealed a message.
     spent: bool,
@@ -29,7 +29,7 @@ pub struct Context {
     pub(crate) outcome: COutcome,
 }
 
-/// A step with what it needs.
+/// A step with its own copies of key and additional data.
 enum Owned {
     Crc32c { seed: u32 },
     Seal { key: Arc<Key>, nonce: [u8; 12], aad: Vec<u8> },
@@ -88,7 +88,7 @@ impl Context {
         body(op)
     }
 
-    /// Runs `body`, keeps what came of it, and sees that a nonce seals one message.
+    /// Runs `body` and stores the outcome; refuses a nonce that has already sealed a message.
     pub(crate) fn transform(
         &mut self,
         body: impl FnOnce(Op<'_>, &Options) -> Result<Outcome, Error>,
@@ -102,7 +102,7 @@ impl Context {
         }
         let options = self.options;
         let result = self.with_op(|op| body(op, &options));
-        // A call that is refused before it starts has sealed nothing.
+        // A call that was refused before it started has sealed nothing.
         self.spent = seals
             && !matches!(
                 result,
@@ -138,11 +138,11 @@ impl Context {
         }
         self.spent = false;
         self.steps.push(step);
-        // Only the whole chain can be judged, and it may not be complete: the call that runs it does so.
+        // The chain may still be incomplete, so the call that runs it checks it.
         Ok(())
     }
 
-    /// Operation that the whole chain is counted as.
+    /// Returns the opcode that statistics count the chain as.
     fn opcode(&self) -> Opcode {
         let of = |step: &Owned| match step {
             Owned::Pack { .. } => (2, Opcode::PACK),
@@ -155,12 +155,15 @@ impl Context {
     }
 }
 
+/// Borrows a context, and refuses null.
+///
 /// # Safety
 ///
-/// Null, or what `memlift_context_new` gave and nobody else uses now.
+/// `context` is null, or came from `memlift_context_new`, and nobody else uses it during the call.
 pub(crate) unsafe fn context<'a>(context: *mut Context) -> Result<&'a mut Context, Fault> {
-    // SAFETY: null, or boxed by `memlift_context_new` and not freed; no other thread uses it during the call, as the caller
-    // vouches.
+    // SAFETY: the caller guarantees that `context` is null, or was boxed by `memlift_context_new` and not freed, and that no
+    // other
+    // thread uses it during the call.
     unsafe { context.as_mut() }
         .ok_or_else(|| Fault::argument("context is NULL: make one by memlift_context_new"))
 }
@@ -169,7 +172,7 @@ pub(crate) unsafe fn context<'a>(context: *mut Context) -> Result<&'a mut Contex
 ///
 /// # Safety
 ///
-/// Readable for its bytes.
+/// `start` is readable for `bytes` bytes.
 pub(crate) unsafe fn slice<'a>(start: *const u8, bytes: usize, what: &str) -> Result<&'a [u8], Fault> {
     if bytes == 0 {
         return Ok(&[]);
@@ -177,15 +180,18 @@ pub(crate) unsafe fn slice<'a>(start: *const u8, bytes: usize, what: &str) -> Re
     if start.is_null() || isize::try_from(bytes).is_err() {
         return Err(Fault::argument(&format!("{what} is NULL, or larger than memory")));
     }
-    // SAFETY: the caller vouches for `bytes` readable bytes; they are neither null nor more than `isize::MAX`.
+    // SAFETY: the caller guarantees `bytes` readable bytes; `start` is not null and `bytes` at most `isize::MAX`, as checked
+    // above.
     Ok(unsafe { std::slice::from_raw_parts(start, bytes) })
 }
 
+/// Copies `N` bytes from `start`, and refuses null.
+///
 /// # Safety
 ///
-/// Null, or readable for `N` bytes.
+/// `start` is null, or readable for `N` bytes.
 pub(crate) unsafe fn array<const N: usize>(start: *const u8, what: &str) -> Result<[u8; N], Fault> {
-    // SAFETY: `start` is null or readable for `N` bytes, as the caller vouches.
+    // SAFETY: `start` is null or readable for `N` bytes, as the caller guarantees.
     let bytes = unsafe { slice(start, N, what)? };
     bytes.try_into().map_err(|_| Fault::argument(what))
 }
@@ -209,39 +215,39 @@ fn packing(code: c_int) -> Result<Packing, Fault> {
     }
 }
 
-/// A context that copies. Null only if memory is out.
+/// Creates a context that copies. Returns null only if there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_context_new() -> *mut Context {
     make(|| Ok(Context::default()))
 }
 
-/// Frees it; null is allowed.
+/// Frees a context; null is allowed.
 ///
 /// # Safety
 ///
-/// From `memlift_context_new`, and not used after.
+/// `context` came from `memlift_context_new`, and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_context_free(context: *mut Context) {
     // SAFETY: null, or boxed by `memlift_context_new`; the caller gives it up.
     unsafe { free(context) };
 }
 
-/// CRC-32C of what passes here.
+/// Adds a step: CRC-32C of the bytes that pass it.
 ///
 /// # Safety
 ///
-/// As [`context`].
+/// The conditions of [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_add_crc32c(context: *mut Context, seed: u32) -> c_int {
-    // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+    // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
     run(|| unsafe { self::context(context) }?.add(Owned::Crc32c { seed }))
 }
 
-/// AES-GCM.
+/// Adds a step: seals with AES-GCM.
 ///
 /// # Safety
 ///
-/// As [`context`]; `key` and `aad` readable for their bytes, `nonce` for 12.
+/// The conditions of [`context`]; `key` and `aad` are readable for their lengths, `nonce` for 12 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_add_seal(
     context: *mut Context,
@@ -252,7 +258,7 @@ pub unsafe extern "C" fn memlift_add_seal(
     aad_bytes: usize,
 ) -> c_int {
     // SAFETY: `context` is null, or ours and used by this thread alone; `key` and `aad` are readable for their bytes and `nonce`
-    // for 12, as the caller vouches.
+    // for 12, as the caller guarantees.
     run(|| unsafe {
         let context = self::context(context)?;
         let (key, aad) = (self::key(slice(key, key_bytes, "key")?)?, slice(aad, aad_bytes, "aad")?.to_vec());
@@ -260,11 +266,11 @@ pub unsafe extern "C" fn memlift_add_seal(
     })
 }
 
-/// The reverse.
+/// Adds a step: opens with AES-GCM.
 ///
 /// # Safety
 ///
-/// As for `memlift_add_seal`; `tag` null or readable for 16 bytes.
+/// The conditions of `memlift_add_seal`; `tag` is null or readable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_add_open(
     context: *mut Context,
@@ -276,7 +282,7 @@ pub unsafe extern "C" fn memlift_add_open(
     tag: *const u8,
 ) -> c_int {
     // SAFETY: `context` is null, or ours and used by this thread alone; `key` and `aad` are readable for their bytes, `nonce` for
-    // 12, and `tag` is null or readable for 16, as the caller vouches.
+    // 12, and `tag` is null or readable for 16, as the caller guarantees.
     run(|| unsafe {
         let context = self::context(context)?;
         let (key, aad) = (self::key(slice(key, key_bytes, "key")?)?, slice(aad, aad_bytes, "aad")?.to_vec());
@@ -285,43 +291,43 @@ pub unsafe extern "C" fn memlift_add_open(
     })
 }
 
-/// Compresses.
+/// Adds a step: compresses.
 ///
 /// # Safety
 ///
-/// As [`context`].
+/// The conditions of [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_add_pack(context: *mut Context, format: c_int, effort: c_int) -> c_int {
     run(|| {
         let step = Owned::Pack { format: self::format(format)?, packing: packing(effort)? };
-        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
         unsafe { self::context(context) }?.add(step)
     })
 }
 
-/// Decompresses.
+/// Adds a step: decompresses.
 ///
 /// # Safety
 ///
-/// As [`context`].
+/// The conditions of [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_add_unpack(context: *mut Context, format: c_int) -> c_int {
     run(|| {
         let format = self::format(format)?;
-        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
         unsafe { self::context(context) }?.add(Owned::Unpack { format })
     })
 }
 
-/// Frames of `block_bytes` plain bytes each; 0: a flat chain.
+/// Makes the chain framed, with `block_bytes` plain bytes per block; 0 makes it flat.
 ///
 /// # Safety
 ///
-/// As [`context`].
+/// The conditions of [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_frames(context: *mut Context, block_bytes: usize) -> c_int {
     run(|| {
-        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
         let context = unsafe { self::context(context) }?;
         let before = std::mem::replace(&mut context.block_bytes, block_bytes);
         if let Err(error) = context.with_op(|_| Ok(())) {
@@ -332,15 +338,15 @@ pub unsafe extern "C" fn memlift_set_frames(context: *mut Context, block_bytes: 
     })
 }
 
-/// The nonce of the next message, same key.
+/// Sets the nonce of the next message; the key stays the same.
 ///
 /// # Safety
 ///
-/// As [`context`]; `nonce` readable for 12 bytes.
+/// The conditions of [`context`]; `nonce` is readable for 12 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_nonce(context: *mut Context, nonce: *const u8) -> c_int {
     // SAFETY: `context` is null, or ours and used by this thread alone; `nonce` is null or readable for 12 bytes, as the caller
-    // vouches.
+    // guarantees.
     run(|| unsafe {
         let (context, new) = (self::context(context)?, array(nonce, "nonce")?);
         for step in &mut context.steps {
@@ -354,14 +360,15 @@ pub unsafe extern "C" fn memlift_set_nonce(context: *mut Context, nonce: *const 
     })
 }
 
-/// The additional data of the next message.
+/// Sets the additional data of the next message.
 ///
 /// # Safety
 ///
-/// As [`context`]; `aad` readable for its bytes.
+/// The conditions of [`context`]; `aad` is readable for `aad_bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_aad(context: *mut Context, aad: *const u8, aad_bytes: usize) -> c_int {
-    // SAFETY: `context` is null, or ours and used by this thread alone; `aad` is readable for `aad_bytes`, as the caller vouches.
+    // SAFETY: the caller guarantees that `context` is null, or ours and used by this thread alone, and that `aad` is readable for
+    // `aad_bytes`.
     run(|| unsafe {
         let (context, new) = (self::context(context)?, slice(aad, aad_bytes, "aad")?);
         for step in &mut context.steps {
@@ -375,15 +382,15 @@ pub unsafe extern "C" fn memlift_set_aad(context: *mut Context, aad: *const u8, 
     })
 }
 
-/// The tag that the next message to open came with.
+/// Sets the tag of the next message to open.
 ///
 /// # Safety
 ///
-/// As [`context`]; `tag` readable for 16 bytes.
+/// The conditions of [`context`]; `tag` is readable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_tag(context: *mut Context, tag: *const u8) -> c_int {
     // SAFETY: `context` is null, or ours and used by this thread alone; `tag` is null or readable for 16 bytes, as the caller
-    // vouches.
+    // guarantees.
     run(|| unsafe {
         let (context, new) = (self::context(context)?, array(tag, "tag")?);
         for step in &mut context.steps {
@@ -396,15 +403,15 @@ pub unsafe extern "C" fn memlift_set_tag(context: *mut Context, tag: *const u8) 
     })
 }
 
-/// How long `memlift_transform` waits for scratch memory: milliseconds, or below 0 for ever.
+/// Sets how long `memlift_transform` waits for scratch memory, in milliseconds; a negative number means without limit.
 ///
 /// # Safety
 ///
-/// As [`context`].
+/// The conditions of [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_patience(context: *mut Context, milliseconds: i64) -> c_int {
     run(|| {
-        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
         unsafe { self::context(context) }?.options.patience = match u64::try_from(milliseconds) {
             Err(_) => Patience::Wait,
             Ok(0) => Patience::None,
@@ -414,16 +421,16 @@ pub unsafe extern "C" fn memlift_set_patience(context: *mut Context, millisecond
     })
 }
 
-/// Target bytes that always suffice; `SIZE_MAX` where nobody can say.
+/// Returns the target bytes that always suffice; `SIZE_MAX` if that is not known.
 ///
 /// # Safety
 ///
-/// As [`context`].
+/// The conditions of [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_bound(context: *mut Context, source_bytes: usize) -> usize {
     let mut bound = usize::MAX;
     run(|| {
-        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
         let context = unsafe { self::context(context) }?;
         bound = context.with_op(|op| Ok(op.bound(source_bytes)))?.unwrap_or(usize::MAX);
         Ok(())
@@ -431,30 +438,31 @@ pub unsafe extern "C" fn memlift_bound(context: *mut Context, source_bytes: usiz
     bound
 }
 
-/// Gives the outcome of the last successful call; zeros after a failure.
+/// Writes the outcome of the last successful call; zeros if the last call failed.
 ///
 /// # Safety
 ///
-/// As [`context`]; `outcome` writable.
+/// The conditions of [`context`]; `outcome` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_result(context: *mut Context, outcome: *mut COutcome) -> c_int {
     run(|| {
         if outcome.is_null() {
             return Err(Fault::argument("outcome is NULL"));
         }
-        // SAFETY: `outcome` is not null, so it is writable; `context` is null, or ours and used by this thread alone, as the
-        // caller vouches.
+        // SAFETY: the caller guarantees that `outcome`, which is not null, is writable, and that `context` is null, or ours and
+        // used by this thread alone.
         unsafe { outcome.write(self::context(context)?.outcome) };
         Ok(())
     })
 }
 
-/// Why messages of this kind and size are stored as they are, in words. Gives the length of all of it, without the
-/// zero at its end, as `snprintf` does.
+/// Writes a text that explains how messages of this kind and size are placed now. Returns the length of the whole text without
+/// its
+/// zero, as `snprintf` does.
 ///
 /// # Safety
 ///
-/// As [`context`]; `text` writable for `text_bytes` bytes.
+/// The conditions of [`context`]; `text` is writable for `text_bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_explain(
     context: *mut Context,
@@ -464,7 +472,7 @@ pub unsafe extern "C" fn memlift_explain(
 ) -> c_int {
     let mut bytes = 0;
     let code = run(|| {
-        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller guarantees.
         let opcode = unsafe { self::context(context) }?.opcode();
         if text.is_null() && text_bytes > 0 {
             return Err(Fault::argument("text is NULL"));
@@ -473,7 +481,7 @@ pub unsafe extern "C" fn memlift_explain(
         bytes = words.len() as c_int;
         if text_bytes > 0 {
             let fits = words.len().min(text_bytes - 1);
-            // SAFETY: writable for `text_bytes`, of which these are at most all.
+            // SAFETY: the caller guarantees `text_bytes` writable bytes, and `fits` with the zero is at most that.
             unsafe {
                 std::ptr::copy_nonoverlapping(words.as_ptr(), text.cast(), fits);
                 text.add(fits).write(0);

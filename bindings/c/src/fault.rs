@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Codes: what C gets instead of errors and panics.
+//! Result codes: they replace errors and panics in C.
 //!
-//! - **Flow** body ──`Result<(), Fault>`, or a panic──▶ [`run`] ──▶ code; the text goes to `memlift_last_error` of the thread
-//! - **Layout** 0 is good, 1 means call again, below 0 nothing was done; `CODES` is what the header must say
+//! - **Flow** [`run`] runs the body of a function and returns a code for its `Result<(), Fault>` or its panic; the text is kept for
+//!   `memlift_last_error` of the thread.
+//! - **Layout** 0: success; 1: call again; below 0: nothing was done. A test compares `CODES` with the header.
 
 use memlift::persist::Error as PersistError;
 use memlift::transform::Error;
@@ -14,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
         $($(#[$doc])* pub const $name: c_int = $code;)*
-        /// Every code by its name in the header.
+        /// Every code with its name in the header.
         pub const CODES: &[(&str, c_int)] = &[$((concat!("MEMLIFT_", stringify!($name)), $code)),*];
         fn text(code: c_int) -> &'static CStr {
             match code {
@@ -56,13 +57,13 @@ codes! {
     BAD_ORDER = -12, c"the call does not fit what was called before";
     /// See [`Error::Unsupported`].
     UNSUPPORTED = -13, c"not a format of this build, or not in pieces: take deflate, zlib or gzip";
-    /// A null pointer, an unknown number, a size that no object can have.
+    /// A pointer is null, a number is unknown, or a size is larger than memory.
     BAD_ARGUMENT = -14, c"a pointer is NULL, a size is larger than memory, or a number has no meaning";
     /// A panic was caught.
     INTERNAL = -15, c"a fault inside memlift: please report it; the target's contents are undefined";
     /// See [`PersistError::InUse`].
     POOL_IN_USE = -16, c"the pool is open in another process, or twice in this one: close it there first";
-    /// Another kind of file, version, or root.
+    /// The file has another kind, version, or root.
     NOT_A_POOL = -17, c"the file is no pool, or one of another version or another program";
     /// See [`PersistError::Corrupt`].
     POOL_DAMAGED = -18, c"the pool is damaged: memlift pool check says more";
@@ -92,27 +93,27 @@ codes! {
     WALK_FAILED = -30, c"the walk was ended: its program failed on what it found, or made more steps than it may";
     /// See [`ClientError::Contended`].
     CONTENDED = -31, c"others changed the same place each time: try again, with fewer writers";
-    /// A program that is none, or that the verifier refused.
+    /// The bytes are no program, or the verifier refused it.
     BAD_PROGRAM = -32, c"the program was refused: memlift_last_error names the instruction and the reason";
     /// See [`ClientError::Transport`].
     NOT_CONNECTED = -33, c"there is no way to a node: memlift_last_error says why";
     /// See [`ClientError::Corrupt`].
     WRONG_STRUCTURE = -34, c"at the address lies something else than the handle says";
-    /// The machine, the job or the arena has not so much.
+    /// The machine, the job or the arena has too little memory.
     NO_MEMORY = -35, c"there is no memory for it: ask for less, or give the job more";
-    /// Nobody listens at the address, or it refused this client.
+    /// No server listens at the address, or it refused this client.
     NO_SERVER = -36, c"no server at that address, or it refused this client: memlift_last_error says which";
-    /// The server is gone.
+    /// The server has ended or closed the connection.
     PEER_DIED = -37, c"the server died or closed the connection: connect again when it is back";
     /// The server broke the protocol.
     PEER_FAULT = -38, c"the server broke the protocol; the session is closed: connect again";
-    /// Time is up.
+    /// There was no answer within the time limit.
     LATE = -39, c"no answer in time: the server may still be working on it";
-    /// The handler failed, or there is none.
+    /// The handler failed, or the operation has none.
     CALL_FAILED = -40, c"the server failed the call: memlift_last_error has what it said";
-    /// No such device here.
+    /// This process does not have the device.
     NO_DEVICE = -41, c"this process has no such device: take another, or MEMLIFT_DEVICE_AUTO";
-    /// Another server is there.
+    /// Another server listens at the address.
     ADDRESS_IN_USE = -42, c"another server listens at that address: take another address, or end it";
     /// See [`PersistError::SnapshotGone`].
     SNAPSHOT_GONE = -43, c"what was not read yet of the snapshot is not to be had any more: memlift_pool_refresh, or open the pool again";
@@ -121,7 +122,7 @@ codes! {
 /// Failure of an exported function: its code, and its text.
 pub(crate) struct Fault {
     pub code: c_int,
-    /// `None`: the code's own text.
+    /// Text of the failure; `None` means the code's own text.
     pub text: Option<String>,
 }
 
@@ -226,12 +227,12 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
         Some(words) => CString::new(words).unwrap_or_default(),
         None => text(fault.code).to_owned(),
     };
-    // While a thread ends, there is nowhere to keep it.
+    // While a thread ends, there is no place for the text any more.
     let _ = LAST.try_with(|last| last.replace(words));
     fault.code
 }
 
-/// The same for functions that give an object, or null.
+/// Runs the body of a function that returns an object; returns null if it fails.
 pub(crate) fn make<T>(body: impl FnOnce() -> Result<T, Fault>) -> *mut T {
     let mut made = std::ptr::null_mut();
     run(|| {
@@ -241,30 +242,30 @@ pub(crate) fn make<T>(body: impl FnOnce() -> Result<T, Fault>) -> *mut T {
     made
 }
 
-/// Something that must be there is not.
+/// Returns the failure for an argument that is null but must not be.
 pub(crate) fn null(what: &str) -> Fault {
     Fault::argument(&format!("{what} is NULL"))
 }
 
-/// Gives an object to a place for it; where there is none it is dropped.
+/// Boxes an object and writes its address to `to`; if `to` is null, drops the object and fails.
 ///
 /// # Safety
 ///
-/// Null, or room for a pointer.
+/// `to` is null, or has room for a pointer.
 pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(), Fault> {
     if to.is_null() {
         return Err(null(what));
     }
-    // SAFETY: not null, so the caller's promise is room for a pointer.
+    // SAFETY: `to` is not null, so the caller guarantees room for a pointer.
     unsafe { to.write(Box::into_raw(Box::new(object))) };
     Ok(())
 }
 
-/// Frees what [`make`] or [`hand`] gave.
+/// Frees an object that [`make`] or [`hand`] returned.
 ///
 /// # Safety
 ///
-/// Null, or what they gave; not used after.
+/// `object` is null, or came from one of them; it is not used afterwards.
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         run(|| {
@@ -287,7 +288,7 @@ pub extern "C" fn memlift_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The version of the library, as `0.1.0`.
+/// Returns the version of the library, such as `0.1.0`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls to another process: `memlift_ipc.h`.
 //!
-//! - **Flow** connect ─▶ `memlift_client`; a call at once, a job to ask for later, a pipeline, or a watch for an event loop ─▶ answers
-//! - **Owner** jobs, pipelines, watches, loans and answers keep what they need of their client's session, and may be freed after it
-//! - **Not here** the server's side: [`serve`](crate::serve)
+//! - **Flow** connecting gives a `memlift_client`. It makes calls that wait, jobs that are polled, pipelines, or watches for an event
+//!   loop; all of them give answers.
+//! - **Owner** jobs, pipelines, watches, loans and answers keep what they need of their client's session alive, and may be freed after
+//!   the client.
+//! - **Not here** the server's side: [`serve`](crate::serve).
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -52,7 +54,7 @@ pub struct CState {
     reserved: u32,
 }
 
-/// `memlift_watch`: answers that came, and were not asked for yet.
+/// `memlift_watch`: a watch, and the answers that arrived but were not fetched yet.
 pub struct Watched {
     watch: Watch,
     answered: VecDeque<(u64, Result<Payload, Error>)>,
@@ -83,7 +85,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// Seconds; 0: no limit.
+/// Converts a limit in seconds; 0 means no limit.
 fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
     match seconds {
         0.0 => Ok(None),
@@ -93,7 +95,7 @@ fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
     }
 }
 
-/// NULL is the default.
+/// Checks the options of a call; null means the defaults.
 pub(crate) fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
     let COptions { timeout_s, device, cache, look_at_once, crc, pack, reserved } =
         given(options, "options").map_or(COptions::default(), |options| *options);
@@ -121,7 +123,7 @@ pub(crate) fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
     })
 }
 
-/// A call, as each mode gets it.
+/// Checks the arguments that every kind of call has.
 fn call<'a>(
     operation: *const c_char,
     data: *const c_void,
@@ -135,21 +137,21 @@ fn call<'a>(
     Ok((text(operation, "operation")?, data, judged(options)?))
 }
 
-/// An object that the caller has and that is changed.
+/// Borrows an object of this library for a change, and refuses null.
 ///
 /// # Safety
 ///
-/// Null, or what this library gave and nobody else uses meanwhile.
+/// `object` is null, or came from this library, and nobody else uses it during the call.
 unsafe fn changed<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
-    // SAFETY: null, or an object of this library that was not freed and that nobody else uses meanwhile, as the caller vouches.
+    // SAFETY: the caller guarantees that `object` is null, or was not freed and nobody else uses it during the call.
     unsafe { object.as_mut() }.ok_or_else(|| fault::null(what))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_client_connect(address: *const c_char, client: *mut *mut Client) -> c_int {
     run(|| {
@@ -162,18 +164,18 @@ pub unsafe extern "C" fn memlift_client_connect(address: *const c_char, client: 
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or from [`memlift_client_connect`]; not used after.
+/// The pointer is null, or came from [`memlift_client_connect`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_client_free(client: *mut Client) {
     // SAFETY: null, or boxed by `memlift_client_connect`; the caller gives it up.
     unsafe { free(client) }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_client_load(client: *const Client, load: *mut CLoad) -> c_int {
     run(|| {
@@ -188,11 +190,11 @@ pub extern "C" fn memlift_client_load(client: *const Client, load: *mut CLoad) -
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_call(
     client: *const Client,
@@ -210,11 +212,11 @@ pub unsafe extern "C" fn memlift_call(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_call_async(
     client: *const Client,
@@ -232,7 +234,7 @@ pub unsafe extern "C" fn memlift_call_async(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_job_done(job: *const Job) -> c_int {
     let mut done = false;
@@ -243,11 +245,11 @@ pub extern "C" fn memlift_job_done(job: *const Job) -> c_int {
     if code == fault::OK { c_int::from(done) } else { code }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `job` is from [`memlift_call_async`], and nobody else uses it meanwhile.
+/// `job` came from [`memlift_call_async`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_job_wait(job: *mut Job, timeout_s: f64, answer: *mut *mut Payload) -> c_int {
     run(|| {
@@ -258,7 +260,7 @@ pub unsafe extern "C" fn memlift_job_wait(job: *mut Job, timeout_s: f64, answer:
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_job_state(job: *const Job, timeout_s: f64, state: *mut CState) -> c_int {
     run(|| {
@@ -271,18 +273,18 @@ pub extern "C" fn memlift_job_state(job: *const Job, timeout_s: f64, state: *mut
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or from [`memlift_call_async`]; not used after.
+/// The pointer is null, or came from [`memlift_call_async`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_job_free(job: *mut Job) {
     // SAFETY: null, or boxed by `memlift_call_async`; the caller gives it up.
     unsafe { free(job) }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_pipeline_new(client: *const Client, depth: usize, batch: usize) -> *mut Pipeline {
     make(|| {
@@ -291,11 +293,11 @@ pub extern "C" fn memlift_pipeline_new(client: *const Client, depth: usize, batc
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `pipeline` is from [`memlift_pipeline_new`], and nobody else uses it meanwhile.
+/// `pipeline` came from [`memlift_pipeline_new`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pipeline_submit(
     pipeline: *mut Pipeline,
@@ -313,11 +315,11 @@ pub unsafe extern "C" fn memlift_pipeline_submit(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// As for [`memlift_pipeline_submit`].
+/// The conditions of [`memlift_pipeline_submit`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pipeline_flush(pipeline: *mut Pipeline) -> c_int {
     run(|| {
@@ -327,11 +329,11 @@ pub unsafe extern "C" fn memlift_pipeline_flush(pipeline: *mut Pipeline) -> c_in
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// As for [`memlift_pipeline_submit`].
+/// The conditions of [`memlift_pipeline_submit`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pipeline_next(
     pipeline: *mut Pipeline,
@@ -348,7 +350,7 @@ pub unsafe extern "C" fn memlift_pipeline_next(
     })
 }
 
-/// Gives one answer, or none, to where the caller wants it.
+/// Writes the next answer, if there is one, to the addresses that the caller gave.
 fn tell(
     answered: Option<(u64, Result<Payload, Error>)>,
     id: *mut u64,
@@ -360,18 +362,18 @@ fn tell(
     unsafe { hand(answer, payload?, "answer") }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or from [`memlift_pipeline_new`]; not used after.
+/// The pointer is null, or came from [`memlift_pipeline_new`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pipeline_free(pipeline: *mut Pipeline) {
     // SAFETY: null, or boxed by `memlift_pipeline_new`; the caller gives it up.
     unsafe { free(pipeline) }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_watch_new(client: *const Client) -> *mut Watched {
     make(|| {
@@ -380,7 +382,7 @@ pub extern "C" fn memlift_watch_new(client: *const Client) -> *mut Watched {
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_watch_fd(watch: *const Watched) -> c_int {
     let mut fd = -1;
@@ -391,11 +393,11 @@ pub extern "C" fn memlift_watch_fd(watch: *const Watched) -> c_int {
     if code == fault::OK { fd } else { code }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `watch` is from [`memlift_watch_new`], and nobody else uses it meanwhile.
+/// `watch` came from [`memlift_watch_new`], and nobody else uses it during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_watch_submit(
     watch: *mut Watched,
@@ -421,11 +423,11 @@ pub unsafe extern "C" fn memlift_watch_submit(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// As for [`memlift_watch_submit`].
+/// The conditions of [`memlift_watch_submit`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_watch_next(
     watch: *mut Watched,
@@ -444,22 +446,22 @@ pub unsafe extern "C" fn memlift_watch_next(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or from [`memlift_watch_new`]; not used after.
+/// The pointer is null, or came from [`memlift_watch_new`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_watch_free(watch: *mut Watched) {
     // SAFETY: null, or boxed by `memlift_watch_new`; the caller gives it up.
     unsafe { free(watch) }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_loan_new(client: *const Client, count: u64, loan: *mut *mut Loan) -> c_int {
     run(|| {
@@ -469,7 +471,7 @@ pub unsafe extern "C" fn memlift_loan_new(client: *const Client, count: u64, loa
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_loan_data(loan: *const Loan) -> *mut c_void {
     let mut data = std::ptr::null_mut();
@@ -480,18 +482,18 @@ pub extern "C" fn memlift_loan_data(loan: *const Loan) -> *mut c_void {
     data
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or from [`memlift_loan_new`]; not used after.
+/// The pointer is null, or came from [`memlift_loan_new`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_loan_free(loan: *mut Loan) {
     // SAFETY: null, or boxed by `memlift_loan_new`; the caller gives it up.
     unsafe { free(loan) }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_answer_data(answer: *const Payload) -> *const c_void {
     let mut data = std::ptr::null();
@@ -502,7 +504,7 @@ pub extern "C" fn memlift_answer_data(answer: *const Payload) -> *const c_void {
     data
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_answer_bytes(answer: *const Payload) -> u64 {
     let mut count = 0;
@@ -513,11 +515,11 @@ pub extern "C" fn memlift_answer_bytes(answer: *const Payload) -> u64 {
     count
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or an answer; not used after.
+/// `answer` is null, or an answer; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_free(answer: *mut Payload) {
     // SAFETY: null, or an answer that `hand` boxed; the caller gives it up.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C face: `include/memlift.h`, `memlift_persist.h`, `memlift_traverse.h`, `memlift_zmem.h` and `memlift_ipc.h` beside it, which say what each function does.
+//! The C interface: `memlift.h`, `memlift_persist.h`, `memlift_traverse.h`, `memlift_zmem.h` and `memlift_ipc.h` in `include/`, which
+//! describe each function.
 //!
-//! - **Flow** C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
-//! - **Layout** [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
-//!   · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's
-//!   primitives by their names
-//!   · [`walk`]: clients of memory nodes, programs, walks · [`collections`]: maps on memory nodes
-//!   · [`zmem`]: memory under an exact budget · [`ipc`]: calls to another process, [`mod@array`] with arrays · [`serve`]: its other side
-//!   · [`fault`]: codes
-//! - **Owner** whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
-//! - **Not here** decisions: each function is one call of the service
+//! - **Flow** C calls an exported function; [`fault::run`] runs its body so that no panic leaves, calls the service, and returns a code;
+//!   its text is kept per thread.
+//! - **Layout** [`context`]: steps of a transform and its outcome · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
+//!   · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's primitives by their names
+//!   · [`walk`]: clients of memory nodes, programs, walks · [`collections`]: maps on memory nodes · [`zmem`]: memory under an exact
+//!   budget · [`ipc`]: calls to another process, [`mod@array`] with arrays · [`serve`]: servers · [`fault`]: codes.
+//! - **Owner** the caller that made an object frees it. Keys and additional data are copied into objects; buffers stay the caller's.
+//! - **Not here** decisions: each function is one call of the service.
 //!
-//! The headers are written by hand; `tests/header.rs` compares their functions and numbers with this crate, and compiles
-//! it as C and as C++.
+//! The headers are written by hand; `tests/header.rs` compares their functions and numbers with this crate, and compiles them as C and
+//! as C++.
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "exports a C interface")]

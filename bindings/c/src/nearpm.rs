@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! NearPM's primitives by their names, on transactions of a pool.
+//! The primitives of NearPM under their names, on transactions of a pool.
 //!
-//! - **Flow** undolog_create, ckpoint_create ─▶ a range is kept as it was · applylog ─▶ ranges are copied · shadowcpy ─▶ a new
-//!   object ── commit_log ─▶ one record, one fence
-//! - **Order** what must be durable before what (PPO) is the commit's affair: the caller needs no fence between these calls
-//! - **Source** NearPM, Table 2 and Figure 14. pool_id and thread_id are the transaction
+//! - **Flow** undolog_create and ckpoint_create save a range before it is changed, applylog copies ranges, shadowcpy copies an object to
+//!   a new one, and commit_log writes one record with one fence.
+//! - **Order** the commit ensures the order in which changes become durable (PPO): the caller needs no fence between these calls.
+//! - **Source** NearPM, Table 2 and Figure 14. A transaction replaces pool_id and thread_id.
 
 use crate::fault::{Fault, run};
 use crate::persist::{COptions, CPool, CType, open_with};
@@ -13,7 +13,7 @@ use memlift::persist::raw::read_raw;
 use memlift::persist::{Error, Pool};
 use std::ffi::{c_char, c_int};
 
-/// Pages of a checkpoint.
+/// Page size of a checkpoint, bytes.
 const PAGE_BYTES: u64 = 4096;
 
 /// `memlift_nearpm_redo`.
@@ -32,22 +32,22 @@ const _: () = assert!(size_of::<CRedo>() == 48);
 ///
 /// # Safety
 ///
-/// As for `memlift_pool_create`.
+/// The conditions of `memlift_pool_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_init_device(
     device_path: *const c_char,
     options: *const COptions,
     pool: *mut *mut CPool,
 ) -> c_int {
-    // SAFETY: `device_path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller vouches.
+    // SAFETY: `device_path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller guarantees.
     run(|| unsafe { open_with(device_path, options, pool, Pool::open_or_create) })
 }
 
-/// Keeps a range as it is and lends it.
+/// Saves a range before it is changed, and returns its address for writing.
 ///
 /// # Safety
 ///
-/// As for `memlift_tx_add_range`.
+/// The conditions of `memlift_tx_add_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_undolog_create(
     tx: *mut CTx,
@@ -57,29 +57,29 @@ pub unsafe extern "C" fn memlift_nearpm_undolog_create(
     size: u64,
     data: *mut *mut u8,
 ) -> c_int {
-    // SAFETY: `tx` has not ended and `data` is writable, as the caller vouches; null is refused.
+    // SAFETY: the caller guarantees that `tx` has not ended and `data` is writable; null is refused.
     unsafe { memlift_tx_add_range(tx, kind, old_data, from, size, data) }
 }
 
-/// Copies the ranges of a redo log.
+/// Copies the ranges of a redo log into their objects.
 ///
 /// # Safety
 ///
-/// `tx` has not ended; `redolog` has `size` ranges, whose data are readable and not the pool's memory.
+/// `tx` has not ended; `redolog` has `size` ranges, whose data are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const CRedo, size: usize) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if redolog.is_null() && size > 0 {
             return Err(Fault::argument("redolog is NULL"));
         }
         let ranges = match size {
             0 => &[],
-            // SAFETY: `size` ranges, and not null (above).
+            // SAFETY: `redolog` is not null (checked above), so the caller guarantees `size` ranges.
             _ => unsafe { std::slice::from_raw_parts(redolog, size) },
         };
-        // All are looked at before the first is copied.
+        // All ranges are checked before the first is copied.
         for one in ranges {
             if one.data.is_null() && one.bytes > 0 {
                 return Err(Fault::argument("a range of the redo log has NULL data"));
@@ -95,8 +95,9 @@ pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const C
         for one in ranges.iter().filter(|one| one.bytes > 0) {
             tx.change(|t| {
                 let target = t.range_raw(one.object, one.kind.id, one.from, one.bytes)?;
-                // SAFETY: the caller vouches that the data is readable for `bytes`; it may lie in the pool's memory and overlap the
-                // target, which has as many (`range_raw`).
+                // SAFETY: the caller guarantees that the data is readable for `bytes`; `range_raw` returned a target of the
+                // same length. Both
+                // may lie in the pool's memory and overlap, which `copy` allows.
                 unsafe { std::ptr::copy(one.data, target.as_mut_ptr(), target.len()) };
                 Ok(())
             })?;
@@ -105,22 +106,22 @@ pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const C
     })
 }
 
-/// Commits.
+/// Commits the transaction.
 ///
 /// # Safety
 ///
-/// As for `memlift_tx_commit`.
+/// The conditions of `memlift_tx_commit`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_commit_log(tx: *mut CTx) -> c_int {
-    // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+    // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
     unsafe { memlift_tx_commit(tx) }
 }
 
-/// Keeps whole pages as they are and lends them.
+/// Saves whole pages before they are changed, and returns their address for writing.
 ///
 /// # Safety
 ///
-/// As for `memlift_tx_add_range`.
+/// The conditions of `memlift_tx_add_range`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_ckpoint_create(
     tx: *mut CTx,
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn memlift_nearpm_ckpoint_create(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if data.is_null() {
             return Err(Fault::argument("data is NULL"));
@@ -144,7 +145,7 @@ pub unsafe extern "C" fn memlift_nearpm_ckpoint_create(
             let pages = t.range_raw(old_data, kind.id, first, last - first)?;
             Ok(pages[(from - first) as usize..].as_mut_ptr())
         })?;
-        // SAFETY: `data` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `data` is not null, so the caller guarantees that it is writable.
         unsafe { data.write(start) };
         Ok(())
     })
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn memlift_nearpm_shadowcpy(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if copy.is_null() {
             return Err(Fault::argument("copy is NULL"));
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn memlift_nearpm_shadowcpy(
             let (made, payload) = t.alloc_raw_lent(kind.id, bytes.len() as u64, &[&bytes])?;
             Ok((made, payload.as_mut_ptr()))
         })?;
-        // SAFETY: `copy` is not null, so it is writable; `data` is null or writable, as the caller vouches.
+        // SAFETY: `copy` is not null, so it is writable; `data` is null or writable, as the caller guarantees.
         unsafe {
             copy.write(made);
             if !data.is_null() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools and types of objects: `include/memlift_persist.h` says what each function does.
+//! Pools and types of objects: `include/memlift_persist.h` describes each function.
 //!
-//! - **Flow** C ──▶ memlift::persist::raw: [`Handle`], descriptions of types
-//! - **Owner** whoever opened a pool closes it; one with open transactions or read locks is not closed
-//! - **Layout** types are written to the root's table of types: u64 id ─▶ `bytes name`, then `offset bytes name` for each field, in lines
+//! - **Flow** C ──▶ memlift::persist::raw: [`Handle`], descriptions of types.
+//! - **Owner** the caller that opened a pool closes it; a pool with open transactions or read locks is not closed.
+//! - **Layout** types are written to the root's table of types, which maps a u64 id to a text of lines: `bytes name`, then `offset bytes
+//!   name` for each field.
 
 use crate::fault::{Fault, null, run};
 use crate::transact::busy;
@@ -21,7 +22,7 @@ use std::time::Duration;
 pub struct CPool {
     pub(crate) handle: Handle,
     read_only: bool,
-    /// Transactions and read locks that are open.
+    /// Number of open transactions and read locks.
     pub(crate) open: Arc<AtomicUsize>,
 }
 
@@ -62,7 +63,7 @@ pub struct CField {
 pub struct CType {
     /// Hash of the type's name, size and fields.
     pub id: u64,
-    /// Bytes of an object; 0: each has its own length.
+    /// Size of an object; 0 if each object has its own length.
     pub bytes: u64,
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn closed() -> Fault {
     Fault::argument("the pool belongs to the process that this one was forked from")
 }
 
-/// The text behind a pointer.
+/// Returns the text at a pointer, and refuses null.
 ///
 /// # Safety
 ///
@@ -82,7 +83,7 @@ unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a CStr, Fault> {
     if text.is_null() {
         return Err(null(what));
     }
-    // SAFETY: not null, so the text ends with a zero, as the caller vouches, and lives during the call.
+    // SAFETY: `text` is not null, so the caller guarantees that it ends with a zero and lives during the call.
     Ok(unsafe { CStr::from_ptr(text) })
 }
 
@@ -107,7 +108,7 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         heap_bytes,
         max_bytes: or(given.max_bytes, default.max_bytes).max(heap_bytes),
         lane_bytes: or(given.lane_bytes, default.lane_bytes),
-        // One transaction runs at a time, and one lane is shared.
+        // Transactions run one at a time, and one lane is shared.
         lanes: 2,
         mechanism,
         domain,
@@ -120,11 +121,11 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
     })
 }
 
-/// Makes or opens a pool; `pool` becomes null when that fails.
+/// Creates or opens a pool; if that fails, `pool` becomes null.
 ///
 /// # Safety
 ///
-/// Texts end with a zero, `options` is null or readable, `pool` is null or writable.
+/// Both texts end with a zero, `options` is null or readable, `pool` is null or writable.
 pub(crate) unsafe fn open_with(
     path: *const c_char,
     options: *const COptions,
@@ -135,16 +136,16 @@ pub(crate) unsafe fn open_with(
         return Err(null("pool"));
     }
     // SAFETY: `pool` is not null, so it is writable; `path` ends with a zero, and `options` is null or readable, as the caller
-    // vouches.
+    // guarantees.
     let (path, options) = unsafe {
         pool.write(std::ptr::null_mut());
         (text(path, "path")?, options.as_ref())
     };
     let options = options_of(options)?;
     let opened = open(PathBuf::from(OsStr::from_bytes(path.to_bytes())), &options)?;
-    opened.read(|r| root(r))?; // another program's pool is refused now
+    opened.read(|r| root(r))?; // refuses a pool of another program
     let made = CPool { handle: Handle::new(opened), read_only: options.read_only, open: Arc::default() };
-    // SAFETY: `pool` is not null, so the caller vouches that it has room for a pointer.
+    // SAFETY: `pool` is not null, so the caller guarantees room for a pointer.
     unsafe { pool.write(Box::into_raw(Box::new(made))) };
     Ok(())
 }
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn memlift_pool_create(
     options: *const COptions,
     pool: *mut *mut CPool,
 ) -> c_int {
-    // SAFETY: `path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller vouches.
+    // SAFETY: `path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller guarantees.
     run(|| unsafe { open_with(path, options, pool, Pool::create) })
 }
 
@@ -168,14 +169,14 @@ pub unsafe extern "C" fn memlift_pool_create(
 ///
 /// # Safety
 ///
-/// As for `memlift_pool_create`.
+/// The conditions of `memlift_pool_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pool_open(
     path: *const c_char,
     options: *const COptions,
     pool: *mut *mut CPool,
 ) -> c_int {
-    // SAFETY: `path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller vouches.
+    // SAFETY: `path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller guarantees.
     run(|| unsafe { open_with(path, options, pool, Pool::open) })
 }
 
@@ -183,33 +184,33 @@ pub unsafe extern "C" fn memlift_pool_open(
 ///
 /// # Safety
 ///
-/// `pool` is null, or was opened and not closed, and no other thread is in a call with it.
+/// `pool` is null, or open, and no other thread is in a call with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pool_close(pool: *mut CPool) -> c_int {
     run(|| {
-        // SAFETY: null, or a pool that was opened and not closed, as the caller vouches.
+        // SAFETY: the caller guarantees that `pool` is null or was opened and not closed.
         let Some(open) = (unsafe { pool.as_ref() }) else { return Ok(()) };
         if open.open.load(Ordering::Acquire) != 0 {
             return Err(Fault::order("a transaction or read lock of the pool is open: end it first"));
         }
-        // SAFETY: it was boxed by `open_with`, and is given up by the caller.
+        // SAFETY: the pool was boxed by `open_with`, and the caller gives it up.
         let pool = unsafe { Box::from_raw(pool) };
         pool.handle.close()?;
         Ok(())
     })
 }
 
-/// The pool behind a pointer.
+/// Borrows a pool, and refuses null.
 ///
 /// # Safety
 ///
 /// `pool` is null, or open.
 pub(crate) unsafe fn pool_of<'a>(pool: *mut CPool) -> Result<&'a CPool, Fault> {
-    // SAFETY: null, or a pool that was opened and is not closed during the call, as the caller vouches.
+    // SAFETY: the caller guarantees that `pool` is null, or open and not closed during the call.
     unsafe { pool.as_ref() }.ok_or_else(|| null("pool"))
 }
 
-/// Makes everything durable.
+/// Makes all committed transactions durable.
 ///
 /// # Safety
 ///
@@ -217,7 +218,7 @@ pub(crate) unsafe fn pool_of<'a>(pool: *mut CPool) -> Result<&'a CPool, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pool_sync(pool: *mut CPool) -> c_int {
     run(|| {
-        // SAFETY: `pool` is open, or null, which is refused.
+        // SAFETY: the caller guarantees that `pool` is open; null is refused.
         let pool = unsafe { pool_of(pool) }?;
         Ok(pool.handle.with(|pool| pool.sync()).ok_or_else(closed)??)
     })
@@ -235,9 +236,9 @@ pub unsafe extern "C" fn memlift_pool_backup(
     bytes_per_second: u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: `pool` is open, or null, which is refused.
+        // SAFETY: the caller guarantees that `pool` is open; null is refused.
         let pool = unsafe { pool_of(pool) }?;
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller guarantees a text that ends with a zero; null is refused.
         let target = unsafe { text(target, "target") }?;
         if busy(pool) {
             return Err(Fault::order("copy the pool before the transaction or read lock begins"));
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn memlift_pool_backup(
     })
 }
 
-/// Sees what another process has committed since.
+/// Makes the reads that follow see what another process has committed since.
 ///
 /// # Safety
 ///
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn memlift_pool_backup(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pool_refresh(pool: *mut CPool) -> c_int {
     run(|| {
-        // SAFETY: `pool` is open, or null, which is refused.
+        // SAFETY: the caller guarantees that `pool` is open; null is refused.
         let pool = unsafe { pool_of(pool) }?;
         if busy(pool) {
             return Err(Fault::order("end the read lock before a newer snapshot"));
@@ -267,7 +268,7 @@ pub unsafe extern "C" fn memlift_pool_refresh(pool: *mut CPool) -> c_int {
     })
 }
 
-/// Tells which failures committed transactions survive.
+/// Returns which failures committed transactions survive.
 ///
 /// # Safety
 ///
@@ -280,19 +281,19 @@ pub unsafe extern "C" fn memlift_pool_guarantee(
     text_bytes: usize,
 ) -> c_int {
     run(|| {
-        // SAFETY: `pool` is open, or null, which is refused.
+        // SAFETY: the caller guarantees that `pool` is open; null is refused.
         let pool = unsafe { pool_of(pool) }?;
         let found = pool.handle.with(|pool| pool.guarantee()).ok_or_else(closed)?;
         if !guarantee.is_null() {
             let survives_power_failure = u32::from(found.survives == Survives::PowerFailure);
             let domain = if found.domain == Domain::Lines { 1 } else { 2 };
-            // SAFETY: not null, so it is writable, as the caller vouches.
+            // SAFETY: `guarantee` is not null, so the caller guarantees that it is writable.
             unsafe { guarantee.write(CGuarantee { survives_power_failure, domain }) };
         }
         if !text.is_null() && text_bytes > 0 {
             let words = CString::new(found.to_string()).unwrap_or_default();
             let bytes = words.as_bytes().len().min(text_bytes - 1);
-            // SAFETY: writable for `text_bytes`, of which at most all are written.
+            // SAFETY: the caller guarantees `text_bytes` writable bytes; the text with its zero is cut to that.
             unsafe {
                 std::ptr::copy_nonoverlapping(words.as_ptr(), text, bytes);
                 text.add(bytes).write(0);
@@ -302,7 +303,7 @@ pub unsafe extern "C" fn memlift_pool_guarantee(
     })
 }
 
-/// Describes a type.
+/// Describes a type of objects, and returns its identifier and size.
 ///
 /// # Safety
 ///
@@ -317,7 +318,7 @@ pub unsafe extern "C" fn memlift_pool_type(
     kind: *mut CType,
 ) -> c_int {
     run(|| {
-        // SAFETY: `pool` is open and `name` ends with a zero, as the caller vouches; null is refused.
+        // SAFETY: the caller guarantees that `pool` is open and `name` ends with a zero; null is refused.
         let (pool, name) = unsafe { (pool_of(pool)?, self::text(name, "name")?) };
         if kind.is_null() || (fields.is_null() && field_count > 0) {
             return Err(null("type, or fields"));
@@ -325,7 +326,7 @@ pub unsafe extern "C" fn memlift_pool_type(
         let mut described =
             ForeignType { name: name.to_string_lossy().into_owned(), bytes, fields: Vec::new() };
         for at in 0..if fields.is_null() { 0 } else { field_count } {
-            // SAFETY: `fields` has `field_count` fields, whose names end with a zero.
+            // SAFETY: the caller guarantees `field_count` fields, whose names end with a zero.
             let (field, name) = unsafe {
                 let field = &*fields.add(at);
                 (field, self::text(field.name, "a field's name")?)
@@ -339,13 +340,13 @@ pub unsafe extern "C" fn memlift_pool_type(
             return Err(Fault::order("describe types before the transaction or read lock begins"));
         }
         pool.handle.with(|open| register(open, &described, id, pool.read_only)).ok_or_else(closed)??;
-        // SAFETY: `kind` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `kind` is not null, so the caller guarantees that it is writable.
         unsafe { kind.write(CType { id, bytes }) };
         Ok(())
     })
 }
 
-/// Writes a description to the pool unless it is there.
+/// Writes a type's description to the pool, unless the pool has it.
 fn register(pool: &Pool, described: &ForeignType, id: u64, read_only: bool) -> Result<(), Fault> {
     let key = id.to_le_bytes();
     let known = pool.read(|r| match root(r)?.types {

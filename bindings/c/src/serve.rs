@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Servers: `memlift_ipc.h`, the last part.
+//! Servers: the last part of `memlift_ipc.h`.
 //!
-//! - **Flow** bind ─▶ `memlift_server`; functions of C by operation name; start ─▶ threads of the server call them ─▶ answer or fail
-//! - **Owner** a request is the C function's from its call on: to answer or to fail it ends it, on any thread and at any time. It keeps what
-//!   it needs of the session, and may outlive the server
-//! - **Not here** decisions: what runs where, and what a client may do, is the service's
+//! - **Flow** bind creates a server; C functions are registered by operation name; after start the server's threads call them, and they
+//!   answer or fail each request.
+//! - **Owner** a request belongs to the C function that it is passed to. Answering or failing it ends it, on any thread and at any time.
+//!   It keeps what it needs of the session alive, and may outlive the server.
+//! - **Not here** decisions: the service decides on which device an operation runs and what a client may do.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -25,7 +26,7 @@ pub struct CServerOptions {
     reserved: u32,
 }
 
-/// `memlift_request`: a request, and the right to answer it.
+/// `memlift_request`: a request, with the right to answer it.
 pub struct Asked {
     request: Request,
     progress: Progress,
@@ -35,22 +36,23 @@ pub struct Asked {
 /// `memlift_handler`
 pub type Handler = unsafe extern "C" fn(request: *mut Asked, user: *mut c_void);
 
-/// The pointer that a C function is called with.
+/// The `user` pointer that is passed to a C function.
 struct User(*mut c_void);
 
-// SAFETY: the header says that several threads may call the handler with `user` at once, so the C program allows that.
+// SAFETY: the header says that several threads may call the handler with `user` at the same time, so the C program allows it.
 unsafe impl Send for User {}
-// SAFETY: the header says that several threads may call the handler with `user` at once, so the C program allows that.
+// SAFETY: the header says that several threads may call the handler with `user` at the same time, so the C program allows it.
 unsafe impl Sync for User {}
 
 impl User {
-    /// Returns the pointer. A closure that calls this captures all of `User`, which is `Send`, not only the field.
+    /// Returns the pointer. A closure that calls this method captures all of `User`, which is `Send`, and not only the field,
+    /// which is not.
     fn pointer(&self) -> *mut c_void {
         self.0
     }
 }
 
-/// NULL, and what is 0, is the default.
+/// Checks the options of a server; null and fields that are 0 mean the defaults.
 fn judged(options: *const CServerOptions) -> Result<ServerOptions, Fault> {
     let config = memlift::ground::config::Config::load()
         .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
@@ -74,11 +76,11 @@ fn judged(options: *const CServerOptions) -> Result<ServerOptions, Fault> {
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Pointers are as the header says: null, from this library, or room for what is given.
+/// Each pointer is null, comes from this library, or points to enough room, as `memlift_ipc.h` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_server_bind(
     address: *const c_char,
@@ -92,7 +94,7 @@ pub unsafe extern "C" fn memlift_server_bind(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_server_register(
     server: *const Server,
@@ -105,20 +107,20 @@ pub extern "C" fn memlift_server_register(
         let user = User(user);
         let call = move |request: Request, responder: Responder| {
             let asked = Asked { progress: request.progress(), request, responder };
-            // SAFETY: the header's promise: a function that may be called so, from any thread, while the server is there.
+            // SAFETY: the header requires a function that any thread may call with these arguments while the server exists.
             unsafe { handler(Box::into_raw(Box::new(asked)), user.pointer()) }
         };
         Ok(given(server, "server")?.register_raw(text(operation, "operation")?, call)?)
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_server_start(server: *const Server) -> c_int {
     run(|| Ok(given(server, "server")?.start()?))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_server_stop(server: *const Server) -> c_int {
     run(|| {
@@ -127,18 +129,18 @@ pub extern "C" fn memlift_server_stop(server: *const Server) -> c_int {
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// Null, or from [`memlift_server_bind`]; not used after.
+/// The pointer is null, or came from [`memlift_server_bind`]; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_server_free(server: *mut Server) {
     // SAFETY: null, or boxed by `memlift_server_bind`; the caller gives it up.
     unsafe { free(server) }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_request_data(request: *const Asked) -> *const c_void {
     let mut data = std::ptr::null();
@@ -149,7 +151,7 @@ pub extern "C" fn memlift_request_data(request: *const Asked) -> *const c_void {
     data
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_request_bytes(request: *const Asked) -> u64 {
     let mut count = 0;
@@ -160,7 +162,7 @@ pub extern "C" fn memlift_request_bytes(request: *const Asked) -> u64 {
     count
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_request_uid(request: *const Asked) -> u32 {
     let mut uid = u32::MAX;
@@ -171,7 +173,7 @@ pub extern "C" fn memlift_request_uid(request: *const Asked) -> u32 {
     uid
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_request_progress(request: *const Asked, done: u64, total: u64) -> c_int {
     run(|| {
@@ -181,7 +183,7 @@ pub extern "C" fn memlift_request_progress(request: *const Asked, done: u64, tot
 }
 
 impl Asked {
-    /// The request itself.
+    /// Returns the request.
     pub fn request(&self) -> &Request {
         &self.request
     }
@@ -190,7 +192,7 @@ impl Asked {
 /// Answers a request, and ends it.
 pub(crate) fn answered(asked: Asked, data: &Outgoing<'_>) {
     let Asked { request, responder, .. } = asked;
-    // The answer may lie in the request.
+    // The answer's data may lie in the request, so it is staged before the request is dropped.
     let staged = responder.stage(data);
     drop(request);
     responder.commit(staged);
@@ -200,20 +202,20 @@ pub(crate) fn answered(asked: Asked, data: &Outgoing<'_>) {
 ///
 /// # Safety
 ///
-/// Null, or from a call of a handler; not used after.
+/// `request` is null, or was passed to a handler; it is not used afterwards.
 pub(crate) unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
     if request.is_null() {
         return Err(null("request"));
     }
-    // SAFETY: made by a handler's call, and given back once, as the caller promises.
+    // SAFETY: the request was boxed for a handler's call, and the caller guarantees to give it back once.
     Ok(*unsafe { Box::from_raw(request) })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `request` is what a handler got; it is not used after, unless its data is NULL and not empty.
+/// `request` was passed to a handler; it is not used afterwards, unless its data is null and not empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_request_answer(
     request: *mut Asked,
@@ -225,22 +227,22 @@ pub unsafe extern "C" fn memlift_request_answer(
             0 => Outgoing::none(),
             _ => Outgoing::from(bytes(data, count, "data")?),
         };
-        // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
+        // SAFETY: `request` is null, or was passed to a handler and not ended; the caller gives it up.
         answered(unsafe { taken(request) }?, &data);
         Ok(())
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `request` is what a handler got; it is not used after, unless the reason is NULL or no UTF-8.
+/// `request` was passed to a handler; it is not used afterwards, unless the reason is null or no UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_request_fail(request: *mut Asked, reason: *const c_char) -> c_int {
     run(|| {
         let reason = text(reason, "reason")?;
-        // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
+        // SAFETY: `request` is null, or was passed to a handler and not ended; the caller gives it up.
         let Asked { request, responder, .. } = unsafe { taken(request) }?;
         drop(request);
         responder.fail(reason);

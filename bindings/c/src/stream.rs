@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages in pieces: packers, sealers, openers.
 //!
-//! - **Flow** `…_new` ──▶ `…_push`, in order · `…_at`, at multiples of 16 in any order ──▶ `…_finish` ──▶ `…_free`
-//! - **Order** the first piece says whether a message comes in order or not; the two do not mix
-//! - **Owner** an opener is told its target when it is made and zeroes it on a wrong tag, and when it is freed unfinished:
-//!   what lies there is untrusted until `finish` says 0
-//! - **Failure** a piece that is refused changes nothing
+//! - **Flow** `…_new`, then `…_push` in order or `…_at` at multiples of 16 in any order, then `…_finish` and `…_free`.
+//! - **Order** the first piece decides if a message comes in order or not; the two cannot be mixed.
+//! - **Owner** an opener gets its target when it is created. It zeroes the target after a wrong tag, and if it is freed before the end:
+//!   until `finish` returns 0, the bytes in the target are unverified.
+//! - **Failure** a refused piece changes nothing.
 
 use crate::context::{array, format, key, slice};
 use crate::fault::{self, Fault, free, make, null, run};
@@ -20,9 +20,9 @@ use std::sync::Arc;
 /// Object behind a `memlift_packer` pointer.
 pub struct Packer(PackStream);
 
-/// A message of GCM in pieces.
+/// An AES-GCM message in pieces.
 enum Pieces {
-    /// Nothing came yet.
+    /// No piece was given yet.
     None,
     Ordered(Box<Stream>),
     Scattered(Box<Scatter<'static>>),
@@ -56,17 +56,20 @@ impl From<Refused> for Fault {
 }
 
 impl Sealer {
+    /// Creates a sealer, or the inner state of an opener.
+    ///
     /// # Safety
     ///
-    /// Readable for their bytes; the nonce for 12.
+    /// Key and additional data are readable for their lengths, the nonce for 12 bytes.
     unsafe fn new(
         seals: bool,
         (key, key_bytes): (*const u8, usize),
         nonce: *const u8,
         (aad, aad_bytes): (*const u8, usize),
     ) -> Result<Sealer, Fault> {
-        // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller vouches; null is refused where
-        // there are bytes.
+        // SAFETY: the caller guarantees that `key` and `aad` are readable for their lengths and `nonce` for 12 bytes; null is
+        // refused
+        // for one byte or more.
         unsafe {
             Ok(Sealer {
                 pieces: Pieces::None,
@@ -79,9 +82,11 @@ impl Sealer {
         }
     }
 
+    /// Processes the next piece of a message in order.
+    ///
     /// # Safety
     ///
-    /// Source readable and target writable for `bytes`.
+    /// `source` is readable and `target` writable for `bytes`.
     unsafe fn push(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Fault> {
         if matches!(self.pieces, Pieces::None) {
             let begin = if self.seals { Stream::seal } else { Stream::open };
@@ -90,27 +95,30 @@ impl Sealer {
             self.pieces = Pieces::Ordered(Box::new(stream));
         }
         let Pieces::Ordered(stream) = &mut self.pieces else { return Err(self.mixed()) };
-        // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; the stream refuses a partial
+        // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes`; the stream refuses a partial
         // overlap.
         unsafe { stream.try_update(source, target, bytes)? };
         self.bytes += bytes as u64;
         Ok(())
     }
 
+    /// Processes the piece at byte `at`.
+    ///
     /// # Safety
     ///
-    /// As [`push`](Sealer::push).
+    /// The conditions of [`push`](Sealer::push).
     unsafe fn at(&mut self, at: u64, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Fault> {
         if matches!(self.pieces, Pieces::None) {
-            // SAFETY: the key lives in an Arc that this object keeps, at an address that does not change, and `pieces`
-            // is dropped before it: the first field, and nobody moves it out.
+            // SAFETY: the key lives in an `Arc` that this object keeps, at an address that does not change. `pieces` is the first
+            // field, so it is dropped before the key, and nobody moves it out of this object.
             let key: &'static memlift::transform::aead::Key =
                 unsafe { &*std::ptr::from_ref(self.key.expanded()) };
             let begin = if self.seals { Scatter::seal } else { Scatter::open };
             self.pieces = Pieces::Scattered(Box::new(begin(key, &self.nonce, &self.aad)));
         }
         let Pieces::Scattered(scatter) = &mut self.pieces else { return Err(self.mixed()) };
-        // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; the scatter refuses a partial
+        // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes`; the scatter refuses a
+        // partial
         // overlap.
         unsafe { scatter.update(at, source, target, bytes)? };
         self.bytes += bytes as u64;
@@ -126,7 +134,7 @@ impl Sealer {
 
     fn tag(&mut self) -> Result<[u8; 16], Fault> {
         if matches!(self.pieces, Pieces::None) {
-            // SAFETY: no bytes are touched.
+            // SAFETY: with 0 bytes no memory is accessed.
             unsafe { self.push(NonNull::dangling().as_ptr(), NonNull::dangling().as_ptr(), 0)? };
         }
         let tag = match &mut self.pieces {
@@ -140,11 +148,11 @@ impl Sealer {
 }
 
 impl Opener {
-    /// Where a piece goes.
+    /// Returns the address of a piece in the target.
     fn place(&self, at: u64, bytes: usize) -> Result<*mut u8, Fault> {
         let end = usize::try_from(at).ok().and_then(|at| at.checked_add(bytes));
         match end {
-            // SAFETY: within the target.
+            // SAFETY: the end of the piece was checked to be within the target.
             Some(end) if end <= self.target_bytes => Ok(unsafe { self.target.add(at as usize) }),
             _ => {
                 Err(Error::TargetTooSmall { needed: end.unwrap_or(usize::MAX), has: self.target_bytes }
@@ -154,7 +162,7 @@ impl Opener {
     }
 
     fn wipe(&mut self) {
-        // SAFETY: writable, as whoever made the opener vouched for until it is finished or freed.
+        // SAFETY: the caller that created the opener guaranteed a writable target until it is finished or freed.
         unsafe { std::ptr::write_bytes(self.target, 0, self.target_bytes) };
         std::hint::black_box(self.target);
     }
@@ -168,11 +176,14 @@ impl Drop for Opener {
     }
 }
 
+/// Borrows an object of this library, and refuses null.
+///
 /// # Safety
 ///
-/// Null, or what the `_new` function gave and nobody else uses now.
+/// `object` is null, or came from its `_new` function, and nobody else uses it during the call.
 unsafe fn object<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
-    // SAFETY: null, or boxed by `make` and not freed; no other thread uses it during the call, as the caller vouches.
+    // SAFETY: the caller guarantees that `object` is null, or was boxed by `make` and not freed, and that no other thread uses
+    // it during the call.
     unsafe { object.as_mut() }.ok_or_else(|| null(what))
 }
 
@@ -203,11 +214,11 @@ pub extern "C" fn memlift_packer_new(format: c_int, effort: c_int) -> *mut Packe
     })
 }
 
-/// Reads from source and writes to target, as much as there is of both. 1: more to write.
+/// Reads from source and writes to target, as much as there is of both. Returns 1 if there is more to write.
 ///
 /// # Safety
 ///
-/// Source readable and target writable for their bytes, apart from each other; `read` and `written` writable.
+/// Source and target are readable and writable for their lengths and do not overlap; `read` and `written` are writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_packer_push(
     packer: *mut Packer,
@@ -236,8 +247,9 @@ pub unsafe extern "C" fn memlift_packer_push(
         if from < to.saturating_add(target_bytes) && to < from.saturating_add(source_bytes) {
             return Err(Error::Overlap.into());
         }
-        // SAFETY: the caller vouches for `source_bytes` readable and `target_bytes` writable bytes, which were found apart, and
-        // for a packer that this thread alone uses. `read` and `written` are not null, so they are writable.
+        // SAFETY: the caller guarantees `source_bytes` readable and `target_bytes` writable bytes, which were checked not to
+        // overlap,
+        // and that only this thread uses the packer. `read` and `written` are not null, so they are writable.
         unsafe {
             let packer = object(packer, "packer")?;
             let source = slice(source, source_bytes, "source")?;
@@ -255,11 +267,11 @@ pub unsafe extern "C" fn memlift_packer_push(
     if code == fault::OK && more { fault::MORE } else { code }
 }
 
-/// Frees it; null is allowed.
+/// Frees a packer; null is allowed.
 ///
 /// # Safety
 ///
-/// From `memlift_packer_new`, and not used after.
+/// `packer` came from `memlift_packer_new`, and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_packer_free(packer: *mut Packer) {
     // SAFETY: null, or boxed by `memlift_packer_new`; the caller gives it up.
@@ -270,7 +282,7 @@ pub unsafe extern "C" fn memlift_packer_free(packer: *mut Packer) {
 ///
 /// # Safety
 ///
-/// `key` and `aad` readable for their bytes, `nonce` for 12.
+/// `key` and `aad` are readable for their lengths, `nonce` for 12 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_new(
     key: *const u8,
@@ -279,7 +291,7 @@ pub unsafe extern "C" fn memlift_sealer_new(
     aad: *const u8,
     aad_bytes: usize,
 ) -> *mut Sealer {
-    // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller vouches.
+    // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller guarantees.
     make(|| unsafe { Sealer::new(true, (key, key_bytes), nonce, (aad, aad_bytes)) })
 }
 
@@ -287,7 +299,7 @@ pub unsafe extern "C" fn memlift_sealer_new(
 ///
 /// # Safety
 ///
-/// Source readable and target writable for `bytes`.
+/// `source` is readable and `target` writable for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_push(
     sealer: *mut Sealer,
@@ -295,7 +307,7 @@ pub unsafe extern "C" fn memlift_sealer_push(
     target: *mut u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; this thread alone uses `sealer`, as
+    // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller guarantees; this thread alone uses `sealer`, as
     // the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
@@ -308,7 +320,7 @@ pub unsafe extern "C" fn memlift_sealer_push(
 ///
 /// # Safety
 ///
-/// Source readable and target writable for `bytes`.
+/// `source` is readable and `target` writable for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_at(
     sealer: *mut Sealer,
@@ -317,7 +329,7 @@ pub unsafe extern "C" fn memlift_sealer_at(
     target: *mut u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; this thread alone uses `sealer`, as
+    // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller guarantees; this thread alone uses `sealer`, as
     // the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
@@ -326,14 +338,14 @@ pub unsafe extern "C" fn memlift_sealer_at(
     })
 }
 
-/// Ends the message and gives its tag.
+/// Ends the message and writes its tag.
 ///
 /// # Safety
 ///
-/// `tag` writable for 16 bytes.
+/// `tag` is writable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_finish(sealer: *mut Sealer, tag: *mut u8) -> c_int {
-    // SAFETY: `tag` is writable for 16 bytes, as the caller vouches, and not null; this thread alone uses `sealer`, as the header
+    // SAFETY: the caller guarantees 16 writable bytes at `tag`, which is not null; this thread alone uses `sealer`, as the header
     // demands.
     run(|| unsafe {
         there(tag, 16, "tag")?;
@@ -343,11 +355,11 @@ pub unsafe extern "C" fn memlift_sealer_finish(sealer: *mut Sealer, tag: *mut u8
     })
 }
 
-/// Frees it; null is allowed.
+/// Frees a sealer; null is allowed.
 ///
 /// # Safety
 ///
-/// From `memlift_sealer_new`, and not used after.
+/// `sealer` came from `memlift_sealer_new`, and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_free(sealer: *mut Sealer) {
     // SAFETY: null, or boxed by `memlift_sealer_new`; the caller gives it up.
@@ -358,7 +370,8 @@ pub unsafe extern "C" fn memlift_sealer_free(sealer: *mut Sealer) {
 ///
 /// # Safety
 ///
-/// `key` and `aad` readable for their bytes, `nonce` for 12; `target` writable for its bytes until the opener is
+/// `key` and `aad` are readable for their lengths, `nonce` for 12 bytes; `target` is writable for `target_bytes` until the
+/// opener is
 /// finished or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_new(
@@ -370,7 +383,7 @@ pub unsafe extern "C" fn memlift_opener_new(
     target: *mut u8,
     target_bytes: usize,
 ) -> *mut Opener {
-    // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller vouches.
+    // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller guarantees.
     make(|| unsafe {
         there(target, target_bytes, "target")?;
         let target = if target_bytes == 0 { NonNull::dangling().as_ptr() } else { target };
@@ -379,14 +392,14 @@ pub unsafe extern "C" fn memlift_opener_new(
     })
 }
 
-/// Opens the next piece to behind the last one.
+/// Opens the next piece to the target, behind the previous one.
 ///
 /// # Safety
 ///
-/// Source readable for `bytes`.
+/// `source` is readable for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_push(opener: *mut Opener, source: *const u8, bytes: usize) -> c_int {
-    // SAFETY: `source` is readable for `bytes`, as the caller vouches, and `place` bounds the piece by the target; this thread
+    // SAFETY: `source` is readable for `bytes`, as the caller guarantees, and `place` bounds the piece by the target; this thread
     // alone uses `opener`, as the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
@@ -400,7 +413,7 @@ pub unsafe extern "C" fn memlift_opener_push(opener: *mut Opener, source: *const
 ///
 /// # Safety
 ///
-/// Source readable for `bytes`.
+/// `source` is readable for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_at(
     opener: *mut Opener,
@@ -408,7 +421,7 @@ pub unsafe extern "C" fn memlift_opener_at(
     source: *const u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: `source` is readable for `bytes`, as the caller vouches, and `place` bounds the piece by the target; this thread
+    // SAFETY: `source` is readable for `bytes`, as the caller guarantees, and `place` bounds the piece by the target; this thread
     // alone uses `opener`, as the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
@@ -418,14 +431,14 @@ pub unsafe extern "C" fn memlift_opener_at(
     })
 }
 
-/// Ends the message: 0 if the tag is right, and the target may be used; else it is zeroed.
+/// Ends the message. Returns 0 if the tag is right, and then the target may be used; otherwise the target is zeroed.
 ///
 /// # Safety
 ///
-/// `tag` readable for 16 bytes.
+/// `tag` is readable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_finish(opener: *mut Opener, tag: *const u8) -> c_int {
-    // SAFETY: `tag` is null or readable for 16 bytes, as the caller vouches; this thread alone uses `opener`, as the header
+    // SAFETY: `tag` is null or readable for 16 bytes, as the caller guarantees; this thread alone uses `opener`, as the header
     // demands.
     run(|| unsafe {
         let tag: [u8; 16] = array(tag, "tag")?;
@@ -439,11 +452,11 @@ pub unsafe extern "C" fn memlift_opener_finish(opener: *mut Opener, tag: *const 
     })
 }
 
-/// Frees it; null is allowed. The target of an unfinished message is zeroed.
+/// Frees an opener; null is allowed. The target of an unfinished message is zeroed.
 ///
 /// # Safety
 ///
-/// From `memlift_opener_new`, and not used after.
+/// `opener` came from `memlift_opener_new`, and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_free(opener: *mut Opener) {
     // SAFETY: null, or boxed by `memlift_opener_new`; the caller gives it up.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Transactions, read locks and the objects in them: `include/memlift_persist.h` says what each function does.
+//! Transactions, read locks and the objects in them: `include/memlift_persist.h` describes each function.
 //!
-//! - **Flow** C ──▶ memlift::persist::raw: [`OpenTx`], [`OpenRead`], objects of run-time types
-//! - **Order** a thread has one transaction or read lock per pool ([`MINE`]): a second one would wait for the first for ever. An
-//!   operation that fails in the middle dooms its transaction
-//! - **Owner** whoever began a transaction or read lock ends it, on the thread that began it
+//! - **Flow** C ──▶ memlift::persist::raw: [`OpenTx`], [`OpenRead`], objects of run-time types.
+//! - **Order** a thread can have one transaction or read lock per pool ([`MINE`]): a second one would wait for the first for ever. If an
+//!   operation fails in the middle, its transaction can only be aborted.
+//! - **Owner** a transaction or read lock is ended by its owner, on the thread that began it.
 
 use crate::fault::{BAD_ORDER, Fault, null, run};
 use crate::persist::{CPool, CType, closed, pool_of};
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
 
 thread_local! {
-    /// Pools of which this thread has a transaction or a read lock, by the address of their counter.
+    /// Pools in which this thread has a transaction or a read lock, by the address of their counter.
     static MINE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Record that a thread has a transaction or read lock open; dropping it withdraws the record.
+/// Records that a thread has a transaction or read lock open, until it is dropped.
 struct Claim {
     open: Arc<AtomicUsize>,
     thread: ThreadId,
@@ -78,19 +78,19 @@ pub(crate) fn busy(pool: &CPool) -> bool {
 }
 
 impl CTx {
-    /// The transaction behind a pointer, for its own thread.
+    /// Borrows a transaction for a call on its own thread, and refuses null.
     ///
     /// # Safety
     ///
-    /// `tx` is null, or was given by `memlift_tx_begin` and has not ended.
+    /// `tx` is null, or came from `memlift_tx_begin` and has not ended.
     pub(crate) unsafe fn of<'a>(tx: *mut CTx) -> Result<&'a mut CTx, Fault> {
-        // SAFETY: null, or boxed by `memlift_tx_begin` and not ended, as the caller vouches.
+        // SAFETY: the caller guarantees that `tx` is null, or was boxed by `memlift_tx_begin` and has not ended.
         let tx = unsafe { tx.as_mut() }.ok_or_else(|| null("tx"))?;
         tx.claim.check()?;
         Ok(tx)
     }
 
-    /// Changes something; a failure dooms the transaction.
+    /// Runs an operation that changes something; if it fails, the transaction can only be aborted.
     pub(crate) fn change<R>(
         &mut self,
         work: impl for<'p> FnOnce(&mut Tx<'p>) -> Result<R, Error>,
@@ -102,7 +102,7 @@ impl CTx {
         Ok(result?)
     }
 
-    /// Looks; a failure changes nothing.
+    /// Runs an operation that only reads; if it fails, the transaction can continue.
     pub(crate) fn look<R>(
         &mut self,
         work: impl for<'p> FnOnce(&mut Tx<'p>) -> Result<R, Error>,
@@ -115,14 +115,14 @@ impl CTx {
 ///
 /// # Safety
 ///
-/// `pool` is open, `tx` writable.
+/// `pool` is open, and `tx` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, tx: *mut *mut CTx) -> c_int {
     run(|| {
         if tx.is_null() {
             return Err(null("tx"));
         }
-        // SAFETY: `tx` is not null, so it is writable; `pool` is null or open, as the caller vouches.
+        // SAFETY: `tx` is not null, so it is writable; `pool` is null or open, as the caller guarantees.
         let pool = unsafe {
             tx.write(std::ptr::null_mut());
             pool_of(pool)?
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, t
         };
         let claim = Claim::new(pool)?;
         let begun = pool.handle.with(|pool| pool.begin(durability)).ok_or_else(closed)??;
-        // SAFETY: `tx` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `tx` is not null, so it is writable, as the caller guarantees.
         unsafe { tx.write(Box::into_raw(Box::new(CTx { tx: begun, doomed: None, claim }))) };
         Ok(())
     })
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn memlift_tx_abort(tx: *mut CTx) -> c_int {
         if tx.is_null() {
             return Ok(());
         }
-        // SAFETY: as in `memlift_tx_commit`.
+        // SAFETY: `tx` is null, which `of` refuses, or boxed by `memlift_tx_begin` and not ended; the caller gives it up.
         unsafe {
             CTx::of(tx)?;
             drop(Box::from_raw(tx));
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn memlift_tx_abort(tx: *mut CTx) -> c_int {
     })
 }
 
-/// A new object.
+/// Allocates a new object.
 ///
 /// # Safety
 ///
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if object.is_null() {
             return Err(null("object"));
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             return Err(Fault::argument("the type has a size: give 0, or that"));
         }
         let bytes = kind.bytes.max(bytes);
-        // A size that no pool can hold is refused before the transaction is touched.
+        // A size that no pool can hold is refused before the transaction is changed.
         if bytes > 6 << 40 {
             return Err(Fault::argument("an object has 6 TiB at most"));
         }
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             let (offset, payload) = t.alloc_raw_lent(kind.id, bytes, &[])?;
             Ok((offset, payload.as_mut_ptr()))
         })?;
-        // SAFETY: `object` is not null, so it is writable; `data` is null or writable, as the caller vouches.
+        // SAFETY: `object` is not null, so it is writable; `data` is null or writable, as the caller guarantees.
         unsafe {
             object.write(offset);
             if !data.is_null() {
@@ -229,18 +229,18 @@ pub unsafe extern "C" fn memlift_tx_alloc(
     })
 }
 
-/// Gives an object back.
+/// Frees an object.
 ///
 /// # Safety
 ///
 /// `tx` has not ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_free(tx: *mut CTx, kind: CType, object: u64) -> c_int {
-    // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+    // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
     run(|| unsafe { CTx::of(tx) }?.change(|t| t.free_raw(object, kind.id)))
 }
 
-/// Announces a range.
+/// Adds a range to the transaction, so that it may be changed, and returns its address.
 ///
 /// # Safety
 ///
@@ -255,19 +255,19 @@ pub unsafe extern "C" fn memlift_tx_add_range(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if data.is_null() {
             return Err(null("data"));
         }
         let start = tx.change(|t| Ok(t.range_raw(object, kind.id, from, bytes)?.as_mut_ptr()))?;
-        // SAFETY: `data` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `data` is not null, so it is writable, as the caller guarantees.
         unsafe { data.write(start) };
         Ok(())
     })
 }
 
-/// Announces a range and copies to it.
+/// Adds a range to the transaction and copies bytes to it.
 ///
 /// # Safety
 ///
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn memlift_tx_write(
     bytes: u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if bytes == 0 {
             return Ok(());
@@ -292,15 +292,16 @@ pub unsafe extern "C" fn memlift_tx_write(
         }
         tx.change(|t| {
             let target = t.range_raw(object, kind.id, from, bytes)?;
-            // SAFETY: readable for `bytes` (the caller's promise), which the object has from there (`range_raw`). Source may be
-            // the pool's memory, even the same bytes: `copy` allows that.
+            // SAFETY: the caller guarantees `bytes` readable bytes; `range_raw` checked that the object has that many from
+            // there. The source
+            // may be the pool's memory, even the same bytes: `copy` allows that.
             unsafe { std::ptr::copy(source, target.as_mut_ptr(), bytes as usize) };
             Ok(())
         })
     })
 }
 
-/// Gives an object's address and length.
+/// Writes an object's address and length to the addresses that the caller gave.
 ///
 /// # Safety
 ///
@@ -309,7 +310,7 @@ unsafe fn give(found: (*const u8, u64), data: *mut *const u8, bytes: *mut u64) -
     if data.is_null() {
         return Err(null("data"));
     }
-    // SAFETY: `data` is not null, so it is writable; `bytes` is null or writable, as the caller vouches.
+    // SAFETY: `data` is not null, so it is writable; `bytes` is null or writable, as the caller guarantees.
     unsafe {
         data.write(found.0);
         if !bytes.is_null() {
@@ -324,7 +325,7 @@ fn object<V: View>(view: &V, object: u64, kind: CType) -> Result<(*const u8, u64
     Ok((payload.as_ptr(), payload.len() as u64))
 }
 
-/// Looks at an object.
+/// Returns the address and length of an object.
 ///
 /// # Safety
 ///
@@ -338,10 +339,10 @@ pub unsafe extern "C" fn memlift_tx_get(
     bytes: *mut u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         let found = tx.look(|t| self::object(t, object, kind))?;
-        // SAFETY: `data` and `bytes` are null or writable, as the caller vouches.
+        // SAFETY: `data` and `bytes` are null or writable, as the caller guarantees.
         unsafe { give(found, data, bytes) }
     })
 }
@@ -354,7 +355,7 @@ pub unsafe extern "C" fn memlift_tx_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_set_root(tx: *mut CTx, kind: CType, object: u64) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         tx.change(|t| {
             if object != 0 {
@@ -376,7 +377,7 @@ fn root_object<V: View>(view: &V, kind: CType) -> Result<u64, Error> {
     Ok(root.object)
 }
 
-/// The root.
+/// Returns the root object.
 ///
 /// # Safety
 ///
@@ -384,43 +385,43 @@ fn root_object<V: View>(view: &V, kind: CType) -> Result<u64, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_root(tx: *mut CTx, kind: CType, object: *mut u64) -> c_int {
     run(|| {
-        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
         if object.is_null() {
             return Err(null("object"));
         }
         let found = tx.look(|t| root_object(t, kind))?;
-        // SAFETY: `object` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `object` is not null, so it is writable, as the caller guarantees.
         unsafe { object.write(found) };
         Ok(())
     })
 }
 
-/// Locks for reading.
+/// Locks the pool for reading.
 ///
 /// # Safety
 ///
-/// `pool` is open, `reader` writable.
+/// `pool` is open, and `reader` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut CReader) -> c_int {
     run(|| {
         if reader.is_null() {
             return Err(null("reader"));
         }
-        // SAFETY: `reader` is not null, so it is writable; `pool` is null or open, as the caller vouches.
+        // SAFETY: `reader` is not null, so it is writable; `pool` is null or open, as the caller guarantees.
         let pool = unsafe {
             reader.write(std::ptr::null_mut());
             pool_of(pool)?
         };
         let claim = Claim::new(pool)?;
         let read = pool.handle.with(|pool| pool.look()).ok_or_else(closed)??;
-        // SAFETY: `reader` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `reader` is not null, so it is writable, as the caller guarantees.
         unsafe { reader.write(Box::into_raw(Box::new(CReader { read, claim }))) };
         Ok(())
     })
 }
 
-/// Unlocks.
+/// Ends a read lock.
 ///
 /// # Safety
 ///
@@ -428,16 +429,16 @@ pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_read_end(reader: *mut CReader) -> c_int {
     run(|| {
-        // SAFETY: null, or boxed by `memlift_read_begin` and not ended, as the caller vouches.
+        // SAFETY: the caller guarantees that `reader` is null, or was boxed by `memlift_read_begin` and has not ended.
         let Some(open) = (unsafe { reader.as_ref() }) else { return Ok(()) };
         open.claim.check()?;
-        // SAFETY: it was boxed by `memlift_read_begin`, and is given up by the caller.
+        // SAFETY: the reader was boxed by `memlift_read_begin`, and the caller gives it up.
         let read = unsafe { Box::from_raw(reader) };
         Ok(read.read.check()?)
     })
 }
 
-/// Looks at an object.
+/// Returns the address and length of an object.
 ///
 /// # Safety
 ///
@@ -451,16 +452,16 @@ pub unsafe extern "C" fn memlift_read_get(
     bytes: *mut u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: null, or boxed by `memlift_read_begin` and not ended, as the caller vouches.
+        // SAFETY: the caller guarantees that `reader` is null, or was boxed by `memlift_read_begin` and has not ended.
         let reader = unsafe { reader.as_ref() }.ok_or_else(|| null("reader"))?;
         reader.claim.check()?;
         let found = self::object(&reader.read, object, kind)?;
-        // SAFETY: `data` and `bytes` are null or writable, as the caller vouches.
+        // SAFETY: `data` and `bytes` are null or writable, as the caller guarantees.
         unsafe { give(found, data, bytes) }
     })
 }
 
-/// The root.
+/// Returns the root object.
 ///
 /// # Safety
 ///
@@ -468,14 +469,14 @@ pub unsafe extern "C" fn memlift_read_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_read_root(reader: *mut CReader, kind: CType, object: *mut u64) -> c_int {
     run(|| {
-        // SAFETY: null, or boxed by `memlift_read_begin` and not ended, as the caller vouches.
+        // SAFETY: the caller guarantees that `reader` is null, or was boxed by `memlift_read_begin` and has not ended.
         let reader = unsafe { reader.as_ref() }.ok_or_else(|| null("reader"))?;
         reader.claim.check()?;
         if object.is_null() {
             return Err(null("object"));
         }
         let found = root_object(&reader.read, kind)?;
-        // SAFETY: `object` is not null, so it is writable, as the caller vouches.
+        // SAFETY: `object` is not null, so it is writable, as the caller guarantees.
         unsafe { object.write(found) };
         Ok(())
     })

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values of Python in answers and requests: `memlift_ipc.h`, "values".
+//! Values of Python in answers and requests: the part "values" of `memlift_ipc.h`.
 //!
-//! - **Flow** a payload of kind `v` ─▶ [`CValue`] at its first value ─▶ children by `first` and `next`, entries of a dict by `get` ─▶
-//!   numbers, text, bytes, arrays
-//! - **Layout** `docs/formats/values.md`; what is 17 there (a special) has a name as its text and one child
-//! - **Order** the peer may change a payload while it is read: each byte is read once for a decision, and every offset is compared
-//!   with the payload's end where it is used
-//! - **Not here** writing values, and the classes that specials stand for
+//! - **Flow** a payload of kind `v` gives a [`CValue`] at its first value; `first` and `next` go through its children, `get` finds an
+//!   entry of a dict; others return numbers, text, bytes and arrays.
+//! - **Layout** `docs/formats/values.md`; its kind 17 (a special) appears here with a name as its text and one child.
+//! - **Order** the peer may change a payload while it is read: each byte that decides something is read once, and every offset is checked
+//!   against the payload's end where it is used.
+//! - **Not here** writing values, and the classes that specials represent.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -21,7 +21,7 @@ use crate::walk::{given, put, text};
 const MAGIC: [u8; 4] = *b"mlv\x01";
 const HEAD_BYTES: u64 = 8;
 const PIECE_ALIGN: u64 = 64;
-/// Deepest nesting that is read.
+/// Deepest nesting that is accepted.
 const DEPTH_MAX: u32 = 100;
 
 /// `memlift_value`
@@ -31,13 +31,13 @@ pub struct CValue {
     message: *const c_void,
     bytes: u64,
     at: u64,
-    /// Values behind this one in its container.
+    /// Number of values behind this one in its container.
     left: u64,
     depth: u32,
     reserved: u32,
 }
 
-/// `enum memlift_value_kind`, in its order.
+/// `enum memlift_value_kind`, in the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 enum Kind {
@@ -62,12 +62,12 @@ fn no_such(what: &str) -> Fault {
     Fault { code: NO_OBJECT, text: Some(what.to_owned()) }
 }
 
-/// One value's head: its kind, what lies behind the head, and how many values are in it.
+/// The parsed head of one value: its kind, the offset behind the head, and the number of its children.
 struct Head {
     kind: u8,
-    /// Offset of what follows the kind.
+    /// Offset of the bytes behind the kind.
     body: u64,
-    /// Offset of the first child, or of what comes after.
+    /// Offset of the first child, or of the next value if there are no children.
     end: u64,
     children: u64,
 }
@@ -88,8 +88,8 @@ impl CValue {
         if at >= self.bytes {
             return Err(corrupt());
         }
-        // SAFETY: the offset lies in the payload, which the caller holds as long as this value; its bytes may change, and are read
-        // once here.
+        // SAFETY: the offset was checked to lie in the payload, which the caller keeps alive as long as this value; its bytes may
+        // change, and this one is read once here.
         Ok(unsafe { self.message.cast::<u8>().add(at as usize).read_volatile() })
     }
 
@@ -101,16 +101,16 @@ impl CValue {
         Ok(number)
     }
 
-    /// Where so many bytes lie, which must be in the payload.
+    /// Returns the address of a range, which must lie in the payload.
     fn range(&self, at: u64, bytes: u64) -> Result<*const u8, Fault> {
         match at.checked_add(bytes) {
-            // SAFETY: the range lies in the payload.
+            // SAFETY: the end of the range was checked to lie in the payload.
             Some(end) if end <= self.bytes => Ok(unsafe { self.message.cast::<u8>().add(at as usize) }),
             _ => Err(corrupt()),
         }
     }
 
-    /// The bytes that a *where* at an offset names.
+    /// Returns address and length of the bytes that the field *where* at an offset names.
     fn piece(&self, at: u64) -> Result<(*const u8, u64), Fault> {
         let (offset, bytes) = (self.number(at, 8)?, self.number(at + 8, 8)?);
         let described = HEAD_BYTES + self.number(4, 4)?;
@@ -153,7 +153,7 @@ impl CValue {
         self.head_at(self.at)
     }
 
-    /// Offset behind a value and all that is in it.
+    /// Returns the offset behind a value and all of its descendants.
     fn behind(&self) -> Result<u64, Fault> {
         let (mut at, mut pending) = (self.at, 1u64);
         while pending > 0 {
@@ -200,7 +200,7 @@ impl CValue {
         }
     }
 
-    /// Text or bytes of a value, where they lie.
+    /// Returns address and length of a value's text or bytes, in the payload.
     fn text(&self) -> Result<(*const u8, u64), Fault> {
         let head = self.head()?;
         match head.kind {
@@ -261,7 +261,7 @@ impl CValue {
             3 => {
                 let number = self.number(head.body, 8)? as i64;
                 let float = number as f64;
-                // Compared as whole numbers: 2^63 is no i64.
+                // Compared as `i128`, because 2^63 does not fit into an `i64`.
                 if float as i128 == i128::from(number) {
                     Ok(float)
                 } else {
@@ -283,13 +283,13 @@ impl CValue {
         let mut size = 0u64;
         for at in type_at + 2..type_at + name {
             let digit = self.byte(at)?.wrapping_sub(b'0');
-            // Units of times are in brackets behind the size.
+            // The units of a time type follow its size in brackets.
             if digit > 9 {
                 break;
             }
             size = size * 10 + u64::from(digit);
         }
-        // A character of numpy's text has four bytes.
+        // A character of numpy's text type has four bytes.
         let size = if letter == b'U' { size.saturating_mul(4) } else { size };
         let element_bytes = u32::try_from(size).map_err(|_| corrupt())?;
         if name < 3 || !(b"biufcmMSUV".contains(&letter)) {
@@ -321,11 +321,11 @@ impl CValue {
     }
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or room for one.
+/// `value` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_value(answer: *const Payload, value: *mut CValue) -> c_int {
     run(|| {
@@ -334,11 +334,11 @@ pub unsafe extern "C" fn memlift_answer_value(answer: *const Payload, value: *mu
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or room for one.
+/// `value` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_request_value(request: *const Asked, value: *mut CValue) -> c_int {
     run(|| {
@@ -347,21 +347,21 @@ pub unsafe extern "C" fn memlift_request_value(request: *const Asked, value: *mu
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `kind` is null or room for one.
+/// `value` is null or from this library; `kind` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_kind(value: *const CValue, kind: *mut u32) -> c_int {
     run(|| put(kind, given(value, "value")?.kind()? as u32, "kind"))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `count` is null or room for one.
+/// `value` is null or from this library; `count` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_count(value: *const CValue, count: *mut u64) -> c_int {
     run(|| {
@@ -371,21 +371,21 @@ pub unsafe extern "C" fn memlift_value_count(value: *const CValue, count: *mut u
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `first` is null or room for one.
+/// `value` is null or from this library; `first` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_first(value: *const CValue, first: *mut CValue) -> c_int {
     run(|| put(first, given(value, "value")?.first()?.ok_or_else(|| no_such("it is empty"))?, "first"))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library, and room for one.
+/// `value` is null or from this library, and has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_next(value: *mut CValue) -> c_int {
     run(|| {
@@ -394,11 +394,11 @@ pub unsafe extern "C" fn memlift_value_next(value: *mut CValue) -> c_int {
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `key` is null or a string of C; `found` is null or room for one.
+/// `value` is null or from this library; `key` is null or a C string; `found` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_get(
     value: *const CValue,
@@ -408,31 +408,31 @@ pub unsafe extern "C" fn memlift_value_get(
     run(|| put(found, given(value, "value")?.get(text(key, "key")?)?, "found"))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `number` is null or room for one.
+/// `value` is null or from this library; `number` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_int(value: *const CValue, number: *mut i64) -> c_int {
     run(|| put(number, given(value, "value")?.int()?, "number"))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `number` is null or room for one.
+/// `value` is null or from this library; `number` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_double(value: *const CValue, number: *mut f64) -> c_int {
     run(|| put(number, given(value, "value")?.float()?, "number"))
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `start` and `bytes` are null or room for one each.
+/// `value` is null or from this library; `start` and `bytes` are null or have room for one each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_text(
     value: *const CValue,
@@ -446,11 +446,11 @@ pub unsafe extern "C" fn memlift_value_text(
     })
 }
 
-/// See the header.
+/// See `memlift_ipc.h`.
 ///
 /// # Safety
 ///
-/// `value` is null or from this library; `array` is null or room for one.
+/// `value` is null or from this library; `array` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_array(value: *const CValue, array: *mut CArray) -> c_int {
     run(|| put(array, given(value, "value")?.array()?, "array"))
@@ -460,7 +460,7 @@ pub unsafe extern "C" fn memlift_value_array(value: *const CValue, array: *mut C
 mod tests {
     use super::*;
 
-    /// `{"a": [1, 2.5, None, True], "b": b"xy", "n": numpy.arange(3, dtype="<i4")}`
+    /// The value `{"a": [1, 2.5, None, True], "b": b"xy", "n": numpy.arange(3, dtype="<i4")}` as a message.
     fn message() -> Vec<u8> {
         let mut described = vec![12];
         described.extend(3u32.to_le_bytes());
@@ -502,7 +502,7 @@ mod tests {
         CValue::of(&Shape::Value, message.as_ptr(), message.len() as u64)
     }
 
-    /// Visits everything; errors are fine, leaving the message is not.
+    /// Visits all descendants. Errors are accepted, but no access may leave the message.
     fn visit(value: &CValue, visits: &mut u32) {
         *visits += 1;
         if *visits > 10_000 {
@@ -510,7 +510,7 @@ mod tests {
         }
         let _ = (value.kind(), value.int(), value.float(), value.array(), value.get("a"));
         if let Ok((start, bytes)) = value.text() {
-            // SAFETY: the range was compared with the message.
+            // SAFETY: `text` has checked that the range lies in the message.
             let seen = unsafe { std::slice::from_raw_parts(start, bytes as usize) };
             assert!(bytes <= value.bytes);
             std::hint::black_box(seen.iter().map(|byte| u64::from(*byte)).sum::<u64>());
@@ -565,7 +565,7 @@ mod tests {
                 visit(&root, &mut 0);
             }
         }
-        // Nested without end: each is the only one in the last.
+        // Endless nesting: each value is the only child of the previous one.
         let mut deep = MAGIC.to_vec();
         deep.extend(50_000u32.to_le_bytes());
         for _ in 0..10_000 {

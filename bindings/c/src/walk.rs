@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Clients of memory nodes, programs, walks: `memlift_traverse.h`, the first half.
+//! Clients of memory nodes, programs, walks: the first half of `memlift_traverse.h`.
 //!
-//! - **Flow** connect ─▶ `memlift_walks`; bytecode ─▶ `memlift_walk_program`; a walk at once, many at once, or submitted and polled
-//! - **Owner** programs and collections may outlive the handle of their client: what they share is counted
-//! - **Not here** maps (`collections`)
+//! - **Flow** connect creates a `memlift_walks`; bytecode becomes a `memlift_walk_program`. A walk is made by a call that waits, by one
+//!   call for many walks, or submitted and polled.
+//! - **Owner** programs and collections may outlive the handle of their client: they share the client by reference counts.
+//! - **Not here** maps (`collections`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,11 +21,11 @@ use memlift::traverse::wire::{Keys, Status};
 
 use crate::fault::{self, Fault, MORE, OK, TARGET_TOO_SMALL, free, hand, null};
 
-/// `memlift_walks`: a client.
+/// `memlift_walks`: a client of memory nodes.
 #[derive(Clone)]
 pub struct Walks {
     client: Arc<Mutex<Client>>,
-    /// The process that connected.
+    /// Process that connected.
     process: u64,
 }
 
@@ -33,7 +34,7 @@ impl Walks {
         Walks { client: Arc::new(Mutex::new(client)), process: process_mark() }
     }
 
-    /// In a forked child the lock may be held for ever, by a thread that only the parent has.
+    /// Locks the client. A forked child gets an error, because a thread that only the parent has may hold the lock for ever.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Client>, Fault> {
         if self.process != process_mark() {
             return Err(ClientError::Forked.into());
@@ -79,16 +80,16 @@ pub struct WalkRequest {
     code: c_int,
 }
 
-/// A text that must be there.
+/// Returns the text at a pointer, and refuses null.
 pub(crate) fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if from.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the caller passes a text that ends with a zero and stays as it is during the call.
+    // SAFETY: the caller passes a text that ends with a zero and does not change during the call.
     unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| Fault::argument(&format!("{what} is no UTF-8")))
 }
 
-/// Bytes that must be there, unless there are none.
+/// Returns the bytes at a pointer, and refuses null for one byte or more.
 pub(crate) fn bytes<'a>(from: *const c_void, count: usize, what: &str) -> Result<&'a [u8], Fault> {
     match (from.is_null(), count) {
         (_, 0) => Ok(&[]),
@@ -96,34 +97,34 @@ pub(crate) fn bytes<'a>(from: *const c_void, count: usize, what: &str) -> Result
         (false, _) if count > isize::MAX as usize => {
             Err(Fault::argument(&format!("{what} is larger than memory")))
         }
-        // SAFETY: the caller passes so many bytes, which nobody changes during the call.
+        // SAFETY: the caller passes `count` bytes, which nobody changes during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(from.cast(), count) }),
     }
 }
 
-/// An object that the caller has from this library.
+/// Borrows an object of this library, and refuses null.
 pub(crate) fn given<'a, T>(object: *const T, what: &str) -> Result<&'a T, Fault> {
-    // SAFETY: the caller passes NULL or an object of this library's that was not freed.
+    // SAFETY: the caller passes null, or an object of this library that was not freed.
     unsafe { object.as_ref() }.ok_or_else(|| null(what))
 }
 
-/// A place for an answer.
+/// Writes a result to the caller's address, and refuses null.
 pub(crate) fn put<T>(to: *mut T, value: T, what: &str) -> Result<(), Fault> {
     if to.is_null() {
         return Err(null(what));
     }
-    // SAFETY: not NULL, so the caller passes room for one of it.
+    // SAFETY: `to` is not null, so the caller guarantees room for a `T`.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// Copies an answer out, or says how much room it needs.
+/// Copies a result to the caller's memory; if it is too small, the failure says how much is needed.
 pub(crate) fn copy_out(from: &[u8], to: *mut c_void, room: usize, what: &str) -> Result<(), Fault> {
     if from.len() > room || (to.is_null() && !from.is_empty()) {
         let text = format!("{what} has {} bytes, and there is room for {room}", from.len());
         return Err(Fault { code: TARGET_TOO_SMALL, text: Some(text) });
     }
-    // SAFETY: the caller passes room for `room` bytes at `to`, and `from` is memory of this library's.
+    // SAFETY: the caller passes `room` writable bytes at `to`, and `from` is memory of this library.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len()) };
     Ok(())
 }
@@ -134,7 +135,7 @@ fn refused(error: &Error) -> Fault {
 
 fn config(options: *const WalkOptions) -> Result<Config, Fault> {
     let mut config = Config::default();
-    // SAFETY: NULL, or the caller's options.
+    // SAFETY: the caller passes null, or readable options.
     let Some(options) = (unsafe { options.as_ref() }) else { return Ok(config) };
     config.tenant = options.tenant;
     if !options.key.is_null() {
@@ -159,11 +160,12 @@ fn config(options: *const WalkOptions) -> Result<Config, Fault> {
     Ok(config)
 }
 
-/// Connects to nodes.
+/// Connects to memory nodes.
 ///
 /// # Safety
 ///
-/// As the header says: `nodes` has `count` texts, `options` is NULL or options, `walks` is room for a pointer.
+/// The conditions of `memlift_traverse.h`: `nodes` has `count` texts, `options` is null or readable, `walks` has room for a
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_connect(
     nodes: *const *const c_char,
@@ -175,7 +177,7 @@ pub unsafe extern "C" fn memlift_walks_connect(
         if nodes.is_null() || count == 0 || count > 4096 {
             return Err(Fault::argument("say where the nodes are: 1 to 4096 of them"));
         }
-        // SAFETY: not null, and `count`, at most 4096, pointers to texts lie there, as the caller vouches.
+        // SAFETY: `nodes` is not null, and the caller guarantees `count` pointers to texts, which is at most 4096.
         let places = unsafe { std::slice::from_raw_parts(nodes, count) };
         let places = places.iter().map(|&place| text(place, "a node")).collect::<Result<Vec<_>, _>>()?;
         let client = Client::reach(&places, config(options)?)?;
@@ -184,11 +186,11 @@ pub unsafe extern "C" fn memlift_walks_connect(
     })
 }
 
-/// Connects to the nodes of a map.
+/// Connects to the nodes of a cluster map.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_connect_map(
     map: *const c_char,
@@ -205,27 +207,27 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
     })
 }
 
-/// Ends a client.
+/// Closes a client.
 ///
 /// # Safety
 ///
-/// NULL, or a client that was not closed.
+/// `walks` is null, or was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_close(walks: *mut Walks) {
-    // SAFETY: from `memlift_walks_connect`, and the caller's last use.
+    // SAFETY: the client came from `memlift_walks_connect`, and the caller does not use it again.
     unsafe { free(walks) };
 }
 
 fn program(made: Result<Arc<Program>, Fault>, to: *mut *mut WalkProgram) -> Result<(), Fault> {
-    // SAFETY: the caller passes NULL, or room for a pointer.
+    // SAFETY: the caller passes null, or room for a pointer.
     unsafe { hand(to, WalkProgram(made?), "program") }
 }
 
-/// A program of bytecode.
+/// Makes a program from bytecode.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_program_new(
     name: *const c_char,
@@ -241,11 +243,11 @@ pub unsafe extern "C" fn memlift_walk_program_new(
     })
 }
 
-/// A program of an object file.
+/// Makes a program from an object file.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_program_object(
     name: *const c_char,
@@ -263,11 +265,11 @@ pub unsafe extern "C" fn memlift_walk_program_object(
     })
 }
 
-/// A program that comes with memlift.
+/// Makes a program that is part of memlift.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_program_shipped(
     name: *const c_char,
@@ -287,10 +289,10 @@ pub unsafe extern "C" fn memlift_walk_program_shipped(
 ///
 /// # Safety
 ///
-/// NULL, or a program that was not freed.
+/// `program` is null, or was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_program_free(program: *mut WalkProgram) {
-    // SAFETY: from one of the functions above, and the caller's last use.
+    // SAFETY: the program came from one of the functions above, and the caller does not use it again.
     unsafe { free(program) };
 }
 
@@ -308,7 +310,7 @@ fn walk_of(
     Ok(Walk { program, start, scratch: Scratch(bytes(scratch, count, "scratch")?.to_vec()) })
 }
 
-/// Gives the caller an answer: the scratchpad's first bytes, the result, and how the walk ended.
+/// Writes an answer to the caller's addresses: the first bytes of the scratchpad, the result, and how the walk ended.
 fn tell(
     answer: &Answer,
     scratch: (*mut c_void, usize),
@@ -335,7 +337,7 @@ fn tell(
         put(walked, said, "walked")?;
     }
     if scratch.1 > 0 {
-        // Bytes beyond the answer's end are zero.
+        // Bytes of the scratchpad beyond the answer are zero.
         let mut pad = answer.body.clone();
         pad.resize(scratch.1, 0);
         copy_out(&pad, scratch.0, scratch.1, "the scratchpad")?;
@@ -343,11 +345,11 @@ fn tell(
     copy_out(&answer.result, result.0, result.1, "the result")
 }
 
-/// Makes a walk.
+/// Makes a walk and waits for its answer.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk(
     walks: *const Walks,
@@ -366,11 +368,11 @@ pub unsafe extern "C" fn memlift_walk(
     })
 }
 
-/// Makes walks, all under way together.
+/// Makes several walks at the same time, and waits for their answers.
 ///
 /// # Safety
 ///
-/// As the header says: `requests` has `count` of them.
+/// The conditions of `memlift_traverse.h`: `requests` has `count` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_many(
     walks: *const Walks,
@@ -385,7 +387,7 @@ pub unsafe extern "C" fn memlift_walk_many(
         if requests.is_null() || count > isize::MAX as usize / size_of::<WalkRequest>() {
             return Err(Fault::argument("requests is NULL, or more than memory holds"));
         }
-        // SAFETY: the caller's promise; nobody else uses them during the call.
+        // SAFETY: the caller guarantees `count` requests, which nobody else uses during the call.
         let requests = unsafe { std::slice::from_raw_parts_mut(requests, count) };
         let wanted = requests
             .iter()
@@ -400,11 +402,11 @@ pub unsafe extern "C" fn memlift_walk_many(
     })
 }
 
-/// Sends a walk.
+/// Sends a walk, and returns a ticket for its answer.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_submit(
     walks: *const Walks,
@@ -422,17 +424,17 @@ pub unsafe extern "C" fn memlift_walk_submit(
         }
         let mut client = client.lock()?;
         let sent = client.submit(Request::walk(&walk))?;
-        // Leaves now: who polls later is not waited for.
+        // Sends the packet now: the caller may not poll before long.
         client.poll()?;
         put(ticket, sent.number(), "ticket")
     })
 }
 
-/// Asks for the answer of a walk.
+/// Polls for the answer of a walk.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_poll(
     walks: *const Walks,
@@ -470,11 +472,11 @@ pub unsafe extern "C" fn memlift_walk_poll(
     if code == OK && more { MORE } else { code }
 }
 
-/// Drops the answer of a walk that nobody will ask for.
+/// Drops the answer of a walk that will not be polled.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_abandon(walks: *const Walks, ticket: u64) -> c_int {
     fault::run(|| {
@@ -483,11 +485,11 @@ pub unsafe extern "C" fn memlift_walk_abandon(walks: *const Walks, ticket: u64) 
     })
 }
 
-/// New memory of the nodes.
+/// Allocates memory on the nodes.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_alloc(walks: *const Walks, count: u64, address: *mut u64) -> c_int {
     fault::run(|| {
@@ -496,21 +498,21 @@ pub unsafe extern "C" fn memlift_walks_alloc(walks: *const Walks, count: u64, ad
     })
 }
 
-/// Gives memory back.
+/// Frees memory on the nodes.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_free(walks: *const Walks, address: u64, count: u64) -> c_int {
     fault::run(|| Ok(given(walks, "walks")?.lock()?.free(address, count)?))
 }
 
-/// Reads.
+/// Reads memory of the nodes.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_read(
     walks: *const Walks,
@@ -524,11 +526,11 @@ pub unsafe extern "C" fn memlift_walks_read(
     })
 }
 
-/// Writes.
+/// Writes memory of the nodes.
 ///
 /// # Safety
 ///
-/// As the header says.
+/// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_write(
     walks: *const Walks,

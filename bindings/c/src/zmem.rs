@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory under an exact budget: `memlift_zmem.h`.
 //!
-//! - **Flow** memlift_zmem_enter (once per process) ──▶ memlift_zmem_alloc ──▶ `zmem::blocks`: an address ──▶ memlift_zmem_free
-//! - **Owner** a block is the caller's until it is freed; pins hold its pages until they are released
-//! - **Not here** the budget's arithmetic (`memlift::zmem`)
+//! - **Flow** memlift_zmem_enter (once per process) ──▶ memlift_zmem_alloc ──▶ `zmem::blocks` returns an address ──▶ memlift_zmem_free.
+//! - **Owner** a block belongs to the caller until it is freed; pins hold its pages until they are released.
+//! - **Not here** the arithmetic of the budget (`memlift::zmem`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -66,11 +66,11 @@ fn no_room(bytes: usize) -> Fault {
     Fault { code: NO_MEMORY, text: Some(format!("the arena has no room for {bytes} bytes: free something")) }
 }
 
-/// Makes this process a job.
+/// Makes this process a job with a budget.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_enter(
     name: *const c_char,
@@ -81,9 +81,9 @@ pub unsafe extern "C" fn memlift_zmem_enter(
         if name.is_null() {
             return Err(null("name"));
         }
-        // SAFETY: not null, so it is text that ends with a zero byte, as the header demands.
+        // SAFETY: `name` is not null, so it is a text that ends with a zero byte, as the header demands.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        // SAFETY: null, or options as the header says.
+        // SAFETY: `options` is null, or readable as the header demands.
         let options = unsafe { options.as_ref() }.copied();
         let total = usize::try_from(total_bytes).map_err(|_| Fault::argument("total_bytes is too large"))?;
         let number = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn memlift_zmem_enter(
     })
 }
 
-/// Changes the job's total.
+/// Changes the job's total budget.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_zmem_set_total(total_bytes: u64) -> c_int {
     fault::run(|| {
@@ -109,11 +109,11 @@ pub extern "C" fn memlift_zmem_set_total(total_bytes: u64) -> c_int {
     })
 }
 
-/// A block of zeros.
+/// Allocates a block of zeros.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_alloc(bytes: usize, block: *mut *mut c_void) -> c_int {
     fault::run(|| {
@@ -121,38 +121,38 @@ pub unsafe extern "C" fn memlift_zmem_alloc(bytes: usize, block: *mut *mut c_voi
             return Err(null("block"));
         }
         let made = blocks::allocate(pager()?, bytes).ok_or_else(|| no_room(bytes))?;
-        // SAFETY: not null, so it has room for a pointer, as the header demands.
+        // SAFETY: `block` is not null, so it has room for a pointer, as the header demands.
         unsafe { block.write(made.as_ptr().cast()) };
         Ok(())
     })
 }
 
-/// A block of another size.
+/// Changes the size of a block.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_resize(block: *mut *mut c_void, bytes: usize) -> c_int {
     fault::run(|| {
         if block.is_null() {
             return Err(null("block"));
         }
-        // SAFETY: not null, so a pointer lies there, as the header demands.
+        // SAFETY: `block` is not null, so it points to a pointer, as the header demands.
         let old = self::block(unsafe { block.read() })?;
-        // SAFETY: `old` is a block that is not freed, and nobody uses it meanwhile, as the header demands.
+        // SAFETY: `old` is a block that is not freed, and nobody uses it during the call, as the header demands.
         let made = unsafe { blocks::resize(pager()?, old, bytes) }.ok_or_else(|| no_room(bytes))?;
-        // SAFETY: not null, so it has room for a pointer, as the header demands.
+        // SAFETY: `block` is not null, so it has room for a pointer, as the header demands.
         unsafe { block.write(made.as_ptr().cast()) };
         Ok(())
     })
 }
 
-/// Gives a block back.
+/// Frees a block.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_free(block: *mut c_void) {
     if block.is_null() {
@@ -160,17 +160,17 @@ pub unsafe extern "C" fn memlift_zmem_free(block: *mut c_void) {
     }
     fault::run(|| {
         let block = self::block(block)?;
-        // SAFETY: a block that is not freed, and nobody uses it any more, as the header demands.
+        // SAFETY: the block is not freed, and nobody uses it any more, as the header demands.
         unsafe { blocks::release(pager()?, block) };
         Ok(())
     });
 }
 
-/// Keeps pages present.
+/// Keeps the pages of a range in memory.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_pin(
     address: *const c_void,
@@ -188,22 +188,22 @@ pub unsafe extern "C" fn memlift_zmem_pin(
     })
 }
 
-/// Lets pinned pages go.
+/// Releases pinned pages.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_unpin(pins: *mut ZmemPins) {
     // SAFETY: null, or boxed by `memlift_zmem_pin`; the caller gives it up.
     unsafe { free(pins) }
 }
 
-/// Gives the pager's counters and memory.
+/// Returns the pager's counters and memory use.
 ///
 /// # Safety
 ///
-/// As memlift_zmem.h says.
+/// The conditions of `memlift_zmem.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_numbers(numbers: *mut ZmemNumbers) -> c_int {
     fault::run(|| {
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn memlift_zmem_numbers(numbers: *mut ZmemNumbers) -> c_in
             store_bytes: now.store_bytes as u64,
             mapped_bytes: now.mapped_bytes as u64,
         };
-        // SAFETY: not null, so it has room for the numbers, as the header demands.
+        // SAFETY: `numbers` is not null, so it has room for the numbers, as the header demands.
         unsafe { numbers.write(value) };
         Ok(())
     })

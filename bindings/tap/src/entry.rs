@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Entries of the functions whose place this library takes: naked, so that the caller's address is still on the stack.
+//! Entry points of the functions that this library replaces. They are naked functions, so the caller's address is still on the stack.
 //!
-//! - **Layout** an entry puts the return address into the first argument register that its function does not use, and jumps: the function
-//!   behind it has the caller as its last argument
-//! - **Not here** functions with arguments on the stack, where nothing can be added
+//! - **Layout** an entry point puts the return address into the first argument register that its function does not use, and jumps: so the
+//!   Rust function behind it gets the caller as its last argument.
+//! - **Not here** functions with arguments on the stack, where no argument can be added.
 
-/// Makes one entry per line: its name, the function behind it, the register of that function's last argument.
+/// Defines one entry point per line: its name, the function behind it, the register of that function's last argument.
 macro_rules! entries {
     ($($name:ident => $from:ident, $register:literal;)*) => {$(
         /// # Safety
-        /// As the function of this name in its library.
+        /// The conditions of the function of this name in its library.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Writes down what a program does with memory, for `memlift record`: by LD_PRELOAD, into a trace that all its processes share.
+//! Records how a program uses memory, for `memlift record`: loaded by LD_PRELOAD, it writes a trace that all processes of the program share.
 //!
 //! ```text
-//! memcpy … ──▶ below the threshold: counted in the thread's block ──▶ libc's
-//!          ──▶ else: clock, libc's, clock ──▶ a record in the thread's chunk, with the number of the call site
-//! deflate, EVP_EncryptUpdate … ──▶ the same, with the library that the caller would have met
-//! pthread_join, poll, read …    ──▶ clock, libc's, clock ──▶ if it has waited: who ended the wait, and a mark
-//! pthread_cond_signal, write …  ──▶ who, and when, in the object's word ──▶ libc's
+//! memcpy … ──▶ below the threshold: counted in the thread's block ──▶ libc's function
+//! ──▶ else: clock, libc's function, clock ──▶ a record in the thread's chunk, with the number of the call site
+//! deflate, EVP_EncryptUpdate … ──▶ the same, with the function that the caller would have called without this library
+//! pthread_join, poll, read …    ──▶ clock, libc's function, clock ──▶ if it has waited: the thread that ended the wait, and a mark
+//! pthread_cond_signal, write …  ──▶ thread and time into the object's word ──▶ libc's function
 //! ```
 //!
-//! - **Flow** [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] take the functions' places; [`thread`]
-//!   holds what each thread has counted, and its chunk; [`site`] numbers callers; [`sink`] claims chunks and writes records
-//! - **Layout** `memlift_spec::trace`, docs/formats/trace.md
-//! - **Order** no lock, no allocation, no descriptor kept open, and no system call but for a thread's CPU time, faults and delays, once a
-//!   millisecond, after a wait or for a large call, for what a socket or pipe that is written to is, and for the module of a call site that is new. A record counts once `used` covers it: who is killed leaves all that came before
-//! - **Owner** a chunk has one thread. A forked child finds an empty page where its parent had its number, and takes one of its own
-//! - **Rule** the program's result is the same: errno, signals, longjmp and cancellation meet the functions that they would have met.
-//!   Where anything is not as it should be, nothing is recorded
-//! - **Not here** what a trace says: `memlift whatif`
+//! - **Flow** [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] replace the functions; [`thread`]
+//!   holds the counts of each thread, and its chunk; [`site`] numbers callers; [`sink`] claims chunks and writes records.
+//! - **Layout** `memlift_spec::trace`, docs/formats/trace.md.
+//! - **Order** there is no lock, no allocation and no descriptor that stays open. System calls are made only to read a thread's CPU time,
+//!   faults and delays (once a millisecond, after a wait, or for a large call), to identify a socket or pipe that is written to, and to
+//!   find the module of a new call site. A record counts once `used` covers it, so a process that is killed leaves all records before.
+//! - **Owner** a chunk belongs to one thread. A forked child finds an empty page where its parent had its process number, and takes a
+//!   number of its own.
+//! - **Rule** the program's results are the same: errno, signals, longjmp and cancellation behave as without this library. If anything
+//!   unexpected is found, nothing is recorded.
+//! - **Not here** the evaluation of a trace: `memlift whatif`.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]
 

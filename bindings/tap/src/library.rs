@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! libz and libcrypto's EVP, in their place: each call goes to the library that its caller would have met.
+//! Replaces functions of libz and libcrypto's EVP: each call is passed to the library that its caller would have called.
 //!
-//! - **Flow** entry ([`crate::entry`]: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
-//!   and wrote. Calls below the threshold, and calls that the library makes of itself, pass
-//! - **Order** deflateInit_ and deflateInit2_, gzopen and gzdopen only leave the stream's level behind, for the records of its calls
-//! - **Layout** `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
-//! - **Rule** where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP, null and 0 from gz
-//! - **Not here** copies of a library inside a program, and functions that a program asked dlsym for: those never come by
+//! - **Flow** the entry point ([`crate::entry`]) adds the caller's address as one more argument and jumps to `…_from`, which finds the
+//!   replaced function ([`crate::real`]), calls it, and records the bytes that it read and wrote. Calls below the threshold are only
+//!   counted; calls that a library makes of itself are only passed on.
+//! - **Order** deflateInit_ and deflateInit2_, gzopen and gzdopen only store the stream's level, for the records of its later calls.
+//! - **Layout** `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32.
+//! - **Rule** if no library has the function, the result is that for wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP, null and 0 from gz.
+//! - **Not here** copies of a library that are linked into a program, and functions that a program got by dlsym: these calls do not pass
+//!   here.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
@@ -23,7 +25,9 @@ use crate::thread::{COUNTED, current};
 const Z_STREAM_ERROR: c_int = -2;
 const Z_FINISH: u8 = 4;
 
-/// Streams: the address, shifted left by eight bits, [`FLUSHED`] where that was seen, and the level + 2; the last one of a place counts.
+/// Table of streams: the address shifted left by eight bits, [`FLUSHED`] if a flush was seen, and the level + 2. A new stream
+/// replaces the
+/// one that had the same slot.
 static LEVELS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 fn place_of(stream: usize) -> &'static AtomicU64 {
@@ -32,7 +36,7 @@ fn place_of(stream: usize) -> &'static AtomicU64 {
 
 const FLUSHED: u64 = 1 << 7;
 
-/// How a stream packs, as far as that is known.
+/// Returns how a stream packs, as far as that is known.
 fn packing_of(stream: usize, flush: c_int) -> Packing {
     let flush = flush as u8;
     let flushes = matches!(flush, 1 | 2 | 3 | 5);
@@ -46,15 +50,15 @@ fn packing_of(stream: usize, flush: c_int) -> Packing {
     Packing { flush, level: Some((word & 0x7f) as i8 - 2), flushed: flushes || word & FLUSHED != 0 }
 }
 
-/// Smaller calls are counted; before the trace is there, all are.
+/// Smaller calls are only counted; before the trace is mapped, all are.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// From now on calls from `bytes` on are recorded.
+/// From now on, records calls of at least `bytes` bytes.
 pub fn begin(bytes: usize) {
     THRESHOLD.store(bytes, Relaxed);
 }
 
-/// Counts, records or passes one call, which returns to `caller`.
+/// Counts, records or only passes one call, which returns to `caller`.
 fn call<R>(
     kind: Kind,
     parameter: u32,
@@ -103,11 +107,11 @@ entries! {
     EVP_DigestUpdate => digest_from, "rcx";
 }
 
-// These have arguments on the stack, where the caller's address cannot go: they note the level, and jump.
+// These functions have arguments on the stack, so the caller's address cannot be added: they store the level, and jump.
 macro_rules! inits {
     ($($name:ident => $from:ident;)*) => {$(
         /// # Safety
-        /// As the library's.
+        /// The conditions of the library's function.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
@@ -155,8 +159,10 @@ const _: () = assert!(core::mem::offset_of!(Stream, next_out) == 24);
 
 type StreamFn = unsafe extern "C" fn(*mut Stream, c_int) -> c_int;
 
+/// Calls and records a function that takes a stream and a flush.
+///
 /// # Safety
-/// As zlib's: a stream that its library has made, or null.
+/// The conditions of zlib: `stream` was initialized by its library, or is null.
 unsafe fn stream(
     kind: Kind,
     name: &'static CStr,
@@ -171,7 +177,7 @@ unsafe fn stream(
     }
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real = || unsafe { core::mem::transmute::<*const c_void, StreamFn>(real)(stream, flush) };
-    // SAFETY: null, or the caller's stream, which nobody else uses meanwhile; read before and after.
+    // SAFETY: the stream is null, or the caller's, which nobody else uses during the call; it is read before and after.
     let state = || unsafe {
         stream.as_ref().map_or((0, 0, 0, 0), |stream| {
             (
@@ -191,21 +197,21 @@ unsafe fn stream(
 }
 
 unsafe extern "C" fn deflate_from(strm: *mut Stream, flush: c_int, caller: usize) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees zlib's conditions.
     unsafe { stream(Kind::Deflate, c"deflate", deflate as *const () as usize, strm, flush, caller) }
 }
 
 unsafe extern "C" fn inflate_from(strm: *mut Stream, flush: c_int, caller: usize) -> c_int {
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees zlib's conditions.
     unsafe { stream(Kind::Inflate, c"inflate", inflate as *const () as usize, strm, flush, caller) }
 }
 
 type WholeFn = unsafe extern "C" fn(*mut c_uchar, *mut c_ulong, *const c_uchar, c_ulong, c_int) -> c_int;
 
-/// compress, compress2 and uncompress: the first and the last ignore what is behind their four arguments.
+/// Calls and records compress, compress2 or uncompress. compress and uncompress have four arguments and ignore the fifth.
 ///
 /// # Safety
-/// As zlib's.
+/// The conditions of zlib's function.
 unsafe fn whole(
     kind: Kind,
     name: &'static CStr,
@@ -218,15 +224,16 @@ unsafe fn whole(
         return Z_STREAM_ERROR;
     }
     let (target, written, source, bytes, level) = arguments;
-    // SAFETY: the library's function of this name has this type, but for a fifth argument that it does not look at; the arguments
-    // are the caller's.
+    // SAFETY: the library's function of this name has this type, except for a fifth argument that it may ignore; the arguments
+    // are
+    // the caller's.
     let real = || unsafe {
         core::mem::transmute::<*const c_void, WholeFn>(real)(target, written, source, bytes, level)
     };
     let packing = Packing { flush: Z_FINISH, level: Some(level.clamp(-1, 9) as i8), flushed: false };
     let parameter = if kind == Kind::Deflate { packing.encode() } else { 0 };
     call(kind, parameter, caller, bytes as usize, real, |result| {
-        // SAFETY: null, or the caller's place for the number, which the library has written.
+        // SAFETY: `written` is null, or the caller's number, which the library has written.
         let written = if *result == 0 { unsafe { written.as_ref() }.copied().unwrap_or(0) } else { 0 };
         Touched {
             source: source as usize,
@@ -245,7 +252,7 @@ unsafe extern "C" fn compress_from(
     caller: usize,
 ) -> c_int {
     let ours = compress as *const () as usize;
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees zlib's conditions.
     unsafe { whole(Kind::Deflate, c"compress", ours, (target, written, source, bytes, -1), caller) }
 }
 
@@ -258,7 +265,7 @@ unsafe extern "C" fn compress2_from(
     caller: usize,
 ) -> c_int {
     let ours = compress2 as *const () as usize;
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees zlib's conditions.
     unsafe { whole(Kind::Deflate, c"compress2", ours, (target, written, source, bytes, level), caller) }
 }
 
@@ -270,21 +277,21 @@ unsafe extern "C" fn uncompress_from(
     caller: usize,
 ) -> c_int {
     let ours = uncompress as *const () as usize;
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees zlib's conditions.
     unsafe { whole(Kind::Inflate, c"uncompress", ours, (target, written, source, bytes, 0), caller) }
 }
 
-/// The level that a mode of gzopen names; -1 where it names none.
+/// Returns the level in a mode of gzopen; -1 if there is none.
 ///
 /// # Safety
-/// Null, or a string of C.
+/// `mode` is null, or a C string.
 unsafe fn level_of(mode: *const c_char) -> c_int {
     let mut level = -1;
     if mode.is_null() {
         return level;
     }
     for at in 0..16 {
-        // SAFETY: the string goes on until its zero.
+        // SAFETY: the loop ends at the string's zero, so `at` is not behind it.
         let letter = unsafe { mode.add(at).read() };
         match letter as u8 {
             0 => break,
@@ -313,7 +320,7 @@ macro_rules! opens {
             // SAFETY: the library's function of this name has this type; the arguments are the caller's.
             let stream = unsafe { core::mem::transmute::<*const c_void, $type>(real)(first, mode) };
             if !stream.is_null() {
-                // SAFETY: the library has read the mode, and was content.
+                // SAFETY: the library has accepted the mode, so it is a C string.
                 note_level(stream, unsafe { level_of(mode) });
             }
             stream
@@ -327,7 +334,7 @@ opens! {
     gzdopen_from, gzdopen, c"gzdopen", c_int, OpenDescriptorFn;
 }
 
-/// Records a write to a .gz file: the library packs it when its buffer is full.
+/// Records a write to a .gz file. The library packs the bytes when its buffer is full, so the packed size is not known.
 fn gz_write<R>(
     stream: *mut c_void,
     source: usize,
@@ -385,7 +392,7 @@ unsafe extern "C" fn gzputs_from(stream: *mut c_void, text: *const c_char, calle
     if real.is_null() {
         return -1;
     }
-    // SAFETY: null, or the caller's string.
+    // SAFETY: the text is null, or the caller's C string.
     let bytes = if text.is_null() { 0 } else { unsafe { CStr::from_ptr(text) }.count_bytes() };
     // SAFETY: the library's function of this name has this type; the arguments are the caller's.
     let real = || unsafe { core::mem::transmute::<*const c_void, PutsFn>(real)(stream, text) };
@@ -395,8 +402,10 @@ unsafe extern "C" fn gzputs_from(stream: *mut c_void, text: *const c_char, calle
 type CipherFn = unsafe extern "C" fn(*mut c_void, *mut c_uchar, *mut c_int, *const c_uchar, c_int) -> c_int;
 type Cipher = (*mut c_void, *mut c_uchar, *mut c_int, *const c_uchar, c_int);
 
+/// Calls and records an update of a cipher.
+///
 /// # Safety
-/// As OpenSSL's.
+/// The conditions of OpenSSL's function.
 unsafe fn cipher(kind: Kind, name: &'static CStr, ours: usize, arguments: Cipher, caller: usize) -> c_int {
     let real = function(name, caller, ours);
     if real.is_null() {
@@ -412,7 +421,7 @@ unsafe fn cipher(kind: Kind, name: &'static CStr, ours: usize, arguments: Cipher
         source: source as usize,
         target: target as usize,
         read: bytes,
-        // Without a target it is data that is only authenticated.
+        // Without a target the bytes are only authenticated.
         written: if target.is_null() || *result != 1 { 0 } else { bytes },
     })
 }
@@ -427,19 +436,19 @@ macro_rules! ciphers {
             bytes: c_int,
             caller: usize,
         ) -> c_int {
-            // A name that Rust and the library have in common.
+            // The name as a C string.
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($ours), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => unreachable!(),
             };
             let ours = $ours as *const () as usize;
-            // SAFETY: the caller's arguments.
+            // SAFETY: the arguments are those of the caller, who guarantees OpenSSL's conditions.
             unsafe { cipher(Kind::$kind, NAME, ours, (context, target, written, source, bytes), caller) }
         }
     )+};
 }
 
-// EVP_CipherUpdate encrypts or decrypts, as the context was made: that costs the same, and is called encrypting.
+// EVP_CipherUpdate encrypts or decrypts, depending on its context. Both cost the same, and it is recorded as encrypting.
 ciphers! {
     encrypt_from, Encrypt, EVP_EncryptUpdate;
     decrypt_from, Decrypt, EVP_DecryptUpdate;

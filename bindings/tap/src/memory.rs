@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! memcpy, memmove, memset, memcmp and their kin, in libc's place.
+//! Replaces memcpy, memmove, memset, memcmp and related functions of libc.
 //!
-//! - **Flow** entry ([`crate::entry`]) ─▶ small, or within a library's call ─▶ counted ─▶ libc's. Else [`timed`](crate::sink::timed)
-//! - **Order** until [`resolve`] has found libc's functions, plain string instructions do their work: other libraries' constructors may
-//!   call before ours runs. They are never inlined loops, which a compiler may turn into a call of memcpy
-//! - **Not here** calls inside libc, calls that a compiler replaced by instructions, and copies in other languages' runtimes: those never
-//!   come by
+//! - **Flow** the entry point ([`crate::entry`]) leads to the function here. A small call, or one within a library's call, is counted and
+//!   passed to libc. Any other is recorded by [`timed`](crate::sink::timed).
+//! - **Order** until [`resolve`] has found libc's functions, string instructions do their work, because constructors of other libraries
+//!   may call before ours runs. They are not written as loops, because a compiler may turn a loop into a call of memcpy.
+//! - **Not here** calls inside libc, calls that a compiler replaced by instructions, and copies by the runtimes of other languages: these
+//!   do not pass here.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,7 +22,7 @@ type CopyFn = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_
 type FillFn = unsafe extern "C" fn(*mut c_void, c_int, usize) -> *mut c_void;
 type CompareFn = unsafe extern "C" fn(*const c_void, *const c_void, usize) -> c_int;
 
-/// Smaller calls are counted; before the trace is there, all are.
+/// Smaller calls are only counted; before the trace is mapped, all are.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 static COPY: AtomicPtr<c_void> = AtomicPtr::new(plain_copy as *mut c_void);
@@ -30,7 +31,7 @@ static FILL: AtomicPtr<c_void> = AtomicPtr::new(plain_fill as *mut c_void);
 static COMPARE: AtomicPtr<c_void> = AtomicPtr::new(plain_compare as *mut c_void);
 
 unsafe extern "C" fn plain_copy(target: *mut c_void, source: *const c_void, bytes: usize) -> *mut c_void {
-    // SAFETY: the caller's promise to memcpy.
+    // SAFETY: the caller guarantees the conditions of memcpy.
     unsafe {
         core::arch::asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") target => _, inout("rsi") source => _,
             options(nostack, preserves_flags));
@@ -40,10 +41,12 @@ unsafe extern "C" fn plain_copy(target: *mut c_void, source: *const c_void, byte
 
 unsafe extern "C" fn plain_move(target: *mut c_void, source: *const c_void, bytes: usize) -> *mut c_void {
     if (target as usize).wrapping_sub(source as usize) >= bytes {
-        // SAFETY: the target does not begin inside the source: copying upwards is right.
+        // SAFETY: the target does not begin inside the source, so copying upwards is right; the caller guarantees the
+        // conditions of memmove.
         return unsafe { plain_copy(target, source, bytes) };
     }
-    // SAFETY: the caller's promise to memmove; downwards from the last byte, and the direction is set back.
+    // SAFETY: the caller guarantees the conditions of memmove. Copies downwards from the last byte, and then clears the
+    // direction flag.
     unsafe {
         core::arch::asm!("std", "rep movsb", "cld", inout("rcx") bytes => _,
             inout("rdi") target.cast::<u8>().wrapping_add(bytes).wrapping_sub(1) => _,
@@ -53,7 +56,7 @@ unsafe extern "C" fn plain_move(target: *mut c_void, source: *const c_void, byte
 }
 
 unsafe extern "C" fn plain_fill(target: *mut c_void, byte: c_int, bytes: usize) -> *mut c_void {
-    // SAFETY: the caller's promise to memset.
+    // SAFETY: the caller guarantees the conditions of memset.
     unsafe {
         core::arch::asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") target => _, in("al") byte as u8,
             options(nostack, preserves_flags));
@@ -63,7 +66,7 @@ unsafe extern "C" fn plain_fill(target: *mut c_void, byte: c_int, bytes: usize) 
 
 unsafe extern "C" fn plain_compare(one: *const c_void, other: *const c_void, bytes: usize) -> c_int {
     for index in 0..bytes {
-        // SAFETY: the caller's promise to memcmp. Volatile, so that this stays a loop.
+        // SAFETY: the caller guarantees the conditions of memcmp. The reads are volatile, so that the compiler keeps the loop.
         let (one, other) = unsafe {
             (one.cast::<u8>().add(index).read_volatile(), other.cast::<u8>().add(index).read_volatile())
         };
@@ -74,12 +77,12 @@ unsafe extern "C" fn plain_compare(one: *const c_void, other: *const c_void, byt
     0
 }
 
-/// Finds libc's functions; false: one is missing.
+/// Finds libc's functions; returns false if one is missing.
 pub fn resolve() -> bool {
     let places: [(&CStr, &AtomicPtr<c_void>); 4] =
         [(c"memcpy", &COPY), (c"memmove", &MOVE), (c"memset", &FILL), (c"memcmp", &COMPARE)];
     places.into_iter().all(|(name, place)| {
-        // SAFETY: a name with its zero.
+        // SAFETY: the name ends with a zero.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if !found.is_null() {
             place.store(found, Relaxed);
@@ -88,7 +91,7 @@ pub fn resolve() -> bool {
     })
 }
 
-/// From now on calls from `bytes` on are recorded.
+/// From now on, records calls of at least `bytes` bytes.
 pub fn begin(bytes: usize) {
     THRESHOLD.store(bytes, Relaxed);
 }
@@ -100,11 +103,11 @@ unsafe fn real_copy(
     source: *const c_void,
     bytes: usize,
 ) -> *mut c_void {
-    // SAFETY: the place holds a function of this type from its beginning; the arguments are the caller's.
+    // SAFETY: `place` holds a function of this type, first the one above and then libc's; the arguments are the caller's.
     unsafe { core::mem::transmute::<*mut c_void, CopyFn>(place.load(Relaxed))(target, source, bytes) }
 }
 
-/// Counts the call; true: it is to be recorded.
+/// Counts the call, or returns true if it is to be recorded.
 #[inline(always)]
 fn big(place: usize, bytes: usize) -> bool {
     if bytes >= THRESHOLD.load(Relaxed) && !within_library() {
@@ -135,7 +138,7 @@ unsafe fn recorded_copy(
 ) -> *mut c_void {
     let touched =
         |_: &_| Touched { source: source as usize, target: target as usize, read: bytes, written: bytes };
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees libc's conditions.
     timed(kind, 0, caller, bytes, || unsafe { real_copy(place, target, source, bytes) }, touched)
 }
 
@@ -158,7 +161,7 @@ unsafe extern "C" fn memcpy_from(
     bytes: usize,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees libc's conditions.
     unsafe {
         if big(0, bytes) {
             recorded_copy(Kind::Copy, &COPY, target, source, bytes, caller)
@@ -174,7 +177,7 @@ unsafe extern "C" fn memmove_from(
     bytes: usize,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees libc's conditions.
     unsafe {
         if big(1, bytes) {
             recorded_copy(Kind::Move, &MOVE, target, source, bytes, caller)
@@ -190,7 +193,7 @@ unsafe extern "C" fn mempcpy_from(
     bytes: usize,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees libc's conditions.
     unsafe { memcpy_from(target, source, bytes, caller).cast::<u8>().add(bytes).cast() }
 }
 
@@ -200,7 +203,7 @@ unsafe extern "C" fn memset_from(
     bytes: usize,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the place holds a function of this type from its beginning; the arguments are the caller's.
+    // SAFETY: `FILL` holds a function of this type, first the one above and then libc's; the arguments are the caller's.
     let real =
         || unsafe { core::mem::transmute::<*mut c_void, FillFn>(FILL.load(Relaxed))(target, byte, bytes) };
     if !big(2, bytes) {
@@ -220,7 +223,7 @@ unsafe extern "C" fn memcmp_from(
     bytes: usize,
     caller: usize,
 ) -> c_int {
-    // SAFETY: the place holds a function of this type from its beginning; the arguments are the caller's.
+    // SAFETY: `COMPARE` holds a function of this type, first the one above and then libc's; the arguments are the caller's.
     let real = || unsafe {
         core::mem::transmute::<*mut c_void, CompareFn>(COMPARE.load(Relaxed))(one, other, bytes)
     };
@@ -235,13 +238,13 @@ unsafe extern "C" fn memcmp_from(
     })
 }
 
-/// libc's check that the target has room, which ends the program.
+/// Checks that the target has room, as libc's `…_chk` functions do; ends the program if it has not.
 fn check(bytes: usize, room: usize) {
     unsafe extern "C" {
         fn __chk_fail() -> !;
     }
     if bytes > room {
-        // SAFETY: ends the program, as libc's own function would.
+        // SAFETY: the function ends the program, as libc's own check would.
         unsafe { __chk_fail() }
     }
 }
@@ -256,7 +259,7 @@ macro_rules! checked {
             caller: usize,
         ) -> *mut c_void {
             check(bytes, room);
-            // SAFETY: the caller's arguments.
+            // SAFETY: the arguments are those of the caller, who guarantees libc's conditions.
             unsafe { $real(target, second, bytes, caller) }
         }
     )*};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Objects that threads wait for, and their last wakes: a word of the trace for each object.
+//! Objects that threads wait for, and their last wakes: a word of the trace per object.
 //!
-//! - **Method** an object is the hash of its identity, which picks a word of [`WAKES`]; two that share a word are told apart by time alone
-//! - **Rule** memory is a process's own unless it says that it is shared; pipes are their inode, connected sockets both their names in
-//!   the direction of the bytes, others the port or path that they are reached by
-//! - **Not here** unnamed pairs of sockets, whose ends do not know each other, and eventfds, which have no identity
+//! - **Method** an object is the hash of its identity, which selects a word of [`WAKES`]. Two objects that share a word can only be
+//!   distinguished by the times of their wakes.
+//! - **Rule** memory belongs to one process unless it is marked as shared. A pipe is identified by its inode, a connected socket by both
+//!   of its names in the direction of the bytes, any other socket by the port or path at which it can be reached.
+//! - **Not here** unnamed pairs of sockets, whose ends do not know each other, and eventfds, which have no identity.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, size_of};
@@ -18,7 +19,7 @@ use crate::mapping;
 #[derive(Clone, Copy)]
 pub struct Object(u64);
 
-/// Class of an identity, so that equal numbers of two kinds are two objects.
+/// Class of an identity, so that equal numbers of two classes are different objects.
 #[derive(Clone, Copy)]
 enum Class {
     Memory = 1,
@@ -51,30 +52,30 @@ impl Object {
         Object(hash)
     }
 
-    /// Memory of this process: a condition, a lock, a futex, the handle of a thread.
+    /// Returns the object for memory of this process: a condition, a lock, a futex, the handle of a thread.
     pub fn memory(address: usize) -> Object {
         Object::new(Class::Memory, &[mapping::process().into(), address as u64])
     }
 
-    /// Memory that processes share, which they have at the same address.
+    /// Returns the object for memory that processes share at the same address.
     pub fn shared(address: usize) -> Object {
         Object::new(Class::Shared, &[address as u64])
     }
 
-    /// The end of a process.
+    /// Returns the object for the end of a process.
     pub fn process(pid: u32) -> Object {
         Object::new(Class::Process, &[pid.into()])
     }
 
-    /// The start of a thread of this process.
+    /// Returns the object for the start of a thread of this process.
     pub fn thread_started(handle: libc::pthread_t) -> Object {
         Object::new(Class::Start, &[mapping::process().into(), handle])
     }
 
-    /// The bytes through a descriptor; none: it is neither a pipe nor a socket that has a name.
+    /// Returns the object for the bytes through a descriptor; `None` if it is neither a pipe nor a socket with a name.
     pub fn stream(file: c_int, way: Way) -> Option<Object> {
         let mut status = MaybeUninit::<libc::stat>::zeroed();
-        // SAFETY: the kernel fills it; zeros are a value of it too.
+        // SAFETY: the kernel fills the structure, for which zeros are also valid.
         let status = unsafe {
             if libc::fstat(file, status.as_mut_ptr()) != 0 {
                 return None;
@@ -98,7 +99,7 @@ impl Object {
         }
     }
 
-    /// The port or path at this address, to which others connect or send.
+    /// Returns the object for the port or path at this address, to which others connect or send.
     ///
     /// # Safety
     /// `address` is null or has `bytes` bytes.
@@ -107,12 +108,12 @@ impl Object {
         if address.is_null() {
             return None;
         }
-        // SAFETY: as many bytes as there are, and as there is room for.
+        // SAFETY: the caller guarantees `bytes` bytes at `address`, and `length` is at most that and at most the room.
         unsafe { core::ptr::copy_nonoverlapping(address.cast::<u8>(), name.bytes.as_mut_ptr(), name.length) };
         name.listener()
     }
 
-    /// A socket that others connect or send to.
+    /// Returns the object for a socket to which others connect or send.
     pub fn accepting(file: c_int) -> Option<Object> {
         Name::of(file, libc::getsockname)?.listener()
     }
@@ -121,12 +122,12 @@ impl Object {
         mapping::wakes(self.0 as usize % WAKES)
     }
 
-    /// The last wake of this object.
+    /// Returns the last wake of this object.
     pub fn last_wake(self) -> Option<Wake> {
         Wake::decode(self.word()?.load(Acquire))
     }
 
-    /// Notes a wake.
+    /// Stores a wake of this object.
     pub fn wake(self, thread: u32, time_ns: u64) {
         if let (Some(place), Some(word)) = (self.word(), (Wake { thread, time_ns }).encode()) {
             place.store(word, Release);
@@ -149,7 +150,7 @@ impl Name {
     fn of(file: c_int, ask: AskFn) -> Option<Name> {
         let mut name = Name { bytes: [0; Name::BYTES], length: 0, hash: 0 };
         let mut bytes = Name::BYTES as libc::socklen_t;
-        // SAFETY: room for as many bytes as it says.
+        // SAFETY: the name has room for the number of bytes in `bytes`.
         let result = unsafe { ask(file, name.bytes.as_mut_ptr().cast(), &raw mut bytes) };
         name.length = (bytes as usize).min(Name::BYTES);
         name.hash = name.words().iter().fold(0, |hash, word| mixed(hash, *word));
@@ -160,7 +161,7 @@ impl Name {
         c_int::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]))
     }
 
-    /// A socket of a local pair has no more than its family.
+    /// Returns true for a socket of a local pair, whose name has only a family.
     fn is_empty(&self) -> bool {
         self.length <= 2
     }
@@ -169,7 +170,7 @@ impl Name {
         u16::from_be_bytes([self.bytes[2], self.bytes[3]]).into()
     }
 
-    /// An IPv4 address inside an IPv6 one is itself.
+    /// Returns the name as words; an IPv4 address inside an IPv6 address gives the words of the IPv4 address.
     fn words(&self) -> [u64; 3] {
         let word = |at: usize| {
             let mut word = [0; 8];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Finds the function that a caller would have met if this library were not there.
+//! Finds the function that a caller would have called if this library were not loaded.
 //!
-//! - **Flow** what is loaded for all, after us ─▶ else what the caller's own file and its needs bring: Python's modules, and wheels
-//!   with a libz of their own, are loaded for themselves alone
-//! - **Order** asked once per place that calls; kept in a table without locks, where the last of two equal answers stays
-//! - **Owner** a file that was asked stays loaded: its reference is never given back
+//! - **Flow** first the libraries loaded for the whole program, after this one; then the caller's own file and its dependencies: Python
+//!   modules, and wheels with a libz of their own, are loaded with local symbols.
+//! - **Order** one search per call site; the result is stored in a lock-free table. If two threads search the same, they find the same.
+//! - **Owner** a file that was searched stays loaded: the reference to it is never released.
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
@@ -23,7 +23,7 @@ static TABLE: [Place; PLACES] =
     [const { Place { caller: AtomicUsize::new(0), name: AtomicUsize::new(0), found: AtomicUsize::new(0) } };
         PLACES];
 
-/// The function `name` for code at `caller`; null: there is none. `ours` is this library's of that name.
+/// Returns the function `name` for code at `caller`; null if there is none. `ours` is this library's function of that name.
 pub fn function(name: &'static CStr, caller: usize, ours: usize) -> *const c_void {
     let name_at = name.as_ptr() as usize;
     let from = (caller ^ caller >> 12 ^ name_at >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -32,7 +32,7 @@ pub fn function(name: &'static CStr, caller: usize, ours: usize) -> *const c_voi
         match place.caller.load(Acquire) {
             0 => {
                 let found = look_up(name, caller, ours);
-                // Whoever takes a place first fills it; others ask again.
+                // The first thread to claim a place fills it; others search again.
                 if !found.is_null() && place.name.compare_exchange(0, name_at, Relaxed, Relaxed).is_ok() {
                     place.found.store(found as usize, Relaxed);
                     place.caller.store(caller, Release);
@@ -50,8 +50,9 @@ pub fn function(name: &'static CStr, caller: usize, ours: usize) -> *const c_voi
 
 #[cold]
 fn look_up(name: &CStr, caller: usize, ours: usize) -> *const c_void {
-    // SAFETY: names have their zeros; dladdr fills what it is given, and its text lives as long as the file is loaded, which
-    // holds the code that called. A file that is opened with NOLOAD is there already: no constructor runs.
+    // SAFETY: the names end with a zero; dladdr fills the given structure, whose text lives as long as the file is loaded, and
+    // the file
+    // contains the code that called. A file that is opened with NOLOAD is already loaded, so no constructor runs.
     unsafe {
         let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
         if !next.is_null() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Into the trace: chunks are claimed by one atomic addition, and belong to their thread.
+//! Writes to the trace: chunks are claimed by one atomic addition, and belong to their thread.
 //!
-//! - **Flow** a call that is recorded ──[`timed`]──▶ [`put`], with its [`site`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
-//!   faults and waits, once a millisecond, and where a call has waited ([`waited`])
-//! - **Method** who ends a wait leaves its thread's number and the time in a word of the trace that all processes share ([`woke`]); who
-//!   has waited finds it there. A wake writes no record: nearly all of them end no wait
-//! - **Order** a record, then `used`, with Release. Nothing is recorded while our own code runs ([`quietly`]) or inside a library's
-//!   call that is recorded itself
-//! - **Owner** the file is mapped whole and shared by all processes; nobody changes another's chunk
-//! - **Not here** making the file: `memlift record` has reserved all of it, so that no write can find the disk full
+//! - **Flow** a recorded call goes through [`timed`] to [`put`], with its [`site`]. [`look`] writes the counts and a mark (the thread's
+//!   CPU time, faults and waits), at most once a millisecond; a mark is also written after a call that has waited ([`waited`]).
+//! - **Method** a thread that ends a wait stores its number and the time in a word of the trace that all processes share ([`woke`]); the
+//!   thread that has waited finds them there. A wake writes no record, because nearly all wakes end no wait.
+//! - **Order** a record is written first, then `used`, with Release. Nothing is recorded while code of this library runs ([`quietly`]) or
+//!   inside a library's call that is itself recorded.
+//! - **Owner** the file is mapped whole and shared by all processes; nobody changes another thread's chunk.
+//! - **Not here** creating the file: `memlift record` has reserved all of its space, so no write can find the disk full.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
@@ -24,40 +24,40 @@ use crate::object::Object;
 use crate::site;
 use crate::thread::{COUNTED, Thread, current};
 
-/// Calls from this many bytes on have their page faults counted: two system calls are a percent of them.
+/// For calls of at least this many bytes page faults are counted, by two system calls; these take about a percent of such a call.
 const FAULTS_FROM: usize = 512 << 10;
-/// Between two marks of a thread, nanoseconds.
+/// Shortest time between two marks of a thread, nanoseconds.
 const MARK_NS: u64 = 1_000_000;
 
-/// A call that may wait and took this long has waited, nanoseconds.
+/// A call that may wait counts as having waited if it took at least this long, nanoseconds.
 const WAIT_NS: u64 = 20_000;
 
-/// The end of a wait may be noted this long before the wait begins: a writer is noted before its bytes are there, nanoseconds.
+/// A wake may be stored up to this long before the wait begins, because a writer stores it before its bytes arrive; nanoseconds.
 const EARLY_NS: u64 = 50_000;
 
-/// The number that was there before: the parent's, in a child.
+/// Process number before this one: in a forked child, the parent's.
 static BEFORE: AtomicU32 = AtomicU32::new(0);
-/// The key whose destructor tells that a thread ends, plus 1; 0: none.
+/// Key whose destructor runs at the end of a thread, plus 1; 0 if there is none.
 pub static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Runs `work` unless our own code runs already; errno stays what it was.
+/// Runs `work`, unless code of this library already runs on this thread; errno is restored afterwards.
 fn quietly(thread: &Thread, work: impl FnOnce()) {
     if !mapping::is_there() || thread.inside.swap(1, Relaxed) != 0 {
         return;
     }
-    // SAFETY: the thread's own errno, whose address is the same all its life.
+    // SAFETY: the address is that of the thread's own errno, which does not change during its life.
     let errno = unsafe { *libc::__errno_location() };
     let process = process();
     if thread.process.load(Relaxed) != process {
         thread.renew(process);
     }
     work();
-    // SAFETY: the thread's own errno, whose address is the same all its life.
+    // SAFETY: the address is that of the thread's own errno, which does not change during its life.
     unsafe { *libc::__errno_location() = errno };
     thread.inside.store(0, Relaxed);
 }
 
-/// Takes a chunk for the thread; false: the trace is full.
+/// Claims a chunk for the thread; returns false if the trace is full.
 fn claim(thread: &Thread) -> bool {
     let (Some(claimed), Some(threads)) = (header(word::CLAIMED), header(word::THREADS)) else { return false };
     let sequence = thread.chunks.load(Relaxed);
@@ -73,12 +73,12 @@ fn claim(thread: &Thread) -> bool {
         thread.number.store(threads.fetch_add(1, Relaxed) as u32 + 1, Relaxed);
         let key = KEY.load(Relaxed);
         if key != 0 {
-            // SAFETY: the key was made at the start; it is below 32, so nothing is allocated.
+            // SAFETY: the key was created at the start; it is below 32, so setting it allocates nothing.
             unsafe { libc::pthread_setspecific(key - 1, core::ptr::from_ref(thread).cast()) };
         }
     }
     let mut name = [0; 16];
-    // SAFETY: the kernel writes at most 16 bytes, its zero included; the ids are numbers.
+    // SAFETY: the kernel writes at most 16 bytes, including the zero; the other calls only return numbers.
     let (tid, parent_pid) = unsafe {
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
         (libc::syscall(libc::SYS_gettid), libc::getppid())
@@ -101,7 +101,7 @@ fn claim(thread: &Thread) -> bool {
         name,
     };
     let address = mapping::BASE.load(Relaxed) as usize + at as usize;
-    // SAFETY: these bytes of the mapping were claimed by this thread alone; addresses are multiples of 8.
+    // SAFETY: only this thread has claimed these bytes of the mapping; addresses are multiples of 8.
     unsafe {
         let words = address as *mut u64;
         chunk
@@ -121,9 +121,9 @@ fn claim(thread: &Thread) -> bool {
     true
 }
 
-/// The first record of a thread that another one has started.
+/// Writes the first record of a thread that another one has started: which thread, and when.
 fn started(thread: &Thread) {
-    // SAFETY: asks for the thread's own handle.
+    // SAFETY: the call has no arguments and returns the thread's own handle.
     let Some(wake) = Object::thread_started(unsafe { libc::pthread_self() }).last_wake() else { return };
     if wake.thread != thread.number.load(Relaxed) {
         let words = [wake.time_ns, 0, wake.thread.into(), wake.time_ns, 0, 0, 0];
@@ -131,11 +131,11 @@ fn started(thread: &Thread) {
     }
 }
 
-/// Writes a record. Inside [`quietly`] only.
+/// Writes a record. To be called inside [`quietly`] only.
 fn put(thread: &Thread, record: &Record) {
     let used = thread.used.load(Relaxed);
     let room = thread.chunk.load(Relaxed) != 0 && used + RECORD_BYTES as u32 <= thread.bytes.load(Relaxed);
-    // A child of vfork has its parent's memory: a chunk of its own would stand in the parent's name.
+    // A child of vfork has its parent's memory, so a chunk that it claims would be attributed to the parent.
     if !room && pid() != mapping::PID.load(Relaxed) {
         return;
     }
@@ -146,7 +146,7 @@ fn put(thread: &Thread, record: &Record) {
         return;
     }
     let (chunk, used) = (thread.chunk.load(Relaxed), thread.used.load(Relaxed));
-    // SAFETY: the chunk is this thread's and has room for 64 bytes at `used`, as was just seen.
+    // SAFETY: the chunk belongs to this thread, and the lines above checked room for 64 bytes at `used`.
     unsafe {
         let words = (chunk + used as usize) as *mut u64;
         record
@@ -161,27 +161,29 @@ fn put(thread: &Thread, record: &Record) {
 
 fn usage(who: libc::c_int) -> libc::rusage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel fills it; zeros are a value of it too.
+    // SAFETY: the kernel fills the structure, for which zeros are also valid.
     unsafe {
         libc::getrusage(who, usage.as_mut_ptr());
         usage.assume_init()
     }
 }
 
-/// CPU time of this thread, nanoseconds; getrusage knows it only as of the last tick.
+/// Returns the CPU time of this thread, nanoseconds; getrusage only has it as of the last tick.
 fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to a local; with this clock it does not fail.
+    // SAFETY: the call writes to a local; it does not fail with this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Time so far in which this thread could run and had no core, nanoseconds, plus 1; 0: unknown, as where a filter of system calls
-/// might end a program that opens files.
+/// Returns the total time in which this thread was ready but had no core, nanoseconds, plus 1. Returns 0 if that is unknown,
+/// for example
+/// if the process has a filter of system calls, which might end it for opening a file.
 fn delayed_ns() -> u64 {
     let mut text = [0u8; 64];
-    // SAFETY: the name has its zero; the kernel writes at most as many bytes as there are; the descriptor is closed at once. System
-    // calls by number are no points of cancellation.
+    // SAFETY: the name ends with a zero; the kernel writes at most `text.len()` bytes; the descriptor is closed here. System
+    // calls by
+    // number are no cancellation points.
     let bytes = unsafe {
         if libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) != 0 {
             return 0;
@@ -209,7 +211,7 @@ fn cpu_ns(usage: &libc::rusage) -> u64 {
     1000 * (us(usage.ru_utime) + us(usage.ru_stime))
 }
 
-/// Writes the thread's counts, then its progress. Inside [`quietly`] only.
+/// Writes the thread's counts, then its progress. To be called inside [`quietly`] only.
 fn mark(thread: &Thread, kind: Kind) {
     if pid() != mapping::PID.load(Relaxed) {
         return;
@@ -238,7 +240,7 @@ fn mark(thread: &Thread, kind: Kind) {
     put(thread, &Record { kind, site: 0, parameter: 0, words });
 }
 
-/// A look: a mark if the last one is a millisecond old.
+/// Writes a mark if the last one is at least a millisecond old.
 #[cold]
 pub fn look(thread: &Thread) {
     quietly(thread, || {
@@ -248,13 +250,13 @@ pub fn look(thread: &Thread) {
     });
 }
 
-/// The process begins: its first thread is the first one in the trace, whoever calls first.
+/// Begins recording: the first thread of the process gets the first number of the trace, whichever thread calls first.
 pub fn begin() {
     let thread = current();
     quietly(thread, || mark(thread, Kind::Mark));
 }
 
-/// This thread is about to end waits for `object`.
+/// Records that this thread is about to end waits for `object`.
 #[inline]
 pub fn woke(object: Option<Object>) {
     let Some(object) = object else { return };
@@ -273,8 +275,10 @@ pub fn recording() -> bool {
     mapping::is_there()
 }
 
-/// Runs `call`, which may wait. Marks before and after a wait say when it was: before, if the last one is a millisecond old. After a
-/// wait `ended_by` is asked which object's wake ended it; none: nobody of the program.
+/// Runs `call`, which may wait. If it has waited, its wait and a mark are recorded; a mark is also written before the call if
+/// the last one
+/// is at least a millisecond old. After a wait, `ended_by` returns the object whose wake ended it, or `None` if no thread of
+/// the program did.
 #[inline]
 pub fn waited<R>(reason: Reason, call: impl FnOnce() -> R, ended_by: impl FnOnce(&R) -> Option<Object>) -> R {
     if !recording() {
@@ -307,12 +311,14 @@ fn put_wait(thread: &Thread, reason: Reason, begin: u64, end: u64, object: Optio
     put(thread, &Record { kind: Kind::Waited, site: 0, parameter: reason as u32, words });
 }
 
-/// The thread has waited for any of many descriptors since `begin_ns`: what it reads next tells which one it was.
+/// Records that the thread has waited for any of several descriptors since `begin_ns`. The next descriptor that it reads is
+/// taken to be the
+/// one that ended the wait.
 pub fn polled(begin_ns: u64) {
     current().polled_ns.store(begin_ns + 1, Relaxed);
 }
 
-/// The thread reads `object`, after it may have waited for many.
+/// Called when the thread reads from `object`; ends a wait for several descriptors.
 #[inline]
 pub fn reads(object: impl FnOnce() -> Option<Object>) {
     let thread = current();
@@ -323,12 +329,12 @@ pub fn reads(object: impl FnOnce() -> Option<Object>) {
     }
 }
 
-/// The thread ends, or the process does.
+/// Records the end of the thread, or of the process.
 pub fn end(kind: Kind) {
     let thread = current();
     let ends = match kind {
         Kind::Exit => Object::process(pid()),
-        // SAFETY: asks for the thread's own handle.
+        // SAFETY: the call has no arguments and returns the thread's own handle.
         _ => Object::memory(unsafe { libc::pthread_self() } as usize),
     };
     woke(Some(ends));
@@ -348,19 +354,19 @@ fn faults() -> (u64, u64) {
     (usage.ru_minflt as u64, usage.ru_majflt as u64)
 }
 
-/// Addresses and bytes that a call read and wrote.
+/// Addresses and sizes of the memory that a call read and wrote.
 pub struct Touched {
-    /// Address of what it read.
+    /// Address of the bytes read.
     pub source: usize,
-    /// Address of what it wrote.
+    /// Address of the bytes written.
     pub target: usize,
-    /// Bytes that it read.
+    /// Number of bytes read.
     pub read: usize,
-    /// Bytes that it wrote.
+    /// Number of bytes written.
     pub written: usize,
 }
 
-/// Runs `call`, which returns to `caller`, and records it; `touched` is asked afterwards what it did.
+/// Runs `call`, which returns to `caller`, and records it; afterwards `touched` returns the memory that it read and wrote.
 #[inline]
 pub fn timed<R>(
     kind: Kind,
@@ -401,10 +407,10 @@ pub fn timed<R>(
     result
 }
 
-/// An operation of memlift's own, as its engine tells it; for callers outside, under this name.
+/// Records an operation of memlift's own engine, which calls this function by its name.
 ///
 /// # Safety
-/// None is needed: numbers only. It is unsafe to call from Rust because its name is all that is known of it there.
+/// There are no conditions: all arguments are numbers. The function is `unsafe` only because it is called by its name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tap_operation(
     opcode: u32,
@@ -423,10 +429,12 @@ pub unsafe extern "C" fn memlift_tap_operation(
     look(thread);
 }
 
-/// Records work that a service of memlift did by itself; callers outside find it under this name. Handlers of page faults call it.
+/// Records work that a memlift service did on its own initiative; the service calls this function by its name, also in handlers
+/// of page
+/// faults.
 ///
 /// # Safety
-/// As [`memlift_tap_operation`].
+/// The conditions of [`memlift_tap_operation`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tap_work(
     kind: u32,
@@ -447,8 +455,9 @@ pub unsafe extern "C" fn memlift_tap_work(
     look(thread);
 }
 
-/// Returns true if a library's call that is under way will be recorded: `here` is an address on the stack. A call that was left by
-/// longjmp lies deeper than whoever comes later, and is forgotten.
+/// Returns true if this call lies within a library's call that is being recorded; `here` is an address on the stack. A
+/// library's call that
+/// was left by longjmp lies deeper in the stack than this call, and is then forgotten.
 #[inline]
 pub fn within_call(thread: &Thread, here: usize) -> bool {
     let outer = thread.outer.load(Relaxed);

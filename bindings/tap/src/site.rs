@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Numbers of call sites, and the code that they lie in.
+//! Numbers call sites, and records the code in which they lie.
 //!
-//! - **Flow** a return address ──[`number`]──▶ its place in a table, which is its number. The first call from it tells the trace the address,
-//!   and the module that holds it where that is new: a line of /proc/self/maps
-//! - **Order** a number is one hash and one load. Only a site that is new costs more, and reads the maps once per module, by system calls:
-//!   no lock that a signal handler could meet, no allocation
-//! - **Owner** a forked child finds its parent's entries, which carry the parent's number, and tells each of its own again
-//! - **Rule** 0, not known: the places for this address are taken, or the address is none of the program's
-//! - **Not here** names of functions: the reader of the trace finds them in the module's file
+//! - **Flow** [`number`] looks up a return address in a table; its position in the table is its number. The first call from an address
+//!   records the address and, if the module is new, the module that contains it (a line of /proc/self/maps).
+//! - **Order** a known number costs one hash and one load. Only a new site costs more; the maps are read once per module, by system
+//!   calls, without a lock that a signal handler could meet and without allocation.
+//! - **Owner** a forked child finds its parent's entries, which carry the parent's number, and records each site that it uses again.
+//! - **Rule** the number 0 means not known: the table is full for this address, or the address is not one of a program.
+//! - **Not here** names of functions: the reader of the trace finds them in the module's file.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -15,16 +15,16 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use memlift_spec::trace::{Kind, NAME_MAX, NAME_PIECE, Record, SIZE_MAX};
 
-/// Places of sites, a power of two below 2^16.
+/// Number of table entries, a power of two below 2^16.
 const SITES: usize = 8192;
-/// Places that one address may have.
+/// Number of table entries that are tried for one address.
 const STEPS: usize = 16;
-/// Modules that are remembered; those beyond are told again with each new site.
+/// Number of modules that are remembered; further ones are recorded again with each new site.
 const MODULES: usize = 256;
-/// A line of the maps is shorter, bytes.
+/// Upper bound of the length of a line of the maps, bytes.
 const LINE: usize = 2 * NAME_MAX;
 
-/// Sites: the return address, and from bit 48 on the low bits of the number of the process that told it; 0: free.
+/// Sites: the return address, and from bit 48 on the low bits of the number of the process that recorded it; 0 if free.
 static TABLE: [AtomicU64; SITES] = [const { AtomicU64::new(0) }; SITES];
 
 struct Module {
@@ -37,17 +37,17 @@ static KNOWN: [Module; MODULES] =
     [const { Module { first: AtomicU64::new(0), end: AtomicU64::new(0), process: AtomicU32::new(0) } };
         MODULES];
 
-/// Number of the process that reads its maps; 0, or another process's: nobody does.
+/// Number of the process that is reading its maps. 0, or another process's number: no thread of this process is.
 static READING: AtomicU32 = AtomicU32::new(0);
 
 struct Text(UnsafeCell<[u8; LINE]>);
 
-// SAFETY: only the thread that has `READING` uses the bytes.
+// SAFETY: only the thread that has set `READING` uses the bytes.
 unsafe impl Sync for Text {}
 
 static TEXT: Text = Text(UnsafeCell::new([0; LINE]));
 
-/// The number of the site that returns to `caller`, from 1; 0: not known. `tell` gets the records of what is new.
+/// Returns the number of the site with return address `caller`, from 1; 0 if it is not known. `tell` is called with new records.
 #[inline]
 pub fn number(caller: usize, process: u32, time_ns: u64, tell: impl FnMut(&Record)) -> u16 {
     let address = caller as u64;
@@ -81,7 +81,7 @@ fn new(site: u16, address: u64, process: u32, time_ns: u64, mut tell: impl FnMut
     tell(&Record { kind: Kind::Site, site, parameter: 0, words: [time_ns, address, 0, 0, 0, 0, 0] });
 }
 
-/// Tells the module that holds `address`, unless this process has told it.
+/// Records the module that contains `address`, unless this process has recorded it.
 fn module(address: u64, process: u32, time_ns: u64, tell: &mut impl FnMut(&Record)) {
     let holds = |module: &&Module| {
         (module.first.load(Relaxed)..module.end.load(Relaxed)).contains(&address)
@@ -94,7 +94,7 @@ fn module(address: u64, process: u32, time_ns: u64, tell: &mut impl FnMut(&Recor
     if reading == process || READING.compare_exchange(reading, process, Acquire, Relaxed).is_err() {
         return;
     }
-    // SAFETY: this thread has `READING`, until it gives it back below.
+    // SAFETY: this thread has set `READING`, and clears it only below.
     let text = unsafe { &mut *TEXT.0.get() };
     if let Some(line) = line_of(address, text) {
         let words = [time_ns, line.first, line.end, line.offset, line.inode, line.device, 0];
@@ -121,7 +121,7 @@ fn module(address: u64, process: u32, time_ns: u64, tell: &mut impl FnMut(&Recor
     READING.store(0, Release);
 }
 
-/// A line of the maps.
+/// A parsed line of the maps.
 #[derive(Debug, PartialEq, Eq)]
 struct Line<'a> {
     first: u64,
@@ -132,9 +132,11 @@ struct Line<'a> {
     name: &'a [u8],
 }
 
-/// The line of /proc/self/maps that holds `address`; none, too, where a filter of system calls might end a program that opens files.
+/// Returns the line of /proc/self/maps that contains `address`. Returns `None` also if the process has a filter of system
+/// calls, which might
+/// end it for opening a file.
 fn line_of(address: u64, text: &mut [u8; LINE]) -> Option<Line<'_>> {
-    // SAFETY: the name has its zero. System calls by number are no points of cancellation.
+    // SAFETY: the name ends with a zero. System calls by number are no cancellation points.
     let file = unsafe {
         if libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) != 0 {
             return None;
@@ -147,7 +149,7 @@ fn line_of(address: u64, text: &mut [u8; LINE]) -> Option<Line<'_>> {
     }
     let (mut held, mut found) = (0, None);
     while found.is_none() && held < LINE {
-        // SAFETY: the kernel writes at most as many bytes as are left behind those that are held.
+        // SAFETY: the kernel writes at most the bytes of `text` that are free behind those read so far.
         let read = unsafe { libc::syscall(libc::SYS_read, file, text[held..].as_mut_ptr(), LINE - held) };
         let Some(read) = usize::try_from(read).ok().filter(|read| *read > 0) else { break };
         held += read;
@@ -165,12 +167,12 @@ fn line_of(address: u64, text: &mut [u8; LINE]) -> Option<Line<'_>> {
             held -= from;
         }
     }
-    // SAFETY: the descriptor that was opened above.
+    // SAFETY: the descriptor was opened above and is not used again.
     unsafe { libc::syscall(libc::SYS_close, file) };
     line(&text[found?])
 }
 
-/// Reads `first-end rights offset major:minor inode name`; the name is empty for code without a file.
+/// Parses `first-end rights offset major:minor inode name`; the name is empty for code without a file.
 fn line(text: &[u8]) -> Option<Line<'_>> {
     let hex = |text: &[u8]| {
         text.iter().try_fold(0u64, |sum, digit| Some(sum << 4 | u64::from((*digit as char).to_digit(16)?)))
@@ -187,7 +189,7 @@ fn line(text: &[u8]) -> Option<Line<'_>> {
     let inode = inode.iter().try_fold(0u64, |sum, digit| {
         digit.is_ascii_digit().then(|| sum.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
     })?;
-    // Names in brackets, as [vdso], are no files.
+    // Names in brackets, such as [vdso], are not files.
     let name = if name.starts_with(b"/") { &name[..name.len().min(NAME_MAX)] } else { &[] };
     Some(Line {
         first: hex(first)?,

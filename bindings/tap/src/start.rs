@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Before the program begins: the trace that `MEMLIFT_TRACE` names is mapped. At its end: what was still only counted.
+//! Starts and ends the recording: before the program begins, the trace that `MEMLIFT_TRACE` names is mapped; at its end, the remaining
+//! counts are written.
 //!
-//! - **Order** libc's functions are found first; then the trace; then the thresholds, which let records in
-//! - **Owner** the mapping stays for the life of the process; the descriptor is closed at once, so the program may close whatever it
-//!   finds and count on the numbers of its own
-//! - **Rule** a program with more rights than its caller ignores the variable. A trace that cannot be mapped or is of another version
-//!   is left alone, silently: what the program prints is the program's
+//! - **Order** libc's functions are found first, then the trace is mapped, then the thresholds are set, from which on calls are recorded.
+//! - **Owner** the mapping stays for the life of the process. The descriptor is closed after mapping, so the program may close all
+//!   descriptors and rely on their numbers.
+//! - **Rule** a program with more rights than its caller ignores the variable. A trace that cannot be mapped or has another version is
+//!   ignored without a message, because the output belongs to the program.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
@@ -16,7 +17,7 @@ use memlift_spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC, VERSION, word}
 use crate::mapping;
 use crate::{library, memory, sink};
 
-/// Keys below this are kept in the thread's own descriptor: setting one allocates nothing.
+/// Keys below this number are stored in the thread's own descriptor, so setting one allocates nothing.
 const CHEAP_KEYS: libc::pthread_key_t = 32;
 
 #[used]
@@ -34,12 +35,12 @@ extern "C" fn at_load() {
     let Some((base, limit)) = map() else { return };
     let Some(number) = page() else { return };
     let at = |index: usize| {
-        // SAFETY: a word of the header, which is mapped; others write it by atomics only after it was made.
+        // SAFETY: the word lies in the header, which is mapped; other processes write to it only by atomics.
         unsafe { base.cast::<u64>().add(index).read_volatile() }
     };
     let (threshold, transform) = (at(word::THRESHOLD), at(word::TRANSFORM_THRESHOLD));
     let mut key = 0;
-    // SAFETY: a place for a number, and a function of this library, which is never unloaded.
+    // SAFETY: `key` is writable, and the function belongs to this library, which is never unloaded.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0 && key < CHEAP_KEYS {
         sink::KEY.store(key + 1, Relaxed);
     }
@@ -58,33 +59,37 @@ extern "C" fn thread_ends(_block: *mut c_void) {
     sink::end(Kind::End);
 }
 
-/// Ends the process at once, as libc's does, after what is known was written.
+/// Writes the remaining counts, then ends the process as libc's function does.
 fn leave(code: c_int) -> ! {
     sink::end(Kind::Exit);
     loop {
-        // SAFETY: does not return.
+        // SAFETY: the call takes a number and does not return.
         unsafe { libc::syscall(libc::SYS_exit_group, code) };
     }
 }
 
+/// Replaces libc's function: records the end of the process before it exits.
+///
 /// # Safety
-/// As libc's.
+/// The conditions of libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(code: c_int) -> ! {
     leave(code)
 }
 
+/// Replaces libc's function: records the end of the process before it exits.
+///
 /// # Safety
-/// As libc's.
+/// The conditions of libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
     leave(code)
 }
 
-/// The trace, mapped, and the bytes that it may have.
+/// Maps the trace; returns its address, and the bytes that it may have.
 fn map() -> Option<(*mut u8, usize)> {
-    // SAFETY: the name has its zero; what getenv gives is used at once, before the program can change its environment. The file is
-    // looked at before it is mapped whole, and again in its mapping: a regular file that is at least as long as its header says.
+    // SAFETY: the name ends with a zero; the value of getenv is used before the program can change its environment. The file was
+    // checked to be a regular file that is at least as long as its header says, so the whole mapping is backed by it.
     unsafe {
         if libc::getauxval(libc::AT_SECURE) != 0 {
             return None;
@@ -128,9 +133,9 @@ fn map() -> Option<(*mut u8, usize)> {
     }
 }
 
-/// A page that is empty in every child.
+/// Maps a page with a number that is 0 in every forked child.
 fn page() -> Option<*mut AtomicU32> {
-    // SAFETY: a new mapping, which stays.
+    // SAFETY: this is a new mapping, which stays for the life of the process.
     unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -142,8 +147,9 @@ fn page() -> Option<*mut AtomicU32> {
     }
 }
 
-/// Measures the cost of recording and of counting one call, once for all processes: about 50 µs. The least of some batches: a batch in
-/// which another program had the core says nothing.
+/// Measures the cost of recording and of counting one call, once for all processes; this takes about 50 µs. The lowest cost of
+/// several
+/// batches is used, because another program may have had the core during one of them.
 fn weigh() {
     const ROUNDS: u64 = 32;
     const BATCHES: u64 = 8;
@@ -163,7 +169,7 @@ fn weigh() {
         for round in 0..ROUNDS {
             let (start, end) = (mapping::now(), mapping::now());
             for (index, word) in scratch.iter_mut().enumerate() {
-                // SAFETY: a word of a local; volatile, so that the work is done.
+                // SAFETY: the word is a local; the write is volatile so that the compiler keeps the work.
                 unsafe { core::ptr::from_mut(word).write_volatile(start ^ end ^ round ^ index as u64) };
             }
         }

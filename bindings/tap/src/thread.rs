@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! State of each thread: its counts, the chunk that it writes, the time of its last mark.
 //!
-//! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer), zeroed, so that a call of memcpy that
-//!   counts itself is a few instructions and never meets the loader or an allocator
-//! - **Order** the thread and its signal handlers use it, nobody else: relaxed loads and stores; a count that a handler makes between
-//!   the two is lost
-//! - **Owner** in a forked child the block is a copy of its parent's: [`crate::sink`] tells by `process` and begins anew
+//! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer), zeroed. So a call of memcpy that only
+//!   counts itself takes a few instructions and calls neither the loader nor an allocator.
+//! - **Order** only the thread and its signal handlers use the block: loads and stores are relaxed. A count that a handler makes between
+//!   a load and its store is lost.
+//! - **Owner** in a forked child the block is a copy of its parent's: [`crate::sink`] recognises that by `process` and resets it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -23,7 +23,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// Kinds that are counted below their threshold.
+/// Kinds of calls that are counted below their threshold.
 pub const COUNTED: [Kind; 9] = [
     Kind::Copy,
     Kind::Move,
@@ -36,14 +36,14 @@ pub const COUNTED: [Kind; 9] = [
     Kind::Digest,
 ];
 
-/// Calls that were only counted.
+/// Counts of the calls of one kind that were not recorded.
 #[repr(C)]
 pub struct Count {
-    /// Number of calls since the block was made; never set back, because every so many calls there is a look.
+    /// Number of calls since the block was made; it is never reset, because every 4096 calls the clock is read.
     pub calls: AtomicU32,
-    /// Number of these calls that are in the trace.
+    /// Number of these calls that are already in the trace.
     pub told: AtomicU32,
-    /// Bytes of the calls that are not in the trace.
+    /// Bytes of the calls that are not in the trace yet.
     pub bytes: AtomicU64,
 }
 
@@ -52,36 +52,36 @@ pub struct Count {
 pub struct Thread {
     /// Counts of each function, in the order of [`COUNTED`].
     pub counts: [Count; COUNTED.len()],
-    /// Address of the chunk; 0: none.
+    /// Address of the chunk; 0 if there is none.
     pub chunk: AtomicUsize,
-    /// Bytes of the chunk.
+    /// Size of the chunk, bytes.
     pub bytes: AtomicU32,
-    /// Bytes of the chunk that are in use.
+    /// Bytes of the chunk that are used.
     pub used: AtomicU32,
-    /// Chunks that this thread has had.
+    /// Number of chunks that this thread has had.
     pub chunks: AtomicU32,
     /// The thread's number in the trace.
     pub number: AtomicU32,
-    /// Number of the process that this block is of.
+    /// Number of the process that this block belongs to.
     pub process: AtomicU32,
-    /// 1 while our own code writes: a signal handler's calls pass by.
+    /// 1 while code of this library runs, during which calls of a signal handler are not recorded.
     pub inside: AtomicU32,
-    /// Where on the stack the outermost call of a library is that is under way; 0: none.
+    /// Stack address of the outermost library call that is being recorded; 0 if there is none.
     pub outer: AtomicUsize,
     /// Time of the last mark.
     pub marked_ns: AtomicU64,
-    /// Start of an epoll_wait whose descriptor is not known yet, plus 1; 0: none.
+    /// Start of a wait for several descriptors, of which it is not known yet which one ended it, plus 1; 0 if there is none.
     pub polled_ns: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Thread>() <= 256);
 
-/// This thread's block.
+/// Returns this thread's block.
 #[inline(always)]
 pub fn current() -> &'static Thread {
     let address: usize;
-    // SAFETY: the loader gave this library a part of each thread's static block, 256 zeroed bytes at this offset; the fields are
-    // atomics, which the thread and its handlers may use alike, and the block lives as long as code runs on the thread.
+    // SAFETY: the loader gave this library a part of each thread's static block, 256 zeroed bytes at this offset. The fields are
+    // atomics, which the thread and its handlers may both use, and the block lives as long as code runs on the thread.
     unsafe {
         core::arch::asm!(
             "mov {0}, qword ptr [rip + memlift_tap_thread@GOTTPOFF]",
@@ -94,7 +94,7 @@ pub fn current() -> &'static Thread {
 }
 
 impl Thread {
-    /// Counts a call; true every 4096 calls: then it is time for a look at the clock.
+    /// Counts a call; returns true every 4096 calls, when the caller should check if a mark is due.
     #[inline(always)]
     pub fn count(&self, place: usize, bytes: usize) -> bool {
         let count = &self.counts[place];
@@ -104,7 +104,7 @@ impl Thread {
         calls & 4095 == 0
     }
 
-    /// Forgets everything: the block is of another process.
+    /// Resets the block, because it is a copy of another process's.
     pub fn renew(&self, process: u32) {
         for count in &self.counts {
             count.told.store(count.calls.load(Relaxed), Relaxed);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calls that may wait, and calls that end waits, in libc's place: threads, processes, conditions, semaphores, locks, pipes, sockets, time.
+//! Replaces functions of libc that may wait, or that end waits: threads, processes, conditions, semaphores, locks, pipes, sockets, time.
 //!
-//! - **Flow** entry ─▶ libc's function, found once ─▶ [`waited`]: who ended the wait, and a mark, where it has waited. What ends waits
-//!   says so first ([`woke`]): who is woken may look before the call returns
-//! - **Order** a condition's functions have an old version with another layout beside the one that programs use: asked for by version
-//! - **Rule** the thread may be cancelled in the call, which unwinds through here: nothing here has to be cleaned up
-//! - **Not here** waits inside libc (stdio, system, locks for reading and writing) and futexes by the instruction, as in OpenMP and Go:
-//!   a trace has their time alone
+//! - **Flow** the entry point calls libc's function, which is found once. [`waited`] records a wait, with the thread that ended it. A
+//!   function that ends waits calls [`woke`] before libc's function, because the woken thread may run before that returns.
+//! - **Order** the functions of conditions have an old version with another layout beside the one that programs use, so they are looked
+//!   up with their version.
+//! - **Rule** the thread may be cancelled in a call, which unwinds through this code: so nothing here needs to be cleaned up.
+//! - **Not here** waits inside libc (stdio, system, read-write locks) and futex calls by the instruction, as in OpenMP and Go: of these,
+//!   a trace only has the time.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_long, c_void};
@@ -24,17 +25,17 @@ use crate::mapping::now;
 use crate::object::{Object, Way};
 use crate::sink::{polled, reads, recording, waited, woke};
 
-/// libc's function of this name; null: it has none.
+/// Returns libc's function of this name; null if it has none.
 fn found(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = place.load(Relaxed);
     if !known.is_null() {
         return known;
     }
-    // A search that fails allocates, for its error, and an allocator may lock for the first time, which searches again: so a version is
-    // asked for where there is one, and no other.
+    // A failed search allocates its error text, and the allocator may lock for the first time, which searches again. So the
+    // version is given for the functions that have two, and for no others.
     let two =
         [c"pthread_cond_wait", c"pthread_cond_timedwait", c"pthread_cond_signal", c"pthread_cond_broadcast"];
-    // SAFETY: names and versions have their zeros.
+    // SAFETY: names and versions end with a zero.
     let real = unsafe {
         let versioned = if two.contains(&name) {
             libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), c"GLIBC_2.3.2".as_ptr())
@@ -47,27 +48,28 @@ fn found(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     real
 }
 
-/// Result of an absent function that returns its error.
+/// Result for a missing function that returns its error code.
 fn absent() -> c_int {
     libc::ENOSYS
 }
 
-/// Result of a function that leaves its error in errno.
+/// Result for a missing function that returns its error in errno.
 fn failed() -> c_int {
-    // SAFETY: the thread's own errno.
+    // SAFETY: the address is that of the thread's own errno.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
     -1
 }
 
-/// Defines functions in libc's place: each with its result where libc has none of that name, and what runs around libc's `real`.
+/// Defines replacements of libc's functions: each with its result if libc has no such function, and the code that runs around
+/// libc's `real`.
 macro_rules! entries {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $missing:ident, |$real:ident| $around:expr;)*) => {$(
         /// # Safety
-        /// As libc's.
+        /// The conditions of libc's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             type Real = unsafe extern "C-unwind" fn($($type),*) -> $result;
-            // A name that Rust and libc have in common.
+            // The name as a C string.
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => unreachable!(),
@@ -84,22 +86,22 @@ macro_rules! entries {
     )*};
 }
 
-/// A wait that a wake of `object` ended, if it ended well.
+/// Runs a wait that a wake of `object` ends, if the result is 0.
 fn memory(real: impl FnOnce() -> c_int, object: impl FnOnce() -> Object) -> c_int {
     waited(Reason::Memory, real, |result| (*result == 0).then(object))
 }
 
-/// A wait for a child, whose id it returns.
+/// Runs a wait for a child, whose id it returns.
 fn child(real: impl FnOnce() -> pid_t) -> pid_t {
     waited(Reason::Process, real, |pid| u32::try_from(*pid).ok().filter(|pid| *pid > 0).map(Object::process))
 }
 
-/// A wait for a time.
+/// Runs a wait for a time.
 fn time(real: impl FnOnce() -> c_int) -> c_int {
     waited(Reason::Time, real, |_| None)
 }
 
-/// Reads from a descriptor.
+/// Runs a read from a descriptor.
 fn input(file: c_int, real: impl FnOnce() -> ssize_t) -> ssize_t {
     let result =
         waited(Reason::Stream, real, |bytes| (*bytes >= 0).then(|| Object::stream(file, Way::In)).flatten());
@@ -109,7 +111,7 @@ fn input(file: c_int, real: impl FnOnce() -> ssize_t) -> ssize_t {
     result
 }
 
-/// Writes to a descriptor; none: it is not known which object is behind it.
+/// Runs a write to an object, or to an unknown one if `object` returns `None`.
 fn output<R>(object: impl FnOnce() -> Option<Object>, real: impl FnOnce() -> R) -> R {
     if recording() {
         woke(object());
@@ -117,17 +119,17 @@ fn output<R>(object: impl FnOnce() -> Option<Object>, real: impl FnOnce() -> R) 
     real()
 }
 
-/// A semaphore that processes share says so behind its value.
+/// Returns the object for a semaphore; a word behind its value says if processes share it.
 fn semaphore(semaphore: *mut sem_t) -> Object {
-    // SAFETY: the caller's semaphore, 32 bytes; glibc's second word is 0 for one that is the process's own.
+    // SAFETY: the caller's semaphore has 32 bytes; in glibc its third word is 0 if the process does not share it.
     let shared =
         unsafe { semaphore.cast::<AtomicI32>().add(2).as_ref() }.is_some_and(|word| word.load(Relaxed) != 0);
     if shared { Object::shared(semaphore as usize) } else { Object::memory(semaphore as usize) }
 }
 
-/// The word of a lock: 0 free, 1 taken, more: taken, and somebody may wait.
+/// Returns the word of a lock: 0 free, 1 taken, above 1 taken and perhaps waited for.
 fn lock_word(lock: *mut pthread_mutex_t) -> c_int {
-    // SAFETY: null, or the caller's lock, which begins with this word in glibc; others change it by atomics.
+    // SAFETY: the lock is null, or the caller's, which begins with this word in glibc; others change it by atomics.
     unsafe { lock.cast::<AtomicI32>().as_ref() }.map_or(0, |word| word.load(Relaxed))
 }
 
@@ -143,7 +145,7 @@ entries! {
     pthread_create(handle: *mut pthread_t, attributes: *const pthread_attr_t, routine: *mut c_void, argument: *mut c_void) -> c_int, absent, |real| {
         let result = real();
         if result == 0 && recording() {
-            // SAFETY: libc has written the new thread's handle there.
+            // SAFETY: libc has written the new thread's handle to the caller's address.
             woke(unsafe { handle.as_ref() }.map(|handle| Object::thread_started(*handle)));
         }
         result
@@ -177,7 +179,7 @@ entries! {
     wait4(process: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t, failed, |real| child(real);
     waitid(which: idtype_t, id: libc::id_t, info: *mut siginfo_t, options: c_int) -> c_int, failed, |real| {
         waited(Reason::Process, real, |result| {
-            // SAFETY: null, or the caller's place, which the kernel has filled with what it says of a child.
+            // SAFETY: the address is null, or the caller's, where the kernel has written the state of a child.
             let pid = unsafe { info.as_ref().filter(|_| *result == 0).map(|info| info.si_pid()) };
             pid.and_then(|pid| u32::try_from(pid).ok()).map(Object::process)
         })
@@ -185,7 +187,7 @@ entries! {
     poll(files: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int, failed, |real| {
         waited(Reason::Stream, real, |ready| {
             let count = if *ready > 0 && !files.is_null() { count as usize } else { 0 };
-            // SAFETY: the caller's descriptors, as many as it says.
+            // SAFETY: the caller guarantees `count` descriptors.
             let mut files = (0..count).map(|index| unsafe { *files.add(index) });
             let ready = files.find(|file| file.revents & (libc::POLLIN | libc::POLLHUP) != 0)?;
             Object::stream(ready.fd, Way::In)
@@ -215,16 +217,16 @@ entries! {
         |real| output(|| Object::stream(socket, Way::Out), real);
     sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t, failed, |real| output(|| Object::stream(socket, Way::Out), real);
     sendto(socket: c_int, source: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, length: socklen_t) -> ssize_t, failed,
-        // SAFETY: null, or the caller's address of so many bytes.
+        // SAFETY: the address is null, or the caller's with `length` bytes.
         |real| output(|| Object::stream(socket, Way::Out).or_else(|| unsafe { Object::address(to.cast(), length) }), real);
     connect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int, failed,
-        // SAFETY: null, or the caller's address of so many bytes.
+        // SAFETY: the address is null, or the caller's with `length` bytes.
         |real| output(|| unsafe { Object::address(to.cast(), length) }, real);
     nanosleep(time_at: *const timespec, left: *mut timespec) -> c_int, failed, |real| time(real);
     clock_nanosleep(clock: clockid_t, flags: c_int, time_at: *const timespec, left: *mut timespec) -> c_int, absent, |real| time(real);
 }
 
-/// A wait for any of many descriptors, of which the result has only what the program calls them.
+/// Runs a wait for any of several descriptors; the result does not identify which one ended it.
 fn many(real: impl FnOnce() -> c_int) -> c_int {
     let begin = now();
     waited(Reason::Stream, real, |ready| {
@@ -244,10 +246,10 @@ fn accepted(socket: c_int, real: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// A system call by its number, as glibc's `syscall` does it. Futexes are looked at on the way.
+/// Makes a system call by its number, as glibc's `syscall` does. Futex calls are recorded on the way.
 ///
 /// # Safety
-/// As libc's.
+/// The conditions of libc's function.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall() {
@@ -274,17 +276,19 @@ pub unsafe extern "C" fn syscall() {
     )
 }
 
-/// The kernel's negative error, as libc tells it.
+/// Stores the kernel's negative error in errno and returns -1, as libc does.
 extern "C" fn refused(result: c_long) -> c_long {
-    // SAFETY: the thread's own errno.
+    // SAFETY: the address is that of the thread's own errno.
     unsafe { *libc::__errno_location() = -result as c_int };
     -1
 }
 
 type Words = [c_long; 6];
 
+/// Records and makes a futex call.
+///
 /// # Safety
-/// As the kernel's futex.
+/// The conditions of the kernel's futex call.
 unsafe extern "C" fn futex_call(
     _number: c_long,
     address: c_long,
@@ -299,7 +303,7 @@ unsafe extern "C" fn futex_call(
         let private = operation & c_long::from(libc::FUTEX_PRIVATE_FLAG) != 0;
         if private { Object::memory(address as usize) } else { Object::shared(address as usize) }
     };
-    // SAFETY: the caller's arguments.
+    // SAFETY: the arguments are those of the caller, who guarantees the conditions of the futex call.
     let real = || unsafe { kernel(&words) };
     let result = match operation as c_int & libc::FUTEX_CMD_MASK {
         libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => {
@@ -315,12 +319,14 @@ unsafe extern "C" fn futex_call(
     if (-4095..0).contains(&result) { refused(result) } else { result }
 }
 
+/// Makes a futex call.
+///
 /// # Safety
-/// As the kernel's futex.
+/// The conditions of the kernel's futex call.
 unsafe fn kernel(words: &Words) -> c_long {
     let [address, operation, value, fourth, fifth, sixth] = *words;
     let result;
-    // SAFETY: the caller's arguments; the instruction changes these registers alone.
+    // SAFETY: the caller guarantees the arguments; the instruction changes only these registers.
     unsafe {
         core::arch::asm!("syscall", inlateout("rax") libc::SYS_futex => result, in("rdi") address, in("rsi") operation,
             in("rdx") value, in("r10") fourth, in("r8") fifth, in("r9") sixth, lateout("rcx") _, lateout("r11") _, options(nostack));

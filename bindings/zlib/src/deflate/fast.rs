@@ -46,8 +46,7 @@ pub fn repeats(old_flush: c_int, flush: c_int) -> bool {
 }
 
 /// Does a call of `deflate` for a stream that is fast, or becomes fast now. `flush` is none or the last one. Returns `None` and
-/// does nothing
-/// if there is no memory for this path.
+/// does nothing if there is no memory for this path, or the settings allow no message in pieces.
 ///
 /// # Safety
 /// `strm` is the stream of `state`; its buffers are as the program gave them, and their pointers were checked.
