@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `Client`, `Future` and `Pipeline`, as Python sees them.
+//! The Python classes `Client`, `Future` and `Pipeline`.
 //!
-//! - **Order** waits are cut into slices, and between them signals are handled, so that Ctrl-C works
+//! - **Order** waits are divided into slices, and signals are handled between them, so that Ctrl-C works.
 
 use crate::convert::{Argument, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
@@ -16,10 +16,10 @@ use pyo3::types::PyDict;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Longest time without a look at signals.
+/// Longest wait before signals are handled again.
 pub const SLICE: Duration = Duration::from_millis(200);
 
-/// Seconds as Python gives them.
+/// Converts a time limit from Python, in seconds.
 pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     timeout
         .map(|seconds| {
@@ -30,7 +30,7 @@ pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
         .transpose()
 }
 
-/// How to wait, by name.
+/// Returns the wait policy of this name.
 pub fn wait_policy(name: &str) -> PyResult<WaitPolicy> {
     match name {
         "auto" => Ok(WaitPolicy::AUTO),
@@ -40,12 +40,12 @@ pub fn wait_policy(name: &str) -> PyResult<WaitPolicy> {
     }
 }
 
-/// User that this process acts as.
+/// Returns the effective user of this process.
 pub fn own_uid() -> u32 {
     std::fs::metadata("/proc/self").map_or(u32::MAX, |own| std::os::unix::fs::MetadataExt::uid(&own))
 }
 
-/// Configuration of this process, for what the caller leaves open.
+/// Loads the configuration of this process, for options that the caller leaves open.
 pub fn configuration() -> PyResult<Config> {
     Config::load().map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
@@ -86,7 +86,7 @@ impl Client {
         options.pool_bytes_max = pool_bytes_max.unwrap_or(options.pool_bytes_max);
         options.message_bytes_max = message_bytes_max.unwrap_or(options.message_bytes_max);
         options.outstanding_max = outstanding.unwrap_or(options.outstanding_max);
-        // Opening the session has the same limit as a call.
+        // Opening the session has the same time limit as a call.
         options.timeout = seconds(timeout)?.or(options.timeout);
         let timeout = options.timeout;
         if let Some(wait) = wait {
@@ -94,14 +94,15 @@ impl Client {
         }
         let client =
             py.detach(|| ipc::Client::connect(&address, options)).map_err(|error| raise(py, error))?;
-        // A pickle runs code: only from the same user.
+        // Unpickling can run code, so it is only allowed between processes of the same user.
         let pickle = allow_pickle && client.peer_uid().map_err(|error| raise(py, error))? == own_uid();
         Ok(Client { client, timeout, allow: Allow { pickle } })
     }
 
     /// Calls an operation and waits for its answer.
     ///
-    /// bytes in, bytes out; arrays in, arrays out: a read-only view of the pool that stays valid as long as you keep it.
+    /// bytes in, bytes out; arrays in, arrays out. An array in the answer is a read-only view of shared memory that stays valid
+    /// as long as you keep it.
     #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call<'py>(
@@ -123,7 +124,7 @@ impl Client {
         payload_into(py, payload, out, self.allow)
     }
 
-    /// Sends a call; its answer comes as a Future. The data may be changed at once.
+    /// Sends a call and returns a Future for its answer. You may change the data immediately afterwards.
     #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call_async(
@@ -143,15 +144,16 @@ impl Client {
         Ok(Future { id: job.id(), allow: self.allow, state: Mutex::new(State::Waiting(job)) })
     }
 
-    /// Starts a pipeline: up to `depth` calls unanswered, answers in any order. A server that sleeps is woken once for `batch` calls;
-    /// None: for as many as gave the most answers per second.
+    /// Starts a pipeline: up to `depth` calls without an answer, answers in any order. A sleeping server is woken once per
+    /// `batch` calls;
+    /// with None, the batch is chosen by measuring which one gives the most answers per second.
     #[pyo3(signature = (depth=8, *, batch=None))]
     fn pipeline(&self, depth: usize, batch: Option<usize>) -> Pipeline {
         let pipeline = self.client.pipeline(depth).with_batch(batch.map_or(Batch::Auto, Batch::Of));
         Pipeline { pipeline: Mutex::new(Some(pipeline)), timeout: self.timeout, allow: self.allow }
     }
 
-    /// Lends an array inside the pool. Fill it and send it without a copy, as often as you like.
+    /// Lends an array in shared memory. Fill it and send it without a copy, as often as you like.
     #[pyo3(signature = (shape, dtype))]
     fn loan<'py>(
         &self,
@@ -171,7 +173,7 @@ impl Client {
         loan_to_python(py, loan, &tensor)
     }
 
-    /// How busy the server is, without asking it: what it wrote last into shared memory.
+    /// Returns how busy the server is, as it last wrote it to shared memory; the server is not asked.
     fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let load = self.client.load();
         let dict = PyDict::new(py);
@@ -182,7 +184,7 @@ impl Client {
         Ok(dict)
     }
 
-    /// Explains the placement of calls like this one, with the measurements behind it.
+    /// Explains where calls of this kind and size run, with the measurements behind the decision.
     #[pyo3(signature = (operation, bytes, *, mode="sync", device=None, cache=None))]
     fn explain<'py>(
         &self,
@@ -216,7 +218,7 @@ impl Client {
         Ok(dict)
     }
 
-    /// Where the server is.
+    /// Address of the server.
     #[getter]
     fn address(&self) -> String {
         self.client.address().to_string()
@@ -242,7 +244,7 @@ impl Client {
 }
 
 impl Client {
-    /// The session, its time limit and what it allows.
+    /// Returns the session, its time limit, and what it allows.
     pub fn parts(&self) -> (ipc::Client, Option<Duration>, Allow) {
         (self.client.clone(), self.timeout, self.allow)
     }
@@ -266,7 +268,7 @@ impl Client {
     }
 }
 
-/// Tries to send until there is room for it; signals are looked at in between.
+/// Tries to send until there is room; signals are handled between the tries.
 fn until_there_is_room<T: Send>(
     py: Python<'_>,
     limit: Limit,
@@ -281,7 +283,7 @@ fn until_there_is_room<T: Send>(
     }
 }
 
-/// Waits in slices; `wait` gets the slice, and gives `None` when it was too short.
+/// Waits in slices. `wait` gets the length of a slice, and returns `None` if nothing came in it.
 fn wait_with_signals<T: Send>(
     py: Python<'_>,
     mut wait: impl FnMut(Option<Duration>) -> Result<Option<T>, Error> + Send,
@@ -311,7 +313,7 @@ enum State {
     Busy,
 }
 
-/// An answer that is still to come.
+/// An answer that has not been fetched yet.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Future {
     id: u64,
@@ -327,7 +329,7 @@ impl Future {
 
 #[pymethods]
 impl Future {
-    /// Number of the call in its session.
+    /// Number of the call within its session.
     #[getter]
     fn job(&self) -> u64 {
         self.id
@@ -349,7 +351,7 @@ impl Future {
         state(py, asked)
     }
 
-    /// Returns true if the answer is there.
+    /// Returns true if the answer has arrived.
     fn done(&self, py: Python<'_>) -> bool {
         py.detach(|| match &*self.lock() {
             State::Waiting(job) => job.is_done(),
@@ -358,7 +360,8 @@ impl Future {
         })
     }
 
-    /// Waits for the answer. After `timeout` seconds without one: DeadlineExceeded, and you may ask again. out: as for `call`.
+    /// Waits for the answer. Raises DeadlineExceeded after `timeout` seconds without one; you may then call it again. out: as
+    /// for `call`.
     #[pyo3(signature = (timeout=None, *, out=None))]
     fn result<'py>(
         &self,
@@ -391,7 +394,7 @@ impl Future {
         payload_into(py, waited?, out, self.allow)
     }
 
-    /// The exception that the call ended with, or None. Waits like `result`.
+    /// Returns the exception that the call ended with, or None. Waits like `result`.
     #[pyo3(signature = (timeout=None))]
     fn exception<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.result(py, timeout, None) {
@@ -443,7 +446,7 @@ impl Pipeline {
 
 #[pymethods]
 impl Pipeline {
-    /// Sends a call and gives its job id. Waits when `depth` calls are unanswered.
+    /// Sends a call and returns its job id. Waits if `depth` calls have no answer yet.
     #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit(
@@ -474,7 +477,7 @@ impl Pipeline {
         })
     }
 
-    /// Sees that the server notices all calls now, also those of a batch that is not full.
+    /// Makes the server notice all calls now, including those of an incomplete batch.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |pipeline| {
             pipeline.flush();
@@ -482,8 +485,9 @@ impl Pipeline {
         })
     }
 
-    /// The next answer as (job, value), in the order in which they come; None when there are no more. Raises what the
-    /// call raised; the exception then has the job id as its `job`. out: as for `call`.
+    /// Returns the next answer as (job, value), in the order of arrival, or None if there are no more. Raises the exception of
+    /// a failed
+    /// call, with the job id as its `job`. out: as for `call`.
     #[pyo3(signature = (timeout=None, *, out=None))]
     fn next<'py>(
         &self,
@@ -496,7 +500,7 @@ impl Pipeline {
         loop {
             let left =
                 until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
-            // The inner result is the call's own, the outer one the session's or the slice's.
+            // The inner result is that of the call; the outer one is that of the session or of this slice.
             let step = self.with(py, |pipeline| match pipeline.next(Some(left)) {
                 Err(Error::DeadlineExceeded { .. }) => Ok(None),
                 other => other.map(Some),
@@ -522,7 +526,7 @@ impl Pipeline {
         }
     }
 
-    /// Iterates over all answers that are still to come, as (job, value).
+    /// Iterates over all remaining answers, as (job, value).
     #[pyo3(signature = ())]
     fn results(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf
@@ -536,13 +540,13 @@ impl Pipeline {
         self.next(py, None, None)
     }
 
-    /// Calls without an answer.
+    /// Number of calls without an answer.
     #[getter]
     fn outstanding(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |pipeline| Ok(pipeline.outstanding()))
     }
 
-    /// Abandons what is unanswered.
+    /// Abandons all calls without an answer.
     fn close(&self, py: Python<'_>) {
         let old =
             py.detach(|| self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Between Python objects and payloads: bytes in, bytes out; arrays in, arrays out.
+//! Conversion between Python objects and payloads: bytes in, bytes out; arrays in, arrays out.
 //!
-//! - **Flow** exact bytes ─▶ bytes. None ─▶ nothing. An exact numpy array of a plain type ─▶ array. Everything else ─▶ `values`;
-//!   what has no encoding there, but a buffer, goes as bytes or an array for one version more, with a warning
-//! - **Owner** an [`Argument`] keeps the buffer exported, so the memory stays where it is while the GIL is released
+//! - **Flow** bytes objects are sent as bytes, None as an empty payload, numpy arrays of plain types as arrays, and everything else by
+//!   `values`. Subclasses are "everything else". For one more version, an object that `values` cannot encode but that has a buffer is
+//!   sent as bytes or as an array, with a warning.
+//! - **Owner** an [`Argument`] keeps the buffer exported, so the memory cannot move while the GIL is released.
 
 use crate::errors::{raise, unsupported};
 use crate::slot::Slot;
@@ -17,10 +18,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
 use std::ffi::CStr;
 
-/// Copies below this are not worth letting go of the GIL.
+/// For smaller copies it is not worth releasing the GIL, bytes.
 pub const DETACH_BYTES: usize = 16 * 1024;
 
-/// A Python object as data to send.
+/// A Python object that is to be sent.
 pub struct Argument<'py> {
     outgoing: Outgoing<'py>,
     encoded: Option<Encoded<'py>>,
@@ -29,11 +30,11 @@ pub struct Argument<'py> {
 }
 
 impl<'py> Argument<'py> {
-    /// Looks at `object` without copying it: nothing, bytes and arrays of plain types as such, everything else as a value.
+    /// Describes `object` without copying it: None, bytes and arrays of plain types directly, everything else as a value.
     ///
     /// # Errors
     ///
-    /// `UnsupportedType`, and what the code of the object itself raises.
+    /// `UnsupportedType`, and exceptions that the object's own code raises.
     pub fn new(object: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Argument<'py>> {
         if let Some(argument) = Argument::plain(object)? {
             return Ok(argument);
@@ -45,7 +46,7 @@ impl<'py> Argument<'py> {
         Ok(Argument { outgoing: Outgoing::none(), encoded: Some(encoded), _buffer: None, _bytes: None })
     }
 
-    /// By exact class: a subclass is something else.
+    /// Describes None, bytes and plain arrays. The class must match exactly; a subclass is not plain.
     fn plain(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
         let py = object.py();
         if object.is_none() {
@@ -58,7 +59,7 @@ impl<'py> Argument<'py> {
         }
         if let Ok(bytes) = object.cast_exact::<PyBytes>() {
             let slice = bytes.as_bytes();
-            // SAFETY: bytes objects never change, and the reference held here keeps this one alive.
+            // SAFETY: bytes objects never change, and the reference in `_bytes` keeps this one alive.
             let outgoing =
                 unsafe { Outgoing::from_raw(Shape::Bytes, slice.as_ptr(), slice.len() as u64, None) };
             let _bytes = Some(bytes.clone());
@@ -73,7 +74,7 @@ impl<'py> Argument<'py> {
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Argument::from_buffer(py, buffer, false),
             Err(_) if object.getattr("ndim")?.eq(0)? => {
-                // A buffer without dimensions has no shape to point to, so it is looked at as one of one element.
+                // A buffer without dimensions has no shape, so it is reshaped to one dimension of one element.
                 match PyUntypedBuffer::get(&object.call_method1("reshape", (1,))?) {
                     Ok(buffer) => match Argument::from_buffer(py, buffer, false)? {
                         Some(argument) => Ok(Some(argument.into_scalar(py)?)),
@@ -86,7 +87,7 @@ impl<'py> Argument<'py> {
         }
     }
 
-    /// Other objects that have a buffer arrive as bytes or as an array, with a warning; numpy's are not among them.
+    /// Describes another object with a buffer as bytes or as an array, with a warning; numpy objects are not sent in this way.
     fn changed(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
         let py = object.py();
         let Ok(buffer) = PyUntypedBuffer::get(object) else { return Ok(None) };
@@ -116,36 +117,36 @@ impl<'py> Argument<'py> {
             return Err(unsupported(py, "an array of pointers to rows"));
         }
         if is_bytes && buffer.is_c_contiguous() && buffer.item_size() == 1 {
-            // SAFETY: the buffer is exported while this argument lives, and is `len_bytes` long.
+            // SAFETY: the buffer is exported while this argument lives, and has `len_bytes` bytes.
             let outgoing =
                 unsafe { Outgoing::from_raw(Shape::Bytes, pointer, buffer.len_bytes() as u64, None) };
             return Ok(Some(Argument { outgoing, encoded: None, _buffer: Some(buffer), _bytes: None }));
         }
         let Some(element) = element_type(buffer.format(), buffer.item_size()) else { return Ok(None) };
         let shape: Vec<u64> = buffer.shape().iter().map(|&extent| extent as u64).collect();
-        // More dimensions than a message has room for go as a value.
+        // An array with more dimensions than a message can describe is sent as a value.
         let Ok(tensor) = Tensor::new(element, &shape) else { return Ok(None) };
         let strides = buffer.strides().iter().map(|&stride| stride as i64).collect();
-        // SAFETY: the exporter vouches for shape and strides while the buffer is exported, which it is while this
-        // argument lives. Another thread of the program may write the array while it is copied; then the copy has some
-        // of both, as with any numpy operation that releases the GIL.
+        // SAFETY: the exporter guarantees shape and strides while the buffer is exported, which it is while this argument
+        // lives. Another thread of the program may write to the array during the copy; the copy then has old and new elements,
+        // as with any numpy operation that releases the GIL.
         let outgoing =
             unsafe { Outgoing::from_raw(Shape::Tensor(tensor), pointer, tensor.bytes(), Some(strides)) };
         Ok(Some(Argument { outgoing, encoded: None, _buffer: Some(buffer), _bytes: None }))
     }
 
-    /// The same single element without dimensions.
+    /// Describes the same single element without dimensions.
     fn into_scalar(mut self, py: Python<'py>) -> PyResult<Argument<'py>> {
         let Shape::Tensor(tensor) = self.outgoing.shape().clone() else { return Ok(self) };
         let scalar = Tensor::new(tensor.element(), &[]).map_err(|error| raise(py, error))?;
         let pointer =
             self._buffer.as_ref().map_or(std::ptr::null(), |buffer| buffer.buf_ptr().cast_const().cast());
-        // SAFETY: one element, in the buffer that stays exported while this argument lives.
+        // SAFETY: there is one element, in the buffer that stays exported while this argument lives.
         self.outgoing = unsafe { Outgoing::from_raw(Shape::Tensor(scalar), pointer, scalar.bytes(), None) };
         Ok(self)
     }
 
-    /// The data, for as long as the argument lives.
+    /// Returns the data to send, valid as long as the argument lives.
     pub fn outgoing(&self) -> Outgoing<'_> {
         match &self.encoded {
             Some(encoded) => encoded.outgoing(),
@@ -154,7 +155,7 @@ impl<'py> Argument<'py> {
     }
 }
 
-/// Element type for a struct-module format, if both sides of a session know it.
+/// Returns the element type for a format of the struct module, if both sides of a session know it.
 fn element_type(format: &CStr, bytes: usize) -> Option<ElementType> {
     let format = format.to_bytes();
     let letters = match format {
@@ -174,25 +175,25 @@ fn element_type(format: &CStr, bytes: usize) -> Option<ElementType> {
     element.is_known().then_some(element)
 }
 
-/// numpy's name of an element type.
+/// Returns numpy's name of an element type.
 fn dtype_name(element: ElementType) -> String {
     let kind = char::from(element.kind);
     format!("{kind}{}", element.bytes)
 }
 
-/// The module `numpy`, imported once.
+/// Returns the module `numpy`, imported once.
 pub fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind)).map(|module| module.bind(py))
 }
 
-/// The class `numpy.ndarray`, looked up once.
+/// Returns the class `numpy.ndarray`, looked up once.
 pub fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     ARRAY.get_or_try_init(py, || numpy(py)?.getattr("ndarray").map(Bound::unbind)).map(|class| class.bind(py))
 }
 
-/// `numpy.generic`, the class of its scalars.
+/// Returns `numpy.generic`, the base class of numpy's scalars.
 fn numpy_scalar(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static SCALAR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     SCALAR
@@ -201,7 +202,7 @@ fn numpy_scalar(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 }
 
 fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {
-    // All known types, by kind and log2 of their size.
+    // One entry for each known type, by kind and log2 of its size.
     static TYPES: [PyOnceLock<Py<PyAny>>; 25] = [const { PyOnceLock::new() }; 25];
     let row = b"biufc".iter().position(|&kind| kind == element.kind).unwrap_or(0);
     let column = element.bytes.trailing_zeros().min(4) as usize;
@@ -210,7 +211,7 @@ fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {
         .map(|dtype| dtype.bind(py).clone())
 }
 
-/// A numpy array on top of a slot; read-only if the slot is.
+/// Returns a numpy array over a slot; it is read-only if the slot is.
 fn array<'py>(
     py: Python<'py>,
     slot: Slot,
@@ -222,7 +223,7 @@ fn array<'py>(
     array_class(py)?.call1((shape, dtype(py, element)?, slot))
 }
 
-/// A payload as a Python object: None, bytes, or a read-only array on top of the pool.
+/// Converts a payload to a Python object: None, bytes, or a read-only array over shared memory.
 pub fn payload_to_python<'py>(
     py: Python<'py>,
     payload: Payload,
@@ -250,7 +251,7 @@ pub fn payload_to_python<'py>(
     }
 }
 
-/// Puts a payload into `out`, memory of the caller's, and lets go of it; without one, it stays where it is.
+/// Copies a payload to `out`, the caller's memory, and releases the payload; without `out`, converts it in place.
 pub fn payload_into<'py>(
     py: Python<'py>,
     payload: Payload,
@@ -259,7 +260,7 @@ pub fn payload_into<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let Some(out) = out else { return payload_to_python(py, payload, allow) };
     let came = match payload.shape() {
-        // As an array of bytes: no bytes object in between.
+        // Converted to an array of bytes, to avoid a bytes object in between.
         Shape::Bytes if payload.bytes() > 0 => {
             let element = ElementType::U8;
             let shape = [payload.bytes()];
@@ -270,12 +271,12 @@ pub fn payload_into<'py>(
     put_into(&came, out)
 }
 
-/// Copies what came into memory of the caller's, which is given back.
+/// Copies a received object into the caller's memory, and returns that.
 pub fn put_into<'py>(came: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     came.py().import("memlift._values")?.call_method1("put_into", (came, out))
 }
 
-/// Shape and type of an array that is to be lent.
+/// Returns shape and type of an array to lend.
 pub fn loan_layout(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<(Tensor, Vec<u64>)> {
     let py = shape.py();
     let dtype = numpy(py)?.call_method1("dtype", (dtype,))?;
@@ -297,7 +298,7 @@ pub fn loan_layout(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResu
     Ok((tensor, shape))
 }
 
-/// A writable array on top of a loan.
+/// Returns a writable array over a loan.
 pub fn loan_to_python<'py>(
     py: Python<'py>,
     loan: memlift::ipc::Loan,

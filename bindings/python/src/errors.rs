@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors: each of the services' becomes one of the classes in `memlift/errors.py`.
+//! Converts errors of the services to the exception classes in `memlift/errors.py`.
 
 use memlift::ground::region::RegionError;
 use memlift::ipc::{Error, RemoteFailure};
@@ -9,7 +9,7 @@ use memlift::traverse::client::ClientError;
 use pyo3::exceptions::{PyFileExistsError, PyOSError};
 use pyo3::prelude::*;
 
-/// The Python exception for an error.
+/// Returns the Python exception for an error of a call.
 pub fn raise(py: Python<'_>, error: Error) -> PyErr {
     let class = match &error {
         Error::ServerUnavailable { .. } | Error::Refused { .. } => "ServerUnavailable",
@@ -37,12 +37,12 @@ pub fn raise(py: Python<'_>, error: Error) -> PyErr {
     new(py, class, (error.to_string(),))
 }
 
-/// The handler raised at the server: its traceback travels with the exception.
+/// Returns the exception for a handler that raised on the server; it contains the handler's traceback.
 fn remote(py: Python<'_>, operation: &str, message: &str) -> PyErr {
     new(py, "RemoteError", (operation.to_owned(), message.to_owned()))
 }
 
-/// The Python exception for an error of a transform.
+/// Returns the Python exception for an error of a transform.
 pub fn transform_error(py: Python<'_>, error: TransformError) -> PyErr {
     let class = match &error {
         TransformError::WrongTag => "WrongTag",
@@ -61,7 +61,7 @@ pub fn transform_error(py: Python<'_>, error: TransformError) -> PyErr {
     new(py, class, (error.to_string(),))
 }
 
-/// The Python exception for an error of a pool of persistent objects. What the system said stays an `OSError`.
+/// Returns the Python exception for an error of a pool of persistent objects. An error of the system becomes an `OSError`.
 pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
     let text = error.to_string();
     let class = match error {
@@ -91,7 +91,7 @@ pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
     new(py, class, (text,))
 }
 
-/// The Python exception for an error of a walk or of a collection on memory nodes.
+/// Returns the Python exception for an error of a walk or of a collection on memory nodes.
 pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
     let text = error.to_string();
     let class = match error {
@@ -119,17 +119,17 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
     new(py, class, (text,))
 }
 
-/// Data that cannot be sent.
+/// Returns the exception for data that cannot be sent.
 pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
     raise(py, Error::UnsupportedType(what.to_owned()))
 }
 
-/// Received bytes that no value can be.
+/// Returns the exception for received bytes that are no valid value.
 pub fn corrupt(py: Python<'_>, how: &str) -> PyErr {
     new(py, "Corrupt", (format!("the message is {how}: nothing of it was used"),))
 }
 
-/// An exception of a class in `memlift/errors.py`.
+/// Creates an exception of a class in `memlift/errors.py`.
 pub fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py
         .import("memlift.errors")

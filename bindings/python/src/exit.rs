@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The interpreter's end while other threads run Python code for memlift.
+//! Handles the end of the interpreter while other threads run Python code for memlift.
 //!
-//! Before Python 3.14 a thread that asks for the interpreter after its end is unwound by `pthread_exit`, and Rust aborts the process
-//! when that reaches its frames. Waits are safe: PyO3 lets such a thread sleep when a wait of it is over.
+//! Before Python 3.14, a thread that takes the GIL after the interpreter's end is unwound by `pthread_exit`, and Rust aborts the process
+//! when the unwinding reaches its frames. Waits are safe: PyO3 makes such a thread sleep when its wait is over.
 //!
-//! - **Flow** `atexit` ─▶ `end`: no other thread begins with Python code of memlift any more, and those that run some finish it.
-//!   Handlers are not waited for
-//! - **Order** a thread counts itself in before it looks whether the end has come; `end` says so before it looks at the count
-//! - **Owner** a handler's thread that wants to go on after the end sleeps for ever, in a frame of this file. The process ends around it
-//! - **Fork** a child has one thread: it begins with a count of none
+//! - **Flow** `atexit` calls `_end`: from then on no other thread begins to run Python code of memlift, and those that already do may
+//!   finish it. Handlers are not waited for.
+//! - **Order** a thread increments the count before it checks if the end has come; `_end` announces the end before it reads the count.
+//! - **Owner** a handler's thread that wants to continue after the end sleeps for ever, in a frame of this file, while the process ends.
+//! - **Fork** a forked child has one thread, so its count is reset.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -17,17 +17,17 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The interpreter is about to end.
+/// True if the interpreter is about to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
-/// Threads that run Python code for memlift, outside handlers.
+/// Number of threads that run Python code for memlift, not counting handlers.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
-/// `end` waits no longer for them: reading a value may run code of others, which may never return.
+/// Longest time that `_end` waits for these threads: converting a value may run foreign code, which may never return.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// Sections of this thread inside each other; the outermost is counted.
+    /// Number of nested sections of this thread; only the outermost is counted.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// This thread ends the interpreter.
+    /// True for the thread that ends the interpreter.
     static ENDER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -37,7 +37,7 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// Counts this thread in. Does not return once another one ends the interpreter.
+/// Counts this thread. Does not return if another thread ends the interpreter.
 fn count_in(py: Python<'_>) {
     INSIDE.fetch_add(1, Ordering::SeqCst);
     if ENDING.load(Ordering::SeqCst) && !ENDER.get() {
@@ -47,15 +47,15 @@ fn count_in(py: Python<'_>) {
 }
 
 fn count_out() {
-    // A fork's child may leave what its parent had entered.
+    // A forked child may leave a section that its parent's other threads had entered, so the count may already be 0.
     let _ = INSIDE.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |inside| inside.checked_sub(1));
 }
 
-/// A section in which Rust calls Python code that ends soon.
+/// A section in which Rust calls Python code that returns soon.
 pub struct Inside(());
 
 impl Inside {
-    /// Enters it; does not return if the interpreter ends.
+    /// Enters the section; does not return if the interpreter ends.
     pub fn enter(py: Python<'_>) -> Inside {
         if DEPTH.get() == 0 {
             count_in(py);
@@ -64,7 +64,7 @@ impl Inside {
         Inside(())
     }
 
-    /// Calls a handler, which may take as long as it likes, and is not counted meanwhile. Does not return if the interpreter ends.
+    /// Calls a handler, which may take any time and is not counted meanwhile. Does not return if the interpreter ends.
     pub fn call_handler<'py>(
         &self,
         function: &Bound<'py, PyAny>,
@@ -75,13 +75,14 @@ impl Inside {
         let depth = DEPTH.replace(0);
         count_out();
         let guard = SleepForEver;
-        // SAFETY: the interpreter is held, and function and arguments live until the call returns. If Python unwinds this thread, the
-        // guard stops it in this frame, which then never ends.
+        // SAFETY: the GIL is held, and function and arguments live until the call returns. If Python unwinds this thread, the
+        // guard
+        // stops the unwinding in this frame, which then never ends.
         let result = unsafe { PyObject_CallObject(function.as_ptr(), arguments.as_ptr()) };
         std::mem::forget(guard);
         count_in(py);
         DEPTH.set(depth);
-        // SAFETY: a new reference, or null with the exception set.
+        // SAFETY: the result is a new reference, or null with an exception set.
         unsafe { Bound::from_owned_ptr_or_err(py, result) }
     }
 }
@@ -96,7 +97,7 @@ impl Drop for Inside {
     }
 }
 
-/// Ends a forced unwinding in the frame that holds it.
+/// Stops a forced unwinding at the frame that holds this guard.
 struct SleepForEver;
 
 impl Drop for SleepForEver {
@@ -106,12 +107,12 @@ impl Drop for SleepForEver {
 }
 
 unsafe extern "C-unwind" {
-    /// Python's own. PyO3 declares it as a function that cannot unwind, and then the guard above would not run.
+    /// Python's own function. PyO3 declares it as one that cannot unwind, and then the guard above would not run.
     fn PyObject_CallObject(callable: *mut ffi::PyObject, arguments: *mut ffi::PyObject)
     -> *mut ffi::PyObject;
 }
 
-/// Lets no other thread begin with Python code of memlift, and waits for those that run some.
+/// Keeps other threads from beginning to run Python code of memlift, and waits for those that already do.
 #[pyfunction]
 fn _end(py: Python<'_>) {
     ENDER.set(true);
@@ -125,13 +126,13 @@ fn _end(py: Python<'_>) {
     });
 }
 
-/// In a fork's child: its one thread is counted, if it is inside.
+/// Called in a forked child: sets the count to its only thread, if that is inside a section.
 #[pyfunction]
 fn _forked() {
     INSIDE.store(usize::from(DEPTH.get() > 0), Ordering::SeqCst);
 }
 
-/// Has both called when their time comes.
+/// Registers `_end` for the interpreter's end and `_forked` for forks.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     py.import("atexit")?.call_method1("register", (wrap_pyfunction!(_end, module)?,))?;

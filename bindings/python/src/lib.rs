@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Python face: `import memlift`.
+//! The Python interface: `import memlift`.
 //!
-//! - **Flow** numpy array, bytes ──`convert`──▶ `Outgoing` ─▶ memlift::ipc ─▶ `Payload` ──`slot`──▶ read-only numpy view
-//!   any value ──`values`──▶ description and arrays ──`queue`──▶ memlift::ipc::Queue
-//!   any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
-//!   names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash
-//!   programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks where the data lives
-//!   any contiguous buffer ──`zlib`──▶ libmemlift_z.so, loaded beside the interpreter's libz
-//!   arrays under a budget ──`zmem`──▶ memlift::zmem: numpy's allocator over the arena
-//! - **Order** the GIL is released in every wait and every large copy; signals are looked at while waiting
-//! - **Owner** a view's base object is a `Slot`; the slot goes back to its pool when the last view is gone
-//! - **Not here** the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`, `memlift/traverse/`, `memlift/zmem.py`) and all decisions.
+//! - **Flow** numpy array or bytes ──`convert`──▶ `Outgoing` ──▶ memlift::ipc ──▶ `Payload` ──`slot`──▶ read-only numpy view.
+//!   Any value ──`values`──▶ description and arrays ──`queue`──▶ memlift::ipc::Queue.
+//!   Any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes.
+//!   Names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash.
+//!   Programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks at the memory nodes that hold the data.
+//!   Any contiguous buffer ──`zlib`──▶ libmemlift_z.so, loaded in addition to the interpreter's libz.
+//!   Arrays under a memory budget ──`zmem`──▶ memlift::zmem: numpy's allocator over the arena.
+//! - **Order** the GIL is released in every wait and every large copy; signals are handled while waiting.
+//! - **Owner** the base object of a view is a `Slot`; the slot is returned to its pool when the last view is gone.
+//! - **Not here** the parts written in Python (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`, `memlift/traverse/`,
+//!   `memlift/zmem.py`), and all decisions.
 #![deny(unsafe_code)]
 
 use pyo3::prelude::*;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory of Python objects for transforms: borrowed sources, borrowed targets, and bytes objects that grow into results.
+//! Memory of Python objects for transforms: borrowed sources, borrowed targets, and new bytes objects for results.
 //!
-//! - **Flow** any contiguous buffer ──[`Input`]──▶ address and length; `out`, or nothing ──[`Output`]──▶ address and capacity
-//!   ──transform──▶ [`Output::finish`]: a memoryview of `out`, or a new `bytes` without a copy
-//! - **Owner** a buffer stays exported, and so where it is, until its `Input` or `Output` is dropped. Who changes it from
-//!   another thread meanwhile gets undefined results.
+//! - **Flow** any contiguous buffer ──[`Input`]──▶ address and length. `out` or nothing ──[`Output`]──▶ address and capacity. After the
+//!   transform, [`Output::finish`] returns a memoryview of `out`, or a new `bytes` without a copy.
+//! - **Owner** a buffer stays exported, and cannot move, until its `Input` or `Output` is dropped. If another thread changes it during a
+//!   transform, the result is undefined.
 
 use crate::errors::unsupported;
 use pyo3::buffer::PyUntypedBuffer;
@@ -15,52 +15,52 @@ use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use std::marker::PhantomData;
 
 unsafe extern "C" {
-    /// Part of the stable interface; see `bytesobject.h`.
+    /// Function of Python's stable interface; see `bytesobject.h`.
     fn _PyBytes_Resize(object: *mut *mut ffi::PyObject, bytes: ffi::Py_ssize_t) -> std::ffi::c_int;
 }
 
-/// Bytes to read.
+/// A buffer to read from.
 pub struct Input {
     buffer: PyUntypedBuffer,
 }
 
-/// An address that may cross into a section without the GIL.
+/// An address and a length that may be passed to a section without the GIL.
 #[derive(Clone, Copy)]
 pub struct Span(*mut u8, usize);
 
-// SAFETY: an address and a length are plain numbers; each use of the memory says why it is allowed.
+// SAFETY: an address and a length are plain numbers; each access to the memory has its own justification.
 unsafe impl Send for Span {}
-// SAFETY: a shared `Span` only gives copies of its two numbers; each use of the memory says why it is allowed.
+// SAFETY: a shared `Span` only gives copies of its two numbers; each access to the memory has its own justification.
 unsafe impl Sync for Span {}
 
 impl Span {
     /// A span of no bytes.
     pub const EMPTY: Span = Span(std::ptr::NonNull::dangling().as_ptr(), 0);
 
-    /// Bytes of Rust.
+    /// Returns the span of a slice.
     pub fn of(bytes: &[u8]) -> Span {
         Span(bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// The rest behind its first `bytes` bytes, of which it has at least so many.
+    /// Returns the rest after the first `bytes` bytes; panics if there are fewer.
     pub fn after(self, bytes: usize) -> Span {
         let rest = self.1.checked_sub(bytes).expect("within the span");
         Span(self.0.wrapping_add(bytes), rest)
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub fn start(self) -> *mut u8 {
         self.0
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn bytes(self) -> usize {
         self.1
     }
 }
 
 impl Input {
-    /// Borrows `object`.
+    /// Borrows the buffer of `object`.
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Input> {
         let py = object.py();
         let Ok(buffer) = PyUntypedBuffer::get(object) else {
@@ -73,7 +73,7 @@ impl Input {
         Ok(Input { buffer })
     }
 
-    /// Where it is.
+    /// Returns the buffer's address and length.
     pub fn span(&self) -> Span {
         match self.buffer.len_bytes() {
             0 => Span(std::ptr::NonNull::dangling().as_ptr(), 0),
@@ -81,43 +81,44 @@ impl Input {
         }
     }
 
-    /// The bytes.
+    /// Returns the buffer's bytes.
     ///
     /// # Safety
     ///
-    /// Nobody changes them while the slice is used.
+    /// Nobody changes the bytes while the slice is used.
     pub unsafe fn slice(&self) -> &[u8] {
         let Span(start, bytes) = self.span();
-        // SAFETY: contiguous, exported as long as `self` lives; the rest is the caller's word.
+        // SAFETY: the buffer is contiguous and exported as long as `self` lives; the caller guarantees that nobody changes the
+        // bytes.
         unsafe { std::slice::from_raw_parts(start, bytes) }
     }
 }
 
-/// Bytes to write.
+/// A buffer to write to.
 pub enum Output<'py> {
-    /// Memory that the caller passed in: a writable buffer.
+    /// The caller's writable buffer.
     Borrowed { buffer: PyUntypedBuffer, object: Bound<'py, PyAny> },
-    /// A bytes object that nobody else knows yet.
+    /// A new bytes object to which nobody else has a reference.
     Fresh(Fresh<'py>),
 }
 
-/// See [`Output::Fresh`].
+/// A new bytes object, see [`Output::Fresh`].
 pub struct Fresh<'py> {
     object: *mut ffi::PyObject,
     bytes: usize,
-    /// Proof that the GIL is held wherever this is dropped.
+    /// Ensures that the GIL is held when this is dropped.
     gil: PhantomData<Python<'py>>,
 }
 
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
-        // SAFETY: the GIL is held (`gil`), and the reference is ours; null is allowed.
+        // SAFETY: the GIL is held (`gil`), and this owns the reference; null is allowed.
         unsafe { ffi::Py_XDECREF(self.object) };
     }
 }
 
 impl<'py> Output<'py> {
-    /// The caller's `out`, or a new object of `bytes` bytes.
+    /// Borrows the caller's `out`, or creates a bytes object of `bytes` bytes.
     pub fn new(py: Python<'py>, out: Option<&Bound<'py, PyAny>>, bytes: usize) -> PyResult<Output<'py>> {
         let Some(object) = out else { return Output::fresh(py, bytes) };
         let Ok(buffer) = PyUntypedBuffer::get(object) else {
@@ -132,7 +133,7 @@ impl<'py> Output<'py> {
     fn fresh(py: Python<'py>, bytes: usize) -> PyResult<Output<'py>> {
         let length =
             isize::try_from(bytes).map_err(|_| PyValueError::new_err("more bytes than memory has"))?;
-        // SAFETY: the GIL is held; the bytes of the new object are not initialized and nobody sees it before `finish`.
+        // SAFETY: the GIL is held. The bytes of the new object are not initialized, and nobody reads them before `finish`.
         let object = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), length) };
         if object.is_null() {
             return Err(PyErr::fetch(py));
@@ -140,24 +141,24 @@ impl<'py> Output<'py> {
         Ok(Output::Fresh(Fresh { object, bytes, gil: PhantomData }))
     }
 
-    /// Where it is.
+    /// Returns the address and length of the memory to write to.
     pub fn span(&self) -> Span {
         match self {
             Output::Borrowed { buffer, .. } if buffer.len_bytes() == 0 => {
                 Span(std::ptr::NonNull::dangling().as_ptr(), 0)
             }
             Output::Borrowed { buffer, .. } => Span(buffer.buf_ptr().cast(), buffer.len_bytes()),
-            // SAFETY: a bytes object that is ours alone.
+            // SAFETY: only this has a reference to the bytes object.
             Output::Fresh(fresh) => unsafe { Span(ffi::PyBytes_AsString(fresh.object).cast(), fresh.bytes) },
         }
     }
 
-    /// Makes a fresh one longer; what was written stays. Where it is may change.
+    /// Makes a new bytes object longer and keeps its contents; its address may change.
     pub fn grow(&mut self, py: Python<'py>, bytes: usize) -> PyResult<()> {
         let Output::Fresh(fresh) = self else { return Err(PyValueError::new_err("out is too small")) };
         let length =
             isize::try_from(bytes).map_err(|_| PyMemoryError::new_err("more bytes than memory has"))?;
-        // SAFETY: ours alone, with one reference; on failure it is freed and `object` set to null.
+        // SAFETY: this has the only reference; on failure the object is freed and `object` set to null.
         if unsafe { _PyBytes_Resize(&raw mut fresh.object, length) } != 0 {
             fresh.bytes = 0;
             return Err(PyErr::fetch(py));
@@ -166,12 +167,12 @@ impl<'py> Output<'py> {
         Ok(())
     }
 
-    /// Its first `written` bytes as a Python object: all of a fresh one must have been written.
+    /// Returns the first `written` bytes as a Python object; of a new bytes object, all of them must have been written.
     pub fn finish(self, py: Python<'py>, written: usize) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Output::Borrowed { buffer, object } => {
                 let all = PyMemoryView::from(&object)?;
-                // A memoryview of an array with an empty dimension cannot be cast.
+                // Python cannot cast a memoryview of an array with an empty dimension.
                 if buffer.len_bytes() == 0 {
                     return Ok(PyBytes::new(py, b"").into_any());
                 }
@@ -181,12 +182,12 @@ impl<'py> Output<'py> {
             Output::Fresh(mut fresh) => {
                 let mut object = std::mem::replace(&mut fresh.object, std::ptr::null_mut());
                 if written != fresh.bytes
-                    // SAFETY: ours alone, with one reference; on failure it is freed and `object` set to null.
+                    // SAFETY: this has the only reference; on failure the object is freed and `object` set to null.
                     && unsafe { _PyBytes_Resize(&raw mut object, written as isize) } != 0
                 {
                     return Err(PyErr::fetch(py));
                 }
-                // SAFETY: a new reference.
+                // SAFETY: `object` is an owned reference, which is given away here.
                 Ok(unsafe { Bound::from_owned_ptr(py, object) })
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Options of a call as keyword arguments, and what is said about calls as dicts.
+//! Options of a call as keyword arguments, and states and explanations of calls as dicts.
 
 use crate::client::seconds;
 use crate::errors::unsupported;
@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Arguments that a caller gave.
+/// Keyword arguments as the caller gave them.
 #[derive(Default)]
 pub struct Wish<'a> {
     pub timeout: Option<f64>,
@@ -22,7 +22,7 @@ pub struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// The same, judged.
+    /// Checks the arguments and returns the options of the call.
     pub fn options(&self) -> PyResult<CallOptions> {
         Ok(CallOptions {
             timeout: seconds(self.timeout)?,
@@ -35,7 +35,7 @@ impl Wish<'_> {
     }
 }
 
-/// Where a server is: a name, or a path, also one of `pathlib`. A path without a "/" is one in the current folder.
+/// Returns the address of a server: a name, or a path (also of `pathlib`). A path without a "/" is one in the current folder.
 pub fn address(given: &Bound<'_, PyAny>) -> PyResult<String> {
     let py = given.py();
     if given.is_instance_of::<PyString>() {

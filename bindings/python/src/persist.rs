@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift.persist`: dicts and arrays that survive a crash.
 //!
-//! - **Flow** `pool`: open, begin, end, names ─▶ `dict`: keys and values as bytes (`value`) ─▶ `memlift::persist::raw::Table`
-//!   `array`: read-only views on top of the pool's memory, changes by copy
-//! - **Layout** the root's table of names: name ─▶ u8 kind · u64 offset · for an array: letter of its kind, bytes of an element,
-//!   dimensions (u8 each), extents (u64 each)
-//! - **Order** the GIL is released wherever a lock or the disk may be waited for
-//! - **Owner** a view pins its array: as long as there is a view, its bytes do not change and are not given back (`pins`)
-//! - **Not here** mapping protocol, context managers, names for people: `memlift/persist.py`
+//! - **Flow** `pool` opens a pool, begins and ends transactions, and finds names. `dict` stores keys and values as bytes (`value`) in a
+//!   `memlift::persist::raw::Table`. `array` gives read-only views of the pool's memory, and changes arrays by copying.
+//! - **Layout** the root's table of names: name ─▶ u8 kind · u64 offset · for an array: type letter, bytes per element, dimensions (u8
+//!   each), extents (u64 each).
+//! - **Order** the GIL is released wherever the code may wait for a lock or the disk.
+//! - **Owner** a view pins its array: as long as the view exists, its bytes do not change and are not freed (`pins`).
+//! - **Not here** the mapping protocol and context managers: `memlift/persist.py`.
 
 #[expect(unsafe_code, reason = "exports pool memory by the buffer protocol")]
 mod array;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Arrays in a pool: put, looked at without a copy, changed by copy.
+//! Arrays in a pool: stored, viewed without a copy, changed by copying.
 //!
-//! - **Layout** an object of type [`TYPE`]: 48 zero bytes, then the elements, C order; so they start at a multiple of 16, from 16 KiB
-//!   on of 64
-//! - **Rule** a view's bytes never change: whoever replaces or changes a pinned array makes a new object. Python is never given
-//!   memory of the pool to write to: it cannot promise that nobody else looks
-//! - **Order** a change is a copy, compared with the array when it ends: what differs is logged, or, if that is much, becomes a new
-//!   object, which does not go through the log
-//! - **Not here** numpy: the Python side puts shape and type on top of the bytes
+//! - **Layout** an object of type [`TYPE`]: 48 zero bytes, then the elements in C order. So the elements begin at a multiple of 16; from
+//!   16 KiB on, of 64.
+//! - **Rule** the bytes of a view never change: replacing or changing a pinned array makes a new object. Python never gets writable
+//!   memory of the pool, because it cannot guarantee that nobody else reads it.
+//! - **Order** the program changes a copy. At the end it is compared with the array: the differences are logged, or, if they are many, a
+//!   new object is written, which does not go through the log.
+//! - **Not here** numpy: the Python side adds shape and type to the bytes.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::memory::Input;
 
 /// Type of the object that holds an array.
 pub const TYPE: u64 = hash_name("memlift.Array 1", 0);
-/// Bytes of its payload before the elements.
+/// Zero bytes before the elements.
 const PAD: usize = 48;
-/// Differences are looked for in units of a cache line.
+/// Unit of the comparison for differences: a cache line, bytes.
 const LINE: usize = 64;
-/// From this many runs of differing lines on, a new object is cheaper than a log record of so many ranges.
+/// With more runs of differing lines than this, a new object is cheaper than a log record of that many ranges.
 const RUNS_MAX: usize = 10_000;
-/// Arrays from this size on are stored past the log when they are new.
+/// New arrays of at least this size are stored past the log, bytes.
 const LARGE_BYTES: usize = 16 << 10;
 
 /// Element type and extents.
@@ -62,7 +62,7 @@ impl Shape {
         shape.bytes().is_some().then_some(shape)
     }
 
-    /// Bytes of the whole array; None when it is none.
+    /// Returns the size of the whole array; `None` if the shape is invalid.
     fn bytes(&self) -> Option<usize> {
         let known = match self.kind {
             b'b' => self.element_bytes == 1,
@@ -145,7 +145,7 @@ impl Writing<'_, '_> {
     }
 }
 
-/// Runs of lines that differ: where, and how many bytes.
+/// Returns the runs of lines that differ, as offset and length in bytes.
 fn differences(before: &[u8], now: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (at, (old, new)) in before.chunks(LINE).zip(now.chunks(LINE)).enumerate() {
@@ -160,7 +160,7 @@ fn differences(before: &[u8], now: &[u8]) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Keeps `data` under a name.
+/// Stores `data` as an array under a name.
 pub fn put(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, shape: Shape) -> PyResult<()> {
     let input = Input::new(data)?;
     if shape.bytes() != Some(input.span().bytes()) {
@@ -170,39 +170,40 @@ pub fn put(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, s
     }
     let span = input.span();
     inner.write(py, move |writing| {
-        // SAFETY: the buffer is exported while `input` lives, which is until after this call. That nobody changes it meanwhile
-        // is what the documentation asks of programs.
+        // SAFETY: the buffer is exported while `input` lives, which is until after this call. The documentation requires
+        // programs not
+        // to change it during the call.
         let elements = unsafe { std::slice::from_raw_parts(span.start().cast_const(), span.bytes()) };
         writing.put_elements(name, elements, shape)
     })
 }
 
-/// Makes an array what `data` says.
+/// Replaces the contents of an array by `data`.
 pub fn change(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
     let input = Input::new(data)?;
     let span = input.span();
     inner.write(py, move |writing| {
-        // SAFETY: as in `put`.
+        // SAFETY: the conditions of `put`: an exported buffer that the program does not change during the call.
         let now = unsafe { std::slice::from_raw_parts(span.start().cast_const(), span.bytes()) };
         writing.change_elements(name, now)
     })
 }
 
-/// Contents that [`view`] found.
+/// Contents of an array, as [`view`] found them.
 enum Found {
     Empty,
     Copy(Vec<u8>),
     Pinned { offset: u64, start: usize, bytes: usize, pool: PoolRef },
 }
 
-/// Looks at an array: its bytes as they are now, for as long as somebody holds them.
+/// Returns a view of an array's current bytes, which keeps them unchanged as long as the view exists.
 #[allow(clippy::type_complexity)] // a tuple for Python
 pub fn view<'py>(
     inner: &Arc<Inner>,
     py: Python<'py>,
     name: &str,
 ) -> PyResult<Option<(Bound<'py, PyAny>, String, Vec<u64>)>> {
-    // A rollback could change an array that the open transaction made or changed under its view, so such an array is copied.
+    // If the open transaction made or changed the array, a rollback could change it under its view, so it is copied.
     let copied = |offset| inner.is_fresh(offset);
     let found = inner.look(py, |looking| {
         let (offset, shape) = match Inner::find(looking, name)? {
