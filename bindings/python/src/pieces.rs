@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages in pieces: `Packer`, `Sealer`, `Opener`.
 //!
-//! - **Flow** `push`(data)* ──▶ `finish`
-//! - **Order** each call takes its object alone; after `finish` there is nothing more to call
-//! - **Owner** an `Opener` keeps what it has opened to itself until the tag was right, and zeroes it otherwise
+//! - **Flow** `push`(data), any number of times ──▶ `finish`.
+//! - **Order** only one call at a time uses an object; after `finish` no further call is allowed.
+//! - **Owner** an `Opener` gives out the opened bytes only if the tag was right, and zeroes them otherwise.
 
 use crate::convert::DETACH_BYTES;
 use crate::errors::transform_error;
@@ -45,17 +45,17 @@ impl Packer {
         Ok(Packer { stream: Some(Box::new(PackStream::new(format, effort))) })
     }
 
-    /// Takes a piece; returns what is packed so far, which may be nothing.
+    /// Packs a piece; returns the bytes packed so far, which may be none.
     fn push<'py>(&mut self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         self.write(py, Some(data), Flush::None)
     }
 
-    /// Returns what a reader needs to unpack every byte that was pushed.
+    /// Returns the bytes that a reader needs to unpack everything pushed so far.
     fn flush<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.write(py, None, Flush::Sync)
     }
 
-    /// Ends the message; returns the rest of it.
+    /// Ends the message; returns the rest of the packed bytes.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let end = self.write(py, None, Flush::Finish)?;
         self.stream = None;
@@ -73,7 +73,8 @@ impl Packer {
         let input = data.map(Input::new).transpose()?;
         let stream = unless_over(py, &mut self.stream)?;
         let source = match &input {
-            // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+            // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the
+            // call.
             Some(input) => unsafe { input.slice() },
             None => &[],
         };
@@ -119,7 +120,7 @@ impl Sealer {
         Ok(Sealer { stream: Some(stream) })
     }
 
-    /// Seals a piece; returns it, or a memoryview of it in `out`. As long as the piece.
+    /// Seals a piece; returns it as bytes, or as a memoryview of `out`. The result is as long as the piece.
     #[pyo3(signature = (data, out=None))]
     fn push<'py>(
         &mut self,
@@ -133,8 +134,9 @@ impl Sealer {
         apart(py, source, target)?;
         let stream = unless_over(py, &mut self.stream)?;
         let mut work = move || {
-            // SAFETY: exported while `input` and `output` live, and found apart; that nobody changes them is what the
-            // documentation asks for. The target's bytes are only written.
+            // SAFETY: both buffers are exported while `input` and `output` live, and were checked not to overlap; the
+            // documentation
+            // requires that nobody changes them during the call. The target's bytes are only written.
             unsafe {
                 let target = std::slice::from_raw_parts_mut(target.start(), target.bytes());
                 stream.push(std::slice::from_raw_parts(source.start(), source.bytes()), target)
@@ -145,7 +147,7 @@ impl Sealer {
         output.finish(py, source.bytes())
     }
 
-    /// Ends the message; returns its tag, 16 bytes.
+    /// Ends the message; returns its tag of 16 bytes.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         match self.stream.take() {
             Some(stream) => Ok(PyBytes::new(py, &stream.finish())),
@@ -182,11 +184,11 @@ impl Opener {
         Ok(Opener { stream: Some(stream) })
     }
 
-    /// Takes a sealed piece. Nothing of it is given out before `finish` has compared the tag.
+    /// Opens a sealed piece. Nothing of it is given out before `finish` has compared the tag.
     fn push(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let input = Input::new(data)?;
         let stream = unless_over(py, &mut self.stream)?;
-        // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+        // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the call.
         let source = unsafe { input.slice() };
         let mut work = || stream.push(source).map(|untrusted| untrusted.bytes());
         let result = if source.len() < DETACH_BYTES { work() } else { py.detach(work) };
@@ -194,7 +196,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Compares the tag of 16 bytes and returns the message. Raises WrongTag.
+    /// Compares the tag of 16 bytes and returns the message. Raises WrongTag if it does not match.
     fn finish<'py>(&mut self, py: Python<'py>, tag: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let tag = bytes_of(tag, "a tag")?;
         let Some(stream) = self.stream.take() else { return Err(transform_error(py, OVER)) };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `Queue`, as Python sees it; `memlift/queue.py` makes it one of multiprocessing's kind.
+//! The Python class `Queue`; `memlift/queue.py` gives it the interface of multiprocessing's queues.
 //!
-//! - **Flow** put: `values::Encoded` ─▶ one copy into a block ─▶ published. get: block ─▶ `Slot` ─▶ `values::decode`, views in place
-//! - **Layout** the label of an item of `put_call`: number, mark. They can be read when the value cannot
-//! - **Order** waits are cut into slices, and between them signals are handled. Short items, and items while views take more than
-//!   half of the queue's memory, are copied out, so that putters have their room back
+//! - **Flow** put: the value is encoded (`values::Encoded`), copied once into a block, and published. get: the block becomes a `Slot`,
+//!   and `values::decode` returns the value, with views of the block.
+//! - **Layout** the label of an item of `put_call` is its number and mark. They can be read even if the value cannot.
+//! - **Order** waits are divided into slices, and signals are handled between them. Short items are copied out; so are all items while
+//!   views hold more than half of the queue's memory, so that there is room for further puts.
 
 use crate::client::{SLICE, seconds};
 use crate::convert::{DETACH_BYTES, put_into};
@@ -20,19 +21,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Items up to here are copied out when they are taken: that costs less than a view and its end.
+/// Items up to this size are copied out when they are taken: a copy costs less than creating and ending a view. Bytes.
 const COPY_BYTES: u64 = 4096;
 
-/// Number, mark and value of an item that belongs to a call, and what reading the value raised.
+/// An item that belongs to a call: number, mark, value, and the exception that reading the value raised.
 type Call<'py> = (u64, u64, Bound<'py, PyAny>, Option<Py<PyAny>>);
 
-/// Between processes that were given it. Use `memlift.Queue`.
+/// A queue between processes that share its descriptors. Use `memlift.Queue`.
 #[pyclass(module = "memlift._native", frozen, subclass)]
 pub struct Queue {
     queue: ipc::Queue,
     allow: Allow,
     closed: AtomicBool,
-    /// This object has put or taken something.
+    /// True if this object has put or taken something.
     used: AtomicBool,
 }
 
@@ -75,7 +76,7 @@ impl Queue {
         copied.map_err(|error| raise(py, error))
     }
 
-    /// The memory of the oldest item, and its label; `None`: there was none until `until`.
+    /// Takes the oldest item; returns its memory and its label, or `None` if there was none before `until`.
     fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<(Slot, Label)>> {
         let queue = self.open()?;
         self.used.store(true, Ordering::Relaxed);
@@ -96,7 +97,7 @@ impl Queue {
     }
 }
 
-/// `queue.Full` or `queue.Empty`.
+/// Returns the exception `queue.Full` or `queue.Empty`.
 fn said(py: Python<'_>, name: &'static str) -> PyErr {
     static FULL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -108,17 +109,17 @@ fn said(py: Python<'_>, name: &'static str) -> PyErr {
     }
 }
 
-/// Returns the time at which to give up: now, later, or `None` for never.
+/// Returns the time at which a wait ends: now, later, or `None` for never.
 fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Instant>> {
     if !block {
         return Ok(Some(Instant::now()));
     }
-    // As in Python's own queues, a time that is over is no error.
+    // As in Python's own queues, a negative timeout is no error.
     let timeout = timeout.map(|seconds| if seconds < 0.0 { 0.0 } else { seconds });
     Ok(seconds(timeout)?.and_then(|timeout| Instant::now().checked_add(timeout)))
 }
 
-/// Tries in slices, with a look at signals in between; `None`: time is up.
+/// Tries in slices, and handles signals between them; returns `None` after `until`.
 fn sliced<T: Send>(
     py: Python<'_>,
     until: Option<Instant>,
@@ -167,13 +168,15 @@ impl Queue {
         Ok(Queue { queue, allow, closed: AtomicBool::new(false), used: AtomicBool::new(false) })
     }
 
-    /// A descriptor that is readable while an item waits: for select, `multiprocessing.connection.wait` and event loops. Do not read it.
+    /// Returns a descriptor that is readable while an item waits, for select, `multiprocessing.connection.wait` and event
+    /// loops. Do not
+    /// read from it.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let ready = self.open()?.readiness().map_err(|error| raise(py, error))?;
         Ok(ready.as_raw_fd())
     }
 
-    /// The descriptors to pass on.
+    /// Returns the descriptors that are passed to another process.
     fn _descriptors(&self) -> (i32, i32) {
         self.queue.as_fds().map(|fd| fd.as_raw_fd()).into()
     }
@@ -193,7 +196,7 @@ impl Queue {
         self.put_labelled(py, obj, Label::default(), limit(block, timeout)?)
     }
 
-    /// Puts a value that belongs to a call: whatever becomes of the value, the getter learns number and mark.
+    /// Puts a value that belongs to a call. Even if the value cannot be read, the getter learns number and mark.
     #[pyo3(signature = (number, mark, obj, block=true))]
     fn put_call(
         &self,
@@ -206,7 +209,9 @@ impl Queue {
         self.put_labelled(py, obj, [number, mark], limit(block, None)?)
     }
 
-    /// The next value that belongs to a call, as (number, mark, value, None); or, if it cannot be read, (number, mark, None, exception).
+    /// Returns the next value that belongs to a call as (number, mark, value, None), or as (number, mark, None, exception) if
+    /// it cannot
+    /// be read.
     fn get_call<'py>(&self, py: Python<'py>) -> PyResult<Call<'py>> {
         let (slot, [number, mark]) = self.take(py, None)?.ok_or_else(|| said(py, "Empty"))?;
         let none = py.None().into_bound(py);
@@ -220,7 +225,7 @@ impl Queue {
         self.put(py, obj, false, None)
     }
 
-    /// out: as for `Client.call`; what does not fit is the error's `item`.
+    /// Returns the next value. out: as for `Client.call`; a value that does not fit into it is the exception's `item`.
     #[pyo3(signature = (block=true, timeout=None, *, out=None))]
     fn get<'py>(
         &self,
@@ -246,7 +251,7 @@ impl Queue {
         self.queue.len()
     }
 
-    /// Raises OSError where the queue was used and then closed here, as multiprocessing's does.
+    /// Raises OSError if the queue was used and then closed by this process, as multiprocessing's queue does.
     fn empty(&self) -> PyResult<bool> {
         if self.closed.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) {
             return Err(PyOSError::new_err("this queue is closed"));
@@ -264,28 +269,28 @@ impl Queue {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// One item that was taken is done with; `false`: there is none.
+    /// Marks one taken item as processed; returns `False` if there is none.
     fn _task_done(&self, py: Python<'_>) -> PyResult<bool> {
         self.open()?.task_done().map_err(|error| raise(py, error))
     }
 
-    /// Waits until everything that was put is taken and done with.
+    /// Waits until all items were taken and marked as processed.
     fn _join(&self, py: Python<'_>) -> PyResult<()> {
         let queue = self.open()?;
         sliced(py, None, |until| queue.join(until).map(|done| done.then_some(()))).map(drop)
     }
 
-    /// This process, for `lost`.
+    /// Returns the identity of this process, for `lost`.
     fn _identity(&self, py: Python<'_>) -> PyResult<u32> {
         self.queue.identity().map_err(|error| raise(py, error))
     }
 
-    /// The call that this process took has been answered.
+    /// Marks the call that this process has taken as answered.
     fn settle_call(&self, py: Python<'_>) -> PyResult<()> {
         self.queue.settle_call().map_err(|error| raise(py, error))
     }
 
-    /// Number of the call that a dead process had taken and not settled, told once.
+    /// Returns the number of a call that a process took before it died without settling it; each such call is returned once.
     fn lost(&self, py: Python<'_>, identity: u32) -> PyResult<Option<u64>> {
         py.detach(|| self.queue.lost(identity)).map_err(|error| raise(py, error))
     }
@@ -304,12 +309,12 @@ impl Queue {
     }
 }
 
-/// A descriptor of our own for the same queue.
+/// Returns an own descriptor for the same queue.
 #[expect(unsafe_code, reason = "takes a descriptor by its number, as Python gives it")]
 fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     if fd < 0 {
         return Err(PyOSError::new_err("a queue's descriptor is no negative number"));
     }
-    // SAFETY: only duplicated here; a number that is not open makes that fail with EBADF.
+    // SAFETY: the descriptor is only duplicated here; if the number is not open, that fails with EBADF.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)
 }

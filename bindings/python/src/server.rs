@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `Server`, as Python sees it. Threads are Python's own (`memlift/ipc.py` starts them), so that entering the interpreter
-//! costs no new thread state per request.
+//! The Python class `Server`. Its threads are Python threads (`memlift/ipc.py` starts them), so that taking the GIL creates no new
+//! thread state per request.
 //!
-//! - **Exit** when the interpreter ends, threads that run handlers are left where they are: see `exit`
-//! - **Order** handler's result is copied ─▶ request and result are dropped ─▶ reply is sent, so that a request's slot is free
-//!   again when the client has its answer
+//! - **Exit** when the interpreter ends, threads that run handlers are not stopped: see `exit`.
+//! - **Order** the handler's result is copied, then request and result are dropped, then the reply is sent. So the request's slot is free
+//!   when the client has its answer.
 
 use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::cell::RefCell;
 
-/// The listening end. Use `memlift.ipc.Server`.
+/// The server's end of a connection. Use `memlift.ipc.Server`.
 #[pyclass(module = "memlift._native", frozen, subclass)]
 pub struct Server {
     server: ipc::Server,
@@ -67,7 +67,7 @@ impl Server {
         Ok(Server { server, allow_pickle })
     }
 
-    /// Names an operation.
+    /// Sets the handler of an operation.
     fn register(&self, py: Python<'_>, name: &str, function: Py<PyAny>) -> PyResult<()> {
         if !function.bind(py).is_callable() {
             return Err(PyTypeError::new_err(format!("the handler of {name:?} is not callable")));
@@ -75,30 +75,30 @@ impl Server {
         let allow_pickle = self.allow_pickle;
         self.server
             .register_raw(name, move |request, responder| {
-                // A pickle runs code: only from the same user.
+                // Unpickling can run code, so it is only allowed between processes of the same user.
                 let pickle = allow_pickle && request.peer_uid() == own_uid();
                 answer(&function, request, responder, Allow { pickle })
             })
             .map_err(|error| raise(py, error))
     }
 
-    /// Serves on this thread until the server is stopped. Run it on `threads` threads at once.
+    /// Serves requests on this thread until the server is stopped. Run it on `threads` threads at the same time.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.server.serve()).map_err(|error| raise(py, error))
     }
 
-    /// Tells all threads to end.
+    /// Makes all serving threads end.
     fn stop(&self, py: Python<'_>) {
         py.detach(|| self.server.stop());
     }
 
-    /// Threads that should serve.
+    /// Number of threads that should serve.
     #[getter]
     fn threads(&self) -> usize {
         self.server.threads()
     }
 
-    /// Where it listens.
+    /// Address of the server.
     #[getter]
     fn address(&self) -> String {
         self.server.address().to_string()
@@ -119,11 +119,11 @@ impl Server {
 }
 
 thread_local! {
-    /// With what the handler of this thread says how far it is.
+    /// Progress of the request that the handler of this thread works on.
     static PROGRESS: RefCell<Option<Progress>> = const { RefCell::new(None) };
 }
 
-/// Says in a handler how far it is, in a unit of its choice, for whoever asks (`Future.state`).
+/// Reports a handler's progress, in any unit; clients read it by `Future.state`.
 #[pyfunction]
 pub fn progress(done: u64, total: u64) -> PyResult<()> {
     PROGRESS.with_borrow(|progress| match progress {

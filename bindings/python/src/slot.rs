@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A slot of a pool as a Python object: what numpy views of received data and loans are based on.
+//! A slot of shared memory as a Python object: the base of numpy views of received data and of loans.
 //!
-//! - **Owner** Python. Every view (numpy array, memoryview) holds a reference; the last one gone drops the payload or loan,
-//!   and that gives the slot back.
-//! - **Layout** exported as one dimension of bytes; numpy puts type and shape on top
+//! - **Owner** Python. Every view (numpy array, memoryview) holds a reference; after the last one the payload or loan is dropped, which
+//!   frees the slot.
+//! - **Layout** exported as one dimension of bytes; numpy adds type and shape.
 
 use memlift::ipc::{Error, Item, Loan, Payload};
 use pyo3::exceptions::PyBufferError;
@@ -17,15 +17,16 @@ enum Held {
     Taken(Item, Address),
 }
 
-/// First byte of a taken item.
+/// Address of the first byte of a taken item.
 struct Address(*mut u8);
 
-// SAFETY: it points into the item beside it, which any thread may hold; Python code synchronises what it does with buffers.
+// SAFETY: the address points into the item stored beside it, which any thread may own; Python code synchronises its uses of
+// buffers.
 unsafe impl Send for Address {}
 // SAFETY: a shared `Address` only gives a copy of the pointer; Python code synchronises its uses of the buffer.
 unsafe impl Sync for Address {}
 
-/// Memory of a pool. Made by the library; use the array on top of it.
+/// Shared memory of a pool, created by the library. Use the array over it.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Slot {
     held: Held,
@@ -40,7 +41,7 @@ impl Slot {
         Slot { held: Held::Lent(loan) }
     }
 
-    /// Wraps an item taken from a queue: this process alone has it, so it may be written.
+    /// Wraps an item taken from a queue. Only this process has it, so it is writable.
     pub fn taken(mut item: Item) -> Result<Slot, Error> {
         let address = Address(item.as_mut_ptr()?);
         Ok(Slot { held: Held::Taken(item, address) })
@@ -54,7 +55,7 @@ impl Slot {
         }
     }
 
-    /// Copies bytes out, from `at` on.
+    /// Copies the bytes from offset `at` on.
     pub fn read_into(&self, at: u64, target: &mut [u8]) -> Result<(), Error> {
         let end = at.checked_add(target.len() as u64);
         if end.is_none_or(|end| end > self.bytes()) {
@@ -65,8 +66,9 @@ impl Slot {
             Held::Lent(loan) => loan.as_mut_ptr().cast_const(),
             Held::Taken(item, _) => return item.read_into(at, target),
         };
-        // SAFETY: the range was checked against the memory's length, which stays mapped while self lives. Another process may
-        // write it meanwhile: the copy has some of both, and is what gets judged.
+        // SAFETY: the range was checked against the memory's length, and the memory stays mapped while `self` lives. Another
+        // process
+        // may write to it during the copy: then the copy has old and new bytes, and all checks are made on the copy.
         unsafe { std::ptr::copy_nonoverlapping(base.add(at as usize), target.as_mut_ptr(), target.len()) };
         Ok(())
     }
@@ -98,8 +100,8 @@ impl Slot {
         if readonly && flags & ffi::PyBUF_WRITABLE != 0 {
             return Err(PyBufferError::new_err("received data is read-only: copy it to change it"));
         }
-        // SAFETY: `view` is the consumer's buffer struct, to be filled. The memory stays mapped and leased while `slf`
-        // lives, and PyBuffer_FillInfo takes the reference to `slf` that keeps it so. A peer may change received bytes
+        // SAFETY: `view` is the consumer's buffer struct, which is to be filled. The memory stays mapped and leased while `slf`
+        // lives, and PyBuffer_FillInfo takes the reference to `slf` that keeps it alive. A peer may change received bytes
         // meanwhile, as documented; Python code reads them like any buffer.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), pointer, length, c_int::from(readonly), flags)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift.transform`: copy that seals, opens, packs, unpacks or checks on the way.
+//! `memlift.transform`: copies that seal, open, pack, unpack or check on the way.
 //!
-//! - **Flow** Step, Chain or a list of steps ──[`with_op`]──▶ op ──▶ `Transform::copy_raw` between the memory of two Python
-//!   objects ──▶ [`Outcome`]
-//! - **Order** the GIL is released from 16 KiB on. A step's nonce seals one message: a second one is refused.
-//! - **Owner** keys and additional data are copied into their steps
-//! - **Not here** messages in pieces (`pieces`), names and texts for people (`memlift/transform.py`)
+//! - **Flow** a Step, a Chain or a list of steps ──[`with_op`]──▶ operation ──▶ `Transform::copy_raw` between the memory of two Python
+//!   objects ──▶ [`Outcome`].
+//! - **Order** the GIL is released from 16 KiB on. The nonce of a step seals one message; a second one is refused.
+//! - **Owner** keys and additional data are copied into their steps.
+//! - **Not here** messages in pieces (`pieces`), and the names and texts of the interface (`memlift/transform.py`).
 
 use crate::convert::DETACH_BYTES;
 use crate::errors::transform_error;
@@ -27,7 +27,7 @@ enum Kind {
     Unpack { format: Format },
 }
 
-/// One thing to do on the way.
+/// One operation on the bytes that are copied.
 #[pyclass(module = "memlift.transform", frozen)]
 pub struct Step {
     kind: Kind,
@@ -64,19 +64,19 @@ pub fn bytes_of<const N: usize>(object: &Bound<'_, PyAny>, what: &str) -> PyResu
 
 pub fn vec_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let input = Input::new(object)?;
-    // SAFETY: copied at once, with the GIL held.
+    // SAFETY: the bytes are copied here, while the GIL is held.
     Ok(unsafe { input.slice() }.to_vec())
 }
 
 pub fn key_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Key>> {
     let input = Input::new(object)?;
-    // SAFETY: read at once, with the GIL held.
+    // SAFETY: the bytes are read here, while the GIL is held.
     Key::new(unsafe { input.slice() }).map_err(|error| transform_error(object.py(), Error::from(error)))
 }
 
 #[pymethods]
 impl Step {
-    /// Nothing but copying.
+    /// A step that only copies.
     #[staticmethod]
     fn copy() -> Step {
         Step { kind: Kind::Copy, name: "copy" }
@@ -149,7 +149,7 @@ impl Step {
     }
 }
 
-/// Steps that run block by block.
+/// Steps that are run together, block by block.
 #[pyclass(module = "memlift.transform", name = "Chain", frozen)]
 pub struct PyChain {
     steps: Vec<Py<Step>>,
@@ -166,7 +166,7 @@ impl PyChain {
         Ok(chain)
     }
 
-    /// Target bytes that always suffice, or None for what unpacks.
+    /// Target bytes that always suffice, or None for a chain that unpacks.
     fn bound(&self, py: Python<'_>, source_bytes: usize) -> PyResult<Option<usize>> {
         self.with_op(|op| Ok(op.bound(source_bytes))).map_err(|error| transform_error(py, error))
     }
@@ -187,7 +187,7 @@ impl PyChain {
         }
     }
 
-    /// The flag of the nonce, if it seals.
+    /// Returns the flag that the nonce was used, if a step seals.
     fn spent(&self) -> Option<&AtomicBool> {
         self.steps.iter().find_map(|step| match &step.get().kind {
             Kind::Seal { spent, .. } => Some(spent),
@@ -211,8 +211,8 @@ impl PyChain {
             ));
         }
         let result = self.with_op(|op| {
-            // SAFETY: both spans are buffers of Python objects that the caller holds exported; that nobody changes
-            // them meanwhile is what the documentation asks of programs.
+            // SAFETY: both spans are buffers of Python objects that the caller keeps exported; the documentation requires that
+            // nobody changes them during the call.
             unsafe {
                 let (from, to) =
                     ((source.start().cast_const(), source.bytes()), (target.start(), target.bytes()));
@@ -237,7 +237,7 @@ impl PyChain {
     }
 }
 
-/// A step, a chain, or a list of steps, as a chain.
+/// Returns a step, a chain, or a list of steps as a chain.
 fn chain_of<'py>(op: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyChain>> {
     if let Ok(chain) = op.cast::<PyChain>() {
         return Ok(chain.clone());
@@ -275,10 +275,10 @@ impl Outcome {
     }
 }
 
-/// Bytes that a stream may unpack to, as a first guess.
+/// Returns a first guess of the unpacked size.
 fn guess(format: Format, source: &[u8], bytes_max: usize) -> usize {
     let bytes = match (format, source) {
-        // The member's size, modulo 2^32; anybody may have written it, so it is a guess like the others.
+        // The size in the gzip trailer, modulo 2^32. It may be forged, so it is limited like the other guesses.
         (Format::Gzip, [_, .., a, b, c, d]) => {
             (u32::from_le_bytes([*a, *b, *c, *d]) as usize).min(source.len().saturating_mul(1032))
         }
@@ -287,11 +287,12 @@ fn guess(format: Format, source: &[u8], bytes_max: usize) -> usize {
     bytes.max(256).min(bytes_max)
 }
 
-/// Does `op` (a Step, a Chain, or several) while it copies `source` to the start of `target`, or to new bytes. Returns an Outcome.
+/// Copies `source` to the start of `target`, or to new bytes, and does `op` (a Step, a Chain, or several) on the way. Returns an
+/// Outcome.
 ///
-/// bytes_max  without a target: the largest result of unpacking that is accepted (1 GiB)
+/// bytes_max  without a target: the largest unpacked size that is accepted (1 GiB)
 ///
-/// Raises the errors of the steps, see memlift.errors, and UnsupportedType for what is no contiguous buffer.
+/// Raises the errors of the steps, see memlift.errors, and UnsupportedType if an argument is no contiguous buffer.
 #[pyfunction]
 #[pyo3(signature = (op, source, target=None, *, bytes_max=1 << 30))]
 pub fn copy<'py>(
@@ -306,7 +307,7 @@ pub fn copy<'py>(
     let input = Input::new(source)?;
     let bound = chain.bound(py, input.span().bytes())?;
     let mut room = match chain.unpacks() {
-        // SAFETY: looked at for a moment, with the GIL held.
+        // SAFETY: the bytes are read here, while the GIL is held.
         Some(format) => guess(format, unsafe { input.slice() }, bytes_max),
         None => bound.unwrap_or(0),
     };
@@ -318,7 +319,7 @@ pub fn copy<'py>(
             _ => py.detach(|| chain.run(from, to)),
         };
         let outcome = match result {
-            // A target of our own grows until the message fits.
+            // Our own target grows until the message fits.
             Err(Error::UnpackedTooLarge { .. }) if target.is_none() && room < bytes_max => {
                 room = room.saturating_mul(4).min(bytes_max);
                 continue;
@@ -345,7 +346,7 @@ pub fn copy<'py>(
     }
 }
 
-/// CRC-32C of `data`; seed 0, or the value of the bytes before.
+/// CRC-32C of `data`; seed is 0, or the value of the preceding bytes.
 #[pyfunction]
 #[pyo3(signature = (data, seed=0))]
 pub fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {
@@ -358,7 +359,7 @@ pub fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u3
     Ok(if span.bytes() < DETACH_BYTES { sum() } else { py.detach(sum) })
 }
 
-/// Why messages of this kind and size are placed as they are, as a dict; "text" says it in words.
+/// Explains how messages of this kind and size are placed, as a dict; "text" has it as text.
 #[pyfunction]
 #[pyo3(signature = (operation, source_bytes))]
 pub fn explain<'py>(py: Python<'py>, operation: &str, source_bytes: usize) -> PyResult<Bound<'py, PyDict>> {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift.traverse`: walks at memory nodes, and the collections that they walk through.
 //!
-//! - **Flow** `client`: walks, one, many, or in somebody's event loop ─▶ `memlift::traverse::client`; `collections` and `load` the
-//!   same for maps and lists; `node` is a memory node in this process; `program` is what walks
-//! - **Order** the GIL is released in every wait; signals are looked at some times a second
-//! - **Owner** a client is behind one lock: its threads take turns. Bytes that came from a node are a [`block::Block`]'s, which
-//!   numpy views without a copy
-//! - **Not here** mappings, coroutines, iterators made of Python functions: `memlift/traverse/`
+//! - **Flow** `client` makes walks, one, many, or in an event loop, by `memlift::traverse::client`. `collections` and `load` do this for
+//!   maps and lists. `node` runs a memory node in this process; `program` is the program of a walk.
+//! - **Order** the GIL is released in every wait; signals are handled several times a second.
+//! - **Owner** a client is behind one lock, so its threads use it in turn. Bytes that came from a node are in a [`block::Block`], of
+//!   which numpy has views without a copy.
+//! - **Not here** mappings, coroutines, iterators made of Python functions: `memlift/traverse/`.
 
 #[expect(unsafe_code, reason = "exports memory by the buffer protocol")]
 mod block;

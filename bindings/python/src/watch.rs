@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's session for an event loop, as `memlift/aio.py` uses it: nothing here waits.
+//! A client's session for an event loop, for `memlift/aio.py`: no function waits.
 //!
-//! - **Flow** `submit` sends, looks for a moment, and gives what is answered already; `turn` does so when the descriptor is readable
-//! - **Owner** answers are made into Python objects here, under the GIL, in the loop's thread
+//! - **Flow** `submit` sends, checks for answers for a moment, and returns those that have arrived; `turn` returns answers when the
+//!   descriptor is readable.
+//! - **Owner** answers are converted to Python objects here, under the GIL, in the thread of the loop.
 
 use crate::client::Client;
 use crate::convert::{Argument, DETACH_BYTES, payload_into};
@@ -24,11 +25,12 @@ pub struct Session {
     watch: Watch,
     timeout: Option<Duration>,
     allow: Allow,
-    /// Where answers that are still to come shall be put.
+    /// Caller's memory for the answers that have not arrived yet, by call.
     outs: Mutex<HashMap<u64, Py<PyAny>>>,
 }
 
-/// In the place of a value: the call has failed. An exception may also be a value, where pickles are allowed.
+/// Returned instead of a value for a failed call. A class of its own, because an exception may also be a value if pickles are
+/// allowed.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Failed {
     #[pyo3(get)]
@@ -45,7 +47,7 @@ impl Session {
         if outs.is_empty() { None } else { outs.remove(&id).map(|out| out.into_bound(py)) }
     }
 
-    /// [(id, value or Failed)]
+    /// Returns the answers as a list of (id, value or Failed).
     fn told<'py>(&self, py: Python<'py>, answered: Vec<Answered>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (id, answer) in answered {
@@ -73,18 +75,18 @@ impl Session {
         Ok(Session { watch, timeout, allow, outs: Mutex::default() })
     }
 
-    /// Readable when `turn` has something to do.
+    /// Returns a descriptor that is readable when `turn` has something to do.
     fn fileno(&self) -> i32 {
         self.watch.as_fd().as_raw_fd()
     }
 
-    /// Seconds that a call may take that names none.
+    /// Time limit in seconds of calls that have no limit of their own.
     #[getter]
     fn timeout(&self) -> Option<f64> {
         self.timeout.map(|timeout| timeout.as_secs_f64())
     }
 
-    /// Sends a call: its id, or None if there is no room, and what is answered by now. `flush` is due before the loop sleeps.
+    /// Sends a call. Returns its id, or None if there is no room, and the answers so far. Call `flush` before the loop sleeps.
     #[pyo3(signature = (operation, data, timeout=None, out=None, device=None, cache=None, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit<'py>(
@@ -122,24 +124,24 @@ impl Session {
         Ok((id, told))
     }
 
-    /// Sees that the server notices all calls now.
+    /// Makes the server notice all calls now.
     fn flush(&self) {
         self.watch.flush();
     }
 
-    /// Takes the answers that have come. Raises the reason why the session is over, once all answers were taken.
+    /// Returns the answers that have arrived. After all of them were returned, raises the reason for which the session has ended.
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let answered = self.watch.turn(true).map_err(|error| raise(py, error))?;
         self.told(py, answered)
     }
 
-    /// Drops the answer of `id`, which nobody wants any more.
+    /// Drops the answer of `id`, which is not wanted any more.
     fn abandon(&self, py: Python<'_>, id: u64) {
         drop(self.out_of(py, id));
         py.detach(|| self.watch.abandon(id));
     }
 
-    /// Calls without an answer.
+    /// Number of calls without an answer.
     #[getter]
     fn outstanding(&self) -> usize {
         self.watch.outstanding()

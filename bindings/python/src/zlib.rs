@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift.zlib`: the standard library's module over memlift's libz.
+//! `memlift.zlib`: the interface of the standard library's module, with memlift's libz.
 //!
-//! - **Flow** any contiguous buffer ─▶ [`Stream`] ─▶ a bytes object that grows in place ([`Growing`])
-//! - **Order** the GIL is released for inputs of 16 KiB and more; a lock of its own keeps a stream to one thread
-//! - **Source** what each function takes, gives and raises: the documentation of `zlib` of Python 3.11 to 3.14, and its tests
-//! - **Not here** names, defaults and constants (`memlift/zlib.py`); gzip's files (`memlift/gzip.py`)
+//! - **Flow** any contiguous buffer ──▶ [`Stream`] ──▶ a bytes object that grows in place ([`Growing`]).
+//! - **Order** the GIL is released for inputs of 16 KiB and more; each stream has a lock, so one thread uses it at a time.
+//! - **Source** arguments, results and exceptions of each function: the documentation of `zlib` of Python 3.11 to 3.14, and its tests.
+//! - **Not here** names, defaults and constants (`memlift/zlib.py`); gzip files (`memlift/gzip.py`).
 
 #[expect(unsafe_code, reason = "loads a C library and calls it")]
 mod libz;
@@ -25,30 +25,30 @@ use libz::{
     Z_STREAM_END, Z_STREAM_ERROR, Z_SYNC_FLUSH,
 };
 
-/// First room for output, bytes, where nothing better is known.
+/// First room for output if no better estimate is known, bytes.
 const ROOM_BYTES: usize = 16 * 1024;
-/// Deflate's largest ratio, about; a length that a gzip trailer states beyond it is not believed.
+/// About the highest ratio of deflate; a larger size in a gzip trailer is not believed.
 const RATIO_MAX: usize = 1032;
 
-/// Loads the library.
+/// Loads the library at this path.
 #[pyfunction]
 fn _zlib_load(path: PathBuf) -> PyResult<()> {
     libz::load(path.as_os_str()).map_err(PyImportError::new_err)
 }
 
-/// The version of zlib that the library stands in for.
+/// Returns the version of zlib that the library replaces.
 #[pyfunction]
 fn _zlib_version() -> String {
     libz::version()
 }
 
-/// `zlib.error`, the standard library's.
+/// Returns the class `zlib.error` of the standard library.
 fn error_class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "zlib", "error")
 }
 
-/// The exception for an error of zlib, with the standard library's text.
+/// Returns the exception for an error of zlib, with the text of the standard library.
 fn zlib_error(py: Python<'_>, failed: &Failed, what: &str) -> PyErr {
     let known = match failed.code {
         Z_BUF_ERROR => Some("incomplete or truncated stream"),
@@ -56,7 +56,7 @@ fn zlib_error(py: Python<'_>, failed: &Failed, what: &str) -> PyErr {
         -3 => Some("invalid input data"),
         _ => None,
     };
-    // libz's own text for these two says less.
+    // For these two codes libz's own text says less.
     let own = failed.text.as_deref().filter(|_| !matches!(failed.code, Z_BUF_ERROR | Z_STREAM_ERROR));
     let text = match own.or(known) {
         Some(text) => format!("Error {} {what}: {text}", failed.code),
@@ -65,7 +65,7 @@ fn zlib_error(py: Python<'_>, failed: &Failed, what: &str) -> PyErr {
     plain_error(py, text)
 }
 
-/// `zlib.error` with a text.
+/// Returns a `zlib.error` with this text.
 fn plain_error(py: Python<'_>, text: String) -> PyErr {
     match error_class(py) {
         Ok(class) => PyErr::from_type(class.clone(), text),
@@ -80,13 +80,13 @@ fn bytes_like<'py>(object: &Bound<'py, PyAny>) -> PyResult<Input> {
     })
 }
 
-/// A bytes object that grows while a stream writes into it.
+/// A bytes object that grows while a stream writes to it.
 struct Growing<'py> {
     py: Python<'py>,
     output: Output<'py>,
     room: usize,
     written: usize,
-    /// Most bytes that it may have.
+    /// Most bytes that the object may have.
     limit: usize,
 }
 
@@ -111,8 +111,9 @@ impl<'py> Growing<'py> {
         self.output.finish(self.py, self.written)
     }
 
-    /// Runs the stream over the source until that is used up, an error, or its end; until the limit is met, too. Returns
-    /// the last code, and how much of the source was read.
+    /// Runs the stream until the source is used up, an error occurs, or the end of the stream or the limit is reached. Returns
+    /// the last
+    /// code, and how many bytes of the source were read.
     fn fill(
         &mut self,
         stream: &mut Stream,
@@ -131,8 +132,9 @@ impl<'py> Growing<'py> {
             let target = self.output.span().after(self.written);
             let rest = source.after(read);
             let mut run = || {
-                // SAFETY: the source is exported by its owner as long as this lasts, the target is a bytes object that nobody
-                // else knows; that nobody changes the source meanwhile is what the documentation asks for.
+                // SAFETY: the source is exported by its owner during the call, and the target is a bytes object that nobody
+                // else has;
+                // the documentation requires that nobody changes the source during the call.
                 #[expect(unsafe_code, reason = "hands the memory of two Python objects to the library")]
                 unsafe {
                     stream.run(rest, target, flush)
@@ -160,14 +162,14 @@ impl<'py> Growing<'py> {
     }
 }
 
-/// The bytes of a gzip member's trailer that tell its length, where they may be believed.
+/// Returns the unpacked length in the trailer of a gzip member, if it is plausible.
 fn stated_length(source: &[u8], wbits: c_int) -> Option<usize> {
     let [.., a, b, c, d] = source else { return None };
     let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
     (wbits >= 24 && source.starts_with(&[0x1f, 0x8b]) && length / RATIO_MAX <= source.len()).then_some(length)
 }
 
-/// As `zlib.compress`.
+/// The function of `zlib.compress`.
 #[pyfunction]
 fn _zlib_compress<'py>(
     py: Python<'py>,
@@ -182,7 +184,7 @@ fn _zlib_compress<'py>(
         Z_STREAM_ERROR => plain_error(py, "Bad compression level".to_owned()),
         _ => zlib_error(py, &failed, "while compressing data"),
     })?;
-    // About what deflateBound says: pages that are not written cost nothing.
+    // About the value of deflateBound: pages that are not written cost nothing.
     let bytes = input.span().bytes();
     let mut growing = Growing::new(py, bytes + bytes / 1000 + 64, usize::MAX)?;
     let ran = growing.fill(&mut stream, input.span(), Z_FINISH, None)?;
@@ -192,7 +194,7 @@ fn _zlib_compress<'py>(
     growing.finish()
 }
 
-/// As `zlib.decompress`.
+/// The function of `zlib.decompress`.
 #[pyfunction]
 fn _zlib_decompress<'py>(
     py: Python<'py>,
@@ -210,7 +212,7 @@ fn _zlib_decompress<'py>(
         _ => zlib_error(py, &failed, "while preparing to decompress data"),
     })?;
     let span = input.span();
-    // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+    // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the call.
     #[expect(unsafe_code, reason = "reads the memory of a Python object")]
     let stated = stated_length(unsafe { input.slice() }, wbits);
     let guess = stated.map_or_else(|| room.max(span.bytes().saturating_mul(4)), |length| length + 1);
@@ -219,19 +221,19 @@ fn _zlib_decompress<'py>(
     match ran.code {
         Z_STREAM_END => growing.finish(),
         Z_MEM_ERROR => Err(PyMemoryError::new_err("Out of memory while decompressing data")),
-        // More input would be taken: the stream is cut off.
+        // The stream needs more input, so it is cut off.
         Z_OK => Err(zlib_error(py, &stream.failed(Z_BUF_ERROR), what)),
         code => Err(zlib_error(py, &stream.failed(code), what)),
     }
 }
 
-/// As `zlib.crc32`.
+/// The function of `zlib.crc32`.
 #[pyfunction]
 fn _zlib_crc32(py: Python<'_>, data: &Bound<'_, PyAny>, value: u32) -> PyResult<u32> {
     sum(py, data, |bytes| libz::crc32(value, bytes))
 }
 
-/// As `zlib.adler32`.
+/// The function of `zlib.adler32`.
 #[pyfunction]
 fn _zlib_adler32(py: Python<'_>, data: &Bound<'_, PyAny>, value: u32) -> PyResult<u32> {
     sum(py, data, |bytes| libz::adler32(value, bytes))
@@ -239,19 +241,19 @@ fn _zlib_adler32(py: Python<'_>, data: &Bound<'_, PyAny>, value: u32) -> PyResul
 
 fn sum(py: Python<'_>, data: &Bound<'_, PyAny>, of: impl Fn(&[u8]) -> u32 + Sync + Send) -> PyResult<u32> {
     let input = bytes_like(data)?;
-    // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+    // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the call.
     #[expect(unsafe_code, reason = "reads the memory of a Python object")]
     let bytes = unsafe { input.slice() };
     Ok(if bytes.len() < DETACH_BYTES { of(bytes) } else { py.detach(|| of(bytes)) })
 }
 
-/// As the object that `zlib.compressobj` gives.
+/// The object that `zlib.compressobj` returns.
 #[pyclass(module = "memlift.zlib", frozen)]
 struct Compress {
     stream: Mutex<Stream>,
 }
 
-/// As `zlib.compressobj`.
+/// The function of `zlib.compressobj`.
 #[pyfunction]
 fn _zlib_compressobj(
     py: Python<'_>,
@@ -279,12 +281,12 @@ fn _zlib_compressobj(
 fn dictionary(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let input = Input::new(object)
         .map_err(|_| PyTypeError::new_err("zdict argument must support the buffer protocol"))?;
-    // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+    // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the call.
     #[expect(unsafe_code, reason = "reads the memory of a Python object")]
     Ok(unsafe { input.slice() }.to_vec())
 }
 
-/// A stream in the middle of a panic is as good as one that failed: zlib's own state is whole.
+/// Locks a stream. A panic does not damage zlib's state, so a poisoned lock is used like any other.
 macro_rules! locked {
     ($mutex:expr, $py:expr) => {
         $mutex.lock_py_attached($py).unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -348,7 +350,7 @@ fn copied(py: Python<'_>, stream: &mut Stream, what: &str) -> PyResult<Stream> {
     })
 }
 
-/// Results of a decompression beside its output.
+/// Results of a decompression in addition to its output.
 #[derive(Clone, Default)]
 struct Tails {
     unused: Vec<u8>,
@@ -357,7 +359,7 @@ struct Tails {
 }
 
 impl Tails {
-    /// Takes what a call has left of its source: behind the end of the stream, or because of a limit.
+    /// Stores the rest of a call's source: bytes behind the end of the stream, or left because of a limit.
     fn take(&mut self, rest: &[u8], code: c_int) {
         self.unconsumed.clear();
         if code == Z_STREAM_END {
@@ -369,11 +371,11 @@ impl Tails {
     }
 }
 
-/// As the object that `zlib.decompressobj` gives.
+/// The object that `zlib.decompressobj` returns.
 #[pyclass(module = "memlift.zlib", frozen)]
 struct Decompress {
     stream: Mutex<Stream>,
-    /// Held for moments only, and never while the GIL is waited for.
+    /// Held only for moments, and never while waiting for the GIL.
     tails: Mutex<Tails>,
     zdict: Option<Vec<u8>>,
 }
@@ -384,12 +386,12 @@ fn unpacks(py: Python<'_>, wbits: c_int, zdict: Option<&Vec<u8>>) -> PyResult<St
         Z_STREAM_ERROR => PyValueError::new_err("Invalid initialization option"),
         _ => zlib_error(py, &failed, "while creating decompression object"),
     })?;
-    // Raw streams do not say that they want it.
+    // A raw stream does not ask for its dictionary, so it is set now.
     let code = zdict.filter(|_| wbits < 0).map_or(Z_OK, |zdict| stream.set_dictionary(zdict));
     if code == Z_OK { Ok(stream) } else { Err(zlib_error(py, &stream.failed(code), "while setting zdict")) }
 }
 
-/// As `zlib.decompressobj`.
+/// The function of `zlib.decompressobj`.
 #[pyfunction]
 fn _zlib_decompressobj(
     py: Python<'_>,
@@ -422,7 +424,7 @@ impl Decompress {
         let limit = if limit == 0 { usize::MAX } else { limit };
         let input = bytes_like(data)?;
         let mut stream = locked!(self.stream, py);
-        // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+        // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the call.
         #[expect(unsafe_code, reason = "reads the memory of a Python object")]
         let source = unsafe { input.slice() };
         let guess = source.len().saturating_mul(4).clamp(256, ROOM_BYTES.max(source.len().saturating_mul(4)));
@@ -445,7 +447,7 @@ impl Decompress {
         let mut growing = Growing::new(py, room, usize::MAX)?;
         let ran = growing.fill(&mut stream, Span::of(&source), Z_FINISH, self.zdict.as_deref())?;
         self.tails().take(&source[ran.read..], ran.code);
-        // Whatever else the code says, the bytes so far are given out, as zlib.Decompress.flush does.
+        // With any other code the bytes so far are returned, as `flush` of `zlib.decompressobj` does.
         if ran.code == Z_STREAM_END && stream.is_open() {
             let code = stream.end();
             if code != Z_OK {
@@ -487,8 +489,9 @@ impl Decompress {
     }
 }
 
-/// As `zlib._ZlibDecompressor`, by which the standard library's `gzip` reads from Python 3.12 on: it keeps the input that a limit
-/// left over.
+/// The class `zlib._ZlibDecompressor`, by which the standard library's `gzip` reads from Python 3.12 on. It keeps input that
+/// was left
+/// over because of a limit.
 #[pyclass(module = "memlift.zlib", name = "_ZlibDecompressor", frozen)]
 struct Decompressor {
     state: Mutex<Kept>,
@@ -512,7 +515,7 @@ impl Decompressor {
         Ok(Decompressor { state: Mutex::new(state), zdict })
     }
 
-    /// Unpacks `data`, at most `max_length` bytes of result (-1: all); the rest waits for the next call.
+    /// Unpacks `data` to at most `max_length` bytes (-1: no limit); the rest waits for the next call.
     #[pyo3(signature = (data, max_length=-1))]
     fn decompress<'py>(
         &self,
@@ -526,7 +529,7 @@ impl Decompressor {
             return Err(PyEOFError::new_err("End of stream already reached"));
         }
         let limit = usize::try_from(max_length).unwrap_or(usize::MAX);
-        // SAFETY: exported while `input` lives; that nobody changes it is what the documentation asks for.
+        // SAFETY: the buffer is exported while `input` lives; the documentation requires that nobody changes it during the call.
         #[expect(unsafe_code, reason = "reads the memory of a Python object")]
         let new = unsafe { input.slice() };
         let kept = std::mem::take(&mut state.tails.unconsumed);

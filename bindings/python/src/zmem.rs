@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift.zmem`: this process as a job with an exact amount of memory, and numpy's arrays in its arena.
+//! `memlift.zmem`: makes this process a job with an exact amount of memory, and puts numpy's arrays into its arena.
 //!
-//! - **Flow** [`enter`] (once) ──▶ pager ──▶ [`handler`]: numpy's allocator (NEP 49) ──▶ large arrays: `zmem::blocks`; small
-//!   ones: `malloc`
-//! - **Owner** an array keeps the allocator that made it, so it may outlive the `with` block
-//! - **Order** numpy calls with the GIL held or without: nothing here touches Python objects
-//! - **Not here** the `with` block, sizes as text (`memlift/zmem.py`)
+//! - **Flow** `zmem_enter` (once) starts the pager; `zmem_handler` returns numpy's allocator (NEP 49): large arrays come from
+//!   `zmem::blocks`, small ones from `malloc`.
+//! - **Owner** an array keeps the allocator that made it, so it may outlive the `with` block.
+//! - **Order** numpy calls the allocator with or without the GIL, so nothing in it uses Python objects.
+//! - **Not here** the `with` block, sizes given as text (`memlift/zmem.py`).
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{NonNull, null_mut};
@@ -19,7 +19,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Arrays of fewer bytes stay in `malloc`.
+/// Arrays of fewer bytes are allocated by `malloc`.
 const LARGE_BYTES: usize = 64 << 10;
 
 /// `PyDataMemAllocator`
@@ -68,33 +68,34 @@ fn address(block: Option<NonNull<u8>>) -> *mut c_void {
 unsafe extern "C" fn malloc(_: *mut c_void, bytes: usize) -> *mut c_void {
     match Pager::get() {
         Some(pager) if bytes >= LARGE_BYTES => address(blocks::allocate(pager, bytes)),
-        // SAFETY: as the caller would call it.
+        // SAFETY: malloc takes any size.
         _ => unsafe { libc::malloc(bytes.max(1)) },
     }
 }
 
 unsafe extern "C" fn calloc(context: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // A new block is zero.
-        // SAFETY: as for `malloc`.
+        // A new block is already zero.
+        // SAFETY: `malloc` takes any size.
         Some(bytes) if bytes >= LARGE_BYTES && Pager::get().is_some() => unsafe { malloc(context, bytes) },
-        // SAFETY: as the caller would call it; it refuses a product that is too large.
+        // SAFETY: calloc takes any numbers, and refuses a product that is too large.
         _ => unsafe { libc::calloc(count.max(1), bytes.max(1)) },
     }
 }
 
 unsafe extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *mut c_void {
     let (pager, block) = match (Pager::get(), NonNull::new(old.cast::<u8>())) {
-        // SAFETY: as the caller would call it.
+        // SAFETY: `malloc` takes any size.
         (_, None) => return unsafe { malloc(context, bytes) },
         (None, Some(_)) => {
-            // SAFETY: numpy hands over a block of its own that was allocated by `malloc` (it is no block of a job).
+            // SAFETY: numpy passes one of its own allocations; without a pager it came from `malloc`.
             return unsafe { libc::realloc(old, bytes.max(1)) };
         }
         (Some(pager), Some(block)) => (pager, block),
     };
-    // SAFETY: numpy gives an address that this allocator gave, and nobody uses it meanwhile: in the arena it is a block,
-    // else `malloc`'s. Copies are of what both have room for.
+    // SAFETY: numpy passes an address that this allocator returned, and nobody uses it during the call: in the arena it is a
+    // block,
+    // elsewhere it came from `malloc`. Copies are limited to the smaller of the two sizes.
     unsafe {
         if Pager::contains(old.addr()) {
             return address(blocks::resize(pager, block, bytes));
@@ -113,7 +114,7 @@ unsafe extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usiz
 }
 
 unsafe extern "C" fn free(_: *mut c_void, old: *mut c_void, _bytes: usize) {
-    // SAFETY: as in `realloc`.
+    // SAFETY: as in `realloc`: a block of the arena, or memory of `malloc`, which nobody uses any more.
     unsafe {
         match (Pager::get(), NonNull::new(old.cast::<u8>())) {
             (Some(pager), Some(block)) if Pager::contains(old.addr()) => blocks::release(pager, block),
@@ -126,7 +127,7 @@ fn failed(error: memlift::zmem::Error) -> PyErr {
     PyMemoryError::new_err(error.to_string())
 }
 
-/// Makes this process a job of `total` bytes; the second time, changes the job's total.
+/// Makes this process a job of `total` bytes; a second call changes the job's total.
 #[pyfunction]
 fn zmem_enter(
     py: Python<'_>,
@@ -144,17 +145,17 @@ fn zmem_enter(
             job.registry().set_min_uncompressed(job.block(), min_uncompressed);
             return job.registry().set_total(job.block(), total).map_err(failed);
         }
-        // So much is kept free ahead of need.
+        // This amount of memory is kept free in advance.
         let unused = (total / 64).max(1 << 20);
         let objectives = Objectives { total, unused, min_uncompressed, on_overflow };
         arena::enter(name, &objectives).map(drop).map_err(failed)
     })
 }
 
-/// numpy's allocator over the arena, as `PyDataMem_SetHandler` takes it.
+/// Returns numpy's allocator over the arena, in the form of `PyDataMem_SetHandler`.
 #[pyfunction]
 fn zmem_handler(py: Python<'_>) -> PyResult<Py<PyAny>> {
-    // SAFETY: the table and its name live as long as the process; the capsule has no destructor.
+    // SAFETY: the table and its name live as long as the process, and the capsule has no destructor.
     unsafe {
         let table = (&raw const HANDLER).cast_mut().cast();
         let capsule = ffi::PyCapsule_New(table, c"mem_handler".as_ptr(), None);
@@ -162,7 +163,7 @@ fn zmem_handler(py: Python<'_>) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// Returns the pager's counters and memory; `None` where there is no pager.
+/// Returns the pager's counters and memory use; `None` if there is no pager.
 #[pyfunction]
 fn zmem_numbers(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(pager) = Pager::get() else { return Ok(None) };
@@ -180,19 +181,19 @@ fn zmem_numbers(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDict>>> {
     Ok(Some(dict))
 }
 
-/// Pages that stay present, for system calls.
+/// Pages that are kept in memory, for system calls.
 #[pyclass(module = "memlift.zmem", frozen)]
 struct Pinned(Mutex<Option<Pins<'static>>>);
 
 #[pymethods]
 impl Pinned {
-    /// Lets the pages go again.
+    /// Releases the pages.
     fn release(&self) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 }
 
-/// Faults a range in and keeps it; what lies outside of the arena is present anyway.
+/// Faults a range in and keeps its pages in memory; memory outside of the arena needs no pin.
 #[pyfunction]
 fn zmem_pin(py: Python<'_>, address: usize, bytes: usize, write: bool) -> PyResult<Pinned> {
     let Some(pager) = Pager::get() else { return Ok(Pinned(Mutex::new(None))) };
@@ -206,7 +207,7 @@ fn zmem_pin(py: Python<'_>, address: usize, bytes: usize, write: bool) -> PyResu
     Ok(Pinned(Mutex::new(Some(pins))))
 }
 
-/// Adds it to the module.
+/// Adds classes and functions to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Pinned>()?;
     module.add_function(wrap_pyfunction!(zmem_enter, module)?)?;

@@ -224,7 +224,7 @@ pub fn view<'py>(
             }
             Looking::Read(read) => read.pool(),
         };
-        // Under the lock that whoever wants to change or free it needs, too.
+        // The pin is added under the lock that is also needed to change or free the array.
         inner.pins.add(offset);
         Ok(Some((Found::Pinned { offset, start: elements.as_ptr().expose_provenance(), bytes, pool }, shape)))
     })?;
@@ -240,20 +240,20 @@ pub fn view<'py>(
     Ok(Some((memory, shape.dtype(), shape.extents)))
 }
 
-/// An array's memory while somebody looks at it.
+/// Memory of an array, pinned as long as this object exists.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Pinned {
     start: *const u8,
     bytes: usize,
     offset: u64,
     inner: Arc<Inner>,
-    /// Keeps the memory mapped.
+    /// Keeps the pool's memory mapped.
     _pool: PoolRef,
 }
 
-// SAFETY: nobody writes to the memory while it is pinned, and `_pool` keeps it mapped, whatever thread uses the address.
+// SAFETY: nobody writes to the memory while it is pinned, and `_pool` keeps it mapped, on whatever thread it is read.
 unsafe impl Send for Pinned {}
-// SAFETY: threads that share it only read the pinned memory, which nobody writes to; the pins are behind a mutex.
+// SAFETY: threads that share this only read the pinned memory, which nobody writes to; the pins are behind a mutex.
 unsafe impl Sync for Pinned {}
 
 impl Drop for Pinned {
@@ -279,8 +279,9 @@ impl Pinned {
             return Err(PyBufferError::new_err(text));
         }
         let (start, length) = (this.start.cast_mut().cast(), this.bytes as ffi::Py_ssize_t);
-        // SAFETY: `view` is the consumer's buffer struct, to be filled. The memory stays mapped, and nobody writes to it, while
-        // `slf` lives (`pins`); PyBuffer_FillInfo takes the reference to `slf` that keeps it so.
+        // SAFETY: `view` is the consumer's buffer struct, which is to be filled. While `slf` lives, the memory stays mapped and
+        // nobody
+        // writes to it (`pins`); PyBuffer_FillInfo takes the reference to `slf` that keeps it alive.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, length, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

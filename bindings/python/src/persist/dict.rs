@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A persistent dict: a table of the pool under a name.
+//! A persistent dict: a table of the pool, stored under a name.
 //!
-//! - **Order** where the table lies is remembered until something was removed or rolled back; then it is looked up by its name
-//! - **Not here** the mapping protocol: `memlift/persist.py`
+//! - **Order** the offset of the table is cached until something is removed or rolled back; then it is looked up again by its name.
+//! - **Not here** the mapping protocol: `memlift/persist.py`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,17 +13,17 @@ use pyo3::prelude::*;
 use super::pool::{Inner, Kind, Named, Trouble, Writing};
 use super::value;
 
-/// Batches of iteration: locks are taken once for so many.
+/// Size of a batch of an iteration, for which locks are taken once: most pairs, and most bytes.
 const BATCH_PAIRS: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// See the module's header.
+/// A persistent dict.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct PersistDict {
     inner: Arc<Inner>,
     name: String,
     pickle: bool,
-    /// The pool's generation, and the table.
+    /// Cached: the pool's generation, and the table's offset.
     known: Mutex<(u64, u64)>,
 }
 
@@ -91,13 +91,13 @@ impl PersistDict {
         self.look(py, |view, table| Ok(table.get(view, &key)?.is_some()))
     }
 
-    /// True: the key is new.
+    /// Sets the value of a key; returns True if the key is new.
     fn set(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, key, value) = (key.py(), value::key(key)?, value::encode(value, self.pickle)?);
         self.write(py, |writing, table| Ok(table.put(writing.tx, &key, &value)? == Put::Inserted))
     }
 
-    /// False: there is no such key.
+    /// Removes a key; returns False if there is no such key.
     fn remove(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, key) = (key.py(), value::key(key)?);
         self.write(py, |writing, table| Ok(table.remove(writing.tx, &key)?))
@@ -107,15 +107,16 @@ impl PersistDict {
         self.write(py, |writing, table| Ok(table.clear(writing.tx)?))
     }
 
-    /// The key that was inserted last, or `missing`.
+    /// Returns the key that was inserted last, or `missing`.
     fn last<'py>(&self, missing: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = missing.py();
         let key = self.look(py, |view, table| Ok(table.last(view)?))?;
         key.map_or(Ok(missing), |bytes| value::decode(py, &bytes, false))
     }
 
-    /// The next pairs behind the key whose bytes are `after`: a number that changes with each insertion and removal, the
-    /// bytes of the last key, and keys with values (None for a value that is not wanted). None: that key is gone.
+    /// Returns the pairs that follow the key with the bytes `after`: a number that changes with each insertion and removal, the
+    /// bytes of
+    /// the last key, and keys with values (None for values that are not requested). Returns None if the key `after` was removed.
     #[allow(clippy::type_complexity)] // a tuple for Python
     fn batch<'py>(
         &self,

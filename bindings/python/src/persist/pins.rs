@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Arrays that have views now, so that nobody changes or frees them meanwhile.
+//! Counts the views of each array, so that an array with views is neither changed nor freed.
 //!
-//! - **Flow** a view is made: [`Pins::add`] ── an array is replaced: pinned? then it goes to the pool's limbo, else it is freed ──
-//!   the last view is gone: [`Pins::remove`] ─▶ [`Pins::waiting`] ─▶ freed before the next transaction
-//! - **Order** `add` under a read lock of the pool or in a transaction, `contains` in a transaction: so a pin is seen or comes too late
-//! - **Owner** limbo is in the file, so that a crash loses no memory: opening the pool empties it
+//! - **Flow** creating a view calls [`Pins::add`]. If a pinned array is replaced, it is moved to the pool's limbo; one without views is
+//!   freed. When the last view is gone ([`Pins::remove`]), the array is listed by [`Pins::waiting`] and freed before the next
+//!   transaction.
+//! - **Order** `add` is called under a read lock of the pool or in a transaction, and `contains` in a transaction: so a pin is either
+//!   seen, or is added after the transaction, to the new object.
+//! - **Owner** limbo is stored in the file, so a crash loses no memory: opening the pool empties it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +17,7 @@ struct State {
     waiting: Vec<u64>,
 }
 
-/// See the module's header.
+/// Counts of views per array.
 #[derive(Default)]
 pub struct Pins {
     state: Mutex<State>,
@@ -26,12 +28,12 @@ impl Pins {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One view more.
+    /// Adds a view of an object.
     pub fn add(&self, object: u64) {
         *self.state().views.entry(object).or_default() += 1;
     }
 
-    /// One view less.
+    /// Removes a view of an object.
     pub fn remove(&self, object: u64) {
         let mut state = self.state();
         let left = state.views.get_mut(&object).map_or(0, |views| {
@@ -44,17 +46,17 @@ impl Pins {
         }
     }
 
-    /// Returns true if somebody looks at it.
+    /// Returns true if the object has a view.
     pub fn contains(&self, object: u64) -> bool {
         self.state().views.contains_key(&object)
     }
 
-    /// How many views there are.
+    /// Returns the number of all views.
     pub fn views(&self) -> usize {
         self.state().views.values().sum()
     }
 
-    /// Arrays that nobody looks at any more; they may be in limbo.
+    /// Returns and forgets the arrays whose last view is gone; they may be in limbo.
     pub fn waiting(&self) -> Vec<u64> {
         std::mem::take(&mut self.state().waiting)
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A pool from Python: open, transactions, names.
+//! A pool for Python: opening, transactions, names.
 //!
-//! - **Flow** outside of a transaction: one call is one transaction, without the GIL. Inside: the thread's open one, kept in
-//!   [`OPEN`]; `begin` and `end` may be nested, the outermost counts
-//! - **Order** an operation that fails in the middle dooms its transaction: it can only be rolled back
-//! - **Owner** an open transaction is its thread's; it is rolled back when the thread ends. The pool's generation goes up when
-//!   something was removed or rolled back, before locks are let go: whoever remembers places looks them up again
+//! - **Flow** outside of a transaction, each call is a transaction of its own, without the GIL. Inside, calls use the thread's open
+//!   transaction, stored in [`OPEN`]; `begin` and `end` may be nested, and only the outermost pair begins and ends a transaction.
+//! - **Order** if an operation fails in the middle, its transaction can only be rolled back.
+//! - **Owner** an open transaction belongs to its thread, and is rolled back when the thread ends. The pool's generation is increased
+//!   after something was removed or rolled back, before locks are released, so that cached offsets are looked up again.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -54,7 +54,7 @@ impl Trouble {
     }
 }
 
-/// Kind of object that a name stands for.
+/// Kind of object that a name refers to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Dict,
@@ -90,15 +90,15 @@ impl Named {
     }
 }
 
-/// A transaction to write in.
+/// A transaction that writes.
 pub struct Writing<'a, 'p> {
     pub tx: &'a mut Tx<'p>,
     pub inner: &'a Inner,
-    /// Arrays that this transaction made or changed.
+    /// Arrays that this transaction has made or changed.
     pub fresh: &'a mut HashSet<u64>,
 }
 
-/// State that all objects of a pool share.
+/// State that all Python objects of a pool share.
 pub struct Inner {
     handle: Handle,
     number: u64,
@@ -118,7 +118,7 @@ struct Open {
 }
 
 thread_local! {
-    /// This thread's open transactions, by pool.
+    /// Open transactions of this thread, by pool.
     static OPEN: RefCell<HashMap<u64, Open>> = RefCell::default();
 }
 
@@ -151,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// Works on the pool itself, without the GIL.
+    /// Runs a function on the pool, without the GIL.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -161,7 +161,7 @@ impl Inner {
             .map_err(|trouble| self.trouble(trouble).raise(py))
     }
 
-    /// Looks at objects: in the thread's open transaction, or under a read lock.
+    /// Reads objects: in the thread's open transaction, or under a read lock.
     pub fn look<R: Send>(
         &self,
         py: Python<'_>,
@@ -184,7 +184,7 @@ impl Inner {
         }
     }
 
-    /// Changes objects: in the thread's open transaction, or in one of its own.
+    /// Changes objects: in the thread's open transaction, or in a transaction of its own.
     pub fn write<R: Send>(
         &self,
         py: Python<'_>,
@@ -222,13 +222,13 @@ impl Inner {
         OPEN.with_borrow(|open| open.get(&self.number).is_some_and(|open| open.fresh.contains(&object)))
     }
 
-    /// A share of the pool for a view: the transaction's, or the handle's.
+    /// Returns a reference to the pool for a view: that of the open transaction, or of the handle.
     pub fn share(&self) -> Option<PoolRef> {
         let inside = OPEN.with_borrow(|open| open.get(&self.number).map(|open| open.tx.pool()));
         inside.or_else(|| self.handle.with(PoolRef::clone))
     }
 
-    /// Frees arrays in limbo that nobody looks at any more.
+    /// Frees the arrays in limbo that have no view any more.
     fn free_waiting(&self, pool: &Pool) -> Result<(), Error> {
         let waiting = self.pins.waiting();
         if waiting.is_empty() {
@@ -248,7 +248,7 @@ impl Inner {
         })
     }
 
-    /// Finds the object of a name; `None` where the pool has no such name.
+    /// Finds the object of a name; returns `None` if the pool has no such name.
     pub fn find<V: View>(view: &V, name: &str) -> Result<Option<Named>, Trouble> {
         let names = root(view)?.names;
         if names == 0 {
@@ -265,7 +265,7 @@ impl Inner {
 }
 
 impl Writing<'_, '_> {
-    /// Gives a name a meaning.
+    /// Sets the object of a name.
     pub fn name(&mut self, name: &str, named: &Named) -> Result<(), Trouble> {
         let at = root_or(self.tx)?;
         let mut names = self.tx.get(at)?.names;
@@ -277,7 +277,7 @@ impl Writing<'_, '_> {
         Ok(())
     }
 
-    /// Gives an array back: now, or when nobody looks at it any more.
+    /// Frees an array: now, or, if it has views, after the last of them is gone.
     pub fn retire(&mut self, object: u64) -> Result<(), Trouble> {
         if object == 0 {
             return Ok(());
@@ -296,7 +296,7 @@ impl Writing<'_, '_> {
     }
 }
 
-/// Empties limbo: nobody can look at anything yet.
+/// Empties limbo when the pool is opened: there are no views yet.
 fn empty_limbo(pool: &Pool) -> Result<(), Error> {
     loop {
         let left = pool.tx(|tx| {
@@ -307,7 +307,7 @@ fn empty_limbo(pool: &Pool) -> Result<(), Error> {
             let limbo = Table::at(limbo);
             for (key, _) in limbo.batch(tx, None, 100, usize::MAX)?.unwrap_or_default() {
                 let object = u64::from_le_bytes(key[..].try_into().unwrap_or_default());
-                // Damage costs memory here, and not the pool.
+                // If the object is damaged, its memory is lost, but the pool can be used.
                 let _ = tx.free_raw(object, array::TYPE);
                 limbo.remove(tx, &key)?;
             }
@@ -350,7 +350,7 @@ fn open_in_turn(
     }
 }
 
-/// See the module's header.
+/// A pool of persistent objects.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct PersistPool {
     pub inner: Arc<Inner>,
@@ -395,7 +395,7 @@ impl PersistPool {
         let options = Options {
             heap_bytes: size,
             max_bytes: size_max.unwrap_or(defaults.max_bytes).max(size),
-            // One writes at a time (there is one section), and one lane is shared.
+            // Transactions write one at a time (there is one section), and one lane is shared.
             lanes: 2,
             lane_bytes,
             mechanism,
@@ -452,7 +452,7 @@ impl PersistPool {
         self.inner.handle.with(|_| ()).is_none()
     }
 
-    /// Starts this thread's transaction, or goes one deeper into it.
+    /// Begins this thread's transaction, or a nested one inside it.
     #[pyo3(signature = (durability=None))]
     fn begin(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<()> {
         let durability = durability.map_or(Ok(self.inner.durability), self::durability)?;
@@ -476,7 +476,7 @@ impl PersistPool {
         })
     }
 
-    /// Ends it, or goes one up.
+    /// Ends the innermost transaction of this thread; the outermost one is committed or rolled back.
     fn end(&self, py: Python<'_>, commit: bool) -> PyResult<()> {
         let number = self.inner.number;
         let outermost = OPEN.with_borrow_mut(|all| {
@@ -501,7 +501,7 @@ impl PersistPool {
                 return Ok(());
             };
             if commit && doomed.is_none() {
-                // Before the locks are let go; it costs a look-up where nothing was rolled back.
+                // If the commit fails, cached offsets are forgotten; at worst this costs a look-up without need.
                 let committed = tx.commit();
                 if committed.is_err() {
                     inner.forget_places();
@@ -526,7 +526,7 @@ impl PersistPool {
         OPEN.with_borrow(|open| open.contains_key(&self.inner.number))
     }
 
-    /// A dict; made when there is none.
+    /// Returns the dict of a name, and creates it if there is none.
     fn dict(&self, py: Python<'_>, name: String, pickle: bool) -> PyResult<PersistDict> {
         let inner = &self.inner;
         let is_dict = |found: Option<Named>| match found {
@@ -537,7 +537,7 @@ impl PersistPool {
         let there = inner.look(py, |view| is_dict(Inner::find(view, &name)?))?;
         if !there {
             inner.write(py, |writing| {
-                // Another thread may have been faster.
+                // Another thread may have created it meanwhile.
                 if !is_dict(Inner::find(writing.tx, &name)?)? {
                     let offset = Table::create(writing.tx)?.offset();
                     writing.name(&name, &Named { kind: Kind::Dict, offset, shape: None })?;
@@ -548,7 +548,7 @@ impl PersistPool {
         Ok(PersistDict::new(Arc::clone(inner), name, pickle))
     }
 
-    /// All names, and whether each is an array.
+    /// Returns all names, each with True if it is an array.
     fn names(&self, py: Python<'_>) -> PyResult<Vec<(String, bool)>> {
         self.inner.look(py, |view| {
             let names = root(view)?.names;
@@ -563,7 +563,7 @@ impl PersistPool {
         })
     }
 
-    /// Takes a dict or an array out of the pool. False: there is none.
+    /// Removes a dict or an array from the pool; returns False if there is none of that name.
     fn remove(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         self.inner.write(py, |writing| {
             let Some(named) = Inner::find(writing.tx, name)? else { return Ok(false) };
@@ -588,7 +588,7 @@ impl PersistPool {
         array::put(&self.inner, py, name, data, Shape::new(element, extents))
     }
 
-    /// The array's memory (an exporter of its bytes, or bytes), element type and extents. None: there is none.
+    /// Returns the array's memory (an exporter of its bytes, or bytes), element type and extents; None if there is no such array.
     #[allow(clippy::type_complexity)] // a tuple for Python
     fn view<'py>(
         &self,
@@ -598,7 +598,7 @@ impl PersistPool {
         array::view(&self.inner, py, name)
     }
 
-    /// Makes the array what `data` says: only what differs is logged.
+    /// Replaces the array's contents by `data`; only the differences are logged.
     fn change_array(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
         array::change(&self.inner, py, name, data)
     }
@@ -632,7 +632,7 @@ impl PersistPool {
         Ok(info)
     }
 
-    /// Sees what the process that writes the pool has committed since. Views of arrays stay as they are.
+    /// Makes later reads see what the writing process has committed since. Existing views of arrays do not change.
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         let inner = &self.inner;
         let refreshed = py.detach(|| inner.handle.refresh());
@@ -641,19 +641,20 @@ impl PersistPool {
         refreshed.ok_or_else(|| inner.closed().raise(py))
     }
 
-    /// Returns true if it is a snapshot of a pool that another process writes.
+    /// Returns true if this is a snapshot of a pool that another process writes.
     #[getter]
     fn beside(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.with(py, |pool| Ok(pool.is_beside()))
     }
 
-    /// Makes everything durable that was committed.
+    /// Makes all committed transactions durable.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.with(py, |pool| Ok(pool.sync()?))
     }
 
-    /// Moves entries of dicts together and gives blocks of the disk back. What it did: objects that moved, bytes of the heap that became
-    /// free, bytes on the disk before and now.
+    /// Moves the entries of dicts together and frees blocks of the disk. Returns the number of moved objects, the bytes of the
+    /// heap that
+    /// became free, and the bytes on the disk before and now.
     fn compact(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
         if self.in_transaction() {
             let text =
@@ -664,8 +665,9 @@ impl PersistPool {
         Ok((done.moved, done.freed * SLAB_BYTES, done.before, done.after))
     }
 
-    /// Copies the pool into a new file while others use it; bytes in use, bytes copied in all, bytes copied while the log waited, and
-    /// for how many seconds. Between two pieces signals are handled.
+    /// Copies the pool into a new file while others use it. Returns the bytes in use, the bytes copied in all, the bytes copied
+    /// while the
+    /// log waited, and the seconds that it waited. Signals are handled between two pieces.
     fn backup(&self, py: Python<'_>, target: PathBuf, rate: Option<u64>) -> PyResult<(u64, u64, u64, f64)> {
         if self.in_transaction() {
             let text = "a transaction of this thread is open: leave its `with` block before copying the pool";
@@ -689,7 +691,7 @@ impl PersistPool {
         Ok((done.bytes, done.copied, done.held_bytes, done.held.as_secs_f64()))
     }
 
-    /// Closes it; how many views are left. As long as there are any, the file stays locked.
+    /// Closes the pool; returns the number of remaining views. As long as there are any, the file stays locked.
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         if self.in_transaction() {
             let text = "a transaction of this thread is open: leave its `with` block before closing the pool";

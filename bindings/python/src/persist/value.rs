@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Python values as bytes, and back.
+//! Encodes Python values as bytes, and decodes them.
 //!
-//! - **Layout** a tag, then: 0 None, 1 False, 2 True: nothing · 3 int: its shortest two's complement, little endian, with a length ·
-//!   4 float: 8 bytes · 5 str (UTF-8), 6 bytes: length, bytes · 7 list, 8 tuple, 9 dict: how many, then so many
-//!   values, or keys and values in turn · 10 pickle: length, bytes · 11 NumPy scalar: its dtype, as NumPy writes it, with a length, then its
-//!   bytes, with a length · 12 numpy.str_, 13 numpy.bytes_: as 5 and 6 · 14 complex: two floats · 15 set, 16 frozenset: as 7 · 17
-//!   bytearray: as 6. Lengths are LEB128. All little endian
-//!   a key is a value of kind int, str or bytes; equal keys are equal bytes, so a NumPy integer or string is the key that it equals
-//! - **Rule** types are matched exactly, so that what comes back is what was put in; others are refused, not turned into something
-//! - **Order** what a file says is checked: lengths against what is left, depth against a bound
+//! - **Layout** a tag, then its contents. 0 None, 1 False, 2 True: nothing · 3 int: length, shortest two's complement · 4 float: 8 bytes
+//!   · 5 str (UTF-8), 6 bytes: length, bytes · 7 list, 8 tuple, 9 dict: count, then that many values, or keys and values alternating · 10
+//!   pickle: length, bytes · 11 NumPy scalar: length and text of its dtype as NumPy writes it, then length and its bytes · 12 numpy.str_,
+//!   13 numpy.bytes_: like 5 and 6 · 14 complex: two floats · 15 set, 16 frozenset: like 7 · 17 bytearray: like 6. Lengths are LEB128;
+//!   everything is little endian. A key is a value of kind int, str or bytes. Equal keys have equal bytes, so a NumPy integer or string
+//!   is stored as the key that it equals.
+//! - **Rule** types are matched exactly, so that a value comes back with the type it had; other types are refused, not converted.
+//! - **Order** contents of a file are checked: lengths against the remaining bytes, depth against a limit.
 
 use crate::errors::new;
 use pyo3::prelude::*;
@@ -36,7 +36,7 @@ const SET: u8 = 15;
 const FROZENSET: u8 = 16;
 const BYTEARRAY: u8 = 17;
 
-/// Containers in containers.
+/// Deepest nesting of containers.
 const DEPTH_MAX: usize = 64;
 
 fn refused(py: Python<'_>, what: String) -> PyErr {
@@ -57,7 +57,7 @@ fn sized(into: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     into.extend_from_slice(bytes);
 }
 
-/// The shortest two's complement.
+/// Appends the shortest two's complement.
 fn int(into: &mut Vec<u8>, value: &Bound<'_, PyInt>) -> PyResult<()> {
     if let Ok(small) = value.extract::<i64>() {
         let bytes = small.to_le_bytes();
@@ -81,7 +81,7 @@ fn int(into: &mut Vec<u8>, value: &Bound<'_, PyInt>) -> PyResult<()> {
     Ok(())
 }
 
-/// The bytes of a key.
+/// Returns the bytes of a key.
 pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Ok(text) = object.cast_exact::<PyString>() {
@@ -91,7 +91,7 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     } else if let Ok(number) = object.cast_exact::<PyInt>() {
         int(&mut bytes, number)?;
     } else if let Some(name) = numpy_type(object)? {
-        // Times are numbers to NumPy, too, and `item` may make an int of one.
+        // NumPy's times also count as its integers, and `item` may turn one into an int.
         if !matches!(object.getattr("dtype")?.getattr("kind")?.extract::<char>()?, 'i' | 'u' | 'U' | 'S') {
             let what = format!("a key is a str, bytes or int, not a numpy.{name}");
             return Err(refused(object.py(), what));
@@ -104,10 +104,10 @@ pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Name of a scalar type of NumPy itself; `None` for all else. Programs that have not imported NumPy have no such values.
+/// Returns the name of one of NumPy's own scalar types, or `None`. A program that has not imported NumPy has no such values.
 fn numpy_type(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let kind = object.get_type();
-    // A class may have any module, and none.
+    // The attribute `__module__` of a class may have any value, or be missing.
     if !kind.module().is_ok_and(|module| module == "numpy") {
         return Ok(None);
     }
@@ -115,7 +115,7 @@ fn numpy_type(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(if is_scalar { Some(kind.name()?.to_string()) } else { None })
 }
 
-/// A scalar of NumPy whose bytes are all of it; false: it is none, such as a record.
+/// Appends a NumPy scalar that consists of its bytes only; returns false for any other, such as a record.
 fn scalar(into: &mut Vec<u8>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let Some(name) = numpy_type(object)? else { return Ok(false) };
     match name.as_str() {
@@ -142,7 +142,7 @@ fn scalar(into: &mut Vec<u8>, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// True for a dtype of numbers, truth or time, as NumPy writes it: `<f8`, `|b1`, `<M8[ns]`.
+/// Returns true for a dtype of numbers, booleans or times in NumPy's notation: `<f8`, `|b1`, `<M8[ns]`.
 fn is_plain(dtype: &str) -> bool {
     let mut rest = dtype.chars();
     let order = matches!(rest.next(), Some('<' | '|' | '>'));
@@ -153,7 +153,7 @@ fn is_plain(dtype: &str) -> bool {
         && rest.all(|one| one.is_ascii_alphanumeric() || "[]".contains(one))
 }
 
-/// The scalar of NumPy with this dtype and these bytes; `None`: there is none.
+/// Returns the NumPy scalar with this dtype and these bytes; `None` if there is none.
 fn numpy_scalar<'py>(py: Python<'py>, dtype: &[u8], bytes: &[u8]) -> Option<Bound<'py, PyAny>> {
     let dtype = std::str::from_utf8(dtype).ok().filter(|dtype| is_plain(dtype))?;
     let numpy = py.import("numpy").ok()?;
@@ -165,7 +165,7 @@ fn numpy_scalar<'py>(py: Python<'py>, dtype: &[u8], bytes: &[u8]) -> Option<Boun
     array.get_item(0).ok()
 }
 
-/// The bytes of a value. `pickle`: what else than these kinds is pickled.
+/// Returns the bytes of a value. With `pickle`, values of other kinds are pickled.
 pub fn encode(object: &Bound<'_, PyAny>, pickle: bool) -> PyResult<Vec<u8>> {
     let mut bytes = Vec::new();
     put(&mut bytes, object, pickle, 0)?;
@@ -205,7 +205,7 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
     } else if let Ok(truth) = object.cast_exact::<PyBool>() {
         into.push(if truth.is_true() { TRUE } else { FALSE });
     } else if let Ok(list) = object.cast_exact::<PyList>() {
-        // Elements are taken at once: an exotic element's conversion could change the list.
+        // The elements are collected first, because the conversion of an unusual element could change the list.
         elements(into, LIST, list.iter().collect(), pickle, depth)?;
     } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
         elements(into, TUPLE, tuple.iter().collect(), pickle, depth)?;
@@ -245,7 +245,7 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
     Ok(())
 }
 
-/// Bytes that are still to be read.
+/// Bytes that remain to be read.
 struct Source<'a> {
     left: &'a [u8],
 }
@@ -282,7 +282,7 @@ impl<'a> Source<'a> {
                 return None;
             }
         }
-        // No element has less than a byte.
+        // Every element has at least one byte, so a larger count is invalid.
         usize::try_from(value).ok().filter(|length| *length <= self.left.len())
     }
 
@@ -292,7 +292,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The value that bytes stand for. `pickle`: pickled ones are wanted; else they are refused.
+/// Returns the value that the bytes encode. Pickled values are refused unless `pickle` is true.
 pub fn decode<'py>(py: Python<'py>, bytes: &[u8], pickle: bool) -> PyResult<Bound<'py, PyAny>> {
     let mut source = Source { left: bytes };
     let value = get(py, &mut source, pickle, 0)?;
@@ -378,7 +378,7 @@ fn get<'py>(
             let (real, imaginary) = (part().ok_or_else(wrong)?, part().ok_or_else(wrong)?);
             PyComplex::from_doubles(py, real, imaginary).into_any()
         }
-        // A damaged set may hold what cannot be hashed.
+        // A damaged set may contain values that cannot be hashed.
         SET => PySet::new(py, many(py, source, pickle, depth)?).map_err(|_| spoilt(py))?.into_any(),
         FROZENSET => {
             PyFrozenSet::new(py, many(py, source, pickle, depth)?).map_err(|_| spoilt(py))?.into_any()

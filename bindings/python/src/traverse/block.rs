@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes that came from a node, as an object that numpy and memoryview look into without a copy.
+//! Bytes that came from a node, as an object that numpy and memoryview can use without a copy.
 //!
-//! - **Owner** Python: the last view gone frees them. They never change
+//! - **Owner** Python: the bytes are freed after the last view. They never change.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,14 +10,14 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// See the module.
+/// Bytes that came from a node.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Block {
     bytes: Vec<u8>,
 }
 
 impl Block {
-    /// Wraps bytes that it then owns.
+    /// Creates a block that owns these bytes.
     pub fn new(bytes: Vec<u8>) -> Block {
         Block { bytes }
     }
@@ -43,8 +43,9 @@ impl Block {
         }
         let bytes = &slf.get().bytes;
         let (pointer, length) = (bytes.as_ptr().cast_mut().cast::<c_void>(), bytes.len() as ffi::Py_ssize_t);
-        // SAFETY: `view` is the consumer's buffer struct, to be filled; the bytes stay where they are and as they are while
-        // `slf` lives, to which PyBuffer_FillInfo takes a reference; the view is read-only.
+        // SAFETY: `view` is the consumer's buffer struct, which is to be filled. The bytes neither move nor change while `slf`
+        // lives,
+        // to which PyBuffer_FillInfo takes a reference; the view is read-only.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), pointer, length, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client of memory nodes, as Python sees it.
+//! The Python class of a client of memory nodes.
 //!
-//! - **Flow** [`WalkClient::walk`], [`WalkClient::walk_many`]: asked and waited for; [`WalkClient::submit`], [`WalkClient::turn`],
-//!   [`WalkClient::arm`]: for event loops, which watch one descriptor
-//! - **Order** waits let go of the GIL, and look at signals some times a second: an exception of a handler ends the wait
-//! - **Owner** one lock; taken without the GIL, so that nobody who waits for it keeps the other from going on
+//! - **Flow** [`WalkClient::walk`] and [`WalkClient::walk_many`] wait for their answers. [`WalkClient::submit`], [`WalkClient::turn`] and
+//!   [`WalkClient::arm`] are for event loops, which watch one descriptor.
+//! - **Order** waits release the GIL and handle signals several times a second: an exception of a signal handler ends the wait.
+//! - **Owner** the client is behind one lock. It is taken without the GIL, so that a thread that waits for it does not block the others.
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
@@ -24,7 +24,7 @@ use super::block::Block;
 use super::program::WalkProgram;
 use crate::errors::{new, walk_error};
 
-/// Kinds of change, by the names that Python has for them.
+/// Kinds of changes, under their Python names.
 mod memlift_kind {
     use memlift::spec::operand::walk::ApplyKind;
 
@@ -36,21 +36,21 @@ mod memlift_kind {
 /// Result of a walk: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits.
 pub type Came = (u8, u64, Block, Block, u32, u32);
 
-/// A walk as Python gives it: program, address, scratchpad.
+/// A walk as Python describes it: program, address, scratchpad.
 pub type Wanted<'py> = (PyRef<'py, WalkProgram>, u64, Vec<u8>);
 
-/// State behind the client's lock.
+/// The state behind the client's lock.
 pub struct Open {
     pub client: Client,
     /// Tickets that an event loop waits for.
     watched: HashSet<Ticket>,
 }
 
-/// See the module.
+/// A client of memory nodes.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkClient {
     open: Mutex<Option<Open>>,
-    /// Exception that a signal handler raised while a call waited.
+    /// Exception that a signal handler raised while a call was waiting.
     raised: Arc<Mutex<Option<PyErr>>>,
     process: u64,
     nodes: Vec<String>,
@@ -79,13 +79,13 @@ fn walk_of((program, start, scratch): Wanted<'_>) -> Walk {
 }
 
 impl WalkClient {
-    /// Runs with the client, without the GIL.
+    /// Runs a function with the client, without the GIL.
     pub fn with<T: Send>(
         &self,
         py: Python<'_>,
         run: impl FnOnce(&mut Open) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        // Before the lock: a thread that only the parent has may hold it.
+        // Checked before the lock is taken: in a forked child a thread that only the parent has may hold the lock.
         if self.process != process_mark() {
             return Err(walk_error(py, ClientError::Forked));
         }
@@ -165,7 +165,7 @@ impl WalkClient {
         Ok(WalkClient { open, raised, process: process_mark(), nodes })
     }
 
-    /// Makes a walk.
+    /// Makes a walk and waits for its answer.
     #[pyo3(signature = (program, start, scratch))]
     fn walk(
         &self,
@@ -178,12 +178,12 @@ impl WalkClient {
         self.with(py, |open| came(open.client.call(Request::walk(&walk))?))
     }
 
-    /// Makes walks, many at a time; what failed is an exception in its place.
+    /// Makes several walks at the same time; for a failed one, the list has an exception.
     fn walk_many<'py>(&self, py: Python<'py>, walks: Vec<Wanted<'py>>) -> PyResult<Bound<'py, PyList>> {
         let walks: Vec<Walk> = walks.into_iter().map(walk_of).collect();
         let answers = self.with(py, |open| {
             let answers = open.client.call_many(walks.iter().map(Request::walk));
-            // Interrupted: nobody wants the others any more.
+            // The wait was interrupted, so the other answers are dropped.
             if answers.iter().any(|answer| matches!(answer, Err(ClientError::Interrupted))) {
                 return Err(ClientError::Interrupted);
             }
@@ -199,7 +199,7 @@ impl WalkClient {
         Ok(list)
     }
 
-    /// Sends a walk and gives its ticket. Waits if there is no room. `watched`: its answer comes with `turn`.
+    /// Sends a walk and returns its ticket. Waits if there is no room. If `watched`, its answer is returned by `turn`.
     fn submit(
         &self,
         py: Python<'_>,
@@ -228,7 +228,7 @@ impl WalkClient {
         self.with(py, |open| came(open.client.result(Ticket::numbered(ticket))?))
     }
 
-    /// Drops the answer of a ticket that nobody will ask for.
+    /// Drops the answer of a ticket that will not be waited for.
     fn abandon(&self, py: Python<'_>, ticket: u64) -> PyResult<()> {
         self.with(py, |open| {
             let ticket = Ticket::numbered(ticket);
@@ -238,18 +238,21 @@ impl WalkClient {
         })
     }
 
-    /// The descriptor that becomes readable after a `turn` that said so.
+    /// Returns the descriptor that becomes readable if `turn` has returned False as its second result.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         self.with(py, |open| Ok(open.client.descriptor()?.as_raw_fd()))
     }
 
-    /// A turn in an event loop: what has come, as (ticket, answer or exception); whether to come again at once; and else in how
-    /// many seconds at the latest (None: no walk is under way).
+    /// Makes one turn of an event loop. Returns the answers that have arrived, as (ticket, answer or exception); True if the
+    /// next turn
+    /// should follow without waiting for the descriptor; and the seconds after which the next turn is due at the latest (None:
+    /// no walk
+    /// is open).
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, bool, Option<f64>)> {
         let (ended, again, due) = self.with(py, |open| {
             open.client.disarm();
             let mut again = true;
-            // As long as something comes, but not for ever: others are in the loop, too.
+            // Repeats while answers arrive, but a limited number of times, because the loop has other work, too.
             for _ in 0..16 {
                 while open.client.poll()? > 0 {}
                 if !open.client.arm()? {
@@ -290,7 +293,7 @@ impl WalkClient {
         self.with(py, |open| open.client.write(address, data))
     }
 
-    /// New memory of a node; `None`: of the one whose turn it is.
+    /// Allocates memory of a node; with `None`, of the nodes in turn.
     #[pyo3(signature = (bytes, node=None))]
     fn allocate(&self, py: Python<'_>, bytes: u64, node: Option<usize>) -> PyResult<u64> {
         self.with(py, |open| match node {
@@ -303,7 +306,7 @@ impl WalkClient {
         self.with(py, |open| open.client.free(address, bytes))
     }
 
-    /// (whether it was swapped, what was there).
+    /// Returns (True if it was swapped, the value before).
     fn compare_swap(&self, py: Python<'_>, address: u64, expected: u64, fresh: u64) -> PyResult<(bool, u64)> {
         self.with(py, |open| {
             let answer = open.client.call(Request::apply(apply(true), address, expected, fresh))?;
@@ -316,7 +319,7 @@ impl WalkClient {
         self.with(py, |open| Ok(open.client.memory_of(address)))
     }
 
-    /// An exception if the address is of another memory than it was.
+    /// Raises an exception if the address belongs to another memory than `memory`.
     fn check_memory(&self, py: Python<'_>, address: u64, memory: u64) -> PyResult<()> {
         self.with(py, |open| open.client.check_memory(address, memory))
     }
@@ -350,7 +353,7 @@ impl WalkClient {
         self.nodes.clone()
     }
 
-    /// Ends it; what is under way is given up.
+    /// Closes the client; open walks are abandoned.
     fn close(&self, py: Python<'_>) {
         if self.process == process_mark() {
             py.detach(|| locked(&self.open).take());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Hash maps, ordered maps and lists on memory nodes, as Python sees them: keys are numbers or bytes, values bytes.
+//! The Python classes of hash maps, ordered maps and lists on memory nodes: keys are numbers or bytes, values are bytes.
 //!
-//! - **Order** an operation has its client's lock first, then the collection's: threads take turns
-//! - **Owner** the nodes have the data; an object here is a handle, and what it keeps of free memory for the next insert
-//! - **Not here** what values mean, and the mapping protocols: `memlift/traverse/_collections.py`
+//! - **Order** an operation takes its client's lock first, then the collection's, so threads use them in turn.
+//! - **Owner** the nodes hold the data. An object here is a handle, with free memory for the next insert.
+//! - **Not here** the conversion of values, and the mapping protocols: `memlift/traverse/_collections.py`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use super::block::Block;
 use super::client::{Open, WalkClient};
 use super::load::{copied, numbers};
 
-/// Heads that one scan goes over.
+/// Number of heads that one scan covers.
 const SCAN_HEADS: u64 = 512;
 
 /// Key of a map: a number or a byte string.
@@ -46,7 +46,7 @@ fn optional<'py>(py: Python<'py>, value: Option<Vec<u8>>) -> Option<Bound<'py, P
     value.map(|value| PyBytes::new(py, &value))
 }
 
-/// Values of one length side by side, and a byte for each that says whether it was found.
+/// Returns values of one length side by side, and a byte for each that is 1 if it was found.
 fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block), ClientError> {
     let mut packed = vec![0; values.len() * bytes];
     let mut found = vec![0; values.len()];
@@ -75,13 +75,13 @@ fn as_many(py: Python<'_>, wanted: usize, given: usize) -> PyResult<()> {
 
 type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
-/// A number or a key of bytes, and a value.
+/// An entry: a number, or a key of bytes, and a value.
 type Content = (Option<u64>, Vec<u8>, Vec<u8>);
 
-/// Keys and values of nodes that were seen, read with many requests under way.
+/// Reads keys and values of nodes that a scan has found, with many requests at the same time.
 fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError> {
     let most = open.client.packet_bytes();
-    // Lengths that a node reports are not trusted.
+    // Lengths that a node reports are checked.
     let absurd =
         |one: &&Seen| one.key_bytes as usize > KEY_BYTES_MAX || one.value_bytes as usize > VALUE_BYTES_MAX;
     if let Some(one) = seen.iter().find(absurd) {
@@ -115,7 +115,7 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError>
     Ok(entries)
 }
 
-/// The contents of what a scan finds; scanned again when the nodes that it found are too old to be read.
+/// Reads the contents of the nodes that a scan finds; scans again if these nodes were too old to be read.
 fn fresh(
     open: &mut Open,
     scan: impl Fn(&mut Client) -> Result<Vec<Seen>, ClientError>,
@@ -138,7 +138,7 @@ fn entries<'py>(py: Python<'py>, found: Vec<Content>) -> Vec<Entry<'py>> {
     found.into_iter().map(entry).collect()
 }
 
-/// A hash map.
+/// A hash map on memory nodes.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkHash {
     client: Py<WalkClient>,
@@ -170,7 +170,7 @@ impl WalkHash {
         Ok(optional(py, value))
     }
 
-    /// The values of many keys, walks under way together.
+    /// Returns the values of several keys; the walks run at the same time.
     fn get_many<'py>(&self, py: Python<'py>, keys: Vec<PyKey>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         let values = self.client.get().with(py, |open| {
             let map = locked(&self.map);
@@ -185,7 +185,7 @@ impl WalkHash {
         Ok(values.into_iter().map(|value| optional(py, value)).collect())
     }
 
-    /// The same of numbers in a buffer of u64, with values of one length: (values, found).
+    /// Does the same as `get_many` for numbers in a buffer of u64, with values of one length: returns (values, found).
     fn get_array(
         &self,
         py: Python<'_>,
@@ -203,7 +203,7 @@ impl WalkHash {
         self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key.key(), &value))
     }
 
-    /// Gives many keys values; how many of them had none.
+    /// Sets the values of several keys; returns how many of the keys are new.
     fn insert_many(&self, py: Python<'_>, keys: Vec<PyKey>, values: Vec<PyBackedBytes>) -> PyResult<u64> {
         as_many(py, keys.len(), values.len())?;
         self.client.get().with(py, |open| {
@@ -213,7 +213,7 @@ impl WalkHash {
         })
     }
 
-    /// The same of numbers in a buffer of u64, with values of one length side by side.
+    /// Does the same as `insert_many` for numbers in a buffer of u64, with values of one length side by side.
     fn insert_array(
         &self,
         py: Python<'_>,
@@ -239,14 +239,14 @@ impl WalkHash {
         self.client.get().with(py, |open| locked(&self.map).add(&mut open.client, key, addend))
     }
 
-    /// The walk that finds a key: address and scratchpad, for the program `hash_get` or `hash_get_bytes`.
+    /// Returns the walk that finds a key: address and scratchpad, for the program `hash_get` or `hash_get_bytes`.
     fn find_walk(&self, key: PyKey) -> PyResult<(u64, Vec<u8>)> {
         let walk = locked(&self.map).chain(key.key()).find_walk(key.key(), true);
         walk.map(|walk| (walk.start, walk.scratch.0))
             .map_err(|error| Python::attach(|py| crate::errors::walk_error(py, error)))
     }
 
-    /// Entries of the chains from `head` on, as (number, key bytes, value), and the chain to go on at; None: that was all.
+    /// Returns entries of the chains from `head` on, as (number, key bytes, value), and the next chain; None after the last.
     fn batch<'py>(&self, py: Python<'py>, head: u64) -> PyResult<(Vec<Entry<'py>>, Option<u64>)> {
         let heads = 1_u64 << self.handle.log2;
         if head >= heads {
@@ -264,13 +264,13 @@ impl WalkHash {
         self.client.get().with(py, |open| Ok(locked(&self.map).scan(&mut open.client)?.len()))
     }
 
-    /// Gives its memory back.
+    /// Frees the map's memory on the nodes.
     fn drop(&self, py: Python<'_>) -> PyResult<()> {
         self.client.get().with(py, |open| HashMap::open(self.handle).drop(&mut open.client))
     }
 }
 
-/// An ordered map.
+/// An ordered map on memory nodes.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkOrdered {
     client: Py<WalkClient>,
@@ -278,7 +278,7 @@ pub struct WalkOrdered {
     handle: ordered::Handle,
 }
 
-/// Count, sum, least, greatest.
+/// Count, sum, smallest, greatest.
 type Totals = (u64, i64, i64, i64);
 
 fn totals(aggregate: Aggregate) -> Totals {
@@ -313,7 +313,7 @@ impl WalkOrdered {
         Ok(optional(py, value))
     }
 
-    /// The values of numbers in a buffer of u64: (values, found).
+    /// Returns the values of numbers in a buffer of u64: (values, found).
     fn get_array(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<(Block, Block)> {
         let keys = numbers(keys)?;
         self.client.get().with(py, |open| {
@@ -322,7 +322,9 @@ impl WalkOrdered {
         })
     }
 
-    /// Records of keys from `first` to `last`, both included, as they came: key u64, then the value, filled up to 8 bytes.
+    /// Returns the records of keys from `first` to `last`, both included, as the node sent them: key u64, then the value,
+    /// filled up to
+    /// 8 bytes.
     fn range(&self, py: Python<'_>, first: u64, last: u64, limit: u64) -> PyResult<Block> {
         if first > last || limit == 0 {
             return Ok(Block::new(Vec::new()));
@@ -340,7 +342,7 @@ impl WalkOrdered {
         Ok(Block::new(walked.result))
     }
 
-    /// The last `limit` records of a range, as `range` has them.
+    /// Returns the last `limit` records of a range, in the form of `range`.
     fn last(&self, py: Python<'_>, first: u64, last: u64, limit: u64) -> PyResult<Block> {
         let walked = self
             .client
@@ -349,8 +351,9 @@ impl WalkOrdered {
         Ok(Block::new(walked.map_or_else(Vec::new, |walked| walked.result)))
     }
 
-    /// Aggregates of the ranges that begin at these numbers, which ascend (a buffer of u64): each ends before the next one, and the
-    /// last one at `last`.
+    /// Returns totals of consecutive ranges. The buffer of u64 has their first numbers in ascending order; each range ends
+    /// before the
+    /// next one, and the last one at `last`.
     fn buckets(&self, py: Python<'_>, begins: &Bound<'_, PyAny>, last: u64) -> PyResult<Vec<Totals>> {
         let begins = numbers(begins)?;
         let ends = begins.iter().skip(1).map(|next| next.saturating_sub(1)).chain([last]);
@@ -370,7 +373,7 @@ impl WalkOrdered {
         self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key, &value))
     }
 
-    /// Gives numbers in a buffer of u64 the values that lie side by side; how many of them had none.
+    /// Sets the values, side by side, of numbers in a buffer of u64; returns how many of the numbers are new.
     fn insert_array(
         &self,
         py: Python<'_>,
@@ -391,18 +394,18 @@ impl WalkOrdered {
         self.client.get().with(py, |open| locked(&self.map).remove(&mut open.client, key))
     }
 
-    /// Gives its memory back.
+    /// Frees the map's memory on the nodes.
     fn drop(&self, py: Python<'_>) -> PyResult<()> {
         self.client.get().with(py, |open| OrderedMap::open(self.handle).drop(&mut open.client))
     }
 
-    /// Address and scratchpad of the walk that finds a key, and its program's name.
+    /// Returns address and scratchpad of the walk that finds a key, and the name of its program.
     fn find_walk(&self, key: u64) -> (u64, Vec<u8>, String) {
         let walk = self.handle.get_walk(key);
         (walk.start, walk.scratch.0, walk.program.name().to_owned())
     }
 
-    /// The value in the scratchpad that such a walk came back with.
+    /// Returns the value in the scratchpad of such a walk's answer.
     fn found<'py>(&self, py: Python<'py>, status: u8, scratch: &[u8]) -> Option<Bound<'py, PyBytes>> {
         use memlift::traverse::structures::{Outcome, Scratch, Walked};
         let outcome = if status == 0 { Outcome::Done } else { Outcome::Missing };
@@ -410,14 +413,14 @@ impl WalkOrdered {
         optional(py, self.handle.found(&walked))
     }
 
-    /// The same of a range.
+    /// Does the same as `find_walk` for a range.
     fn range_walk(&self, first: u64, last: u64, limit: u64) -> (u64, Vec<u8>, String) {
         let walk = self.handle.range_walk(first..=last, limit);
         (walk.start, walk.scratch.0, walk.program.name().to_owned())
     }
 }
 
-/// A linked list in the memory of a cluster.
+/// A linked list on memory nodes.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkList {
     client: Py<WalkClient>,
@@ -462,7 +465,7 @@ impl WalkList {
         self.client.get().with(py, |open| locked(&self.list).remove(&mut open.client, number))
     }
 
-    /// All of it, as (number, None, value).
+    /// Returns all entries, as (number, None, value).
     fn entries<'py>(&self, py: Python<'py>) -> PyResult<Vec<Entry<'py>>> {
         let found =
             self.client.get().with(py, |open| fresh(open, |client| locked(&self.list).scan(client)))?;
@@ -473,7 +476,7 @@ impl WalkList {
         self.client.get().with(py, |open| Ok(locked(&self.list).scan(&mut open.client)?.len()))
     }
 
-    /// Gives its memory back.
+    /// Frees the list's memory on the nodes.
     fn drop(&self, py: Python<'_>) -> PyResult<()> {
         self.client.get().with(py, |open| List::open(self.head).drop(&mut open.client))
     }

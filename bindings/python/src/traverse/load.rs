@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Loads of whole collections: from Arrow streams, CSV files, arrays of numpy, pairs.
+//! Loads whole collections from Arrow streams, CSV files, numpy arrays, or pairs.
 //!
-//! - **Flow** source ─▶ pairs ─▶ `memlift::traverse::structures::load` ─▶ handle; the caller's function hears how many are written
-//! - **Order** without the GIL, but for that function. What it raises ends the load, and the memory is given back
-//! - **Owner** an Arrow stream is taken over; arrays are borrowed until the load ends, and must not be changed meanwhile
+//! - **Flow** source ──▶ pairs ──▶ `memlift::traverse::structures::load` ──▶ handle. The caller's function is told how many pairs are
+//!   written.
+//! - **Order** the load runs without the GIL, except for that function. If the function raises, the load ends and its memory is freed.
+//! - **Owner** the load consumes an Arrow stream; it borrows arrays until it ends, and they must not be changed meanwhile.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -41,12 +42,12 @@ impl Made {
     }
 }
 
-/// Where the collection is: heads and their number's logarithm, or cell and bytes of values.
+/// Handle of the collection: heads and log2 of their number, or cell and bytes of a value.
 type Handle = (u64, u64);
-/// Handle; names, kinds and bytes of what values consist of.
+/// The handle; names, kinds and sizes of the columns in a value.
 type Loaded = (Handle, Vec<(String, String, usize)>);
 
-/// The caller's function, and what it raised.
+/// The caller's progress function, and the exception that it raised.
 struct Progress<'p> {
     call: Option<&'p Py<PyAny>>,
     raised: RefCell<Option<PyErr>>,
@@ -66,7 +67,7 @@ impl Progress<'_> {
         }
     }
 
-    /// The pairs, until something was raised; signals are looked at on the way.
+    /// Returns the pairs, and stops at an exception; handles signals on the way.
     fn watch<T>(&self, pairs: impl Iterator<Item = Result<T>>) -> impl Iterator<Item = Result<T>> {
         let mut taken = 0_u32;
         pairs.map(move |pair| {
@@ -130,19 +131,19 @@ fn run<V: AsRef<[u8]>>(
     match (raised, built) {
         (Some(raised), _) => Err(raised),
         (None, Ok(handle)) => Ok(handle),
-        // Through `with` once more: it knows what a signal handler has raised.
+        // Passes the error through `with` again, because it knows the exception of a signal handler.
         (None, Err(error)) => client.with(py, |_| Err(error)),
     }
 }
 
-/// The bytes of a buffer as they are now.
+/// Returns a copy of a buffer's bytes.
 pub fn copied(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let input = Input::new(object)?;
-    // SAFETY: the buffer is exported while `input` lives, and copied here under the GIL.
+    // SAFETY: the buffer is exported while `input` lives, and is copied here while the GIL is held.
     Ok(unsafe { input.slice() }.to_vec())
 }
 
-/// The u64 in a buffer.
+/// Returns the numbers in a buffer of u64.
 pub fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let bytes = copied(object)?;
     if !bytes.len().is_multiple_of(8) {
@@ -167,14 +168,14 @@ pub fn walk_load_arrow(
 ) -> PyResult<Loaded> {
     let made = Made::new(py, kind, log2)?;
     let capsule = source.call_method0("__arrow_c_stream__")?;
-    // SAFETY: the call looks at what the object is, and refuses what is no capsule of that name.
+    // SAFETY: the call checks the object, and fails unless it is a capsule of that name.
     let stream = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"arrow_array_stream".as_ptr()) };
     if stream.is_null() {
         return Err(PyErr::fetch(py));
     }
     let names: Option<Vec<&str>> = values.as_ref().map(|names| names.iter().map(String::as_str).collect());
-    // SAFETY: a capsule of that name holds a stream of the C stream interface, which its consumer moves from; the capsule lives
-    // until the end of this function and then finds it released.
+    // SAFETY: a capsule of that name holds a stream of the Arrow C stream interface, whose contents a consumer moves out. The
+    // capsule lives until the end of this function; when it is dropped it finds the stream already released.
     let rows = unsafe { Rows::new(stream.cast::<Stream>(), key, names.as_deref()) };
     let rows = rows.map_err(|error| crate::errors::walk_error(py, error))?;
     let contents = rows
@@ -228,7 +229,7 @@ pub fn walk_load_csv(
     run(py, client, made, pairs, 8, progress)
 }
 
-/// Builds a map from an array of u64 keys and one of as many values of `value_bytes` bytes.
+/// Builds a map from an array of u64 keys and an array of the same number of values of `value_bytes` bytes.
 #[pyfunction]
 #[pyo3(signature = (client, kind, keys, values, value_bytes, log2, progress))]
 #[expect(clippy::too_many_arguments, reason = "called by the Python half only")]
@@ -244,8 +245,9 @@ pub fn walk_load_arrays(
 ) -> PyResult<Handle> {
     let made = Made::new(py, kind, log2)?;
     let (keys, values) = (Input::new(keys)?, Input::new(values)?);
-    // SAFETY: exported until both inputs are dropped at the end; that nobody changes them meanwhile is asked of the caller, and
-    // whoever does gets some of both.
+    // SAFETY: both are exported until the inputs are dropped at the end. The caller is required not to change them; if it does,
+    // the
+    // map has old and new bytes.
     let (keys, values) = unsafe { (keys.slice(), values.slice()) };
     if value_bytes == 0 || keys.len() / 8 * value_bytes != values.len() || !keys.len().is_multiple_of(8) {
         let text = format!(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memory node in threads of this process: for tests, notebooks, and programs that keep their own data close.
+//! A memory node in threads of this process, for tests, notebooks, and programs that keep their own data nearby.
 //!
-//! - **Flow** options ─▶ memory ─▶ a thread per place and shard ─▶ [`WalkNode::stop`]
-//! - **Owner** the threads are Rust's and never take the GIL. They end with the object
-//! - **Not here** maps that change: `memlift map`
+//! - **Flow** options ──▶ memory ──▶ one thread per address and shard ──▶ [`WalkNode::stop`].
+//! - **Owner** the threads are Rust threads and never take the GIL. They end with the object.
+//! - **Not here** changes of the cluster map: `memlift map`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,24 +23,24 @@ use pyo3::types::PyDict;
 
 use crate::errors::new;
 
-/// See the module.
+/// A memory node in this process.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkNode {
-    /// Gone once it was stopped: its memory and its log are free then.
+    /// `None` after a stop, when its memory and log are released.
     node: Mutex<Option<Node>>,
     range: (u64, u64),
     places: Vec<String>,
     stop: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<Result<(), NodeError>>>>,
-    /// The process that the threads are in.
+    /// The process that has the threads.
     process: u64,
 }
 
 impl WalkNode {
-    /// Ends the threads; what one of them failed with.
+    /// Ends the threads; returns the error of one that failed.
     fn end(&self) -> Option<String> {
         if self.process != process_mark() {
-            // A forked child has neither the threads nor the node, and may never get these locks.
+            // A forked child has neither the threads nor the node, and other threads of the parent may hold these locks for ever.
             return None;
         }
         self.stop.store(true, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Drop for WalkNode {
     }
 }
 
-/// A transport per place and shard.
+/// One transport per address and shard.
 type Transports = Vec<Box<dyn Transport>>;
 
 fn listen(
@@ -107,7 +107,7 @@ fn listen(
     Ok((transports, places))
 }
 
-/// The map, and where the node's ranges in it start.
+/// Returns the cluster map, and the first address of the node's ranges in it.
 fn shared(path: &Path, name: &str) -> Result<(Arc<map::Shared>, u64), String> {
     let map = map::file::read(path).map_err(|error| error.to_string())?;
     let id = map.node_named(name).map(|node| node.id);
@@ -190,13 +190,13 @@ impl WalkNode {
         .map_err(|text: String| new(py, "NodeFailed", (text,)))
     }
 
-    /// Where clients come.
+    /// Addresses at which clients connect.
     #[getter]
     fn places(&self) -> Vec<String> {
         self.places.clone()
     }
 
-    /// First address and bytes.
+    /// First address of the node's memory, and its size in bytes.
     #[getter]
     fn range(&self) -> (u64, u64) {
         self.range
@@ -216,13 +216,13 @@ impl WalkNode {
         Ok(dict)
     }
 
-    /// Name and tenant of the programs that it holds.
+    /// Names and tenants of the programs that the node holds.
     fn programs(&self, py: Python<'_>) -> PyResult<Vec<(String, u32)>> {
         let programs = self.running(py, Node::programs)?;
         Ok(programs.into_iter().map(|(tenant, name, _)| (name, tenant)).collect())
     }
 
-    /// Ends the threads, and gives the memory back; what was not logged is lost.
+    /// Ends the threads and frees the memory; data that is not in a log is lost.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         match py.detach(|| self.end()) {
             None => Ok(()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A walk's program, verified: from bytecode, text, an object file of clang's, or the ones that memlift ships.
+//! A verified program of a walk: made from bytecode, text or an object file of clang, or one of those that memlift ships.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use pyo3::types::PyBytes;
 
 use crate::errors::new;
 
-/// See the module.
+/// A verified program of a walk.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkProgram {
     program: Arc<Program>,
 }
 
 impl WalkProgram {
-    /// To be walked with.
+    /// Returns the program, for a walk.
     pub fn program(&self) -> Arc<Program> {
         Arc::clone(&self.program)
     }
 }
 
-/// A refusal, with the instruction that it is about.
+/// Returns the exception for a refused program, with the instruction that caused it.
 fn refused(py: Python<'_>, error: &Error) -> PyErr {
     let at = match error {
         Error::Malformed { at, .. } | Error::Rejected { at, .. } => Some(*at),
@@ -47,7 +47,7 @@ impl WalkProgram {
         made(py, name, bytecode, scratch_bytes)
     }
 
-    /// Assembles a program from text, as `listing` gives it.
+    /// Assembles a program from text, in the form of `listing`.
     #[staticmethod]
     #[pyo3(signature = (name, text, scratch_bytes=1024))]
     fn assemble(py: Python<'_>, name: &str, text: &str, scratch_bytes: usize) -> PyResult<WalkProgram> {
@@ -69,7 +69,7 @@ impl WalkProgram {
         made(py, name, &bytecode, scratch_bytes)
     }
 
-    /// One that comes with memlift, by its name.
+    /// Returns a program that is part of memlift, by its name.
     #[staticmethod]
     fn shipped(py: Python<'_>, name: &str) -> PyResult<WalkProgram> {
         let Some(found) = shipped::named(name) else {
@@ -98,13 +98,13 @@ impl WalkProgram {
         self.program.scratch_bytes()
     }
 
-    /// Bytes of a node that it reads: the first, from the node's address, and how many.
+    /// Bytes of a node that the program reads: offset from the node's address, and number.
     #[getter]
     fn window(&self) -> (i16, u16) {
         (self.program.window().first, self.program.window().bytes)
     }
 
-    /// BLAKE3 of its encoding, by which nodes know it.
+    /// BLAKE3 hash of the program's encoding, by which nodes identify it.
     #[getter]
     fn hash<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.program.hash())
@@ -116,13 +116,13 @@ impl WalkProgram {
         self.program.cost().nanoseconds()
     }
 
-    /// Returns true if it can ask for a change.
+    /// Returns true if the program can request a change.
     #[getter]
     fn writes(&self) -> bool {
         self.program.uses_apply()
     }
 
-    /// Its instructions as text, one a line.
+    /// Returns the program's instructions as text, one per line.
     fn listing(&self) -> String {
         self.program.listing()
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Bytes to values: hostile until shown otherwise.
+//! Decodes values from bytes that are not trusted.
 //!
-//! - **Order** the description is copied out once and read from the copy; a count is believed only as far as bytes are left for it;
-//!   a piece must lie in the received memory and be exactly as long as its type and shape say
-//! - **Owner** arrays are views of `slot`; bytes are copied
+//! - **Order** the description is copied once and read from the copy. A count is accepted only if enough bytes are left for it. A piece
+//!   must lie in the received memory and be exactly as long as its type and shape require.
+//! - **Owner** arrays are views of `slot`; bytes are copied.
 
 use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, helpers, tag};
 use crate::convert::{array_class, numpy};
@@ -23,7 +23,7 @@ struct Decoder<'a, 'py> {
     allow: Allow,
 }
 
-/// The value in a slot.
+/// Decodes the value in a slot.
 pub fn decode<'py>(slot: &Bound<'py, Slot>, allow: Allow) -> PyResult<Bound<'py, PyAny>> {
     let py = slot.py();
     let _inside = Inside::enter(py);
@@ -74,7 +74,7 @@ impl<'py> Decoder<'_, 'py> {
         Ok(u64::from_le_bytes(self.fixed()?))
     }
 
-    /// How many values of at least `least` bytes each follow.
+    /// Reads the number of following values, each of at least `least` bytes.
     fn count(&mut self, least: usize) -> PyResult<usize> {
         let count = u32::from_le_bytes(self.fixed()?) as usize;
         if count.saturating_mul(least) > self.description.len() {
@@ -88,7 +88,7 @@ impl<'py> Decoder<'_, 'py> {
         String::from_utf8(self.take(bytes)?.to_vec()).map_err(|_| corrupt(py, "with text that is not UTF-8"))
     }
 
-    /// Where a piece lies: offset in the slot and bytes.
+    /// Reads the position of a piece: offset in the slot, and bytes.
     fn piece(&mut self) -> PyResult<(u64, u64)> {
         let (at, bytes) = (self.number()?, self.number()?);
         if bytes == 0 {
@@ -193,7 +193,7 @@ impl<'py> Decoder<'_, 'py> {
         })
     }
 
-    /// One of numpy's own plain types by its name: order, kind, bytes, and a unit for times.
+    /// Reads one of numpy's plain types by its name: order, kind, bytes, and a unit for times.
     fn dtype(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let length = usize::from(self.byte()?);
@@ -214,7 +214,7 @@ impl<'py> Decoder<'_, 'py> {
         numpy(py)?.call_method1("dtype", (&name,)).map_err(bad_type)
     }
 
-    /// A numpy scalar whose bytes follow.
+    /// Reads a numpy scalar whose bytes follow.
     fn scalar(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let dtype = self.dtype()?;
@@ -244,10 +244,10 @@ impl<'py> Decoder<'_, 'py> {
         let shape = (0..dimensions).map(|_| self.number()).collect::<PyResult<Vec<u64>>>()?;
         let (at, bytes) = self.piece()?;
         let described = shape.iter().try_fold(itemsize, |bytes, &extent| bytes.checked_mul(extent));
-        // An extent of zero must not hide others that nobody could address.
+        // An extent of zero must not hide other extents that are too large.
         let sane =
             shape.iter().filter(|&&extent| extent != 0).try_fold(itemsize.max(1), |n, &e| n.checked_mul(e));
-        // numpy gives elements of no bytes one: few bytes must not become many.
+        // numpy gives elements of no bytes a size of one, so a short message must not become a huge array.
         let empty = itemsize == 0 && sane.is_none_or(|n| n > 1 << 16);
         if empty || described != Some(bytes) || sane.is_none_or(|n| n > isize::MAX as u64) || dimensions > 64
         {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Values to bytes: the description is written here, the memory of arrays only noted, to be copied once where it goes.
+//! Encodes values: writes the description, and only records the memory of arrays, which is copied once to its destination.
 //!
-//! - **Order** one pass. A value that refers to itself ends at the limit of depth
-//! - **Owner** an [`Encoded`] keeps every array exported, so that its memory stays while the GIL is released
+//! - **Order** one pass. A value that contains itself ends at the limit of depth.
+//! - **Owner** an [`Encoded`] keeps every array exported, so that its memory stays valid while the GIL is released.
 
 use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, PIECE_MIN, dtypes, helpers, tag};
 use crate::convert::{array_class, numpy};
@@ -18,28 +18,28 @@ use pyo3::types::{
     PySet, PyString, PyTuple,
 };
 
-/// Memory to be copied.
+/// Memory that is to be copied.
 struct Piece {
     at: u64,
     address: *const u8,
     bytes: u64,
-    /// For an array with gaps: its elements, and the stride of each dimension in bytes.
+    /// For an array with gaps: its elements, and the strides of its dimensions in bytes.
     gaps: Option<(Tensor, Vec<i64>)>,
 }
 
-// SAFETY: an address of memory that `Encoded::kept` keeps exported; it is only read.
+// SAFETY: the address is that of memory that `Encoded::kept` keeps exported; it is only read.
 unsafe impl Send for Piece {}
 // SAFETY: any thread may read the memory, which `Encoded::kept` keeps exported.
 unsafe impl Sync for Piece {}
 
-/// A value, ready to be copied.
+/// An encoded value that is ready to be copied.
 pub struct Encoded<'py> {
-    /// Head and description.
+    /// The head and the description.
     head: Vec<u8>,
     pieces: Vec<Piece>,
     pieces_bytes: u64,
     kept: Vec<Kept<'py>>,
-    /// The value was nested deeper than a reader goes.
+    /// True if the value is nested deeper than a reader accepts.
     too_deep: bool,
 }
 
@@ -49,16 +49,17 @@ enum Kept<'py> {
     Object(Bound<'py, PyAny>),
 }
 
-/// A part and where it goes, bytes from the start.
+/// A part of the message, and its offset from the start in bytes.
 pub type Part<'a> = (u64, Outgoing<'a>);
 
 impl<'py> Encoded<'py> {
-    /// Describes `value` without copying arrays. What is nested too deep or described by too many bytes is pickled as a whole
-    /// where that is allowed.
+    /// Describes `value` without copying arrays. A value that is nested too deep or has too long a description is pickled as a
+    /// whole
+    /// if that is allowed.
     ///
     /// # Errors
     ///
-    /// `UnsupportedType`, and what the code of the value itself raises.
+    /// `UnsupportedType`, and exceptions that the value's own code raises.
     pub fn new(value: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Encoded<'py>> {
         let _inside = Inside::enter(value.py());
         let mut encoded = Encoded::empty();
@@ -91,7 +92,7 @@ impl<'py> Encoded<'py> {
         self
     }
 
-    /// Head and description: all there is, if `bytes` is their length.
+    /// Returns the head and the description; this is the whole message if its length is `bytes`.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
@@ -100,19 +101,19 @@ impl<'py> Encoded<'py> {
         (self.head.len() as u64).next_multiple_of(ALIGN)
     }
 
-    /// Bytes of everything.
+    /// Returns the length of the whole message, bytes.
     pub fn bytes(&self) -> u64 {
         if self.pieces.is_empty() { self.head.len() as u64 } else { self.pieces_at() + self.pieces_bytes }
     }
 
-    /// The parts to copy, for as long as the value lives.
+    /// Returns the parts to copy, valid as long as this object lives.
     pub fn parts(&self) -> Vec<Part<'_>> {
         let base = self.pieces_at();
         let mut parts = vec![(0, Outgoing::from(self.head.as_slice()))];
         for piece in &self.pieces {
-            // SAFETY: `kept` holds what exports the memory. Another thread of the program may write an array while it is
-            // copied; then the copy has some of both, as with any numpy operation that releases the GIL.
-            // Shape and strides are the exporter's.
+            // SAFETY: `kept` holds the exporters of the memory, which guarantee shape and strides. Another thread of the program
+            // may write to an array during the copy; the copy then has old and new elements, as with any numpy operation that
+            // releases the GIL.
             let part = unsafe {
                 match &piece.gaps {
                     None => Outgoing::from_raw(Shape::Bytes, piece.address, piece.bytes, None),
@@ -129,19 +130,19 @@ impl<'py> Encoded<'py> {
         parts
     }
 
-    /// As one thing to send.
+    /// Returns the whole message as one payload to send.
     pub fn outgoing(&self) -> Outgoing<'_> {
         Outgoing::value(self.parts(), self.bytes()).expect("the parts lie within the bytes that they make up")
     }
 
-    /// Copies everything into bytes of the process itself, `bytes()` long.
+    /// Copies the whole message to private memory, which is `bytes()` long.
     pub fn copy_to(&self, target: &mut [u8]) {
         target[..self.head.len()].copy_from_slice(&self.head);
         let base = self.pieces_at();
         for piece in &self.pieces {
             let start = (base + piece.at) as usize;
             let target = &mut target[start..start + piece.bytes as usize];
-            // SAFETY: `kept` keeps the source exported; the target is a unique borrow of as many bytes.
+            // SAFETY: `kept` keeps the source exported; the target is a unique borrow of the same length.
             unsafe {
                 match &piece.gaps {
                     None => std::ptr::copy_nonoverlapping(piece.address, target.as_mut_ptr(), target.len()),
@@ -164,12 +165,12 @@ impl<'py> Encoded<'py> {
         Ok(())
     }
 
-    /// Notes memory to be copied, and says where it will be.
+    /// Records memory to be copied, and writes its offset to the description.
     fn piece(&mut self, address: *const u8, bytes: u64) {
         self.joined(&[(address, bytes)]);
     }
 
-    /// The same for memory that will lie there as one piece.
+    /// Does the same as `piece` for several ranges that become one piece.
     fn joined(&mut self, parts: &[(*const u8, u64)]) {
         let start = self.pieces_bytes.next_multiple_of(ALIGN);
         let mut at = start;
@@ -268,7 +269,7 @@ impl<'py> Encoded<'py> {
         items.iter().try_for_each(|item| self.value(item, allow, depth + 1))
     }
 
-    /// A str with lone surrogates, such as a file name that is not UTF-8.
+    /// Writes a str with lone surrogates, such as a file name that is not UTF-8.
     fn surrogates(&mut self, text: &Bound<'py, PyString>) -> PyResult<()> {
         let bytes = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
         let bytes = bytes.cast::<PyBytes>()?.as_bytes();
@@ -296,7 +297,7 @@ impl<'py> Encoded<'py> {
         Ok(())
     }
 
-    /// A memoryview or bytearray: its bytes.
+    /// Writes the bytes of a memoryview or bytearray.
     fn buffer(&mut self, value: &Bound<'py, PyAny>) -> PyResult<()> {
         let buffer = PyUntypedBuffer::get(value)?;
         if value.is_exact_instance_of::<PyMemoryView>() {
@@ -324,10 +325,10 @@ impl<'py> Encoded<'py> {
     fn array(&mut self, array: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let py = array.py();
         let dtype = array.getattr("dtype")?;
-        // Every other dtype goes with a description, and its elements as bytes.
+        // An array of any other dtype is sent with a description of the dtype, and its elements as bytes.
         let Some(name) = type_name(&dtype)? else { return self.special(array, allow, depth) };
         let shape: Vec<u64> = array.getattr("shape")?.extract()?;
-        // Times have no buffer, and arrays without dimensions none that PyO3 takes: their bytes have.
+        // PyO3 takes no buffer of times or of arrays without dimensions, so these are viewed as bytes.
         let buffer = match PyUntypedBuffer::get(array) {
             Ok(buffer) => buffer,
             Err(_) => PyUntypedBuffer::get(&bytes_of(array, &dtype)?)?,
@@ -352,7 +353,7 @@ impl<'py> Encoded<'py> {
         Ok(())
     }
 
-    /// Notes an array with gaps, which is packed as it is copied.
+    /// Records an array with gaps, which is packed while it is copied.
     fn gapped(&mut self, address: *const u8, gaps: (Tensor, Vec<i64>)) {
         let (at, bytes) = (self.pieces_bytes.next_multiple_of(ALIGN), gaps.0.bytes());
         self.pieces.push(Piece { at, address, bytes, gaps: Some(gaps) });
@@ -377,13 +378,13 @@ impl<'py> Encoded<'py> {
         Ok(())
     }
 
-    /// Writes a value that Python code takes apart.
+    /// Writes a value that the Python side splits into parts.
     fn special(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let parts = helpers(value.py())?.call_method1("reduce", (value, allow.pickle))?;
         self.reduced(&parts, allow, depth)
     }
 
-    /// A pair of kind and value, where a kind of "" stands for the value itself.
+    /// Writes a pair of kind and value; an empty kind means the value itself.
     fn reduced(&mut self, parts: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let py = parts.py();
         let (kind, inner): (String, Bound<'py, PyAny>) = parts.extract()?;
@@ -397,7 +398,7 @@ impl<'py> Encoded<'py> {
             self.head.extend_from_slice(bytes);
             return Ok(());
         }
-        // The parts live until the bytes are copied.
+        // Keeps the parts alive until their bytes are copied.
         self.kept.push(Kept::Object(inner.clone()));
         if !kind.is_empty() {
             self.byte(tag::SPECIAL);
@@ -409,7 +410,7 @@ impl<'py> Encoded<'py> {
         self.value(&inner, allow, depth + 1)
     }
 
-    /// The buffers of a stream, as one array of bytes.
+    /// Writes the buffers of a stream as one array of bytes.
     fn stream(&mut self, buffers: &Bound<'py, PyAny>) -> PyResult<()> {
         let py = buffers.py();
         let buffers: Vec<_> =
@@ -429,11 +430,11 @@ impl<'py> Encoded<'py> {
     }
 }
 
-/// numpy's type string, if it says all about a dtype.
+/// Returns numpy's type string if it describes the dtype completely.
 pub fn type_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     static COMMON: PyOnceLock<Vec<(Py<PyAny>, String)>> = PyOnceLock::new();
     let py = dtype.py();
-    // numpy has one object for each of these; one that differs in anything is another object.
+    // numpy has one object for each of these types; a type that differs in anything is another object.
     let common = COMMON.get_or_try_init(py, || {
         ["f4", "f8", "u1", "i8", "i4", "b1", "f2", "i1", "u2", "i2", "u4", "u8", "c8", "c16"]
             .iter()
@@ -450,14 +451,14 @@ pub fn type_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     dtypes(py)?.call_method1("plain", (dtype,))?.extract()
 }
 
-/// The memory of an array whose elements have no buffer, as bytes: a last dimension more.
+/// Returns the memory of an array whose elements have no buffer, as bytes with one more dimension.
 fn bytes_of<'py>(array: &Bound<'py, PyAny>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = array.py();
     let size: usize = dtype.getattr("itemsize")?.extract()?;
     if size == 0 {
         return Ok(PyBytes::new(py, &[]).into_any());
     }
-    // As void elements of that size, whose buffer has the array's own shape and strides.
+    // Viewed as void elements of that size, whose buffer has the array's own shape and strides.
     let elements = array.call_method1("view", (format!("V{size}"),))?;
     match elements.getattr("ndim")?.extract::<usize>()? {
         0 => elements.call_method1("reshape", (1,)),
@@ -465,7 +466,8 @@ fn bytes_of<'py>(array: &Bound<'py, PyAny>, dtype: &Bound<'py, PyAny>) -> PyResu
     }
 }
 
-/// Shape and strides of an array with gaps, if the engine can pack it as it copies it: of bytes, where it does not know the elements.
+/// Returns shape and strides of an array with gaps, if the engine can pack it while copying; as bytes, if it does not know the
+/// element type.
 fn with_gaps(buffer: &PyUntypedBuffer) -> Option<(Tensor, Vec<i64>)> {
     if buffer.suboffsets().is_some() {
         return None;
@@ -487,10 +489,10 @@ fn with_gaps(buffer: &PyUntypedBuffer) -> Option<(Tensor, Vec<i64>)> {
 ///
 /// # Safety
 ///
-/// Shape and strides reach readable memory only, and the target has room for all elements.
+/// Shape and strides only reach readable memory, and the target has room for all elements.
 unsafe fn gather(target: &mut [u8], source: *const u8, shape: &[u64], strides: &[i64], element: usize) {
     let ([extent, shape @ ..], [stride, strides @ ..]) = (shape, strides) else {
-        // SAFETY: one element of the array, as the caller vouches for.
+        // SAFETY: the caller guarantees that this element is readable and that the target has room for it.
         unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), element) };
         return;
     };
@@ -499,7 +501,7 @@ unsafe fn gather(target: &mut [u8], source: *const u8, shape: &[u64], strides: &
     }
     let each = target.len() / *extent as usize;
     for (at, target) in target.chunks_exact_mut(each.max(1)).enumerate() {
-        // SAFETY: an index below the extent stays inside the array; the target's part has room for what lies there.
+        // SAFETY: `at` is below the extent, so the address is inside the array; this part of the target has room for it.
         unsafe { gather(target, source.offset(at as isize * *stride as isize), shape, strides, element) };
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Python values as bytes, without pickle: what is read back can be nothing but data.
+//! Encodes Python values as bytes without pickle: decoding can only produce data, and runs no code of the sender.
 //!
-//! - **Flow** value ──`encode`──▶ a description and the memory of its arrays, which is copied once, to where the receiver looks
-//!   those bytes ──`decode`──▶ the value; arrays are views of the received memory
-//! - **Layout** docs/formats/values.md: 0 [`MAGIC`] u32 · 4 bytes of the description u32 · 8 the description · from the next multiple
-//!   of 64 the pieces, each at a multiple of 64
-//! - **Owner** rare kinds (dataclasses, records, Arrow, pandas, pickles) are taken apart and put together by `memlift/_values.py`
-//! - **Not here** trust: every number that is read is checked, the description is copied out before it is read
+//! - **Flow** `encode` makes a description, and records the memory of the value's arrays, which is copied once, to the receiver's memory.
+//!   `decode` makes the value from those bytes; its arrays are views of the received memory.
+//! - **Layout** docs/formats/values.md: 0 [`MAGIC`] u32 · 4 bytes of the description u32 · 8 the description · from the next multiple of
+//!   64 on the pieces, each at a multiple of 64.
+//! - **Owner** `memlift/_values.py` splits rare kinds (dataclasses, records, Arrow, pandas, pickles) into parts and restores them.
+//! - **Not here** trust: every number that is read is checked, and the description is copied before it is read.
 
 mod decode;
 #[expect(unsafe_code, reason = "borrows memory of Python objects while they are exported")]
@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
-/// First four bytes, "mlv" and the version.
+/// The first four bytes: "mlv" and the version.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"mlv\x01");
 /// Bytes before the description.
 pub const HEAD_BYTES: usize = 8;
@@ -32,10 +32,10 @@ pub const ALIGN: u64 = 64;
 pub const DEPTH_MAX: u32 = 100;
 /// Longest description, bytes.
 pub const DESCRIPTION_MAX: usize = 256 << 20;
-/// Bytes objects from here on are pieces.
+/// Bytes objects of at least this size are stored as pieces.
 pub const PIECE_MIN: usize = 4096;
 
-/// The first byte of a value in a description.
+/// First byte of a value in a description.
 pub mod tag {
     pub const NONE: u8 = 0;
     pub const FALSE: u8 = 1;
@@ -50,7 +50,7 @@ pub mod tag {
     pub const STR: u8 = 7;
     /// Followed by a u32 byte count and the bytes.
     pub const BYTES: u8 = 8;
-    /// Followed by the place of a piece: u64 offset from the first piece, u64 bytes.
+    /// Followed by the position of a piece: u64 offset from the first piece, u64 bytes.
     pub const BYTES_PIECE: u8 = 9;
     /// Followed by a u32 count and the values.
     pub const LIST: u8 = 10;
@@ -59,26 +59,26 @@ pub mod tag {
     pub const DICT: u8 = 12;
     pub const SET: u8 = 13;
     pub const FROZENSET: u8 = 14;
-    /// u8 bytes of numpy's type string · u8 order (0 C, 1 Fortran) · u8 dimensions · u64 each · where.
+    /// Followed by u8 bytes of numpy's type string · u8 order (0 C, 1 Fortran) · u8 dimensions · u64 each · position of a piece.
     pub const ARRAY: u8 = 15;
-    /// As an array without dimensions.
+    /// Followed by the same as an array without dimensions.
     pub const SCALAR: u8 = 16;
-    /// u8 bytes of a name · a value: for `_values.restore`.
+    /// Followed by u8 bytes of a name · a value; `_values.restore` restores it.
     pub const SPECIAL: u8 = 17;
     pub const BYTEARRAY: u8 = 18;
-    /// u8 bytes of numpy's type string · u32 bytes · the element itself.
+    /// Followed by u8 bytes of numpy's type string · u32 bytes · the element itself.
     pub const SCALAR_HERE: u8 = 19;
-    /// u32 bytes of UTF-8 in which lone surrogates stand as if they were characters.
+    /// Followed by u32 bytes of UTF-8 in which lone surrogates are encoded like characters.
     pub const SURROGATES: u8 = 20;
 }
 
-/// Leave to send more than plain data.
+/// Permission to send more than plain data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allow {
     pub pickle: bool,
 }
 
-/// The module `memlift._values`, imported once.
+/// Returns the module `memlift._values`, imported once.
 fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static HELPERS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     HELPERS
@@ -86,7 +86,7 @@ fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
         .map(|module| module.bind(py))
 }
 
-/// The module `memlift._dtypes`, imported once.
+/// Returns the module `memlift._dtypes`, imported once.
 fn dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static DTYPES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     DTYPES
@@ -94,13 +94,13 @@ fn dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
         .map(|module| module.bind(py))
 }
 
-/// Raises what sending the value would raise; copies nothing.
+/// Raises the exception that sending the value would raise; copies nothing.
 #[pyfunction]
 pub fn _check(value: &Bound<'_, PyAny>, allow_pickle: bool) -> PyResult<()> {
     Encoded::new(value, Allow { pickle: allow_pickle }).map(drop)
 }
 
-/// The bytes that a value becomes.
+/// Returns the bytes that a value is encoded to.
 #[pyfunction]
 #[pyo3(signature = (value, allow_pickle=false))]
 pub fn _encode<'py>(value: &Bound<'py, PyAny>, allow_pickle: bool) -> PyResult<Bound<'py, PyBytes>> {
@@ -112,7 +112,7 @@ pub fn _encode<'py>(value: &Bound<'py, PyAny>, allow_pickle: bool) -> PyResult<B
     })
 }
 
-/// The value of some bytes, which are copied first.
+/// Returns the value that the bytes encode; the bytes are copied first.
 #[pyfunction]
 #[pyo3(signature = (data, allow_pickle=false))]
 pub fn _decode<'py>(py: Python<'py>, data: Vec<u8>, allow_pickle: bool) -> PyResult<Bound<'py, PyAny>> {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `libmemlift_z.so`, loaded beside whatever libz the interpreter has; and streams of it.
+//! Loads `libmemlift_z.so` in addition to the interpreter's own libz, and provides streams of it.
 //!
-//! - **Flow** path ─▶ [`load`], once per process ─▶ [`Stream`]: init, some [`Stream::run`], end
-//! - **Layout** `z_stream` of zlib.h
-//! - **Order** loaded with RTLD_DEEPBIND: an interpreter that is linked to a libz of its own keeps it, and this library calls itself only
-//! - **Owner** a stream's state points back to its `z_stream`, which therefore stays where it is, in a box
-//! - **Not here** what Python sees of it: zlib.rs
+//! - **Flow** path ──▶ [`load`], once per process ──▶ [`Stream`]: init, any number of [`Stream::run`], end.
+//! - **Layout** `z_stream` of zlib.h.
+//! - **Order** the library is loaded with RTLD_DEEPBIND: an interpreter that is linked to a libz of its own keeps it, and this library
+//!   only calls its own functions.
+//! - **Owner** a stream's state points back to its `z_stream`, which therefore must not move, and is in a box.
+//! - **Not here** the Python interface: zlib.rs.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -35,7 +36,7 @@ struct Z {
     total_out: c_ulong,
     msg: *const c_char,
     state: *mut c_void,
-    /// Null: the library's own allocator.
+    /// Null selects the library's own allocator.
     zalloc: *const c_void,
     zfree: *const c_void,
     opaque: *mut c_void,
@@ -48,7 +49,7 @@ const Z_BYTES: c_int = size_of::<Z>() as c_int;
 
 type Sum = unsafe extern "C" fn(c_ulong, *const u8, usize) -> c_ulong;
 
-/// The functions of the library, by the types of zlib.h.
+/// Functions of the library, with the types of zlib.h.
 struct Libz {
     deflate_init:
         unsafe extern "C" fn(*mut Z, c_int, c_int, c_int, c_int, c_int, *const c_char, c_int) -> c_int,
@@ -69,12 +70,12 @@ unsafe impl Sync for Libz {}
 
 static LIBZ: OnceLock<Libz> = OnceLock::new();
 
-/// Loads the library; the second time does nothing.
+/// Loads the library; a second call does nothing.
 pub fn load(path: &OsStr) -> Result<(), String> {
     if LIBZ.get().is_some() {
         return Ok(());
     }
-    // SAFETY: a library of this package, which only names its counters when it is loaded.
+    // SAFETY: the library belongs to this package; when it is loaded it only names its counters.
     let library =
         unsafe { Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND) };
     let library: &Library = Box::leak(Box::new(library.map_err(|error| error.to_string())?));
@@ -106,25 +107,25 @@ fn libz() -> &'static Libz {
     LIBZ.get().expect("memlift.zlib loads it before anything of it can be called")
 }
 
-/// The version that the library reports, as text.
+/// Returns the version that the library reports.
 pub fn version() -> String {
-    // SAFETY: zlibVersion's string, a constant of the library.
+    // SAFETY: the version is a constant C string of the library.
     unsafe { CStr::from_ptr(libz().version) }.to_string_lossy().into_owned()
 }
 
-/// Running CRC-32 of bytes.
+/// Continues the CRC-32 `start` over the bytes.
 pub fn crc32(start: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: readable bytes.
+    // SAFETY: pointer and length are those of a slice.
     unsafe { (libz().crc32)(start.into(), bytes.as_ptr(), bytes.len()) as u32 }
 }
 
-/// Running Adler-32 of bytes.
+/// Continues the Adler-32 `start` over the bytes.
 pub fn adler32(start: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: readable bytes.
+    // SAFETY: pointer and length are those of a slice.
     unsafe { (libz().adler32)(start.into(), bytes.as_ptr(), bytes.len()) as u32 }
 }
 
-/// How a stream packs; see deflateInit2 in zlib.h.
+/// Settings of a stream that packs; see deflateInit2 in zlib.h.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing {
     pub level: c_int,
@@ -138,13 +139,13 @@ pub struct Packing {
 #[derive(Clone, Copy, Debug)]
 pub struct Ran {
     pub code: c_int,
-    /// Bytes that were taken from the source.
+    /// Bytes read from the source.
     pub read: usize,
-    /// Bytes that were put into the target.
+    /// Bytes written to the target.
     pub written: usize,
 }
 
-/// Index into the pairs of [`Libz`].
+/// Index into the pairs of functions of [`Libz`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Direction {
     Packs = 0,
@@ -155,16 +156,16 @@ enum Direction {
 pub struct Stream {
     z: Box<Z>,
     direction: Direction,
-    /// False before init has succeeded, and after end.
+    /// True from a successful init to the end.
     is_open: bool,
 }
 
-// SAFETY: a stream may be used from any thread, by one at a time: `&mut self` sees to that.
+// SAFETY: zlib allows a stream on any thread, one at a time, which `&mut self` ensures.
 unsafe impl Send for Stream {}
 
 impl Stream {
     fn closed(direction: Direction) -> Stream {
-        // SAFETY: numbers and pointers that may be null: what zlib.h wants before init.
+        // SAFETY: all fields are numbers and pointers that may be null: this is the state that zlib.h requires before init.
         Stream { z: Box::new(unsafe { std::mem::zeroed() }), direction, is_open: false }
     }
 
@@ -173,12 +174,12 @@ impl Stream {
         if self.is_open { Ok(self) } else { Err(self.failed(code)) }
     }
 
-    /// A stream that packs; the error is what zlib says.
+    /// Creates a stream that packs; the error is the one that zlib reports.
     pub fn packs(packing: Packing) -> Result<Stream, Failed> {
         let mut stream = Stream::closed(Direction::Packs);
         let Packing { level, method, wbits, mem_level, strategy } = packing;
         let version = libz().version;
-        // SAFETY: a fresh z_stream that stays in its box, of the size that is told.
+        // SAFETY: a new z_stream that stays in its box, of the size that is passed.
         let code = unsafe {
             (libz().deflate_init)(
                 &raw mut *stream.z,
@@ -194,32 +195,32 @@ impl Stream {
         stream.opened(code)
     }
 
-    /// A stream that unpacks; the error is what zlib says.
+    /// Creates a stream that unpacks; the error is the one that zlib reports.
     pub fn unpacks(wbits: c_int) -> Result<Stream, Failed> {
         let mut stream = Stream::closed(Direction::Unpacks);
-        // SAFETY: a fresh z_stream that stays in its box, of the size that is told.
+        // SAFETY: a new z_stream that stays in its box, of the size that is passed.
         let code = unsafe { (libz().inflate_init)(&raw mut *stream.z, wbits, libz().version, Z_BYTES) };
         stream.opened(code)
     }
 
-    /// One call of deflate or inflate. A source or target of more than 4 GiB is used in part.
+    /// Makes one call of deflate or inflate. Of a source or target of more than 4 GiB only the first part is used.
     ///
     /// # Safety
     ///
-    /// The source is readable, the target is writable, and nobody else changes either meanwhile.
+    /// The source is readable and the target writable, and nobody else changes either during the call.
     pub unsafe fn run(&mut self, source: Span, target: Span, flush: c_int) -> Ran {
         if !self.is_open {
             return Ran { code: Z_STREAM_ERROR, read: 0, written: 0 };
         }
         let part = |bytes: usize| c_uint::try_from(bytes).unwrap_or(c_uint::MAX);
         let (input, room) = (part(source.bytes()), part(target.bytes()));
-        // The part of a longer source is not its end.
+        // If only a part of the source is passed, its end is not the end of the input.
         let flush = if input as usize == source.bytes() { flush } else { Z_NO_FLUSH };
         self.z.next_in = source.start();
         self.z.avail_in = input;
         self.z.next_out = target.start();
         self.z.avail_out = room;
-        // SAFETY: an open stream of this direction; its buffers are the caller's word.
+        // SAFETY: the stream is open and of this direction; the caller guarantees its buffers.
         let code = unsafe { (libz().run[self.direction as usize])(&raw mut *self.z, flush) };
         self.z.next_in = ptr::null();
         self.z.next_out = ptr::null_mut();
@@ -228,33 +229,33 @@ impl Stream {
         Ran { code, read, written }
     }
 
-    /// Gives a dictionary; returns zlib's code.
+    /// Sets a dictionary; returns zlib's code.
     pub fn set_dictionary(&mut self, bytes: &[u8]) -> c_int {
         let Ok(length) = c_uint::try_from(bytes.len()) else { return Z_STREAM_ERROR };
         if !self.is_open {
             return Z_STREAM_ERROR;
         }
-        // SAFETY: an open stream of this direction; readable bytes.
+        // SAFETY: the stream is open and of this direction; pointer and length are those of a slice.
         unsafe { (libz().set_dictionary[self.direction as usize])(&raw mut *self.z, bytes.as_ptr(), length) }
     }
 
-    /// A second stream in the same state; the error is what zlib says.
+    /// Creates a second stream in the same state; the error is the one that zlib reports.
     pub fn copy(&mut self) -> Result<Stream, Failed> {
         let mut copy = Stream::closed(self.direction);
         if !self.is_open {
             return Err(self.failed(Z_STREAM_ERROR));
         }
-        // SAFETY: an open stream, and a z_stream that stays in its box.
+        // SAFETY: the stream is open, and the new z_stream stays in its box.
         let code = unsafe { (libz().copy[self.direction as usize])(&raw mut *copy.z, &raw mut *self.z) };
         copy.opened(code)
     }
 
-    /// Ends the stream and gives its memory back; returns zlib's code.
+    /// Ends the stream and frees its memory; returns zlib's code.
     pub fn end(&mut self) -> c_int {
         if !std::mem::take(&mut self.is_open) {
             return Z_OK;
         }
-        // SAFETY: an open stream of this direction, which is marked as ended.
+        // SAFETY: the stream is open and of this direction, and was just marked as ended.
         unsafe { (libz().end[self.direction as usize])(&raw mut *self.z) }
     }
 
@@ -263,7 +264,7 @@ impl Stream {
         self.is_open
     }
 
-    /// A code with the text that the library has for it.
+    /// Returns an error with this code and the text that the library has for it.
     pub fn failed(&self, code: c_int) -> Failed {
         let text = ptr::NonNull::new(self.z.msg.cast_mut());
         // SAFETY: zlib sets `msg` to a constant string of the library, or to null.
@@ -282,6 +283,6 @@ impl Drop for Stream {
 #[derive(Clone, Debug)]
 pub struct Failed {
     pub code: c_int,
-    /// Text that the library gave.
+    /// Text that the library has set.
     pub text: Option<String>,
 }
