@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The backend: flights in front of one portal.
+//! The backend: the flights (submitted descriptors) of one portal.
 //!
-//! - **Flow** submit ─▶ a free place ─▶ offered at once ─▶ `poll`: records ─▶ rest to the device, or to the CPU ─▶ the submitter's records
-//! - **Order** a portal gets no more than the queue holds, dedicated or not. A shared queue that others keep full, while we have nothing
-//!   in it to wait for, costs one refusal: the CPU does it. DRAIN ends when everything submitted before it has
-//! - **Owner** places own flights. `poll` takes one out while the CPU works on it, and nobody waits for the lock meanwhile
-//! - **Failure** no answer for [`Settings::patience`], while it has something of ours: the device is not used again. What it has ends as
-//!   DEVICE_LOST, and its records are leaked, since it may still write; all the rest is the CPU's
-//! - **Fork** the page of a portal is not there in a child: a child's work is the CPU's, from a queue of its own
+//! - **Flow** a submitted descriptor gets a free place and is offered to the device. `poll` reads the records, and gives the rest of an
+//!   operation to the device or to the CPU, until the submitter's record can be written.
+//! - **Order** a portal gets no more descriptors than the queue holds, whether it is dedicated or not. If a shared queue is kept full by
+//!   others while none of our descriptors is in it, the CPU does the operation after one refusal. DRAIN ends when everything submitted
+//!   before it has ended.
+//! - **Owner** places own flights. `poll` takes a flight out while the CPU works on it, so the lock is free meanwhile.
+//! - **Failure** if a device with work gives no answer for [`Settings::patience`], it is not used again. Its descriptors end as
+//!   DEVICE_LOST, and their records are leaked, because the device may still write them; all other work is done by the CPU.
+//! - **Fork** a forked child does not have the portal's page, so the CPU does the child's work, from a separate queue.
 
 use crate::discover::WorkQueue;
 use crate::flight::{Flight, Offer};
@@ -23,28 +25,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Does operations on the core that asks: what the device does not do, and what it leaves.
+/// Executes operations on the calling core: those that the device does not support, and the rest of those that it did in part.
 ///
 /// # Safety
 ///
-/// An implementor touches nothing but what the descriptor says, and nothing after it has returned.
+/// An implementor accesses only the memory that the descriptor names, and none of it after it has returned.
 pub unsafe trait Cpu: Send + Sync {
     /// Returns the operations of the CPU: all that the backend offers.
     fn capabilities(&self) -> Capabilities;
 
-    /// Refuses or does one operation (`in_batch`: as a member of a batch) and says how it ended. Writes no record of its own, but
+    /// Refuses or executes one operation and returns how it ended; `in_batch` is true for a member of a batch. Writes no
+    /// record, except
     /// those of a batch's members.
     ///
     /// # Safety
     ///
-    /// The descriptor's memory is lent for the call.
+    /// The descriptor's memory is lent for the duration of the call.
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion;
 }
 
-/// How a queue is used.
+/// Settings of a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long a device that has work may say nothing. The largest operation takes a tenth of a second.
+    /// Longest time in which a device with work may give no answer. The largest operation takes a tenth of a second.
     pub patience: Duration,
 }
 
@@ -54,22 +57,22 @@ impl Default for Settings {
     }
 }
 
-/// Counters of a queue.
+/// Counters of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Descriptors that the device took; a batch is one.
+    /// Descriptors that the device accepted; a batch counts as one.
     pub offloaded: u64,
-    /// Descriptors, or parts behind a fault, that the CPU did.
+    /// Descriptors, or rests of them after a fault, that the CPU executed.
     pub by_cpu: u64,
-    /// Page faults that were continued.
+    /// Page faults after which an operation was continued.
     pub faults: u64,
-    /// Times that the queue was full while nothing of ours was in it.
+    /// Times that the queue was full while none of our descriptors was in it.
     pub full: u64,
-    /// Batches that went member by member, because the kernel lets none through.
+    /// Batches that were submitted member by member, because the kernel accepts no batches.
     pub unrolled: u64,
     /// Descriptors that the device did not answer.
     pub lost: u64,
-    /// True if the device was given up.
+    /// True if the device is not used any more.
     pub quarantined: bool,
 }
 
@@ -87,12 +90,12 @@ struct Counters {
 enum Place {
     Free,
     Flying(Box<Flight>),
-    /// Ends when everything before it has.
+    /// Ends when everything submitted before it has ended.
     Drain {
         wish: Box<Descriptor>,
         sequence: u64,
     },
-    /// A poller has it.
+    /// A thread in `poll` has taken the flight out.
     Taken {
         sequence: u64,
     },
@@ -101,17 +104,17 @@ enum Place {
 struct State {
     places: Vec<Place>,
     limits: Limits,
-    /// Descriptors that the device has.
+    /// Number of descriptors that the device has.
     away: usize,
     sequence: u64,
     /// Time at which the device last answered, or was first given a descriptor.
     heard: Instant,
-    /// True if the portal takes nothing any more.
+    /// True if nothing more is submitted to the portal.
     closed: bool,
     offer: Offer,
 }
 
-/// A work queue as a backend. Never loses what the device does not do.
+/// A work queue as a backend. It completes also the operations that the device does not.
 pub struct Idxd {
     /// Not dropped in a forked child, where its page does not exist.
     portal: ManuallyDrop<Box<dyn Portal>>,
@@ -120,7 +123,7 @@ pub struct Idxd {
     size: usize,
     home: Home,
     state: Mutex<State>,
-    /// A forked child's queue.
+    /// Queue of a forked child.
     child: OnceLock<Mutex<VecDeque<Descriptor>>>,
     counters: Counters,
 }
@@ -134,7 +137,7 @@ impl std::fmt::Debug for Idxd {
     }
 }
 
-/// Most descriptors of ours at a time, whatever the queue holds.
+/// Most of our descriptors that the device has at a time, whatever the queue holds.
 const DEPTH_MAX: u32 = 256;
 
 enum Step {
@@ -144,10 +147,10 @@ enum Step {
 }
 
 impl Idxd {
-    /// Takes `portal` for `queue`, if it answers.
+    /// Creates a backend of `portal` to `queue`, if the device answers.
     ///
     /// # Errors
-    /// [`Untrusted`]: nothing was submitted but NOOPs.
+    /// [`Untrusted`] if it does not; only NOOPs were submitted.
     pub fn new(
         queue: &WorkQueue,
         portal: Box<dyn Portal>,
@@ -164,7 +167,7 @@ impl Idxd {
             cache_control: queue.cache_control,
             overlap: queue.overlap,
         };
-        // A kernel may let no batch through and still list them.
+        // A kernel may refuse batches and still list them as supported.
         let batches = queue.batch_max >= 2 && queue.supports(Opcode::BATCH);
         if !batches || probe(&*portal, &noop, settings.patience).is_err() {
             limits.batch_max = 0;
@@ -191,12 +194,12 @@ impl Idxd {
         })
     }
 
-    /// How descriptors reach the device: `enqcmd`, `movdir64b`, `write`.
+    /// Returns the way by which descriptors reach the device: `enqcmd`, `movdir64b`, `write`.
     pub fn portal(&self) -> &'static str {
         self.portal.name()
     }
 
-    /// Bit n: the device does opcode n. All others are the CPU's.
+    /// Returns a bitmap in which bit n is set if the device executes opcode n; the CPU executes all others.
     pub fn opcodes(&self) -> [u64; 4] {
         self.lock().limits.opcodes
     }
@@ -224,7 +227,7 @@ impl Idxd {
         self.child.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers what may go; what may not, the CPU does in `poll`.
+    /// Offers the device what it may execute; the rest is left to the CPU in `poll`.
     fn send(&self, state: &mut State, flight: &mut Flight) {
         loop {
             if state.closed {
@@ -235,8 +238,9 @@ impl Idxd {
             if offer.descriptors.is_empty() {
                 return;
             }
-            // SAFETY: the submitter vouched for what the descriptors name; records and lists are the flight's, which is kept
-            // until the device has answered, or leaked.
+            // SAFETY: the submitter guarantees the memory that the descriptors name; records and lists belong to the flight,
+            // which is
+            // kept until the device has answered, or leaked.
             match unsafe { self.portal.offer(&offer.descriptors) } {
                 Ok(taken) => {
                     let taken = taken.min(offer.descriptors.len());
@@ -258,7 +262,7 @@ impl Idxd {
                         limits.batch_max = 0;
                         self.counters.unrolled.fetch_add(1, Ordering::Relaxed);
                     }
-                    // EINVAL is about the descriptor; anything else about the portal.
+                    // EINVAL means that the descriptor is refused; any other error, that the portal cannot be used.
                     state.closed |= error.kind() != io::ErrorKind::InvalidInput;
                 }
             }
@@ -289,16 +293,16 @@ impl Idxd {
     fn end(&self, flight: Box<Flight>) {
         self.counters.faults.fetch_add(flight.faults(), Ordering::Relaxed);
         for (wish, done) in flight.endings() {
-            // SAFETY: the submitter's memory is lent until the last of these stores, which is the one that it waits for.
+            // SAFETY: the submitter waits for the last of these stores, and lends its memory until then.
             unsafe { deliver(wish, &done) };
         }
         if flight.away > 0 {
-            // The device may still write records and read the list.
+            // The device may still write the records and read the list, so they are leaked.
             std::mem::forget(flight);
         }
     }
 
-    /// Returns true if something before `sequence` has not ended.
+    /// Returns true if something submitted before `sequence` has not ended.
     fn waits(state: &State, sequence: u64) -> bool {
         state.places.iter().any(|place| match place {
             Place::Free => false,
@@ -307,28 +311,30 @@ impl Idxd {
         })
     }
 
+    /// Executes an operation on the CPU, and counts it.
+    ///
     /// # Safety
-    /// The descriptor's memory is lent.
+    /// The descriptor's memory is lent for the duration of the call.
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
         self.counters.by_cpu.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the descriptor's memory is lent for the call, as the caller vouches.
+        // SAFETY: the caller guarantees that the descriptor's memory is lent for the call.
         unsafe { self.cpu.perform(descriptor, in_batch) }
     }
 
-    /// Runs the oldest of a child's own.
+    /// Executes the oldest descriptor of a forked child's queue.
     fn poll_child(&self) -> usize {
         let Some(wish) = self.child().pop_front() else { return 0 };
-        // SAFETY: the child vouched for its memory when it submitted.
+        // SAFETY: the child guaranteed its memory when it submitted the descriptor.
         unsafe { deliver(&wish, &self.perform(&wish, false)) };
         1
     }
 
-    /// Brings one flight as far as it comes; gives whether it ended.
+    /// Continues one flight as far as possible; returns true if it has ended.
     fn fly<'a>(&'a self, mut state: MutexGuard<'a, State>, index: usize) -> (MutexGuard<'a, State>, bool) {
         let mut flight = match replace(&mut state.places[index], Place::Free) {
             Place::Flying(flight) => flight,
             Place::Drain { wish, sequence } if !Idxd::waits(&state, sequence) => {
-                // SAFETY: the submitter's memory is lent. DRAIN touches none but its record.
+                // SAFETY: the submitter's memory is lent. DRAIN accesses only its record.
                 unsafe { deliver(&wish, &self.perform(&wish, false)) };
                 return (state, true);
             }
@@ -343,7 +349,7 @@ impl Idxd {
                 Step::Ended => {
                     drop(state);
                     self.end(flight);
-                    // Only now is it over for a DRAIN.
+                    // The place becomes free only now, so a DRAIN waits until the record was delivered.
                     let mut state = self.lock();
                     state.places[index] = Place::Free;
                     return (state, true);
@@ -363,7 +369,7 @@ impl Idxd {
         }
     }
 
-    /// Gives the device up if it has been silent for too long.
+    /// Stops using the device if it has not answered for too long.
     fn judge(&self, state: &mut State) {
         if state.away > 0 && state.heard.elapsed() > self.settings.patience {
             state.closed = true;
@@ -376,8 +382,9 @@ impl Idxd {
     }
 }
 
-// SAFETY: submit offers and completes nothing. A record is delivered when neither the device nor the CPU has the descriptor any
-// more, status last with Release, or as DEVICE_LOST.
+// SAFETY: `submit` completes nothing. A record is delivered when neither the device nor the CPU works on the descriptor any
+// more, with
+// its status last and with Release, or as DEVICE_LOST.
 unsafe impl Backend for Idxd {
     fn name(&self) -> &'static str {
         "idxd"
@@ -410,7 +417,7 @@ unsafe impl Backend for Idxd {
                 continue;
             }
             let mut flight = if Flight::is_batch(wish) {
-                // SAFETY: the caller vouches for the list, which is aligned and not too long.
+                // SAFETY: the caller guarantees the list; `is_batch` checked its alignment and length.
                 Flight::batch(wish, &unsafe { members(wish) }, &state.limits, sequence)
             } else {
                 Flight::single(wish, &state.limits, sequence)
@@ -452,7 +459,7 @@ impl Drop for Idxd {
                 std::thread::yield_now();
             }
         }
-        // SAFETY: dropped once, here, and not used after it.
+        // SAFETY: this is the only place that drops the portal, and it is not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.portal) };
     }
 }

@@ -1,81 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the kernel's description of DSA devices and their work queues.
 //!
-//! - **Flow** a root folder (`/` but for tests) ─▶ `sys/bus/dsa/devices/{dsaN,wqN.M}` ─▶ [`Machine`] ─▶ queues in the order to try
-//! - **Layout** `op_cap`, `op_config`: 256 bits as hexadecimal groups, the highest first, parted by commas. A kernel that refuses BATCH
-//!   to unprivileged programs leaves its bit out of them
-//! - **Order** queues of the CPU's own memory node come first, then shared ones before dedicated ones (which have one user at a time)
-//! - **Not here** opening anything: an entry says what is configured, not that it works
+//! - **Flow** `sys/bus/dsa/devices/{dsaN,wqN.M}` below a root folder (`/` except in tests) ──▶ [`Machine`] ──▶ queues in the order in
+//!   which to try them.
+//! - **Layout** `op_cap` and `op_config` are 256 bits as hexadecimal groups, the highest first, separated by commas. A kernel that
+//!   refuses BATCH to unprivileged programs leaves out its bit.
+//! - **Order** queues of the CPU's own memory node come first; among these, shared ones come before dedicated ones (which have one user
+//!   at a time).
+//! - **Not here** opening a queue: an entry tells how the queue is configured, not that it works.
 //!
-//! A field that cannot be read is taken for absent, or for the narrowest value.
+//! A field that cannot be read counts as absent, or gets the most restrictive value.
 
 use memlift_spec::Opcode;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How a queue is shared.
+/// Sharing of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Mode {
-    /// By any number of processes; a full queue refuses (ENQCMD).
+    /// Any number of processes may use the queue; a full queue refuses descriptors (ENQCMD).
     Shared,
-    /// By nobody; its one user counts (MOVDIR64B).
+    /// One user has the queue and must count its descriptors (MOVDIR64B).
     Dedicated,
 }
 
 /// A DSA device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// `dsaN`.
+    /// Name of the device, `dsaN`.
     pub name: String,
     /// True if its state is `enabled`.
     pub enabled: bool,
-    /// True if it takes a process's own addresses.
+    /// True if the device accepts addresses of a process.
     pub pasid: bool,
-    /// Memory node of the device, where the kernel tells one.
+    /// Memory node of the device, if the kernel tells it.
     pub node: Option<u32>,
-    /// GENCAP, what the device can do beyond operations.
+    /// GENCAP register: capabilities of the device besides its operations.
     pub gen_cap: u64,
-    /// Bit n: operation n.
+    /// Bitmap in which bit n is set if the device has operation n.
     pub opcodes: [u64; 4],
 }
 
 /// A work queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkQueue {
-    /// `wqN.M`.
+    /// Name of the queue, `wqN.M`.
     pub name: String,
-    /// `dsaN`.
+    /// Name of its device, `dsaN`.
     pub device: String,
     /// True if its state is `enabled`.
     pub enabled: bool,
-    /// `user`, `kernel`, `none`, as the kernel says it.
+    /// Use of the queue, as the kernel reports it: `user`, `kernel`, `none`.
     pub kind: String,
     /// Shared or dedicated.
     pub mode: Mode,
-    /// Descriptors that it holds.
+    /// Number of descriptors that the queue holds.
     pub size: u32,
     /// Most bytes of one descriptor.
     pub transfer_bytes_max: u64,
-    /// Most members of one batch; 0 or 1: none.
+    /// Most members of one batch; 0 or 1 if there are no batches.
     pub batch_max: u32,
-    /// True if a descriptor may wait for a page (BLOCK_ON_FAULT).
+    /// True if a descriptor may wait for a page fault (BLOCK_ON_FAULT).
     pub blocks_on_fault: bool,
-    /// True if the device takes the cache hint.
+    /// True if the device supports the cache hint.
     pub cache_control: bool,
-    /// True if a copy may overlap its source.
+    /// True if the target of a copy may overlap its source.
     pub overlap: bool,
-    /// Bit n: operation n may be submitted to it.
+    /// Bitmap in which bit n is set if operation n may be submitted to the queue.
     pub opcodes: [u64; 4],
-    /// The memory node of its device.
+    /// Memory node of the device.
     pub node: Option<u32>,
-    /// `/dev/dsa/wqN.M`.
+    /// Path of the queue's file, `/dev/dsa/wqN.M`.
     pub path: PathBuf,
 }
 
-/// Everything that the kernel lists.
+/// All devices and queues that the kernel lists.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Machine {
-    /// True if the bus is there: the driver is loaded.
+    /// True if the bus exists, that is, the driver is loaded.
     pub driver: bool,
     /// All devices, sorted by name.
     pub devices: Vec<Device>,
@@ -88,19 +90,19 @@ const OVERLAP: u64 = 1 << 1;
 const CACHE_CONTROL: u64 = 1 << 2;
 
 impl WorkQueue {
-    /// Returns true if `opcode` may be submitted to it.
+    /// Returns true if `opcode` may be submitted to the queue.
     pub const fn supports(&self, opcode: Opcode) -> bool {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
 
-    /// Returns true if it is configured for programs.
+    /// Returns true if the queue is configured for programs.
     pub fn is_for_users(&self) -> bool {
         self.enabled && self.kind == "user" && self.size > 0
     }
 }
 
 impl Machine {
-    /// Reads sysfs below `root`.
+    /// Reads the sysfs below `root`.
     pub fn discover(root: &Path) -> Machine {
         let folder = root.join("sys/bus/dsa/devices");
         let Ok(entries) = fs::read_dir(&folder) else {
@@ -117,14 +119,14 @@ impl Machine {
             .collect();
         let queues = names.iter().filter_map(|name| {
             let owner = format!("dsa{}", name.strip_prefix("wq")?.split('.').next()?);
-            // Queues of the analytics accelerator have the same names and another device.
+            // Queues of the analytics accelerator (IAA) have the same names, but another device.
             let device = devices.iter().find(|device| device.name == owner)?;
             Some(queue(name, device, &attributes(name), root))
         });
         Machine { driver: true, queues: queues.collect(), devices: devices.clone() }
     }
 
-    /// The queues that programs may use, in the order to try for a CPU of memory node `node`.
+    /// Returns the queues that programs may use, in the order in which to try them on a CPU of memory node `node`.
     pub fn candidates(&self, node: Option<u32>) -> Vec<&WorkQueue> {
         let works = |name: &str| self.devices.iter().any(|d| d.name == name && d.enabled && d.pasid);
         let mut queues: Vec<&WorkQueue> =
@@ -135,12 +137,12 @@ impl Machine {
     }
 }
 
-/// The number behind `prefix`, if nothing else is there.
+/// Returns the number after `prefix`, if the rest of the name is a number.
 fn number_after(prefix: &str, name: &str) -> Option<u32> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-/// One folder of attributes.
+/// A folder of attributes.
 struct Attributes(PathBuf);
 
 impl Attributes {
@@ -165,7 +167,7 @@ impl Attributes {
     }
 }
 
-/// The kernel's `%*pb`; older ones print four numbers with `0x`, the lowest first.
+/// Parses a bitmap in the kernel's format `%*pb`; older kernels print four numbers with `0x`, the lowest first.
 fn bitmap(text: &str) -> Option<[u64; 4]> {
     let mut words = [0; 4];
     if text.contains("0x") {
@@ -189,7 +191,7 @@ fn device(name: &str, attributes: &Attributes) -> Device {
         name: name.to_owned(),
         enabled: attributes.is("state", "enabled"),
         pasid: attributes.is("pasid_enabled", "1"),
-        // -1: the machine has one node, or says nothing.
+        // -1 means that the machine has one node, or that the node is unknown.
         node: attributes.text("numa_node").and_then(|text| text.parse().ok()),
         gen_cap: attributes.number("gen_cap").unwrap_or(0),
         opcodes: attributes.opcodes("op_cap").unwrap_or_default(),

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A flight: one submitted descriptor, or a batch of them, until every part of it has ended well or for a reason of its own.
+//! A flight: one submitted descriptor, or a batch of them, until every part of it has ended.
 //!
-//! - **Flow** wish ─▶ offered ─▶ taken ─▶ records ─▶ what is left to the device again, or to the CPU ─▶ endings
-//!   A batch goes as one descriptor over a list of our own, whose members all ask for records of our own. What is missing
-//!   after it (faults, the list's too, and what was abandoned because of them) goes on member by member
-//! - **Order** members between two fences in any order; a fenced one waits for all before it, and is abandoned with all behind it if
-//!   one of those did not end with SUCCESS
-//! - **Owner** records and list; leaked with the flight when a device that was given up may still write them
-//! - **Not here** what becomes of one member: see `member`. Memory and portals: this file decides and touches nothing
+//! - **Flow** the descriptors are offered; the device accepts them and writes records; what is left goes to the device again, or to the
+//!   CPU; then the endings are delivered.
+//!   A batch is submitted as one descriptor with a list of our own, whose members all request records of our own. Members that did not
+//!   complete in it (because of faults of their own or of the list, or abandoned because of one) are submitted one by one.
+//! - **Order** members between two fences run in any order. A fenced member waits for all before it; if one of those did not end with
+//!   SUCCESS, it is abandoned with all members behind it.
+//! - **Owner** records and list; they are leaked with the flight if a device that is not used any more may still write them.
+//! - **Not here** the progress of one member: see `member`. Memory and portals: this file only decides.
 
 use crate::limits::Limits;
 use crate::member::{Member, Stage, ended};
@@ -15,42 +16,43 @@ use crate::memory::{Records, has_record};
 use memlift_spec::limits::{BATCH_MAX, BATCH_MIN};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
-/// Descriptors that a device is offered.
+/// Descriptors that are offered to a device.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
     pub descriptors: Vec<Descriptor>,
     members: Vec<usize>,
 }
 
-/// See the module.
+/// One submitted descriptor, or a batch of them, that has not ended.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// BATCH, or the only member.
+    /// The submitted descriptor: BATCH, or the only member.
     wish: Descriptor,
     is_batch: bool,
     members: Vec<Member>,
-    /// One for each member, and one for the batch.
+    /// One record for each member, and one for the batch.
     records: Records,
-    /// The batch's list as the device reads it.
+    /// The batch's list, in the form that the device reads.
     list: Vec<Descriptor>,
-    /// True if the whole batch waits for one record, or to be offered.
+    /// True if the batch is submitted as a whole: it waits for its one record, or to be offered.
     whole: bool,
-    /// Members before this one have ended.
+    /// Index of the first member that has not ended.
     from: usize,
-    /// Descriptors that the device has.
+    /// Number of descriptors that the device has.
     pub away: usize,
     /// Number in the order of submission.
     pub sequence: u64,
 }
 
 impl Flight {
-    /// One descriptor, of any opcode but DRAIN; a batch whose list cannot be read is the CPU's to refuse.
+    /// Creates the flight of one descriptor of any opcode but DRAIN. A batch whose list cannot be read is left to the CPU,
+    /// which refuses it.
     pub fn single(wish: &Descriptor, limits: &Limits, sequence: u64) -> Flight {
         let member = Member::new(*wish, !limits.takes(wish, false));
         Flight::new(*wish, vec![member], false, sequence)
     }
 
-    /// Returns true if the list of `wish` may be looked at.
+    /// Returns true if the list of the batch `wish` may be read.
     pub fn is_batch(wish: &Descriptor) -> bool {
         let flags = Flags::COMPLETION_VALID.0 | Flags::REQUEST_COMPLETION.0;
         wish.opcode() == Opcode::BATCH
@@ -62,7 +64,7 @@ impl Flight {
             && (BATCH_MIN..=BATCH_MAX).contains(&wish.size)
     }
 
-    /// A batch and its members.
+    /// Creates the flight of a batch and its members.
     pub fn batch(wish: &Descriptor, members: &[Descriptor], limits: &Limits, sequence: u64) -> Flight {
         let members: Vec<Member> =
             members.iter().map(|member| Member::new(*member, !limits.takes(member, true))).collect();
@@ -90,14 +92,14 @@ impl Flight {
         }
     }
 
-    /// The end of the stretch of members that need not wait for each other.
+    /// Returns the end of the current stretch of members, which need not wait for each other.
     fn stretch(&self) -> usize {
         let fenced = |member: &Member| member.wish.flags().has(Flags::FENCE);
         let behind = self.members.iter().skip(self.from + 1).position(fenced);
         behind.map_or(self.members.len(), |index| self.from + 1 + index)
     }
 
-    /// Offers the device its next descriptors, at most `room`.
+    /// Fills `offer` with the next descriptors for the device, at most `room`.
     pub fn offer(&mut self, limits: &Limits, room: usize, offer: &mut Offer) {
         offer.descriptors.clear();
         offer.members.clear();
@@ -135,14 +137,15 @@ impl Flight {
         batch
     }
 
-    /// The device took the first `count` of an offer.
+    /// Records that the device has accepted the first `count` descriptors of an offer.
     pub fn took(&mut self, offer: &Offer, count: usize) {
         self.away += count;
         offer.members.iter().take(count).for_each(|&index| self.members[index].stage = Stage::Away);
     }
 
-    /// The first of an offer is not let through: a batch goes on member by member, anything else by the CPU. Gives whether it was a
-    /// batch.
+    /// Records that the kernel refuses the first descriptor of an offer: a batch continues member by member, anything else on
+    /// the CPU.
+    /// Returns true if it was a batch.
     pub fn barred(&mut self, offer: &Offer) -> bool {
         match offer.members.first() {
             Some(&index) => {
@@ -154,7 +157,7 @@ impl Flight {
         offer.members.is_empty()
     }
 
-    /// The device gets nothing more of it.
+    /// Records that the device gets no more of this flight: the rest is left to the CPU.
     pub fn stay(&mut self) {
         self.whole &= self.away > 0;
         for member in &mut self.members {
@@ -165,7 +168,7 @@ impl Flight {
         }
     }
 
-    /// Looks at the records; gives how many descriptors the device has answered.
+    /// Reads the records; returns how many descriptors the device has answered.
     pub fn collect(&mut self) -> usize {
         if self.away == 0 {
             return 0;
@@ -197,7 +200,7 @@ impl Flight {
         answers
     }
 
-    /// Goes on behind fences, and says whether everything has ended.
+    /// Continues behind fences whose condition is met; returns true if everything has ended.
     pub fn settle(&mut self) -> bool {
         while !self.whole && self.from < self.members.len() {
             let stretch = self.stretch();
@@ -219,7 +222,7 @@ impl Flight {
         !self.members[..before].iter().all(succeeded)
     }
 
-    /// Returns the CPU's next descriptor: its member, and true if it is one of a batch.
+    /// Returns the next descriptor for the CPU: index of its member, descriptor, and true if it belongs to a batch.
     pub fn for_cpu(&mut self) -> Option<(usize, Descriptor, bool)> {
         if self.whole {
             return None;
@@ -230,7 +233,7 @@ impl Flight {
         Some((index, self.members[index].for_cpu(), self.is_batch))
     }
 
-    /// Takes the CPU's result.
+    /// Stores the CPU's result for a member.
     pub fn performed(&mut self, index: usize, done: &Completion) {
         self.members[index].performed(done);
     }
@@ -240,7 +243,7 @@ impl Flight {
         self.members.iter().map(|member| u64::from(member.faults)).sum()
     }
 
-    /// Every record that the submitter gets, the one that it waits for last.
+    /// Returns every record that the submitter gets; the one that it waits for is the last.
     pub fn endings(&self) -> impl Iterator<Item = (&Descriptor, Completion)> {
         let ending = |member: &Member| match member.stage {
             Stage::Done(done) => done,

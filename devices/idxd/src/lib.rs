@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Intel DSA through the kernel's idxd driver: a [`Backend`](memlift_spec::Backend) whose answers are right whatever the device does.
+//! Intel DSA through the kernel's idxd driver: a [`Backend`](memlift_spec::Backend) whose results are right whatever the device does.
 //!
-//! - **Flow** [`discover`](Machine::discover) (sysfs) ─▶ queues in the order to try ─▶ [`portal::open`] (ENQCMD, MOVDIR64B or write(2)) ─▶
-//!   [`Idxd::new`]: NOOP, then BATCH, before anything is trusted ─▶ submit ─▶ device ─▶ `poll`: records, what faults left,
-//!   what the device refuses ─▶ the submitter's record, once, last
-//! - **Owner** records and batch lists that the device sees are this crate's own (`memory`), never the submitter's
-//! - **Not here** how a CPU does an operation: whoever opens a queue brings it ([`Cpu`]). Which work is worth a device: the engine's
+//! - **Flow** [`discover`](Machine::discover) reads sysfs and gives the queues in the order in which to try them; [`portal::open`] opens
+//!   one (ENQCMD, MOVDIR64B or write(2)); [`Idxd::new`] tests it by a NOOP and a BATCH. A submitted descriptor goes to the device; `poll`
+//!   reads the records, continues after faults, executes what the device refuses, and then writes the submitter's record, once.
+//! - **Owner** records and batch lists that the device accesses belong to this crate (`memory`), never to the submitter.
+//! - **Not here** the execution of an operation by a CPU: the caller provides it ([`Cpu`]). The decision to use a device for some work:
+//!   the engine's.
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`; the kernel's `drivers/dma/idxd`.
 #![deny(unsafe_code)]

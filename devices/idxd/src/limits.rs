@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits of a queue, and the choice of descriptors that it gets.
+//! The limits of a queue, and the choice of the descriptors that it gets.
 //!
-//! - **Rule** a device gets only what it can end visibly, within the queue's limits, with every field as it should be. Whatever may have
-//!   to be refused as a whole is not cut into parts that would not
-//! - **Not here** refusing: what a device does not get, the CPU does or refuses
+//! - **Rule** a device only gets descriptors whose end it can report, within the queue's limits, and with every field valid. If an
+//!   operation may have to be refused as a whole, it is not cut into parts that would be accepted.
+//! - **Not here** refusals: what a device does not get, the CPU executes or refuses.
 
 use crate::memory::has_record;
 use crate::rest::{cut, is_repeatable, is_resumable};
@@ -26,7 +26,8 @@ impl Limits {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
 
-    /// Returns true if the device may have `wish`. What it must not see, and what nobody could tell the end of, stays with the CPU.
+    /// Returns true if the device may get `wish`. Invalid descriptors, and those whose end could not be observed, are left to
+    /// the CPU.
     pub fn takes(&self, wish: &Descriptor, in_batch: bool) -> bool {
         let (flags, opcode) = (wish.flags(), wish.opcode());
         let known = matches!(
@@ -55,7 +56,7 @@ impl Limits {
         known && self.supports(opcode) && (told || silent) && plain && !odd && fits && overlap && sized
     }
 
-    /// `part` as the device gets it: it always says how it ended, in a record of ours.
+    /// Returns `part` in the form for the device: it always reports its end, in a record of ours.
     pub fn for_device(&self, part: &Descriptor, record: u64, fenced: bool) -> Descriptor {
         let mut piece = cut(part, self.transfer_bytes_max);
         piece.add_flags(Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
@@ -68,7 +69,7 @@ impl Limits {
                 | Opcode::DELTA_CREATE
                 | Opcode::DELTA_APPLY
         );
-        // Hints that this queue does not take. Where they are none, they are the device's to refuse.
+        // Removes hints that this queue does not support. For an opcode that has no such hints, the device refuses them.
         let waits = !self.blocks_on_fault && part.opcode() != Opcode::NOOP;
         for (drops, flag) in [
             (!fenced, Flags::FENCE),
@@ -82,7 +83,7 @@ impl Limits {
     }
 }
 
-/// Returns true if no part of `wish` would be let through that is refused as a whole.
+/// Returns true if cutting `wish` into parts could not let through an operation that is refused as a whole.
 fn is_sound(wish: &Descriptor) -> bool {
     let size = u64::from(wish.size);
     let (source, target) = (wish.source, wish.target);

@@ -1,49 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One operation between a device and the CPU, until it has ended.
+//! One operation that a device and the CPU execute in turn, until it has ended.
 //!
-//! - **Flow** Ready ─▶ Away ─▶ `answered`: done, or a part of it, or a fault ─▶ Ready, or Cpu ─▶ `performed` ─▶ Ready, or Done
-//! - **Rule** what a fault's record says was done counts; the CPU crosses the page, the device gets the rest. After [`FAULTS_MAX`] faults,
-//!   when little is left, or when the device refused or failed, the CPU does it all. A part of an overlapping copy of which nobody
-//!   knows how large it is cannot be done again: that error is passed on
-//! - **Not here** records' places, batches: see `flight`
+//! - **Flow** Ready ──▶ Away ──▶ `answered`: it is done, or a part of it, or it had a fault ──▶ Ready, or Cpu ──▶ `performed` ──▶ Ready,
+//!   or Done.
+//! - **Rule** the part that a fault's record reports as done counts; the CPU executes the next part, across the missing page, and the
+//!   device gets the rest. After [`FAULTS_MAX`] faults, if little is left, or if the device refused or failed, the CPU executes all of
+//!   the rest. If an unknown part of an overlapping copy was done, the copy cannot be repeated, and the error is returned.
+//! - **Not here** the memory of records, and batches: see `flight`.
 
 use crate::rest::{Progress, cut, is_repeatable, is_resumable, rest};
 use memlift_spec::{Completion, Descriptor, Opcode, Status};
 
-/// Faults after which the CPU does what is left: the pages are not there, and finding out one by one costs more than doing it.
+/// Number of faults after which the CPU does the rest: each further page would cost more to find out than to process.
 const FAULTS_MAX: u32 = 2;
-/// Bytes that the CPU does behind a fault: past the end of the page that faulted, in every operand.
+/// Bytes that the CPU processes after a fault: past the end of the page that faulted, in every operand.
 const CROSSING_BYTES: u64 = 8192;
-/// Less than this is not worth another trip.
+/// A smaller rest is not worth another submission to the device.
 const TRIP_BYTES_MIN: u32 = 64 * 1024;
 
-/// Where a member is.
+/// State of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// May go to the device.
+    /// It may be submitted to the device.
     Ready,
     /// The device has it.
     Away,
-    /// The CPU is next.
+    /// The CPU executes its next part.
     Cpu,
     /// The operation has ended.
     Done(Completion),
 }
 
-/// One operation on its way.
+/// An operation that has not ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub wish: Descriptor,
     progress: Progress,
-    /// The descriptor that was given away last.
+    /// The descriptor that was last given to the device or the CPU.
     pub piece: Descriptor,
     pub faults: u32,
-    /// True if the device may not have it any more.
+    /// True if it must not be given to the device any more.
     pub cpu_only: bool,
     pub stage: Stage,
 }
 
-/// A record that says only how it ended.
+/// Returns a record that contains only a status.
 pub(crate) const fn ended(status: Status) -> Completion {
     Completion { status: status.0, ..Completion::PENDING }
 }
@@ -62,7 +63,7 @@ impl Member {
         matches!(self.stage, Stage::Done(_))
     }
 
-    /// The device's word about `piece`.
+    /// Handles the device's answer for `piece`.
     pub fn answered(&mut self, done: &Completion) {
         let resumable = is_resumable(self.wish.opcode());
         match Status(done.status().code()) {
@@ -98,7 +99,7 @@ impl Member {
         };
     }
 
-    /// `piece` is done.
+    /// Records that `piece` was done.
     fn advance(&mut self, done: &Completion) {
         let opcode = self.wish.opcode();
         let compares = matches!(opcode, Opcode::COMPARE | Opcode::COMPARE_PATTERN);
@@ -130,7 +131,7 @@ impl Member {
         self.piece
     }
 
-    /// Takes the CPU's result.
+    /// Handles the CPU's result.
     pub fn performed(&mut self, done: &Completion) {
         if self.progress.is_none() && self.piece.size == self.wish.size {
             self.stage = Stage::Done(*done);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Portals: the ways by which a descriptor reaches a work queue.
 //!
-//! | queue | mapped | instruction | full |
+//! | queue | mapped | instruction | if the queue is full |
 //! |---|---|---|---|
 //! | shared | yes | ENQCMD | refused; tried [`RETRIES`] times more |
-//! | dedicated | yes | MOVDIR64B | nobody says: the caller counts |
+//! | dedicated | yes | MOVDIR64B | not reported: the caller counts |
 //! | any | no | write(2) | EAGAIN |
 //!
-//! - **Flow** open the queue's file ─▶ mmap its page. Current kernels refuse that without CAP_SYS_RAWIO (INTEL-SA-01084): write(2) then,
-//!   which refuses BATCH on such devices
-//! - **Order** SFENCE before each: the device must see what was stored before it sees the descriptor
-//! - **Owner** the page is not inherited by forked children (the kernel leaves it out), who must neither use nor unmap it
-//! - **Not here** what was submitted before, how many a queue holds: see `backend`
+//! - **Flow** the queue's file is opened and its page mapped. Current kernels refuse the mapping without CAP_SYS_RAWIO (INTEL-SA-01084);
+//!   then write(2) is used, which refuses BATCH on such devices.
+//! - **Order** an SFENCE before each descriptor: the device must see all earlier stores before it sees the descriptor.
+//! - **Owner** forked children do not inherit the page (the kernel leaves it out), so they must neither use nor unmap it.
+//! - **Not here** how many descriptors were submitted, and how many a queue holds: see `backend`.
 
 use crate::discover::{Mode, WorkQueue};
 use memlift_spec::Descriptor;
@@ -23,26 +23,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How often a shared queue that is full is asked again at once. It stays full for microseconds: more would only burn the core.
+/// Number of immediate retries for a full shared queue. It stays full for microseconds, so more retries would only waste the
+/// core.
 pub const RETRIES: u32 = 3;
 
-/// Takes descriptors to a device.
+/// A way of submitting descriptors to a device.
 ///
 /// # Safety
 ///
-/// An implementor uses a descriptor's memory only as the device that it stands for would: from [`offer`](Portal::offer) until that
-/// descriptor's record has a status, which is stored last with Release.
+/// An implementor uses a descriptor's memory only as the device would: from [`offer`](Portal::offer) until the status in that
+/// descriptor's record is set, which is stored last, with Release.
 pub unsafe trait Portal: Send + Sync {
-    /// `enqcmd`, `movdir64b`, `write`, for reports.
+    /// Returns `enqcmd`, `movdir64b` or `write`, for reports.
     fn name(&self) -> &'static str;
 
-    /// Gives descriptors to the device in their order; says how many it took. Fewer: it is full.
+    /// Submits descriptors to the device in order; returns how many it accepted. If these are fewer than given, the queue is
+    /// full.
     ///
     /// # Errors
-    /// The first was not taken, and never will be: EINVAL for one that the kernel does not let through.
+    /// The first descriptor was not accepted and never will be: EINVAL if the kernel refuses it.
     ///
     /// # Safety
-    /// As for [`Backend::submit`](memlift_spec::Backend::submit).
+    /// The conditions of [`Backend::submit`](memlift_spec::Backend::submit).
     unsafe fn offer(&self, descriptors: &[Descriptor]) -> io::Result<usize>;
 }
 
@@ -56,7 +58,7 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    /// Finds the instructions that this CPU has.
+    /// Detects the instructions of this CPU.
     pub fn detect() -> Instructions {
         #[cfg(target_arch = "x86_64")]
         {
@@ -68,10 +70,12 @@ impl Instructions {
     }
 }
 
-/// Opens the way to `queue`: the mapped page where the kernel and `allowed` let us, else write(2).
+/// Opens a portal to `queue`: the mapped page if the kernel and `allowed` permit it, else write(2).
 ///
 /// # Errors
-/// Of opening the file: EACCES without the right, EBUSY for a dedicated queue that has its user, ENOENT where a container lacks it.
+/// Those of opening the file: EACCES without permission, EBUSY for a dedicated queue that is in use, ENOENT in a container
+/// without the
+/// file.
 pub fn open(queue: &WorkQueue, allowed: Instructions) -> io::Result<Box<dyn Portal>> {
     let file = open_file(&queue.path, OFlags::RDWR | OFlags::CLOEXEC, FileMode::empty())?;
     let here = Instructions::detect();
@@ -85,12 +89,12 @@ pub fn open(queue: &WorkQueue, allowed: Instructions) -> io::Result<Box<dyn Port
     Ok(Box::new(Written::new(file)))
 }
 
-/// A file that descriptors are written to: what the kernel offers where it does not map.
+/// A file to which descriptors are written, for kernels that do not map the page.
 #[derive(Debug)]
 pub struct Written(File);
 
 impl Written {
-    /// Writes to `file`.
+    /// Creates a portal that writes to `file`.
     pub fn new(file: OwnedFd) -> Written {
         Written(File::from(file))
     }
@@ -98,14 +102,14 @@ impl Written {
 
 const DESCRIPTOR: usize = size_of::<Descriptor>();
 
-// SAFETY: only the file's other end, a device or who stands for one, uses the descriptors.
+// SAFETY: only the other end of the file, a device or a test that acts as one, uses the descriptors.
 unsafe impl Portal for Written {
     fn name(&self) -> &'static str {
         "write"
     }
 
     unsafe fn offer(&self, descriptors: &[Descriptor]) -> io::Result<usize> {
-        // SAFETY: descriptors are 64 bytes without padding each.
+        // SAFETY: a descriptor is 64 bytes without padding.
         let bytes = unsafe {
             std::slice::from_raw_parts(descriptors.as_ptr().cast::<u8>(), size_of_val(descriptors))
         };
@@ -122,7 +126,8 @@ unsafe impl Portal for Written {
 
 const PAGE: usize = 4096;
 
-/// A queue's page. Any 64 bytes of it are the queue's door, and using them in turn lets more stores be under way.
+/// The mapped page of a queue. Descriptors may be stored to any 64 bytes of it; using different ones lets more stores be in
+/// flight.
 #[derive(Debug)]
 struct Mapped {
     page: NonNull<u8>,
@@ -130,14 +135,14 @@ struct Mapped {
     mode: Mode,
 }
 
-// SAFETY: the page is a device's: stores of 64 bytes from any thread are whole.
+// SAFETY: the page belongs to a device, which takes each store of 64 bytes as a whole, from any thread.
 unsafe impl Send for Mapped {}
-// SAFETY: `next` is atomic, and the device takes stores of 64 bytes from several threads whole.
+// SAFETY: `next` is atomic, and the device takes each store of 64 bytes as a whole, also from several threads.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
     fn new(file: &OwnedFd, mode: Mode) -> io::Result<Mapped> {
-        // SAFETY: a new mapping somewhere.
+        // SAFETY: this is a new mapping at an address of the kernel's choice.
         let page = unsafe {
             mmap(ptr::null_mut(), PAGE, ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE, file, 0)?
         };
@@ -153,7 +158,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours. A forked child, where it does not exist, never drops it.
+        // SAFETY: this owns the mapping. A forked child, where it does not exist, never drops this value.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), PAGE) };
     }
 }
@@ -169,7 +174,7 @@ unsafe impl Portal for Mapped {
 
     unsafe fn offer(&self, descriptors: &[Descriptor]) -> io::Result<usize> {
         for (taken, descriptor) in descriptors.iter().enumerate() {
-            // SAFETY: the page is a portal, and `open` looked for the instruction.
+            // SAFETY: the page is a portal, and `open` checked that the CPU has the instruction.
             let full = unsafe {
                 match self.mode {
                     Mode::Shared => !(0..=RETRIES).any(|_| instruction::enqcmd(self.door(), descriptor)),
@@ -192,13 +197,14 @@ mod instruction {
     use memlift_spec::Descriptor;
     use std::arch::asm;
 
-    /// Returns true if the queue took it.
+    /// Submits a descriptor; returns true if the queue accepted it.
     ///
     /// # Safety
-    /// ENQCMD is there, `door` is a portal, and the kernel has given this process a PASID by opening the queue.
+    /// The CPU has ENQCMD, `door` is a portal, and the kernel has given this process a PASID when it opened the queue.
     pub unsafe fn enqcmd(door: *mut u8, descriptor: &Descriptor) -> bool {
         let refused: u8;
-        // SAFETY: reads the 64 bytes of the descriptor and stores to the portal alone; ZF says that it was not taken.
+        // SAFETY: the instruction only reads the 64 bytes of the descriptor and stores to the portal; ZF is set if it was
+        // refused.
         unsafe {
             asm!("sfence", "enqcmd {door}, [{descriptor}]", "setz {refused}", door = in(reg) door,
                  descriptor = in(reg) descriptor, refused = lateout(reg_byte) refused, options(nostack));
@@ -206,10 +212,12 @@ mod instruction {
         refused == 0
     }
 
+    /// Submits a descriptor to a dedicated queue.
+    ///
     /// # Safety
-    /// MOVDIR64B is there, `door` is a portal of a dedicated queue, and the queue has room.
+    /// The CPU has MOVDIR64B, `door` is a portal of a dedicated queue, and the queue has room.
     pub unsafe fn movdir64b(door: *mut u8, descriptor: &Descriptor) {
-        // SAFETY: reads the 64 bytes of the descriptor and stores them to `door`, which the caller vouches for.
+        // SAFETY: the instruction reads the 64 bytes of the descriptor and stores them to `door`, which the caller guarantees.
         unsafe {
             asm!("sfence", "movdir64b {door}, [{descriptor}]", door = in(reg) door,
                  descriptor = in(reg) descriptor, options(nostack));
@@ -247,7 +255,7 @@ mod tests {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         let portal = Written::new(writer);
         let offered = noops(5);
-        // SAFETY: NOOPs touch no memory.
+        // SAFETY: NOOPs access no memory.
         assert_eq!(unsafe { portal.offer(&offered) }.unwrap(), 5);
         let mut bytes = [0; 5 * 64];
         File::from(reader.try_clone().unwrap()).read_exact(&mut bytes).unwrap();
@@ -255,14 +263,14 @@ mod tests {
             assert_eq!(bytes[16..24], (index as u64).to_le_bytes());
         }
         let many = noops(64);
-        // SAFETY: NOOPs touch no memory.
+        // SAFETY: NOOPs access no memory.
         while unsafe { portal.offer(&many) }.unwrap() > 0 {}
         drop(reader);
-        // SAFETY: NOOPs touch no memory.
+        // SAFETY: NOOPs access no memory.
         assert!(unsafe { portal.offer(&many) }.is_err(), "nobody is at the other end");
     }
 
-    /// MOVDIR64B stores to any memory: where the CPU has it, the instruction itself is tested.
+    /// MOVDIR64B can store to any memory, so the instruction itself is tested if the CPU has it.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_direct_store_moves_64_bytes() {
@@ -270,7 +278,7 @@ mod tests {
             return;
         }
         let (from, mut to) = (noops(8)[7], noops(1)[0]);
-        // SAFETY: the instruction is there, and its target is 64 aligned bytes of our own.
+        // SAFETY: the CPU has the instruction, and its target is 64 aligned bytes of this test.
         unsafe { instruction::movdir64b((&raw mut to).cast(), &from) };
         assert_eq!(std::hint::black_box(to), from);
     }

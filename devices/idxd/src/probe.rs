@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Asking a device before it is trusted: a NOOP, or a batch of them, must come back.
+//! Tests a device before it is used: it must answer a NOOP, or a batch of them.
 //!
-//! - **Why** a portal can be mapped and swallow everything: ENQCMD without a PASID, a device that hangs, a queue that others keep full
-//! - **Owner** records and list are leaked when no answer came: it may still come
+//! - **Why** a portal can be mapped and lose every descriptor: ENQCMD without a PASID, a device that hangs, a queue that others keep full.
+//! - **Owner** records and list are leaked if no answer came, because it may still come.
 
 use crate::memory::Records;
 use crate::portal::Portal;
@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Untrusted {
-    /// The portal did not take a NOOP.
+    /// The portal did not accept a NOOP.
     #[error("the queue takes nothing: {0}; see `memlift doctor`")]
     Refused(io::Error),
-    /// The queue is full, and stays so.
+    /// The queue is full and stays full.
     #[error(
         "the queue is full of others' work: give this program a queue of its own, or raise the queue's size"
     )]
     Full,
-    /// The device took a NOOP and did not answer.
+    /// The device accepted a NOOP and did not answer.
     #[error("the device took a NOOP and did not answer: disable and enable it with accel-config")]
     Silent,
     /// The device answered with something other than success.
     #[error("the device answered a NOOP with: {0}")]
     Failed(Status),
-    /// No memory for the page that tells parents from children.
+    /// There is no memory for the page that distinguishes a forked child from its parent.
     #[error("no page that a forked child would find empty: {0}")]
     Memory(io::Error),
 }
@@ -37,7 +37,7 @@ pub enum Untrusted {
 pub(crate) fn probe(portal: &dyn Portal, noops: &[Descriptor], patience: Duration) -> Result<(), Untrusted> {
     let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
     let head = noops.len();
-    // Behind the batch's members its own record; of a single one the record is the first.
+    // The record of the batch is behind those of its members; a single NOOP uses the first record.
     let records = Records::new(head + 1);
     let mut list: Vec<Descriptor> = noops.to_vec();
     for (index, noop) in list.iter_mut().enumerate() {
@@ -55,7 +55,7 @@ pub(crate) fn probe(portal: &dyn Portal, noops: &[Descriptor], patience: Duratio
     };
     let start = Instant::now();
     loop {
-        // SAFETY: records and list are leaked unless the device has answered.
+        // SAFETY: records and list live until the device has answered, or are leaked.
         match unsafe { portal.offer(&[question]) } {
             Ok(0) if start.elapsed() > patience => return Err(Untrusted::Full),
             Ok(0) => std::thread::yield_now(),

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes a descriptor of the rest of an operation that was done in part.
+//! Makes a descriptor for the rest of an operation that was done in part.
 //!
-//! - **Flow** wish + [`Progress`] ─▶ [`rest`] ─▶ a piece of it ([`cut`]) ─▶ whoever runs it
-//! - **Rule** addresses and size move by what was done, patterns turn, a checksum's seed is the value so far. A copy that goes backwards
-//!   (its target overlaps its source from above) has its end done, so only its size shrinks
-//! - **Not here** operations whose part cannot be built upon: they are done again, which changes nothing ([`is_repeatable`])
+//! - **Flow** the submitted descriptor and its [`Progress`] ──[`rest`]──▶ the rest ──[`cut`]──▶ a piece of it, for the device or the CPU.
+//! - **Rule** addresses and size move by the bytes that are done, patterns are rotated, and the seed of a checksum is the value so far. A
+//!   copy that goes backwards (its target overlaps its source from above) has its end done, so only its size shrinks.
+//! - **Not here** operations that cannot be continued after a part: they are repeated as a whole, which gives the same result
+//!   ([`is_repeatable`]).
 
 use memlift_spec::{Descriptor, Flags, Opcode};
 
-/// How much of an operation is done.
+/// Progress of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Progress {
-    /// Bytes from the start.
+    /// Bytes that are done from the start.
     pub front: u32,
-    /// Bytes at the end, of a copy that goes backwards.
+    /// Bytes that are done at the end, in a copy that goes backwards.
     pub back: u32,
-    /// Checksum of what is done.
+    /// Checksum of the part that is done.
     pub crc: u32,
 }
 
@@ -25,7 +26,7 @@ impl Progress {
     }
 }
 
-/// Returns true if a part of it can be built upon.
+/// Returns true if an operation of this opcode can be continued after a part of it was done.
 pub(crate) const fn is_resumable(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -39,12 +40,12 @@ pub(crate) const fn is_resumable(opcode: Opcode) -> bool {
     )
 }
 
-/// Returns true if doing it again after any part of it was done gives the same: all but a copy onto itself.
+/// Returns true if repeating the operation after any part of it was done gives the same result: all but a copy onto itself.
 pub(crate) const fn is_repeatable(d: &Descriptor) -> bool {
     !(matches!(d.opcode(), Opcode::MEMMOVE) && d.source.abs_diff(d.target) < d.size as u64)
 }
 
-/// Returns the rest of `wish`, which [`is_resumable`] if anything was done.
+/// Returns the rest of `wish`; if anything was done, the operation must be resumable ([`is_resumable`]).
 pub(crate) fn rest(wish: &Descriptor, progress: &Progress) -> Descriptor {
     let mut rest = *wish;
     rest.size -= progress.front + progress.back;
@@ -87,7 +88,7 @@ pub(crate) fn rest(wish: &Descriptor, progress: &Progress) -> Descriptor {
     rest
 }
 
-/// The first `bytes` of a rest, or all of it where it must not be cut.
+/// Returns the first `bytes` bytes of a rest, or all of it if it must not be cut.
 pub(crate) fn cut(rest: &Descriptor, bytes: u64) -> Descriptor {
     let mut piece = *rest;
     if is_resumable(rest.opcode()) && is_repeatable(rest) {
