@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The one trait that everything which runs descriptors implements: a core, other cores, a device, a model.
+//! The trait that everything that executes descriptors implements: the calling core, other cores, a device, a model.
 
 use crate::{Descriptor, Opcode, limits};
 
-/// The backend took fewer descriptors than it was given, because its queue is full. Nothing is queued
-/// elsewhere: poll, wait, or take another backend.
+/// The backend accepted fewer descriptors than it was given, because its queue is full. The others are queued nowhere: poll,
+/// wait, or
+/// use another backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a full queue took nothing: retry after a completion, or run the work elsewhere"]
 pub struct Busy {
-    /// How many descriptors, counted from the first, were accepted.
+    /// Number of descriptors that were accepted, counted from the first.
     pub accepted: usize,
 }
 
@@ -27,14 +28,14 @@ pub struct Capabilities {
     pub opcodes: [u64; 4],
     /// Most bytes in one descriptor.
     pub transfer_bytes_max: u32,
-    /// Most members in one batch; 0 or 1: no batches.
+    /// Most members in one batch; 0 or 1 if there are no batches.
     pub batch_max: u32,
-    /// Descriptors the queue holds.
+    /// Number of descriptors that the queue holds.
     pub queue_depth: u32,
 }
 
 impl Capabilities {
-    /// Nothing supported, limits at their widest.
+    /// Returns capabilities without any operation, with the widest limits.
     pub const fn none(queue_depth: u32) -> Capabilities {
         Capabilities {
             opcodes: [0; 4],
@@ -44,7 +45,7 @@ impl Capabilities {
         }
     }
 
-    /// The same with `opcode` supported.
+    /// Returns these capabilities with `opcode` added.
     #[must_use]
     pub const fn with(mut self, opcode: Opcode) -> Capabilities {
         self.opcodes[(opcode.0 >> 6) as usize] |= 1 << (opcode.0 & 63);
@@ -57,14 +58,15 @@ impl Capabilities {
     }
 }
 
-/// Runs descriptors.
+/// Executes descriptors.
 ///
 /// # Safety
 ///
-/// An implementor promises that a submitted descriptor's memory (source, target, operand block, completion
-/// record) is not touched after its completion's status became non-zero, and that the status is stored last,
-/// with Release. One status is excepted: after [`DEVICE_LOST`](crate::Status::DEVICE_LOST) all of it but the record stays lent for
-/// ever. It must not complete anything inside [`submit`](Backend::submit).
+/// An implementor does not access a descriptor's memory (source, target, operand block, completion record) after the status of
+/// its
+/// completion has become non-zero; the status is stored last, with Release. There is one exception: after
+/// [`DEVICE_LOST`](crate::Status::DEVICE_LOST) all of it but the record stays lent for ever. Nothing is completed inside
+/// [`submit`](Backend::submit).
 #[expect(unsafe_code, reason = "implementors promise what the safety section says")]
 pub unsafe trait Backend: Send + Sync {
     /// Short lower-case name: `inline`, `worker`, `idxd`, `model`.
@@ -77,16 +79,18 @@ pub unsafe trait Backend: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Busy`] when the queue could not take all of them; those before `accepted` are in flight.
+    /// [`Busy`] if the queue could not take all of them; those before `accepted` are in flight.
     ///
     /// # Safety
     ///
-    /// Every address in every descriptor must be valid for its use until that descriptor's completion status
-    /// is non-zero; completion records are zeroed, 32-byte aligned, and flagged valid and requested.
+    /// Every address in a descriptor must be valid for its use until the descriptor's completion status is non-zero; completion
+    /// records
+    /// are zeroed, aligned to 32 bytes, and flagged as valid and requested.
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy>;
 
-    /// Lets the backend make progress on the calling thread; gives how many descriptors it completed. Backends
-    /// that run by themselves give 0.
+    /// Makes progress on the calling thread; returns how many descriptors it completed. A backend with threads or a device of
+    /// its own
+    /// returns 0.
     fn poll(&self) -> usize;
 }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The completion record: how finished work tells its submitter (`dsa_completion_record`).
+//! The completion record: tells the submitter how an operation ended (`dsa_completion_record`).
 //!
-//! - **Layout** 0 status u8 · 1 result u8 · 2 fault info u8 · 3 reserved u8 · 4 bytes completed u32 (descriptors
-//!   completed for a batch) · 8 fault address u64 · 16 value: 16 bytes, operation specific
-//! - **Order** `status` is stored last, with Release; a waiter loads it with Acquire. 0 means: not yet.
-//! - **Owner** the submitter's memory, lent to the backend for the whole flight.
-//! - **Not here** how to wait: that is the engine's.
+//! - **Layout** 0 status u8 · 1 result u8 · 2 fault info u8 · 3 reserved u8 · 4 bytes completed u32 (descriptors completed for a batch) ·
+//!   8 fault address u64 · 16 value: 16 bytes, depends on the operation.
+//! - **Order** `status` is stored last, with Release; a waiter loads it with Acquire. 0 means that the operation has not ended.
+//! - **Owner** the submitter's memory, lent to the backend until the operation has ended.
+//! - **Not here** waiting: the engine does that.
 //!
-//! Codes below 0x40 are hardware's; from 0x40 they are memlift's own.
+//! Codes below 0x40 are those of the hardware; from 0x40 on they are memlift's own.
 
 use crate::limits;
 
-/// How an operation ended. The low 7 bits of the status byte; bit 7 says that a faulting access was a write.
+/// How an operation ended: the low 7 bits of the status byte. Bit 7 means that a faulting access was a write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Status(pub u8);
@@ -20,7 +20,7 @@ macro_rules! statuses {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         impl Status {
             $(#[doc = $text] pub const $name: Status = Status($code);)*
-            /// Returns the code's meaning, in words.
+            /// Returns the meaning of the code as text.
             pub const fn text(self) -> &'static str {
                 match self.code() { $($code => $text,)* _ => "unknown status" }
             }
@@ -70,15 +70,15 @@ statuses! {
 }
 
 impl Status {
-    /// Set beside the code when the access that faulted was a write.
+    /// Bit that is set in addition to the code if the access that faulted was a write.
     pub const FAULT_WAS_WRITE: u8 = 0x80;
 
-    /// The code without the direction bit.
+    /// Returns the code without the direction bit.
     pub const fn code(self) -> u8 {
         self.0 & 0x7f
     }
 
-    /// Returns true if the operation did what was asked, whatever its result.
+    /// Returns true if the operation was done, whatever its result.
     pub const fn is_success(self) -> bool {
         matches!(self.code(), 0x01 | 0x02)
     }
@@ -99,25 +99,28 @@ impl core::fmt::Display for Status {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(32))]
 pub struct Completion {
-    /// See [`Status`]. Written last.
+    /// Status, see [`Status`]; written last.
     pub status: u8,
-    /// COMPARE: 0 equal, 1 differs. DELTA_CREATE: 0 equal, 1 delta, 2 record full. MEMMOVE after a fault: 0
-    /// the head is done, 1 the tail is done.
+    /// COMPARE: 0 equal, 1 different. DELTA_CREATE: 0 equal, 1 delta, 2 record full. MEMMOVE after a fault: 0 the start of the
+    /// range is
+    /// done, 1 the end is done.
     pub result: u8,
-    /// Kind of the fault, on devices that tell.
+    /// Kind of the fault, on devices that report it.
     pub fault_info: u8,
     /// Reserved, must be 0.
     pub reserved: u8,
-    /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and
-    /// UNPACK bytes of the source read (UNPACK stops at the stream's end, which may lie before the source's); for
-    /// LOG_APPLY bytes stored to the heap.
+    /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and UNPACK the bytes of
+    /// the source
+    /// that were read (UNPACK stops at the end of the stream, which may be before the end of the source); for LOG_APPLY the bytes
+    /// stored to the heap.
     pub bytes_completed: u32,
     /// Address that faulted.
     pub fault_address: u64,
-    /// CRC value (u64 at 16; of LOG_APPEND and PAGE_COPY too), delta record size (u32 at 16), bytes that PACK or
-    /// UNPACK wrote (u64 at 16), or the sequence of the record that LOG_APPLY applied (u64 at 16).
+    /// CRC value (u64 at 16; also of LOG_APPEND and PAGE_COPY), size of the delta record (u32 at 16), bytes written by PACK or
+    /// UNPACK
+    /// (u64 at 16), or the sequence number of the record that LOG_APPLY applied (u64 at 16).
     pub value: u64,
-    /// LOG_APPLY: bytes of the record, to where the next one starts.
+    /// LOG_APPLY: size of the record, which is the distance to the next record.
     pub value2: u64,
 }
 
@@ -136,7 +139,7 @@ const _: () = {
 };
 
 impl Completion {
-    /// A record of work that has not completed.
+    /// The record of an operation that has not ended.
     pub const PENDING: Completion = Completion {
         status: 0,
         result: 0,
@@ -148,32 +151,32 @@ impl Completion {
         value2: 0,
     };
 
-    /// How it ended.
+    /// Returns how the operation ended.
     pub const fn status(&self) -> Status {
         Status(self.status)
     }
 
-    /// CRC, COPY_CRC: the value.
+    /// CRC, COPY_CRC: returns the checksum.
     pub const fn crc(&self) -> u32 {
         self.value as u32
     }
 
-    /// PACK, UNPACK: bytes written to the target.
+    /// PACK, UNPACK: returns the bytes written to the target.
     pub const fn target_bytes(&self) -> u64 {
         self.value
     }
 
-    /// LOG_APPLY: the sequence of the record.
+    /// LOG_APPLY: returns the sequence number of the record.
     pub const fn sequence(&self) -> u64 {
         self.value
     }
 
-    /// LOG_APPLY: bytes of the record.
+    /// LOG_APPLY: returns the size of the record.
     pub const fn record_bytes(&self) -> u64 {
         self.value2
     }
 
-    /// DELTA_CREATE: bytes of the record written.
+    /// DELTA_CREATE: returns the size of the delta record.
     pub const fn delta_record_bytes(&self) -> u32 {
         self.value as u32
     }

@@ -11,14 +11,14 @@
 //!   - 36 interrupt handle                        u16
 //!   - 38 reserved                                u16
 //!   - 40 operation specific                      24 bytes, see the accessors' docs
-//! - **Owner** a descriptor holds addresses of the process that wrote it and means nothing elsewhere. What
-//!   crosses a process boundary carries region offsets.
+//! - **Owner** a descriptor contains addresses of the process that wrote it, so it is meaningless in another process. Data that crosses a
+//!   process boundary uses offsets into regions.
 //! - **Order** little endian; only x86-64 and other little-endian machines are supported.
 
 use crate::limits;
 
-/// The operation of a descriptor, and the name of a kind of work in statistics and decisions. 0x00–0x20 carry DSA's meaning; from
-/// 0x80 they are memlift's own and never reach hardware.
+/// The operation of a descriptor, and the name of a kind of work in statistics and decisions. 0x00–0x20 have the meaning of DSA;
+/// opcodes from 0x80 on are memlift's own and never reach hardware.
 ///
 /// | range | owner |
 /// |---|---|
@@ -34,9 +34,9 @@ macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
         impl Opcode {
             $($(#[$doc])* pub const $name: Opcode = Opcode($code);)*
-            /// Every opcode that has a name, in numeric order.
+            /// Every opcode with a name, in numeric order.
             pub const NAMED: &'static [Opcode] = &[$(Opcode::$name),*];
-            /// Short lower-case name, as in stats, `explain` and bench rows; `"unknown"` otherwise.
+            /// Returns the short lower-case name, as in stats, `explain` and bench rows; `"unknown"` if there is none.
             pub const fn name(self) -> &'static str {
                 match self.0 { $($code => $text,)* _ => "unknown" }
             }
@@ -45,23 +45,23 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Does nothing, successfully.
+    /// Does nothing and succeeds.
     NOOP = 0x00, "noop";
-    /// Runs an array of descriptors; source is the array, size the count.
+    /// Executes an array of descriptors; source is the array, size its length.
     BATCH = 0x01, "batch";
-    /// Completes when everything submitted before it to the same queue has.
+    /// Completes when everything that was submitted before it to the same queue has completed.
     DRAIN = 0x02, "drain";
     /// Copies; source and target may overlap.
     MEMMOVE = 0x03, "memmove";
-    /// Repeats an 8-byte pattern (16 with [`Flags::FILL_16`]).
+    /// Fills with an 8-byte pattern (16 bytes with [`Flags::FILL_16`]).
     FILL = 0x04, "fill";
     /// Compares two sources.
     COMPARE = 0x05, "compare";
     /// Compares a source with a repeated 8-byte pattern.
     COMPARE_PATTERN = 0x06, "compare_pattern";
-    /// Writes where the second source differs from the first, 8 bytes at a time.
+    /// Writes a delta record of the differences between two sources, in units of 8 bytes.
     DELTA_CREATE = 0x07, "delta_create";
-    /// Applies such a record to a target.
+    /// Applies a delta record to a target.
     DELTA_APPLY = 0x08, "delta_apply";
     /// Copies one source to two targets.
     DUALCAST = 0x09, "dualcast";
@@ -69,7 +69,7 @@ opcodes! {
     TRANSLATION_FETCH = 0x0a, "translation_fetch";
     /// CRC-32C of a source.
     CRC = 0x10, "crc";
-    /// Copies and gives the CRC-32C of what was copied.
+    /// Copies and returns the CRC-32C of the copied bytes.
     COPY_CRC = 0x11, "copy_crc";
     /// Checks T10 data integrity fields.
     DIF_CHECK = 0x12, "dif_check";
@@ -93,7 +93,7 @@ opcodes! {
     PACK = 0x92, "pack";
     /// Statistics only: decompression.
     UNPACK = 0x93, "unpack";
-    /// memlift: checksums a log record and stores it past the caches; see [`AppendBlock`](crate::AppendBlock).
+    /// memlift: computes the checksum of a log record and stores it past the caches; see [`AppendBlock`](crate::AppendBlock).
     LOG_APPEND = 0xa0, "log_append";
     /// memlift: checks a log record, then stores its entries to a heap; see [`ApplyBlock`](crate::ApplyBlock).
     LOG_APPLY = 0xa1, "log_apply";
@@ -121,21 +121,21 @@ pub struct Flags(pub u32);
 impl Flags {
     /// No flag is set.
     pub const NONE: Flags = Flags(0);
-    /// Inside a batch: start only when all earlier members are done; skipped if one of them failed.
+    /// In a batch: the member starts only when all earlier members are done, and is skipped if one of them failed.
     pub const FENCE: Flags = Flags(0x0001);
     /// The device may block on a page fault instead of completing partially.
     pub const BLOCK_ON_FAULT: Flags = Flags(0x0002);
     /// The completion address is valid.
     pub const COMPLETION_VALID: Flags = Flags(0x0004);
-    /// A completion record is wanted.
+    /// A completion record is requested.
     pub const REQUEST_COMPLETION: Flags = Flags(0x0008);
-    /// An interrupt is wanted.
+    /// An interrupt is requested.
     pub const REQUEST_INTERRUPT: Flags = Flags(0x0010);
     /// Traffic-class selector bit, unused by software.
     pub const COMPLETION_STEERING: Flags = Flags(0x0020);
-    /// Compare the result with the expected one; status 2 if they differ.
+    /// Compares the result with the expected one; the status is 2 if they differ.
     pub const CHECK_RESULT: Flags = Flags(0x0080);
-    /// The target will be read soon: leave it in cache. Without it, software may stream past the cache.
+    /// The target will be read soon, so it is left in cache. Without this flag software may store past the cache.
     pub const CACHE_CONTROL: Flags = Flags(0x0100);
     /// Traffic class of address 1.
     pub const ADDRESS1_CLASS: Flags = Flags(0x0200);
@@ -145,24 +145,24 @@ impl Flags {
     pub const ADDRESS3_CLASS: Flags = Flags(0x0800);
     /// Traffic class of the completion record.
     pub const COMPLETION_CLASS: Flags = Flags(0x1000);
-    /// Writes become visible in address order.
+    /// Writes become visible in the order of their addresses.
     pub const STRICT_ORDER: Flags = Flags(0x2000);
-    /// Read the target back before completing.
+    /// Reads the target back before completing.
     pub const READBACK: Flags = Flags(0x4000);
     /// Steering tag for the target.
     pub const TARGET_STEERING: Flags = Flags(0x8000);
-    /// CRC: the seed lies at `crc_seed_address`.
+    /// CRC: the seed is at `crc_seed_address`.
     pub const CRC_SEED_ADDRESS: Flags = Flags(1 << 16);
-    /// CRC: do not invert and reflect seed and result.
+    /// CRC: seed and result are neither inverted nor reflected.
     pub const CRC_BYPASS_INVERT: Flags = Flags(1 << 17);
-    /// CRC: do not reflect the data.
+    /// CRC: the data is not reflected.
     pub const CRC_BYPASS_REFLECT: Flags = Flags(1 << 18);
-    /// FILL: a 16-byte pattern.
+    /// FILL: the pattern has 16 bytes.
     pub const FILL_16: Flags = Flags(1 << 18);
-    /// All bits a descriptor has room for.
+    /// All bits of the flags field.
     pub const MASK: Flags = Flags(0x00ff_ffff);
 
-    /// Both sets together.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -174,7 +174,7 @@ impl Flags {
     }
 }
 
-/// One wish. Plain bytes: copying it copies nothing it points to.
+/// A request for one operation. Copying a descriptor copies none of the memory that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
 pub struct Descriptor {
@@ -182,13 +182,13 @@ pub struct Descriptor {
     pub pasid: u32,
     /// `flags[23:0]`, `opcode[31:24]`; see [`Descriptor::flags`] and [`Descriptor::opcode`].
     pub flags_opcode: u32,
-    /// Where the [`Completion`](crate::Completion) goes, 32-byte aligned.
+    /// Address of the [`Completion`](crate::Completion), aligned to 32 bytes.
     pub completion_address: u64,
-    /// Source; pattern of COMPARE_PATTERN lies at `target`; FILL's pattern lies here; BATCH's list.
+    /// Source; for FILL the pattern itself; for BATCH the address of the list. (The pattern of COMPARE_PATTERN is in `target`.)
     pub source: u64,
     /// Target; second source of COMPARE and DELTA_CREATE; pattern of COMPARE_PATTERN.
     pub target: u64,
-    /// Bytes to work on; the count of descriptors for BATCH.
+    /// Number of bytes; for BATCH the number of descriptors.
     pub size: u32,
     /// Interrupt handle of the completion interrupt.
     pub interrupt_handle: u16,
@@ -215,7 +215,7 @@ const _: () = {
 };
 
 impl Descriptor {
-    /// A descriptor of `opcode` with everything else zero.
+    /// Returns a descriptor of `opcode` with all other fields zero.
     pub const fn new(opcode: Opcode, flags: Flags) -> Descriptor {
         Descriptor {
             pasid: 0,
@@ -230,7 +230,7 @@ impl Descriptor {
         }
     }
 
-    /// A descriptor of a private opcode that has source, target and operand block.
+    /// Returns a descriptor of a private opcode with source, target and operand block.
     const fn with_operand(opcode: Opcode, source: u64, target: u64, size: u32, operand: u64) -> Descriptor {
         let mut descriptor = Descriptor::new(opcode, Flags::NONE);
         descriptor.source = source;
@@ -240,28 +240,33 @@ impl Descriptor {
         descriptor
     }
 
-    /// LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to
-    /// 64); `block` is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum,
-    /// which is written to the first four bytes of the source, too.
+    /// Returns LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to
+    /// 64); `block`
+    /// is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum, which is also written
+    /// to the
+    /// first four bytes of the source.
     pub const fn log_append(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_APPEND, source, target, size, block)
     }
 
-    /// LOG_APPLY of the record at `source` (aligned to 8), of which `size` bytes may be read, to the heap at `target`
-    /// (aligned to 64); `block` is the address of an [`ApplyBlock`](crate::ApplyBlock).
+    /// Returns LOG_APPLY of the record at `source` (aligned to 8), of which `size` bytes may be read, to the heap at `target`
+    /// (aligned to
+    /// 64); `block` is the address of an [`ApplyBlock`](crate::ApplyBlock).
     pub const fn log_apply(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_APPLY, source, target, size, block)
     }
 
-    /// PAGE_COPY of lines of the 4096 bytes at `source` to those at `target`, both aligned to 64; `block` is the
-    /// address of a [`PageCopyBlock`](crate::PageCopyBlock).
+    /// Returns PAGE_COPY of lines of the 4096 bytes at `source` to the 4096 bytes at `target`, both aligned to 64; `block` is
+    /// the address
+    /// of a [`PageCopyBlock`](crate::PageCopyBlock).
     pub const fn page_copy(source: u64, target: u64, block: u64) -> Descriptor {
         let bytes = crate::operand::log::PAGE_BYTES as u32;
         Descriptor::with_operand(Opcode::PAGE_COPY, source, target, bytes, block)
     }
 
-    /// LOG_RESET of the 64 bytes at `target` (aligned to 64); `block` is the address of a
-    /// [`ResetBlock`](crate::ResetBlock), which has the new bytes.
+    /// Returns LOG_RESET of the 64 bytes at `target` (aligned to 64); `block` is the address of a
+    /// [`ResetBlock`](crate::ResetBlock), which
+    /// contains the new bytes.
     pub const fn log_reset(target: u64, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_RESET, 0, target, limits::CACHE_LINE_BYTES as u32, block)
     }
@@ -271,62 +276,62 @@ impl Descriptor {
         Opcode((self.flags_opcode >> 24) as u8)
     }
 
-    /// The 24 flag bits.
+    /// Returns the 24 flag bits.
     pub const fn flags(&self) -> Flags {
         Flags(self.flags_opcode & Flags::MASK.0)
     }
 
-    /// Sets `flags` in addition to those set already.
+    /// Sets `flags` in addition to those already set.
     pub const fn add_flags(&mut self, flags: Flags) {
         self.flags_opcode |= flags.0 & Flags::MASK.0;
     }
 
-    /// COMPARE, COMPARE_PATTERN: expected result, u8 at offset 40.
+    /// COMPARE, COMPARE_PATTERN: returns the expected result, u8 at offset 40.
     pub const fn expected_result(&self) -> u8 {
         self.operation[0] as u8
     }
 
-    /// DUALCAST: second target, u64 at offset 40.
+    /// DUALCAST: returns the second target, u64 at offset 40.
     pub const fn target2(&self) -> u64 {
         self.operation[0]
     }
 
-    /// DELTA_CREATE: where the record goes, u64 at offset 40.
+    /// DELTA_CREATE: returns the address of the record, u64 at offset 40.
     pub const fn delta_address(&self) -> u64 {
         self.operation[0]
     }
 
-    /// DELTA_CREATE: room for the record in bytes, u32 at offset 48.
+    /// DELTA_CREATE: returns the room for the record in bytes, u32 at offset 48.
     pub const fn delta_bytes_max(&self) -> u32 {
         self.operation[1] as u32
     }
 
-    /// DELTA_CREATE: mask of acceptable results, u8 at offset 56.
+    /// DELTA_CREATE: returns the mask of acceptable results, u8 at offset 56.
     pub const fn expected_result_mask(&self) -> u8 {
         self.operation[2] as u8
     }
 
-    /// DELTA_APPLY: bytes of the record at `source`, u32 at offset 40.
+    /// DELTA_APPLY: returns the size of the record at `source`, u32 at offset 40.
     pub const fn delta_record_bytes(&self) -> u32 {
         self.operation[0] as u32
     }
 
-    /// CRC, COPY_CRC: seed, u32 at offset 40. 0 gives the standard CRC-32C; the previous value chains.
+    /// CRC, COPY_CRC: returns the seed, u32 at offset 40. 0 gives the standard CRC-32C; the previous value continues it.
     pub const fn crc_seed(&self) -> u32 {
         self.operation[0] as u32
     }
 
-    /// CRC, COPY_CRC with [`Flags::CRC_SEED_ADDRESS`]: address of the seed, u64 at offset 48.
+    /// CRC, COPY_CRC with [`Flags::CRC_SEED_ADDRESS`]: returns the address of the seed, u64 at offset 48.
     pub const fn crc_seed_address(&self) -> u64 {
         self.operation[1]
     }
 
-    /// FILL with [`Flags::FILL_16`]: upper 8 bytes of the pattern, u64 at offset 40.
+    /// FILL with [`Flags::FILL_16`]: returns the upper 8 bytes of the pattern, u64 at offset 40.
     pub const fn pattern_upper(&self) -> u64 {
         self.operation[0]
     }
 
-    /// Private opcodes: address of the operand block, u64 at offset 40.
+    /// Private opcodes: returns the address of the operand block, u64 at offset 40.
     pub const fn operand_address(&self) -> u64 {
         self.operation[0]
     }

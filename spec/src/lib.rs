@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The words: what a request for memory work looks like in bytes, and what its answer looks like.
+//! The common vocabulary: the binary form of a request for memory work, and of its answer.
 //!
-//! Everything above and below the engine speaks in these words: services write a [`Descriptor`], a
-//! [`Backend`] runs it, a [`Completion`] settles it. The layout is that of Intel DSA, so that the same 64
-//! bytes drive hardware, a CPU core and a model of hardware.
+//! Everything above and below the engine uses these types: services write a [`Descriptor`], a [`Backend`] executes it, and a
+//! [`Completion`] reports how it ended. The layout is that of Intel DSA, so that the same 64 bytes drive hardware, a CPU core and a
+//! model of hardware.
 //!
-//! - **Flow** service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter
-//! - **Layout** see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time
-//!   [`trace`]: what a recorded program leaves, for whoever writes one and whoever reads it
-//! - **Not here** anything that runs: no kernels, no queues, no waiting. Only bytes, constants and one trait.
+//! - **Flow** service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter.
+//! - **Layout** see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time. [`trace`]: the file that
+//!   records a program's use of memory.
+//! - **Not here** anything that executes: no kernels, no queues, no waiting. There are only bytes, constants and one trait.
 //!
 //! Sources: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h` (uapi).
 #![no_std]

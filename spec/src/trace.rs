@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The trace of a program: what `memlift record` leaves and `memlift whatif` reads.
+//! The trace of a program: `memlift record` writes it, and `memlift whatif` reads it.
 //!
-//! - **Layout** 0 header of 4096 bytes: u64 words at the places in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`]
-//!   [`WAKES_AT`] the last wake of each object, a word each ([`Wake`]): used while the program runs
-//!   [`CHUNKS_AT`] chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
-//!   record: kind u16 · site u16 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
-//! - **Order** little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: what `used` covers is
-//!   whole, whenever the program was killed. A page of zeros where a chunk should begin was claimed and never written
-//! - **Rule** whoever reads it trusts nothing: [`Chunks`] and [`Record::decode`] name the field that is wrong and what to do
-//! - **Not here** what records say together (`memlift-model`'s `whatif`); who writes them (`bindings/tap`)
+//! - **Layout** 0 header of 4096 bytes: u64 words at the indices in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`] · [`WAKES_AT`] the
+//!   last wake of each object, a word each ([`Wake`]), used while the program runs · [`CHUNKS_AT`] chunks, one after the other, each a
+//!   multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes. A record: kind u16 · site u16 · parameter u32 · 7 words, whose
+//!   meaning depends on the kind, see [`Kind`].
+//! - **Order** little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: the records that `used`
+//!   covers are complete, whenever the program was killed. A page of zeros at the place of a chunk was claimed and never written.
+//! - **Rule** a reader trusts nothing in the file: [`Chunks`] and [`Record::decode`] return the wrong field and what to do.
+//! - **Not here** the evaluation of records (`memlift-model`'s `whatif`), and the recording (`bindings/tap`).
 
 use core::fmt;
 
@@ -16,36 +16,36 @@ use core::fmt;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLTRACE1");
 /// Version of the layout.
 pub const VERSION: u64 = 4;
-/// Bytes of the header, and what chunks are multiples of.
+/// Bytes of the header; chunks are multiples of this.
 pub const HEADER_BYTES: usize = 4096;
-/// Where the words of wakes lie.
+/// Offset of the table of wakes, bytes.
 pub const WAKES_AT: usize = HEADER_BYTES;
-/// Number of words of wakes, a power of two.
+/// Number of words in the table of wakes, a power of two.
 pub const WAKES: usize = 8192;
-/// Where the first chunk lies.
+/// Offset of the first chunk, bytes.
 pub const CHUNKS_AT: usize = WAKES_AT + 8 * WAKES;
-/// Bytes of a record, and of what precedes the records of a chunk.
+/// Bytes of a record, and of the head of a chunk.
 pub const RECORD_BYTES: usize = 64;
 /// First word of a chunk.
 pub const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"MLCH");
 /// Most bytes of a chunk.
 pub const CHUNK_BYTES_MAX: usize = 256 << 10;
-/// Least bytes that a trace may be limited to, and most.
+/// Smallest and largest limit of a trace, bytes.
 pub const LIMIT_BYTES: (u64, u64) = (1 << 20, 1 << 40);
-/// Where the text of the CPU lies, and its bytes; zeros after it.
+/// Offset of the text that names the CPU, and its bytes; filled up with zeros.
 pub const CPU_AT: (usize, usize) = (256, 64);
-/// Where the command line lies, and its bytes.
+/// Offset of the command line, and its bytes; filled up with zeros.
 pub const COMMAND_AT: (usize, usize) = (320, 704);
-/// Times and durations are below this, nanoseconds: 36 years.
+/// Upper bound of times and durations, nanoseconds: 36 years.
 pub const TIME_NS_MAX: u64 = 1 << 60;
-/// Sizes, and addresses of code, are below this, bytes.
+/// Upper bound of sizes and of addresses of code, bytes.
 pub const SIZE_MAX: u64 = 1 << 47;
 /// Bytes of a module's name in one record of [`Kind::ModuleName`].
 pub const NAME_PIECE: usize = 56;
-/// Longest name of a module, bytes; a longer one is cut off.
+/// Longest name of a module, bytes; a longer one is cut.
 pub const NAME_MAX: usize = 4096;
 
-/// Places of the header's words, in words.
+/// Indices of the header's words.
 pub mod word {
     /// [`MAGIC`](super::MAGIC); stored last.
     pub const MAGIC: usize = 0;
@@ -53,37 +53,37 @@ pub mod word {
     pub const VERSION: usize = 1;
     /// Bytes that the file may have.
     pub const LIMIT: usize = 2;
-    /// Calls of the memcpy family below so many bytes are counted, not recorded.
+    /// Calls of the memcpy family of fewer bytes are only counted, not recorded.
     pub const THRESHOLD: usize = 3;
-    /// The same for calls that pack, unpack, encrypt, decrypt or digest.
+    /// Calls that pack, unpack, encrypt, decrypt or digest fewer bytes are only counted, not recorded.
     pub const TRANSFORM_THRESHOLD: usize = 4;
-    /// When it began, nanoseconds since 1970.
+    /// Time at which the recording began, nanoseconds since 1970.
     pub const START_UNIX_NS: usize = 5;
-    /// The same instant on `CLOCK_MONOTONIC`; times in records count from it.
+    /// The same instant on `CLOCK_MONOTONIC`; times in records are relative to it.
     pub const START_MONOTONIC_NS: usize = 6;
-    /// CPUs that the program could use.
+    /// Number of CPUs that the program could use.
     pub const CORES: usize = 7;
-    /// Bytes of the file that are claimed, header included; more than the limit once that was met.
+    /// Bytes of the file that are claimed, including the header; more than the limit if that was reached.
     pub const CLAIMED: usize = 8;
-    /// Processes so far.
+    /// Number of processes so far.
     pub const PROCESSES: usize = 9;
-    /// Threads so far.
+    /// Number of threads so far.
     pub const THREADS: usize = 10;
-    /// Records for which there was no room.
+    /// Number of records for which there was no room.
     pub const DROPPED: usize = 11;
-    /// Cost of recording one call, picoseconds; 0 unknown.
+    /// Cost of recording one call, picoseconds; 0 if unknown.
     pub const RECORD_COST_PS: usize = 12;
-    /// Cost of counting one call, picoseconds; 0 unknown.
+    /// Cost of counting one call, picoseconds; 0 if unknown.
     pub const COUNT_COST_PS: usize = 13;
-    /// 0 while it is being written, 1 when the program has ended.
+    /// 0 while the trace is being written, 1 after the program has ended.
     pub const FINISHED: usize = 16;
-    /// From the program's start to its end, nanoseconds.
+    /// Time from the program's start to its end, nanoseconds.
     pub const WALL_NS: usize = 17;
     /// CPU time of the program and its children, nanoseconds.
     pub const CPU_NS: usize = 18;
-    /// Its exit code, as a shell shows it.
+    /// Exit code of the program, as a shell shows it.
     pub const EXIT_CODE: usize = 19;
-    /// Words that are in use.
+    /// Number of words that are used.
     pub const USED: usize = 20;
 }
 
@@ -91,65 +91,73 @@ pub mod word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Kind {
-    /// A call of memcpy or mempcpy; like all calls: start ns · wall ns · source · target · bytes read · bytes written · faults
-    /// (minor in the lower half, major in the upper; counted for large calls only, else all ones).
+    /// A call of memcpy or mempcpy. Words of all calls: start ns · wall ns · source · target · bytes read · bytes written ·
+    /// faults (minor in
+    /// the lower half, major in the upper; counted for large calls only, else all ones).
     Copy = 1,
     /// A call of memmove.
     Move = 2,
     /// A call of memset.
     Fill = 3,
-    /// A call of memcmp or bcmp; both sides as source and target, `bytes read` of each.
+    /// A call of memcmp or bcmp; the two sides are source and target, and `bytes read` counts one side.
     Compare = 4,
     /// A call of deflate, compress or compress2; the parameter is a [`Packing`].
     Deflate = 16,
     /// A call of inflate or uncompress.
     Inflate = 17,
-    /// A call of EVP_EncryptUpdate, or of EVP_CipherUpdate where it encrypts.
+    /// A call of EVP_EncryptUpdate, or of EVP_CipherUpdate.
     Encrypt = 32,
     /// A call of EVP_DecryptUpdate.
     Decrypt = 33,
     /// A call of EVP_DigestUpdate.
     Digest = 34,
-    /// An operation of memlift's own; the parameter is its opcode.
+    /// An operation of memlift's engine; the parameter is its opcode.
     Operation = 48,
-    /// A commit of memlift's persistent memory, until it was durable; the parameter is its mechanism, 0 redo, 1 undo, 2 checkpoint,
-    /// 3 shadow. Like the next three: start ns · wall ns · 0 · 0 · bytes read · bytes written · parts. Bytes that it changed, twice;
-    /// parts: ranges.
+    /// A commit of memlift's persistent memory, up to the time when it was durable; the parameter is its mechanism: 0 redo, 1
+    /// undo,
+    /// 2 checkpoint, 3 shadow. Words of this and the next three kinds: start ns · wall ns · 0 · 0 · bytes read · bytes written
+    /// · parts. Here
+    /// both byte counts are the bytes that the commit changed, and the parts are ranges.
     Commit = 49,
-    /// Walks of memlift's traversal that a client waited for together; the parameter is how many. Written: bytes of their answers;
-    /// parts: steps of all.
+    /// Walks of memlift's traversal that a client waited for together; the parameter is their number. Bytes written: bytes of their
+    /// answers; parts: steps of all walks.
     Walk = 50,
-    /// Packed pages that memlift's compressed memory brought back for a fault. Read: bytes packed; parts: pages.
+    /// Packed pages that memlift's compressed memory unpacked after a fault. Bytes read: packed bytes; parts: pages.
     PageIn = 51,
-    /// Pages that it put away. Written: bytes packed; parts: pages.
+    /// Pages that memlift's compressed memory packed. Bytes written: packed bytes; parts: pages.
     PageOut = 52,
-    /// How far a thread is: time ns · its CPU ns so far · minor faults · major faults · times that it waited · times that it was
-    /// displaced · ns so far in which it could run and had no core, plus 1; 0: unknown.
+    /// Progress of a thread: time ns · its CPU ns so far · minor faults · major faults · times that it waited · times that it
+    /// was preempted · ns
+    /// so far in which it was ready and had no core, plus 1 (0 if unknown).
     Mark = 64,
-    /// The same, at its end.
+    /// Progress of a thread at its end, with the words of `Mark`.
     End = 65,
-    /// Calls that were only counted since the thread's last record of this parameter; the parameter is their kind:
+    /// Calls that were only counted, since the thread's last record with this parameter; the parameter is their kind. Words:
     /// time ns · calls · bytes · 0 · 0 · 0 · 0.
     Counted = 66,
     /// The end of a process: time ns · its CPU ns · minor faults · major faults · most resident bytes · 0 · 0.
     Exit = 67,
-    /// A wait of 20 µs or more: start ns · wall ns · number of the thread that ended it, 0: none of the program · time ns of what that
-    /// thread did to end it · 0 · 0 · 0; the parameter is what was waited for, a [`Reason`]. A second one of the same start corrects
-    /// the first: what epoll_wait waited for is known when it is read.
+    /// A wait of 20 µs or more: start ns · wall ns · number of the thread that ended it (0 if none of the program did) · time
+    /// ns at which that
+    /// thread ended it · 0 · 0 · 0; the parameter is a [`Reason`]. A second record with the same start corrects the first: the
+    /// descriptor that
+    /// ended an epoll_wait is known only when it is read.
     Waited = 68,
-    /// A call site of the process, told once before the first call from it: time ns · return address · 0 · 0 · 0 · 0 · 0. The record's
-    /// site is its number.
+    /// A call site of the process, recorded once before the first call from it: time ns · return address · 0 · 0 · 0 · 0 · 0.
+    /// The record's
+    /// `site` is its number.
     Site = 69,
-    /// Mapped code with a site in it: time ns · first address · address after its end · where it begins in its file, bytes · inode
-    /// of the file · device of the file · 0. The parameter is the bytes of its name, which the records after it hold; 0: code without
-    /// a file.
+    /// Mapped code that contains a site: time ns · first address · address after its end · its offset in its file, bytes ·
+    /// inode of the
+    /// file · device of the file · 0. The parameter is the length of its name, which the following records contain; 0 for code
+    /// without a file.
     Module = 70,
-    /// Bytes of the name of the module before it: [`NAME_PIECE`] of them, zeros after the last.
+    /// Bytes of the name of the module before this record: [`NAME_PIECE`] of them, filled up with zeros.
     ModuleName = 71,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 22] = [
         Kind::Copy,
         Kind::Move,
@@ -175,25 +183,25 @@ impl Kind {
         Kind::ModuleName,
     ];
 
-    /// The kind of this number.
+    /// Returns the kind of this number.
     #[must_use]
     pub fn of(number: u32) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 
-    /// Returns true if it is a call that somebody else could do.
+    /// Returns true if the record is of a call, whose work could be done elsewhere.
     #[must_use]
     pub const fn is_call(self) -> bool {
         (self as u32) < Kind::Mark as u32
     }
 
-    /// Returns true if it is a service's own work, which has parts and no addresses.
+    /// Returns true if the record is of a service's own work, which has parts and no addresses.
     #[must_use]
     pub const fn is_work(self) -> bool {
         matches!(self, Kind::Commit | Kind::Walk | Kind::PageIn | Kind::PageOut)
     }
 
-    /// As people call it.
+    /// Returns the common name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -223,19 +231,20 @@ impl Kind {
     }
 }
 
-/// How a call packs.
+/// Settings of a call that packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
-    /// zlib's flush argument, 0 to 6; 4 (Z_FINISH) of a call that packs a whole message.
+    /// zlib's flush argument, 0 to 6; 4 (Z_FINISH) for a call that packs a whole message.
     pub flush: u8,
-    /// The stream's level, -1 to 9; `None`: the stream was made before the trace began, or by a function that is not seen.
+    /// Level of the stream, -1 to 9; `None` if the stream was made before the trace began, or by a function that is not recorded.
     pub level: Option<i8>,
-    /// The stream was flushed before its end, by this call or an earlier one.
+    /// True if the stream was flushed before its end, by this call or an earlier one.
     pub flushed: bool,
 }
 
 impl Packing {
-    /// As a record's parameter: flush in bits 0–7, level + 2 in bits 8–15, 0 where it is not known; flushed in bit 16.
+    /// Encodes the settings as a record's parameter: flush in bits 0–7, level + 2 in bits 8–15 (0 if it is not known), flushed
+    /// in bit 16.
     #[must_use]
     pub const fn encode(self) -> u32 {
         let level = match self.level {
@@ -245,7 +254,7 @@ impl Packing {
         self.flush as u32 | level << 8 | (self.flushed as u32) << 16
     }
 
-    /// From a record's parameter.
+    /// Decodes a record's parameter.
     #[must_use]
     pub const fn decode(parameter: u32) -> Packing {
         let level = (parameter >> 8 & 0xff) as i32;
@@ -262,20 +271,20 @@ impl Packing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
-    /// A condition, semaphore, lock or futex, or a thread's end.
+    /// A condition, semaphore, lock or futex, or the end of a thread.
     Memory = 1,
     /// The end of a process.
     Process = 2,
     /// A pipe or a socket.
     Stream = 3,
-    /// A time: it slept.
+    /// A time, as in a sleep.
     Time = 4,
-    /// No wait: the thread's start by the thread that is named.
+    /// Not a wait: the thread was started by the thread that the record names.
     Start = 5,
 }
 
 impl Reason {
-    /// The reason of this number.
+    /// Returns the reason of this number.
     #[must_use]
     pub fn of(number: u32) -> Option<Reason> {
         [Reason::Memory, Reason::Process, Reason::Stream, Reason::Time, Reason::Start]
@@ -284,7 +293,7 @@ impl Reason {
     }
 }
 
-/// The last wake of an object: which thread, and when, to 16 ns. Objects are told apart by a hash.
+/// The last wake of an object: the thread that did it, and the time in units of 16 ns. Objects are distinguished by a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// Number of the thread in the trace, from 1.
@@ -296,7 +305,7 @@ pub struct Wake {
 impl Wake {
     const TIME_BITS: u32 = 44;
 
-    /// As a word of the table; `None`: the thread's number (2^20 and more) or the time (78 hours) does not fit.
+    /// Encodes a word of the table; `None` if the thread's number (2^20 or more) or the time (78 hours or more) does not fit.
     #[must_use]
     pub const fn encode(self) -> Option<u64> {
         let time = self.time_ns >> 4;
@@ -306,7 +315,7 @@ impl Wake {
         Some((self.thread as u64) << Wake::TIME_BITS | time)
     }
 
-    /// From a word of the table; `None`: nobody was woken there.
+    /// Decodes a word of the table; `None` if no wake is stored there.
     #[must_use]
     pub const fn decode(word: u64) -> Option<Wake> {
         let thread = (word >> Wake::TIME_BITS) as u32;
@@ -315,34 +324,34 @@ impl Wake {
     }
 }
 
-/// Faults of a call that were not counted.
+/// Value for the faults of a call if they were not counted.
 pub const FAULTS_UNKNOWN: u64 = u64::MAX;
 
-/// A record of a chunk, decoded.
+/// A decoded record of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Kind of the record.
     pub kind: Kind,
-    /// For calls, the number of the call site in its process, from 1; 0: not known.
+    /// For calls, the number of the call site in its process, from 1; 0 if it is not known.
     pub site: u16,
-    /// See [`Kind`]; 0 where it says nothing of it.
+    /// Parameter of the record, see [`Kind`]; 0 for a kind without one.
     pub parameter: u32,
-    /// See [`Kind`].
+    /// Words of the record, see [`Kind`].
     pub words: [u64; 7],
 }
 
 impl Record {
-    /// As words of the file.
+    /// Encodes the record as words of the file.
     #[must_use]
     pub const fn encode(&self) -> [u64; 8] {
         let [a, b, c, d, e, f, g] = self.words;
         [self.kind as u64 | (self.site as u64) << 16 | (self.parameter as u64) << 32, a, b, c, d, e, f, g]
     }
 
-    /// From 64 bytes of the file, which lie at `at`.
+    /// Decodes 64 bytes of the file, which lie at offset `at`.
     ///
     /// # Errors
-    /// The field that is wrong.
+    /// The field that is wrong, if the record is invalid.
     pub fn decode(bytes: &[u8; RECORD_BYTES], at: u64) -> Result<Record, Fault> {
         let word = |index: usize| number(bytes, 8 * index, 8);
         let fault = |field, found, fix| Err(Fault { at, field, found, fix });
@@ -420,7 +429,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Checks a site or a module, which lies at `at`.
+    /// Checks a site or a module at offset `at`.
     fn check_code(&self, at: u64) -> Result<(), Fault> {
         let fault = |field, found, fix| Err(Fault { at, field, found, fix });
         let [_, first, end, ..] = self.words;
@@ -447,9 +456,9 @@ impl Record {
 /// The head of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Bytes of the chunk.
+    /// Size of the chunk, bytes.
     pub bytes: u32,
-    /// Bytes in use, these 64 included.
+    /// Bytes in use, including these 64.
     pub used: u32,
     /// Number of the chunk in its thread, from 0.
     pub sequence: u32,
@@ -457,23 +466,23 @@ pub struct Chunk {
     pub process: u32,
     /// Number of its thread in the trace, from 1.
     pub thread: u32,
-    /// The process's id.
+    /// Id of the process.
     pub pid: u32,
-    /// The thread's id.
+    /// Id of the thread.
     pub tid: u32,
     /// Number of the process that this one was forked from, if that was recorded; else 0.
     pub parent: u32,
     /// Id of the process that started this one.
     pub parent_pid: u32,
-    /// The thread's name, zeros after it.
+    /// Name of the thread, filled up with zeros.
     pub name: [u8; 16],
 }
 
-/// Where [`Chunk::used`] lies in a chunk.
+/// Offset of [`Chunk::used`] in a chunk, bytes.
 pub const CHUNK_USED_AT: usize = 8;
 
 impl Chunk {
-    /// As words of the file; `used` is stored last, by itself.
+    /// Encodes the head as words of the file; `used` is stored last and separately.
     #[must_use]
     pub fn encode(&self) -> [u64; 8] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -509,14 +518,14 @@ impl Chunk {
     }
 }
 
-/// A fault of a trace: its place, the field, the value found, and what to do.
+/// An error in a trace: its offset, the field, the value found, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Bytes from the file's start.
+    /// Offset from the file's start, bytes.
     pub at: u64,
-    /// Field that is wrong.
+    /// Name of the wrong field.
     pub field: &'static str,
-    /// The value found.
+    /// Value found.
     pub found: u64,
     /// The expected value, and what to do.
     pub fix: &'static str,
@@ -532,17 +541,17 @@ fn number(bytes: &[u8], at: usize, count: usize) -> u64 {
     (0..count).rev().fold(0, |sum, index| sum << 8 | u64::from(bytes[at + index]))
 }
 
-/// A trace whose header passed.
+/// A trace whose header was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> File<'a> {
-    /// Looks at the header.
+    /// Checks the header.
     ///
     /// # Errors
-    /// The field that is wrong.
+    /// The field that is wrong, if the header is invalid.
     pub fn open(bytes: &'a [u8]) -> Result<File<'a>, Fault> {
         let fault = |field, index: usize, found, fix| Err(Fault { at: 8 * index as u64, field, found, fix });
         if bytes.len() < CHUNKS_AT {
@@ -602,13 +611,13 @@ impl<'a> File<'a> {
         Ok(file)
     }
 
-    /// A word of the header, by its place in [`word`].
+    /// Returns a word of the header, by its index in [`word`].
     #[must_use]
     pub fn word(&self, index: usize) -> u64 {
         number(self.bytes, 8 * index, 8)
     }
 
-    /// A text of the header, up to its first zero: [`CPU_AT`] or [`COMMAND_AT`]. It may be no UTF-8.
+    /// Returns a text of the header ([`CPU_AT`] or [`COMMAND_AT`]) up to its first zero. It may be no UTF-8.
     #[must_use]
     pub fn text(&self, place: (usize, usize)) -> &'a [u8] {
         let text = &self.bytes[place.0..place.0 + place.1];
@@ -623,7 +632,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// Chunk after chunk, with where its records begin and their bytes.
+/// Iterates over the chunks, with the offset and the bytes of each one's records.
 #[derive(Clone, Debug)]
 pub struct Chunks<'a> {
     bytes: &'a [u8],

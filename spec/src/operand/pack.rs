@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The encodings of packed bytes, and how hard a packer tries.
+//! The encodings of packed bytes, and the effort of a packer.
 //!
-//! Two encoders may write different bytes; every decoder gives the same.
+//! Two encoders may write different bytes; every decoder gives the same result.
 
-/// How packed bytes are encoded.
+/// Encoding of packed bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -14,21 +14,21 @@ pub enum Format {
     Zlib = 1,
     /// Deflate in one gzip member (RFC 1952).
     Gzip = 2,
-    /// One LZ4 block, without frame or size.
+    /// One LZ4 block, without a frame and without its size.
     Lz4 = 3,
     /// One Zstandard frame (RFC 8878).
     Zstd = 4,
-    /// memlift's packed pages: each 4096 bytes by what they hold, numbers as numbers (the header of `kernels/src/page/message.rs`
-    /// has the layout). For memory: unpacks in about a microsecond a page.
+    /// memlift's packed pages: each 4096 bytes are packed by a method that suits their contents (the header of
+    /// `kernels/src/page/message.rs` has the layout). For memory: unpacks in about a microsecond per page.
     Pages = 5,
 }
 
 impl Format {
-    /// All of them, by code.
+    /// All formats, by code.
     pub const ALL: [Format; 6] =
         [Format::Deflate, Format::Zlib, Format::Gzip, Format::Lz4, Format::Zstd, Format::Pages];
 
-    /// The format with that code.
+    /// Returns the format with this code.
     pub const fn from_code(code: u8) -> Option<Format> {
         match code {
             0 => Some(Format::Deflate),
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// Short lower-case name.
+    /// Returns the short lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Format::Deflate => "deflate",
@@ -54,14 +54,14 @@ impl Format {
     }
 }
 
-/// How hard a packer tries.
+/// How small a packer makes its output, at the cost of time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Effort {
-    /// As fast as can be, with small tables; for deflate at most 1.28 × the size that zlib's level 6 gives.
+    /// As fast as possible, with small tables; for deflate at most 1.28 times the size that zlib's level 6 gives.
     Fast = 0,
-    /// For deflate at most 1.09 × the size that zlib's level 6 gives.
+    /// For deflate at most 1.09 times the size that zlib's level 6 gives.
     #[default]
     Default = 1,
     /// For deflate about the size that zlib's level 6 gives, or smaller.
@@ -69,10 +69,10 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// All of them, by code.
+    /// All efforts, by code.
     pub const ALL: [Effort; 3] = [Effort::Fast, Effort::Default, Effort::Small];
 
-    /// The effort with that code.
+    /// Returns the effort with this code.
     pub const fn from_code(code: u8) -> Option<Effort> {
         match code {
             0 => Some(Effort::Fast),
@@ -82,7 +82,7 @@ impl Effort {
         }
     }
 
-    /// Short lower-case name.
+    /// Returns the short lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Effort::Fast => "fast",

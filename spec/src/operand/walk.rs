@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The encoding of a walk's program: a header, then BPF instructions of eight bytes; and the kinds of change a walk asks for.
+//! The encoding of a walk's program: a header, then BPF instructions of eight bytes; also the kinds of changes that a walk can request.
 //!
-//! - **Layout** header (16 bytes): 0 magic `MLWK` · 4 version u16 · 6 reserved u16 · 8 scratch bytes u32 · 12 instructions u32;
-//!   instruction: 0 opcode u8 · 1 target u4, source u4 · 2 offset i16 · 4 immediate i32; one opcode
-//!   ([`LOAD_IMMEDIATE`]) takes two, whose second half has its upper 32 bits in `immediate` and zeros elsewhere
-//! - **Order** little endian; jumps count instructions of eight bytes from the one after the jump; what is unused is 0
-//! - **Owner** whoever registers a program; its name is no part of it, so the hash of header and instructions names the program
-//! - **Not here** what a program may do: `docs/formats/walk.md`
+//! - **Layout** header (16 bytes): 0 magic `MLWK` · 4 version u16 · 6 reserved u16 · 8 scratch bytes u32 · 12 instructions u32.
+//!   Instruction: 0 opcode u8 · 1 target u4, source u4 · 2 offset i16 · 4 immediate i32. One opcode ([`LOAD_IMMEDIATE`]) takes two
+//!   instructions, the second of which has the upper 32 bits in `immediate` and zeros elsewhere.
+//! - **Order** little endian; jumps count instructions of eight bytes from the one after the jump; unused fields are 0.
+//! - **Owner** the client that registers the program. Its name is not part of it: the hash of header and instructions identifies the program.
+//! - **Not here** the rules for programs: `docs/formats/walk.md`.
 //!
 //! Source: RFC 9669 (BPF Instruction Set Architecture), §3 to §5.
 
@@ -18,18 +18,18 @@ pub const PROGRAM_VERSION: u16 = 1;
 pub const PROGRAM_HEADER_BYTES: usize = 16;
 /// Bytes of an instruction.
 pub const INSTRUCTION_BYTES: usize = 8;
-/// Most instructions of a program, both halves of a [`LOAD_IMMEDIATE`] counted.
+/// Most instructions of a program; a [`LOAD_IMMEDIATE`] counts as two.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 /// Most bytes of a scratchpad.
 pub const SCRATCH_BYTES_MAX: usize = 4096;
-/// Bytes of a scratchpad, if a program does not say.
+/// Bytes of the scratchpad of a program that does not set it.
 pub const SCRATCH_BYTES_DEFAULT: usize = 1024;
-/// Most bytes of a window: what a step may read around `cur_ptr`, which lies in it or at one of its ends.
+/// Most bytes of a window, which is the memory that a step may read around `cur_ptr`; `cur_ptr` lies in it or at one of its ends.
 pub const WINDOW_BYTES_MAX: usize = 256;
 /// Bytes of a step's stack.
 pub const STACK_BYTES: usize = 512;
 
-/// The first bytes of a program. See the module's header.
+/// The first bytes of a program; see the header of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ProgramHeader {
@@ -39,9 +39,9 @@ pub struct ProgramHeader {
     pub version: u16,
     /// Reserved, must be 0.
     pub reserved: u16,
-    /// Bytes of the scratchpad that the program asks for, a multiple of 8.
+    /// Bytes of the scratchpad that the program needs, a multiple of 8.
     pub scratch_bytes: u32,
-    /// Instructions that follow.
+    /// Number of instructions that follow.
     pub instructions: u32,
 }
 
@@ -54,7 +54,7 @@ const _: () = {
 };
 
 impl ProgramHeader {
-    /// A header of this version.
+    /// Returns a header of this version.
     pub const fn new(scratch_bytes: u32, instructions: u32) -> ProgramHeader {
         ProgramHeader {
             magic: PROGRAM_MAGIC,
@@ -65,7 +65,7 @@ impl ProgramHeader {
         }
     }
 
-    /// As it is written.
+    /// Encodes the header.
     pub fn to_bytes(self) -> [u8; PROGRAM_HEADER_BYTES] {
         let mut bytes = [0; PROGRAM_HEADER_BYTES];
         bytes[..4].copy_from_slice(&self.magic);
@@ -76,7 +76,7 @@ impl ProgramHeader {
         bytes
     }
 
-    /// As it was read; nothing is checked.
+    /// Decodes a header; nothing is checked.
     pub fn from_bytes(bytes: [u8; PROGRAM_HEADER_BYTES]) -> ProgramHeader {
         let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
         ProgramHeader {
@@ -89,18 +89,19 @@ impl ProgramHeader {
     }
 }
 
-/// Change of eight bytes that a walk asks their owner for, exactly once. Any other number asks for nothing.
+/// A change of eight bytes that a walk requests from the node that owns them, to be made exactly once. Any other number
+/// requests nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum ApplyKind {
-    /// If the eight bytes are `a`, they become `b`; the outcome is their old value.
+    /// If the eight bytes are equal to `a`, they become `b`; the result is their old value.
     CompareSwap = 1,
-    /// `a` is added to the eight bytes, wrapping; the outcome is their old value.
+    /// Adds `a` to the eight bytes, wrapping; the result is their old value.
     FetchAdd = 2,
 }
 
 impl ApplyKind {
-    /// The kind that a number names.
+    /// Returns the kind of this number.
     pub const fn from_number(number: u64) -> Option<ApplyKind> {
         match number {
             1 => Some(ApplyKind::CompareSwap),
@@ -110,7 +111,7 @@ impl ApplyKind {
     }
 }
 
-/// Bits of an opcode that are its class.
+/// Bits of an opcode that contain its class.
 pub const CLASS_MASK: u8 = 0x07;
 /// Class: loads of 64-bit immediates.
 pub const CLASS_LD: u8 = 0x00;
@@ -131,7 +132,7 @@ pub const CLASS_ALU64: u8 = 0x07;
 
 /// Bit of arithmetic and jumps: the source is a register, not the immediate.
 pub const SOURCE_REGISTER: u8 = 0x08;
-/// Bits of arithmetic and jumps that say which.
+/// Bits of arithmetic and jump opcodes that contain the operation.
 pub const CODE_MASK: u8 = 0xf0;
 
 /// Arithmetic code: add.
@@ -140,7 +141,7 @@ pub const ADD: u8 = 0x00;
 pub const SUB: u8 = 0x10;
 /// Arithmetic code: multiply.
 pub const MUL: u8 = 0x20;
-/// Arithmetic code: divide; with offset 1 signed.
+/// Arithmetic code: divide; signed if the offset is 1.
 pub const DIV: u8 = 0x30;
 /// Arithmetic code: or.
 pub const OR: u8 = 0x40;
@@ -148,22 +149,22 @@ pub const OR: u8 = 0x40;
 pub const AND: u8 = 0x50;
 /// Arithmetic code: shift left.
 pub const LSH: u8 = 0x60;
-/// Arithmetic code: shift right, zeros come in.
+/// Arithmetic code: shift right, filling with zeros.
 pub const RSH: u8 = 0x70;
 /// Arithmetic code: negate.
 pub const NEG: u8 = 0x80;
-/// Arithmetic code: remainder; with offset 1 signed.
+/// Arithmetic code: remainder; signed if the offset is 1.
 pub const MOD: u8 = 0x90;
 /// Arithmetic code: exclusive or.
 pub const XOR: u8 = 0xa0;
-/// Arithmetic code: move; with offset 8, 16, 32 sign-extended from so many bits.
+/// Arithmetic code: move; with an offset of 8, 16 or 32 sign-extended from that many bits.
 pub const MOV: u8 = 0xb0;
-/// Arithmetic code: shift right, the sign comes in.
+/// Arithmetic code: shift right, filling with the sign.
 pub const ARSH: u8 = 0xc0;
-/// Arithmetic code: order of bytes.
+/// Arithmetic code: byte order conversion.
 pub const END: u8 = 0xd0;
 
-/// Jump code: always.
+/// Jump code: unconditional.
 pub const JA: u8 = 0x00;
 /// Jump code: equal.
 pub const JEQ: u8 = 0x10;
@@ -171,7 +172,7 @@ pub const JEQ: u8 = 0x10;
 pub const JGT: u8 = 0x20;
 /// Jump code: greater or equal, unsigned.
 pub const JGE: u8 = 0x30;
-/// Jump code: a bit in common.
+/// Jump code: both operands have a set bit in common.
 pub const JSET: u8 = 0x40;
 /// Jump code: not equal.
 pub const JNE: u8 = 0x50;
@@ -179,7 +180,7 @@ pub const JNE: u8 = 0x50;
 pub const JSGT: u8 = 0x60;
 /// Jump code: greater or equal, signed.
 pub const JSGE: u8 = 0x70;
-/// Jump code: a call, which no walk may have.
+/// Jump code: call, which a walk may not contain.
 pub const CALL: u8 = 0x80;
 /// Jump code: return.
 pub const EXIT: u8 = 0x90;
@@ -210,5 +211,5 @@ pub const MODE_IMM: u8 = 0x00;
 pub const MODE_MEM: u8 = 0x60;
 /// Mode: memory at a register plus an offset, sign-extended.
 pub const MODE_MEMSX: u8 = 0x80;
-/// The opcode of two instructions that load 64 bits.
+/// Opcode of the pair of instructions that loads 64 bits.
 pub const LOAD_IMMEDIATE: u8 = CLASS_LD | SIZE_DW | MODE_IMM;
