@@ -99,8 +99,7 @@ static FD: AtomicI32 = AtomicI32::new(-1);
 static INODE: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the names of the library (also the name of its memfd: `memlift:` and a word) and of its rows, at most [`ROWS`]. Text
-/// beyond
-/// 31 bytes is cut. Call it at load; a second call with the same names changes nothing.
+/// beyond 31 bytes is cut. Call it at load; a second call with the same names changes nothing.
 pub fn declare(name: &str, rows: &[&str]) {
     put(&HOME.name, name);
     for (row, name) in HOME.rows.iter().zip(rows) {
@@ -176,8 +175,7 @@ extern "C" fn renew() {
     if !inherited.is_null() {
         let fd = FD.load(Ordering::Relaxed);
         // SAFETY: this is the only thread of the child, so nobody else uses the mapping. The descriptor is closed only if it
-        // still
-        // is the page: the program may have closed it and opened something else under its number.
+        // still is the page: the program may have closed it and opened something else under its number.
         unsafe {
             libc::munmap(inherited.cast(), PAGE_BYTES);
             if inode(fd) == Some(INODE.load(Ordering::Relaxed)) {

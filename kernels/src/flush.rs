@@ -8,8 +8,7 @@
 pub const CACHE_LINE_BYTES: usize = 64;
 
 /// Writes back and drops every cache line that the range touches, from all caches of all cores. No byte changes. Returns false
-/// and
-/// does nothing if the CPU has no such instruction.
+/// and does nothing if the CPU has no such instruction.
 ///
 /// # Safety
 ///

@@ -42,8 +42,7 @@ impl Shape {
     /// Returns a walk over `lanes` pages side by side with vectors of `vector_bytes`, which prefetches `ahead_bytes` ahead in
     /// each lane (0:
     /// the CPU prefetches by itself). Values in between are rounded down to the next valid one; a level without vectors of that
-    /// size
-    /// uses its own.
+    /// size uses its own.
     pub const fn walk(lanes: usize, vector_bytes: usize, ahead_bytes: usize) -> Shape {
         let lanes = match lanes {
             0 | 1 => 1,
@@ -61,8 +60,7 @@ impl Shape {
     }
 
     /// Returns the shape that a level uses before any measurement: a plain loop, which on every recorded CPU reaches at least
-    /// two thirds of
-    /// the best speed. Intel CPUs with AVX-512 walk four pages side by side, which was faster on Sapphire Rapids.
+    /// two thirds of the best speed. Intel CPUs with AVX-512 walk four pages side by side, which was faster on Sapphire Rapids.
     #[inline(always)]
     pub fn built_in(isa: Isa) -> Shape {
         match isa {
@@ -113,7 +111,7 @@ impl Shape {
         self.vector_bytes as usize
     }
 
-    /// Bytes between a line that is handled and the line of the same lane that is prefetched; 0: none is.
+    /// Returns the bytes between the current line and the line of the same lane that is prefetched; 0 if none is.
     #[inline(always)]
     pub const fn ahead_bytes(self) -> usize {
         self.ahead_bytes as usize
@@ -128,7 +126,7 @@ impl Shape {
         self.ahead_bytes as u32 | (self.vector_bytes as u32) << 16 | (self.lanes as u32) << 24
     }
 
-    /// The inverse of `pack`.
+    /// Returns the shape that `pack` has packed into a word.
     #[inline(always)]
     const fn unpack(word: u32) -> Shape {
         Shape { lanes: (word >> 24) as u8, vector_bytes: (word >> 16) as u8, ahead_bytes: word as u16 }

@@ -23,8 +23,7 @@ pub type CompareFn = unsafe fn(first: *const u8, second: *const u8, bytes: usize
 pub type ComparePatternFn = unsafe fn(source: *const u8, pattern: u64, bytes: usize) -> Option<usize>;
 
 /// `(source, bytes, seed)`; returns the CRC-32C. Seed 0 gives the standard value; the value of the preceding bytes as seed
-/// continues
-/// it.
+/// continues it.
 pub type CrcFn = unsafe fn(source: *const u8, bytes: usize, seed: u32) -> u32;
 
 /// `(target, source, bytes, seed)`: copies and returns the CRC-32C of the copied bytes.
@@ -55,8 +54,7 @@ pub type CopyStridedFn =
     unsafe fn(target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
 
 /// The routines that store past the cache, with the shape as an argument. The fields of [`Kernels`] that end in `_nt` call
-/// these with
-/// the shape that [`shape`](crate::shape) returns. Portable routines ignore the shape.
+/// these with the shape that [`shape`](crate::shape) returns. Portable routines ignore the shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Shaped {
     /// See [`Kernels::copy_nt`].
@@ -110,20 +108,16 @@ pub struct Kernels {
     /// Does the same as `dualcast`, past the cache if both targets have the same address modulo 64.
     pub dualcast_nt: DualcastFn,
     /// Writes a record of the changes that turn `first` into `second`: entries of [`DELTA_ENTRY_BYTES`] (`u16` offset in 8-byte
-    /// words,
-    /// then the 8 bytes of `second`), with increasing offsets. `bytes` is a multiple of 8 (a remainder is ignored). A
-    /// difference beyond
-    /// 512 KiB, which no offset can express, is an overflow.
+    /// words, then the 8 bytes of `second`), with increasing offsets. `bytes` is a multiple of 8 (a remainder is ignored). A
+    /// difference beyond 512 KiB, which no offset can express, is an overflow.
     ///
     /// [`DELTA_ENTRY_BYTES`]: crate::DELTA_ENTRY_BYTES
     pub delta_create: DeltaCreateFn,
     /// Applies a delta record. Each entry is read once, checked, then applied: after an error the entries before the bad one
-    /// are applied,
-    /// and nothing outside the target was changed.
+    /// are applied, and nothing outside the target was changed.
     pub delta_apply: DeltaApplyFn,
     /// Copies `rows` rows of `row_bytes` into a packed target; each row begins `source_stride` bytes after the previous one
-    /// (may be negative
-    /// or zero).
+    /// (may be negative or zero).
     pub copy_strided: CopyStridedFn,
     /// Does the same as `copy_strided`, past the cache.
     pub copy_strided_nt: CopyStridedFn,

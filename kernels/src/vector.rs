@@ -10,8 +10,7 @@
 /// # Safety
 ///
 /// Methods that take a pointer need `BYTES` readable or writable bytes there (aligned to `BYTES` where the method says so), and
-/// all
-/// need a CPU that has the instruction set.
+/// all need a CPU that has the instruction set.
 pub(crate) trait Vector: Copy {
     /// Size of the register, bytes.
     const BYTES: usize;

@@ -4,8 +4,7 @@
 use crate::{Descriptor, Opcode, limits};
 
 /// The backend accepted fewer descriptors than it was given, because its queue is full. The others are queued nowhere: poll,
-/// wait, or
-/// use another backend.
+/// wait, or use another backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a full queue took nothing: retry after a completion, or run the work elsewhere"]
 pub struct Busy {
@@ -63,8 +62,7 @@ impl Capabilities {
 /// # Safety
 ///
 /// An implementor does not access a descriptor's memory (source, target, operand block, completion record) after the status of
-/// its
-/// completion has become non-zero; the status is stored last, with Release. There is one exception: after
+/// its completion has become non-zero; the status is stored last, with Release. There is one exception: after
 /// [`DEVICE_LOST`](crate::Status::DEVICE_LOST) all of it but the record stays lent for ever. Nothing is completed inside
 /// [`submit`](Backend::submit).
 #[expect(unsafe_code, reason = "implementors promise what the safety section says")]
@@ -84,13 +82,11 @@ pub unsafe trait Backend: Send + Sync {
     /// # Safety
     ///
     /// Every address in a descriptor must be valid for its use until the descriptor's completion status is non-zero; completion
-    /// records
-    /// are zeroed, aligned to 32 bytes, and flagged as valid and requested.
+    /// records are zeroed, aligned to 32 bytes, and flagged as valid and requested.
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy>;
 
     /// Makes progress on the calling thread; returns how many descriptors it completed. A backend with threads or a device of
-    /// its own
-    /// returns 0.
+    /// its own returns 0.
     fn poll(&self) -> usize;
 }
 

@@ -102,23 +102,20 @@ pub struct Completion {
     /// Status, see [`Status`]; written last.
     pub status: u8,
     /// COMPARE: 0 equal, 1 different. DELTA_CREATE: 0 equal, 1 delta, 2 record full. MEMMOVE after a fault: 0 the start of the
-    /// range is
-    /// done, 1 the end is done.
+    /// range is done, 1 the end is done.
     pub result: u8,
     /// Kind of the fault, on devices that report it.
     pub fault_info: u8,
     /// Reserved, must be 0.
     pub reserved: u8,
     /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and UNPACK the bytes of
-    /// the source
-    /// that were read (UNPACK stops at the end of the stream, which may be before the end of the source); for LOG_APPLY the bytes
-    /// stored to the heap.
+    /// the source that were read (UNPACK stops at the end of the stream, which may be before the end of the source); for
+    /// LOG_APPLY the bytes stored to the heap.
     pub bytes_completed: u32,
     /// Address that faulted.
     pub fault_address: u64,
     /// CRC value (u64 at 16; also of LOG_APPEND and PAGE_COPY), size of the delta record (u32 at 16), bytes written by PACK or
-    /// UNPACK
-    /// (u64 at 16), or the sequence number of the record that LOG_APPLY applied (u64 at 16).
+    /// UNPACK (u64 at 16), or the sequence number of the record that LOG_APPLY applied (u64 at 16).
     pub value: u64,
     /// LOG_APPLY: size of the record, which is the distance to the next record.
     pub value2: u64,

@@ -241,32 +241,27 @@ impl Descriptor {
     }
 
     /// Returns LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to
-    /// 64); `block`
-    /// is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum, which is also written
-    /// to the
-    /// first four bytes of the source.
+    /// 64); `block` is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum, which is
+    /// also written to the first four bytes of the source.
     pub const fn log_append(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_APPEND, source, target, size, block)
     }
 
     /// Returns LOG_APPLY of the record at `source` (aligned to 8), of which `size` bytes may be read, to the heap at `target`
-    /// (aligned to
-    /// 64); `block` is the address of an [`ApplyBlock`](crate::ApplyBlock).
+    /// (aligned to 64); `block` is the address of an [`ApplyBlock`](crate::ApplyBlock).
     pub const fn log_apply(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_APPLY, source, target, size, block)
     }
 
     /// Returns PAGE_COPY of lines of the 4096 bytes at `source` to the 4096 bytes at `target`, both aligned to 64; `block` is
-    /// the address
-    /// of a [`PageCopyBlock`](crate::PageCopyBlock).
+    /// the address of a [`PageCopyBlock`](crate::PageCopyBlock).
     pub const fn page_copy(source: u64, target: u64, block: u64) -> Descriptor {
         let bytes = crate::operand::log::PAGE_BYTES as u32;
         Descriptor::with_operand(Opcode::PAGE_COPY, source, target, bytes, block)
     }
 
     /// Returns LOG_RESET of the 64 bytes at `target` (aligned to 64); `block` is the address of a
-    /// [`ResetBlock`](crate::ResetBlock), which
-    /// contains the new bytes.
+    /// [`ResetBlock`](crate::ResetBlock), which contains the new bytes.
     pub const fn log_reset(target: u64, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_RESET, 0, target, limits::CACHE_LINE_BYTES as u32, block)
     }

@@ -92,8 +92,7 @@ pub mod word {
 #[repr(u32)]
 pub enum Kind {
     /// A call of memcpy or mempcpy. Words of all calls: start ns · wall ns · source · target · bytes read · bytes written ·
-    /// faults (minor in
-    /// the lower half, major in the upper; counted for large calls only, else all ones).
+    /// faults (minor in the lower half, major in the upper; counted for large calls only, else all ones).
     Copy = 1,
     /// A call of memmove.
     Move = 2,
@@ -114,10 +113,8 @@ pub enum Kind {
     /// An operation of memlift's engine; the parameter is its opcode.
     Operation = 48,
     /// A commit of memlift's persistent memory, up to the time when it was durable; the parameter is its mechanism: 0 redo, 1
-    /// undo,
-    /// 2 checkpoint, 3 shadow. Words of this and the next three kinds: start ns · wall ns · 0 · 0 · bytes read · bytes written
-    /// · parts. Here
-    /// both byte counts are the bytes that the commit changed, and the parts are ranges.
+    /// undo, 2 checkpoint, 3 shadow. Words of this and the next three kinds: start ns · wall ns · 0 · 0 · bytes read · bytes
+    /// written · parts. Here both byte counts are the bytes that the commit changed, and the parts are ranges.
     Commit = 49,
     /// Walks of memlift's traversal that a client waited for together; the parameter is their number. Bytes written: bytes of their
     /// answers; parts: steps of all walks.
@@ -127,8 +124,7 @@ pub enum Kind {
     /// Pages that memlift's compressed memory packed. Bytes written: packed bytes; parts: pages.
     PageOut = 52,
     /// Progress of a thread: time ns · its CPU ns so far · minor faults · major faults · times that it waited · times that it
-    /// was preempted · ns
-    /// so far in which it was ready and had no core, plus 1 (0 if unknown).
+    /// was preempted · ns so far in which it was ready and had no core, plus 1 (0 if unknown).
     Mark = 64,
     /// Progress of a thread at its end, with the words of `Mark`.
     End = 65,
@@ -138,19 +134,15 @@ pub enum Kind {
     /// The end of a process: time ns · its CPU ns · minor faults · major faults · most resident bytes · 0 · 0.
     Exit = 67,
     /// A wait of 20 µs or more: start ns · wall ns · number of the thread that ended it (0 if none of the program did) · time
-    /// ns at which that
-    /// thread ended it · 0 · 0 · 0; the parameter is a [`Reason`]. A second record with the same start corrects the first: the
-    /// descriptor that
-    /// ended an epoll_wait is known only when it is read.
+    /// ns at which that thread ended it · 0 · 0 · 0; the parameter is a [`Reason`]. A second record with the same start
+    /// corrects the first: the descriptor that ended an epoll_wait is known only when it is read.
     Waited = 68,
     /// A call site of the process, recorded once before the first call from it: time ns · return address · 0 · 0 · 0 · 0 · 0.
-    /// The record's
-    /// `site` is its number.
+    /// The record's `site` is its number.
     Site = 69,
     /// Mapped code that contains a site: time ns · first address · address after its end · its offset in its file, bytes ·
-    /// inode of the
-    /// file · device of the file · 0. The parameter is the length of its name, which the following records contain; 0 for code
-    /// without a file.
+    /// inode of the file · device of the file · 0. The parameter is the length of its name, which the following records
+    /// contain; 0 for code without a file.
     Module = 70,
     /// Bytes of the name of the module before this record: [`NAME_PIECE`] of them, filled up with zeros.
     ModuleName = 71,

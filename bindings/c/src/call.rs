@@ -46,8 +46,7 @@ pub unsafe extern "C" fn memlift_compcpy(
             place(start, size, what)?;
         }
         // SAFETY: the caller guarantees `size` readable bytes at `sbuff`, `size` rounded up to whole pages at `dbuff`, and that
-        // only
-        // this thread uses `context`. The pointers are null only if there are no bytes, and then no memory is accessed.
+        // only this thread uses `context`. The pointers are null only if there are no bytes, and then no memory is accessed.
         unsafe {
             let (dbuff, sbuff) = match size {
                 0 if dbuff.is_null() || sbuff.is_null() => {
@@ -87,9 +86,8 @@ pub unsafe extern "C" fn memlift_transform(
         let to = (place(target, target_bytes, "target")?.cast_mut(), target_bytes);
         let global = Transform::global();
         // SAFETY: the caller guarantees that `source` is readable for `source_bytes`, `target` writable for `target_bytes`,
-        // that nobody
-        // else changes either during the call, and that only this thread uses `context`. `place` has refused null for one byte
-        // or more.
+        // that nobody else changes either during the call, and that only this thread uses `context`. `place` has refused null
+        // for one byte or more.
         unsafe {
             if context.is_null() {
                 bytes = global.copy_raw(Step::Copy, from, to, &transform::Options::default())?.written;

@@ -162,8 +162,7 @@ impl Context {
 /// `context` is null, or came from `memlift_context_new`, and nobody else uses it during the call.
 pub(crate) unsafe fn context<'a>(context: *mut Context) -> Result<&'a mut Context, Fault> {
     // SAFETY: the caller guarantees that `context` is null, or was boxed by `memlift_context_new` and not freed, and that no
-    // other
-    // thread uses it during the call.
+    // other thread uses it during the call.
     unsafe { context.as_mut() }
         .ok_or_else(|| Fault::argument("context is NULL: make one by memlift_context_new"))
 }
@@ -457,8 +456,7 @@ pub unsafe extern "C" fn memlift_result(context: *mut Context, outcome: *mut COu
 }
 
 /// Writes a text that explains how messages of this kind and size are placed now. Returns the length of the whole text without
-/// its
-/// zero, as `snprintf` does.
+/// its zero, as `snprintf` does.
 ///
 /// # Safety
 ///

@@ -96,8 +96,7 @@ pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const C
             tx.change(|t| {
                 let target = t.range_raw(one.object, one.kind.id, one.from, one.bytes)?;
                 // SAFETY: the caller guarantees that the data is readable for `bytes`; `range_raw` returned a target of the
-                // same length. Both
-                // may lie in the pool's memory and overlap, which `copy` allows.
+                // same length. Both may lie in the pool's memory and overlap, which `copy` allows.
                 unsafe { std::ptr::copy(one.data, target.as_mut_ptr(), target.len()) };
                 Ok(())
             })?;

@@ -68,8 +68,7 @@ impl Sealer {
         (aad, aad_bytes): (*const u8, usize),
     ) -> Result<Sealer, Fault> {
         // SAFETY: the caller guarantees that `key` and `aad` are readable for their lengths and `nonce` for 12 bytes; null is
-        // refused
-        // for one byte or more.
+        // refused for one byte or more.
         unsafe {
             Ok(Sealer {
                 pieces: Pieces::None,
@@ -118,8 +117,7 @@ impl Sealer {
         }
         let Pieces::Scattered(scatter) = &mut self.pieces else { return Err(self.mixed()) };
         // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes`; the scatter refuses a
-        // partial
-        // overlap.
+        // partial overlap.
         unsafe { scatter.update(at, source, target, bytes)? };
         self.bytes += bytes as u64;
         Ok(())
@@ -248,8 +246,7 @@ pub unsafe extern "C" fn memlift_packer_push(
             return Err(Error::Overlap.into());
         }
         // SAFETY: the caller guarantees `source_bytes` readable and `target_bytes` writable bytes, which were checked not to
-        // overlap,
-        // and that only this thread uses the packer. `read` and `written` are not null, so they are writable.
+        // overlap, and that only this thread uses the packer. `read` and `written` are not null, so they are writable.
         unsafe {
             let packer = object(packer, "packer")?;
             let source = slice(source, source_bytes, "source")?;
@@ -371,8 +368,7 @@ pub unsafe extern "C" fn memlift_sealer_free(sealer: *mut Sealer) {
 /// # Safety
 ///
 /// `key` and `aad` are readable for their lengths, `nonce` for 12 bytes; `target` is writable for `target_bytes` until the
-/// opener is
-/// finished or freed.
+/// opener is finished or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_new(
     key: *const u8,

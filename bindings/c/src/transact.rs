@@ -293,8 +293,7 @@ pub unsafe extern "C" fn memlift_tx_write(
         tx.change(|t| {
             let target = t.range_raw(object, kind.id, from, bytes)?;
             // SAFETY: the caller guarantees `bytes` readable bytes; `range_raw` checked that the object has that many from
-            // there. The source
-            // may be the pool's memory, even the same bytes: `copy` allows that.
+            // there. The source may be the pool's memory, even the same bytes: `copy` allows that.
             unsafe { std::ptr::copy(source, target.as_mut_ptr(), bytes as usize) };
             Ok(())
         })

@@ -39,8 +39,7 @@ pub enum Cpu {
 }
 
 /// Decides if the provider serves. `asked` is the variable's value, `measured` that of the provider's section, `version` the
-/// major and minor
-/// number of OpenSSL.
+/// major and minor number of OpenSSL.
 pub fn choose(asked: &[u8], measured: Option<bool>, cpu: Cpu, version: Option<(u32, u32)>) -> Choice {
     let serve = |reason| Choice { serves: true, reason };
     let aside = |reason| Choice { serves: false, reason };

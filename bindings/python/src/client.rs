@@ -145,8 +145,7 @@ impl Client {
     }
 
     /// Starts a pipeline: up to `depth` calls without an answer, answers in any order. A sleeping server is woken once per
-    /// `batch` calls;
-    /// with None, the batch is chosen by measuring which one gives the most answers per second.
+    /// `batch` calls; with None, the batch is chosen by measuring which one gives the most answers per second.
     #[pyo3(signature = (depth=8, *, batch=None))]
     fn pipeline(&self, depth: usize, batch: Option<usize>) -> Pipeline {
         let pipeline = self.client.pipeline(depth).with_batch(batch.map_or(Batch::Auto, Batch::Of));
@@ -486,8 +485,7 @@ impl Pipeline {
     }
 
     /// Returns the next answer as (job, value), in the order of arrival, or None if there are no more. Raises the exception of
-    /// a failed
-    /// call, with the job id as its `job`. out: as for `call`.
+    /// a failed call, with the job id as its `job`. out: as for `call`.
     #[pyo3(signature = (timeout=None, *, out=None))]
     fn next<'py>(
         &self,

@@ -76,8 +76,7 @@ impl Inside {
         count_out();
         let guard = SleepForEver;
         // SAFETY: the GIL is held, and function and arguments live until the call returns. If Python unwinds this thread, the
-        // guard
-        // stops the unwinding in this frame, which then never ends.
+        // guard stops the unwinding in this frame, which then never ends.
         let result = unsafe { PyObject_CallObject(function.as_ptr(), arguments.as_ptr()) };
         std::mem::forget(guard);
         count_in(py);

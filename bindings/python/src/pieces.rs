@@ -135,8 +135,7 @@ impl Sealer {
         let stream = unless_over(py, &mut self.stream)?;
         let mut work = move || {
             // SAFETY: both buffers are exported while `input` and `output` live, and were checked not to overlap; the
-            // documentation
-            // requires that nobody changes them during the call. The target's bytes are only written.
+            // documentation requires that nobody changes them during the call. The target's bytes are only written.
             unsafe {
                 let target = std::slice::from_raw_parts_mut(target.start(), target.bytes());
                 stream.push(std::slice::from_raw_parts(source.start(), source.bytes()), target)

@@ -169,8 +169,7 @@ impl Queue {
     }
 
     /// Returns a descriptor that is readable while an item waits, for select, `multiprocessing.connection.wait` and event
-    /// loops. Do not
-    /// read from it.
+    /// loops. Do not read from it.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let ready = self.open()?.readiness().map_err(|error| raise(py, error))?;
         Ok(ready.as_raw_fd())
@@ -210,8 +209,7 @@ impl Queue {
     }
 
     /// Returns the next value that belongs to a call as (number, mark, value, None), or as (number, mark, None, exception) if
-    /// it cannot
-    /// be read.
+    /// it cannot be read.
     fn get_call<'py>(&self, py: Python<'py>) -> PyResult<Call<'py>> {
         let (slot, [number, mark]) = self.take(py, None)?.ok_or_else(|| said(py, "Empty"))?;
         let none = py.None().into_bound(py);

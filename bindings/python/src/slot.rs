@@ -67,8 +67,7 @@ impl Slot {
             Held::Taken(item, _) => return item.read_into(at, target),
         };
         // SAFETY: the range was checked against the memory's length, and the memory stays mapped while `self` lives. Another
-        // process
-        // may write to it during the copy: then the copy has old and new bytes, and all checks are made on the copy.
+        // process may write to it during the copy: then the copy has old and new bytes, and all checks are made on the copy.
         unsafe { std::ptr::copy_nonoverlapping(base.add(at as usize), target.as_mut_ptr(), target.len()) };
         Ok(())
     }

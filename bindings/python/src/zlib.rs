@@ -112,8 +112,7 @@ impl<'py> Growing<'py> {
     }
 
     /// Runs the stream until the source is used up, an error occurs, or the end of the stream or the limit is reached. Returns
-    /// the last
-    /// code, and how many bytes of the source were read.
+    /// the last code, and how many bytes of the source were read.
     fn fill(
         &mut self,
         stream: &mut Stream,
@@ -133,8 +132,7 @@ impl<'py> Growing<'py> {
             let rest = source.after(read);
             let mut run = || {
                 // SAFETY: the source is exported by its owner during the call, and the target is a bytes object that nobody
-                // else has;
-                // the documentation requires that nobody changes the source during the call.
+                // else has; the documentation requires that nobody changes the source during the call.
                 #[expect(unsafe_code, reason = "hands the memory of two Python objects to the library")]
                 unsafe {
                     stream.run(rest, target, flush)
@@ -490,8 +488,7 @@ impl Decompress {
 }
 
 /// The class `zlib._ZlibDecompressor`, by which the standard library's `gzip` reads from Python 3.12 on. It keeps input that
-/// was left
-/// over because of a limit.
+/// was left over because of a limit.
 #[pyclass(module = "memlift.zlib", name = "_ZlibDecompressor", frozen)]
 struct Decompressor {
     state: Mutex<Kept>,

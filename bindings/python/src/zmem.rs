@@ -94,8 +94,7 @@ unsafe extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usiz
         (Some(pager), Some(block)) => (pager, block),
     };
     // SAFETY: numpy passes an address that this allocator returned, and nobody uses it during the call: in the arena it is a
-    // block,
-    // elsewhere it came from `malloc`. Copies are limited to the smaller of the two sizes.
+    // block, elsewhere it came from `malloc`. Copies are limited to the smaller of the two sizes.
     unsafe {
         if Pager::contains(old.addr()) {
             return address(blocks::resize(pager, block, bytes));

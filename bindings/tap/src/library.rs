@@ -26,8 +26,7 @@ const Z_STREAM_ERROR: c_int = -2;
 const Z_FINISH: u8 = 4;
 
 /// Table of streams: the address shifted left by eight bits, [`FLUSHED`] if a flush was seen, and the level + 2. A new stream
-/// replaces the
-/// one that had the same slot.
+/// replaces the one that had the same slot.
 static LEVELS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 fn place_of(stream: usize) -> &'static AtomicU64 {
@@ -225,8 +224,7 @@ unsafe fn whole(
     }
     let (target, written, source, bytes, level) = arguments;
     // SAFETY: the library's function of this name has this type, except for a fifth argument that it may ignore; the arguments
-    // are
-    // the caller's.
+    // are the caller's.
     let real = || unsafe {
         core::mem::transmute::<*const c_void, WholeFn>(real)(target, written, source, bytes, level)
     };

@@ -51,8 +51,7 @@ pub fn function(name: &'static CStr, caller: usize, ours: usize) -> *const c_voi
 #[cold]
 fn look_up(name: &CStr, caller: usize, ours: usize) -> *const c_void {
     // SAFETY: the names end with a zero; dladdr fills the given structure, whose text lives as long as the file is loaded, and
-    // the file
-    // contains the code that called. A file that is opened with NOLOAD is already loaded, so no constructor runs.
+    // the file contains the code that called. A file that is opened with NOLOAD is already loaded, so no constructor runs.
     unsafe {
         let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
         if !next.is_null() {

@@ -177,13 +177,11 @@ fn thread_cpu_ns() -> u64 {
 }
 
 /// Returns the total time in which this thread was ready but had no core, nanoseconds, plus 1. Returns 0 if that is unknown,
-/// for example
-/// if the process has a filter of system calls, which might end it for opening a file.
+/// for example if the process has a filter of system calls, which might end it for opening a file.
 fn delayed_ns() -> u64 {
     let mut text = [0u8; 64];
     // SAFETY: the name ends with a zero; the kernel writes at most `text.len()` bytes; the descriptor is closed here. System
-    // calls by
-    // number are no cancellation points.
+    // calls by number are no cancellation points.
     let bytes = unsafe {
         if libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) != 0 {
             return 0;
@@ -276,9 +274,8 @@ pub fn recording() -> bool {
 }
 
 /// Runs `call`, which may wait. If it has waited, its wait and a mark are recorded; a mark is also written before the call if
-/// the last one
-/// is at least a millisecond old. After a wait, `ended_by` returns the object whose wake ended it, or `None` if no thread of
-/// the program did.
+/// the last one is at least a millisecond old. After a wait, `ended_by` returns the object whose wake ended it, or `None` if no
+/// thread of the program did.
 #[inline]
 pub fn waited<R>(reason: Reason, call: impl FnOnce() -> R, ended_by: impl FnOnce(&R) -> Option<Object>) -> R {
     if !recording() {
@@ -312,8 +309,7 @@ fn put_wait(thread: &Thread, reason: Reason, begin: u64, end: u64, object: Optio
 }
 
 /// Records that the thread has waited for any of several descriptors since `begin_ns`. The next descriptor that it reads is
-/// taken to be the
-/// one that ended the wait.
+/// taken to be the one that ended the wait.
 pub fn polled(begin_ns: u64) {
     current().polled_ns.store(begin_ns + 1, Relaxed);
 }
@@ -430,8 +426,7 @@ pub unsafe extern "C" fn memlift_tap_operation(
 }
 
 /// Records work that a memlift service did on its own initiative; the service calls this function by its name, also in handlers
-/// of page
-/// faults.
+/// of page faults.
 ///
 /// # Safety
 /// The conditions of [`memlift_tap_operation`].
@@ -456,8 +451,7 @@ pub unsafe extern "C" fn memlift_tap_work(
 }
 
 /// Returns true if this call lies within a library's call that is being recorded; `here` is an address on the stack. A
-/// library's call that
-/// was left by longjmp lies deeper in the stack than this call, and is then forgotten.
+/// library's call that was left by longjmp lies deeper in the stack than this call, and is then forgotten.
 #[inline]
 pub fn within_call(thread: &Thread, here: usize) -> bool {
     let outer = thread.outer.load(Relaxed);

@@ -133,8 +133,7 @@ struct Line<'a> {
 }
 
 /// Returns the line of /proc/self/maps that contains `address`. Returns `None` also if the process has a filter of system
-/// calls, which might
-/// end it for opening a file.
+/// calls, which might end it for opening a file.
 fn line_of(address: u64, text: &mut [u8; LINE]) -> Option<Line<'_>> {
     // SAFETY: the name ends with a zero. System calls by number are no cancellation points.
     let file = unsafe {

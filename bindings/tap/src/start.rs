@@ -148,8 +148,7 @@ fn page() -> Option<*mut AtomicU32> {
 }
 
 /// Measures the cost of recording and of counting one call, once for all processes; this takes about 50 µs. The lowest cost of
-/// several
-/// batches is used, because another program may have had the core during one of them.
+/// several batches is used, because another program may have had the core during one of them.
 fn weigh() {
     const ROUNDS: u64 = 32;
     const BATCHES: u64 = 8;

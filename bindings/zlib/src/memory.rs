@@ -185,8 +185,7 @@ impl Buffer {
     }
 
     /// Moves the current bytes to the start, preceded by up to `bytes` of the bytes before them. Returns the number of the
-    /// preceding bytes, and
-    /// of the current ones.
+    /// preceding bytes, and of the current ones.
     pub fn move_down(&mut self, bytes: usize) -> (usize, usize) {
         let (history, waiting) = (self.at.min(bytes), self.end - self.at);
         self.keep_last(history + waiting);

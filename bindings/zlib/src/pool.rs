@@ -68,8 +68,7 @@ impl<T> Pool<T> {
     }
 
     /// Returns all slots, beginning with one chosen by the thread's stack address. A thread-local variable would have to be
-    /// allocated in a
-    /// library that was loaded late, and glibc ends the process if that fails.
+    /// allocated in a library that was loaded late, and glibc ends the process if that fails.
     fn mine(&self) -> impl Iterator<Item = &AtomicPtr<T>> {
         let here = 0u8;
         let stack = ptr::from_ref(&here).addr() as u64 >> 16;

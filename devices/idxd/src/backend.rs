@@ -35,8 +35,7 @@ pub unsafe trait Cpu: Send + Sync {
     fn capabilities(&self) -> Capabilities;
 
     /// Refuses or executes one operation and returns how it ended; `in_batch` is true for a member of a batch. Writes no
-    /// record, except
-    /// those of a batch's members.
+    /// record, except those of a batch's members.
     ///
     /// # Safety
     ///
@@ -239,8 +238,7 @@ impl Idxd {
                 return;
             }
             // SAFETY: the submitter guarantees the memory that the descriptors name; records and lists belong to the flight,
-            // which is
-            // kept until the device has answered, or leaked.
+            // which is kept until the device has answered, or leaked.
             match unsafe { self.portal.offer(&offer.descriptors) } {
                 Ok(taken) => {
                     let taken = taken.min(offer.descriptors.len());
@@ -383,8 +381,7 @@ impl Idxd {
 }
 
 // SAFETY: `submit` completes nothing. A record is delivered when neither the device nor the CPU works on the descriptor any
-// more, with
-// its status last and with Release, or as DEVICE_LOST.
+// more, with its status last and with Release, or as DEVICE_LOST.
 unsafe impl Backend for Idxd {
     fn name(&self) -> &'static str {
         "idxd"

@@ -237,7 +237,7 @@ mod tests {
         root
     }
 
-    /// The text that a Sapphire Rapids device prints: GENCAP as in idxd-config issue 40.
+    /// The attributes that a Sapphire Rapids device has, with the GENCAP of idxd-config issue 40.
     const CAPABLE: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03ff\n";
 
     fn two_nodes() -> tempfile::TempDir {
@@ -279,7 +279,7 @@ mod tests {
         let machine = Machine::discover(root.path());
         let names =
             |node| machine.candidates(node).iter().map(|queue| queue.name.clone()).collect::<Vec<_>>();
-        // wq1.0 is of a device that is no DSA.
+        // wq1.0 belongs to a device that is not a DSA.
         assert_eq!(names(Some(0)), ["wq0.1", "wq0.0", "wq2.0"]);
         assert_eq!(names(Some(1)), ["wq2.0", "wq0.1", "wq0.0"]);
         assert_eq!(names(None), ["wq2.0", "wq0.1", "wq0.0"]);

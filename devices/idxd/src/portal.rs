@@ -74,8 +74,7 @@ impl Instructions {
 ///
 /// # Errors
 /// Those of opening the file: EACCES without permission, EBUSY for a dedicated queue that is in use, ENOENT in a container
-/// without the
-/// file.
+/// without the file.
 pub fn open(queue: &WorkQueue, allowed: Instructions) -> io::Result<Box<dyn Portal>> {
     let file = open_file(&queue.path, OFlags::RDWR | OFlags::CLOEXEC, FileMode::empty())?;
     let here = Instructions::detect();

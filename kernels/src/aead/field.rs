@@ -65,8 +65,7 @@ fn carryless(a: u64, b: u64) -> u128 {
 }
 
 /// Returns the lower 64 coefficients of the product. Each factor is split into four parts that have every fourth bit. In the
-/// integer
-/// product of two parts at most 16 ones meet at one place, so the carries stay in the three unused bits above it.
+/// integer product of two parts at most 16 ones meet at one place, so the carries stay in the three unused bits above it.
 fn carryless_low(a: u64, b: u64) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
     let part = |x: u64, i: u32| x & (EVERY_FOURTH << i);

@@ -93,8 +93,7 @@ impl Key {
     }
 
     /// Prepares the key for [`seal_streaming`](Key::seal_streaming) and [`Scatter`](super::Scatter) now, with the best routines
-    /// up to
-    /// the level `isa` instead of the process's level. Returns false if the key is prepared already.
+    /// up to the level `isa` instead of the process's level. Returns false if the key is prepared already.
     pub fn prepare(&self, isa: Isa) -> bool {
         self.prepared.set(Prepared::new(self.secret(), isa)).is_ok()
     }

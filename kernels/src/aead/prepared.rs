@@ -265,13 +265,11 @@ impl Prepared {
     }
 
     /// Ciphers `bytes` bytes from `source` to `target`, beginning with the counter block `counter`. Returns the hash that
-    /// continues
-    /// `hash` over the sealed bytes, filled up with zeros to whole blocks.
+    /// continues `hash` over the sealed bytes, filled up with zeros to whole blocks.
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes; they must be equal or disjoint. After
-    /// [`Store::Streaming`],
-    /// the caller must call [`fence`](Prepared::fence) before another thread is told of the result.
+    /// [`Store::Streaming`], the caller must call [`fence`](Prepared::fence) before another thread is told of the result.
     pub(super) unsafe fn pass(
         &self,
         (direction, store): (Direction, Store),

@@ -127,8 +127,7 @@ impl Stream {
     }
 
     /// Begins the next message with the same key and direction; the last message need not be finished. Does not allocate,
-    /// unless the
-    /// nonce is longer than 16 bytes and longer than those before it.
+    /// unless the nonce is longer than 16 bytes and longer than those before it.
     ///
     /// # Panics
     /// If the nonce is empty or longer than 2³⁰ bytes.

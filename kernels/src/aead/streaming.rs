@@ -18,8 +18,8 @@ impl Key {
     }
 
     /// Does the same as [`try_seal`](Key::try_seal), for source and target that are not cached, and a target that will not be
-    /// read
-    /// soon: it prefetches the source and uses non-temporal stores. The first call with a key prepares the key, which allocates.
+    /// read soon: it prefetches the source and uses non-temporal stores. The first call with a key prepares the key, which
+    /// allocates.
     ///
     /// # Safety
     /// The conditions of [`seal`](Key::seal).

@@ -31,8 +31,7 @@ impl<'key, 'target> Untrusted<'key, 'target> {
     }
 
     /// Decrypts the range of the message that begins at its byte `at`, a multiple of 16. Ranges come in any order, each byte
-    /// once;
-    /// bytes beyond the target's end are refused.
+    /// once; bytes beyond the target's end are refused.
     pub fn update(&mut self, at: u64, sealed: &[u8]) -> Result<(), Refused> {
         let target = usize::try_from(at)
             .ok()

@@ -98,8 +98,7 @@ impl<'a> Bits<'a> {
     }
 
     /// Adds the code that `code` returns for each token (a value of at most 56 bits whose other bits are zero, and its length)
-    /// and
-    /// stores the whole bytes.
+    /// and stores the whole bytes.
     #[inline(always)]
     pub fn put_each(&mut self, tokens: &[u32], code: impl Fn(u32) -> (u64, u32)) {
         for some in tokens.chunks(16) {

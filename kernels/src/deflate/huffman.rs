@@ -9,9 +9,8 @@
 use super::codes::CODE_BITS;
 
 /// Gives every symbol with a frequency a length of 1 to `limit` bits, and the others 0. At least two symbols get a length,
-/// because a
-/// decoder may refuse a code of one symbol. The sum of frequencies must fit into 22 bits, and `N` must be more than the number of
-/// symbols. Returns the bits that all occurrences of the symbols take together.
+/// because a decoder may refuse a code of one symbol. The sum of frequencies must fit into 22 bits, and `N` must be more than
+/// the number of symbols. Returns the bits that all occurrences of the symbols take together.
 pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut [u8]) -> usize {
     debug_assert!(frequencies.len() < N && lengths.len() == frequencies.len() && limit <= CODE_BITS);
     lengths.fill(0);
@@ -32,8 +31,7 @@ pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut 
     let leaves = sorted;
 
     // Two queues: the leaves in order, and the inner nodes, which are created in order. Each step takes the rarer front. To
-    // avoid a
-    // branch, both fronts get the new parent; for the front that was not taken it is overwritten later.
+    // avoid a branch, both fronts get the new parent; for the front that was not taken it is overwritten later.
     let mut weight = [u32::MAX; N];
     let mut parent = [0u16; N];
     let mut leaf_parent = [0u16; N];

@@ -29,8 +29,7 @@ pub struct Found {
     /// Number of tokens.
     pub tokens: usize,
     /// Bytes by which the older half of the eight positions per hash made matches longer, including matches that were not
-    /// taken; 0
-    /// if fewer positions were compared.
+    /// taken; 0 if fewer positions were compared.
     pub gain: usize,
 }
 
@@ -109,10 +108,8 @@ impl Matcher {
 
     #[expect(clippy::too_many_arguments, reason = "what is searched, how, and where it goes")]
     /// Writes tokens for `buffer[start..]`, or for the part before `pause` and one token more, to `tokens`, which has room for
-    /// one per
-    /// byte, and counts them. `buffer` is at most 65536 bytes long, and the table has positions before `start`. Distances are
-    /// at most
-    /// `window`.
+    /// one per byte, and counts them. `buffer` is at most 65536 bytes long, and the table has positions before `start`.
+    /// Distances are at most `window`.
     pub fn find(
         &mut self,
         buffer: &[u8],
@@ -146,8 +143,7 @@ impl Matcher {
                 #[cfg(target_arch = "x86_64")]
                 if self.fast {
                     // SAFETY: the assertion above checked the room; base and end are those of a slice; the table has the shape
-                    // of the
-                    // search; `fast` is only true if the CPU has the features.
+                    // of the search; `fast` is only true if the CPU has the features.
                     unsafe { super::search::all_avx2(how!(super::same::Avx2), start) }
                 } else {
                     // SAFETY: the assertion checked the room; base and end are those of a slice; the table has the shape of the

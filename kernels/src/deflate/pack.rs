@@ -3,7 +3,7 @@
 //!
 //! - **Flow** start of the frame ──▶ our own encoder (`Fast`, `Default`) or libdeflate (`Small`) ──▶ end of the frame.
 //! - **Order** libdeflate gets no more room than [`bound`](super::bound) says. If its output does not fit there, our encoder is used,
-//!   whose output always fits because it knows the size of each block before it writes it.
+//!   whose output never exceeds the bound, because it knows the size of each block before it writes it.
 
 use super::bits::Bits;
 use super::block::Full;

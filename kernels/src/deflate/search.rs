@@ -120,8 +120,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     }
 
     /// Returns the longest match at `at` among the positions of a slot, up to 32 bytes, as length and position. Less than
-    /// `SHORTEST`
-    /// bytes are no match.
+    /// `SHORTEST` bytes are no match.
     ///
     /// # Safety
     /// 32 bytes can be read at `at`; the slot's positions are before it.
@@ -187,8 +186,8 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         let pause = stop.min(self.pause);
         while at < pause {
             // SAFETY: `at` is before `stop` (every lookahead checks it again), so the buffer has 32 bytes at `at + 1` and
-            // behind; positions
-            // are only inserted before `stop` and before the next position of the search. A token stands for at least one byte.
+            // behind; positions are only inserted before `stop` and before the next position of the search. A token stands for
+            // at least one byte.
             unsafe {
                 let bytes = eight(self.base.add(at));
                 let slot = self.learn(at, bytes);
@@ -233,8 +232,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
                     let step = (length + INNER - 3) / INNER;
                     if length < WIDE_BYTES && !Self::DEEP {
                         // The same number of positions for each match, spread over it, so that no branch depends on its length.
-                        // In a
-                        // short match some are inserted twice.
+                        // In a short match some are inserted twice.
                         for back in (0..INNER).rev() {
                             let place = (at - 1).saturating_sub(back * step);
                             self.learn(place, eight(self.base.add(place)));

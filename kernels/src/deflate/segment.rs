@@ -40,9 +40,8 @@ const AGAIN_BYTES: usize = 16384;
 /// The search of a message's first segment is adjusted after each piece of this size; a quarter of it is too little to judge by.
 const PIECE_BYTES: usize = 4096;
 /// A search is made deep if it gives fewer than one token per `DEEP` bytes in messages of many segments, or per `DEEP_MIDDLE`
-/// bytes
-/// in shorter ones, where time matters more. With fewer than one token per `WIDE` bytes, long messages use eight positions per
-/// hash.
+/// bytes in shorter ones, where time matters more. With fewer than one token per `WIDE` bytes, long messages use eight
+/// positions per hash.
 const DEEP_MIDDLE: usize = 9;
 const DEEP: usize = 4;
 const WIDE: usize = 6;
@@ -161,8 +160,7 @@ impl Segments {
     }
 
     /// Packs `buffer[start..]`, at most 32 KiB, with the history before it. Writes all of it as one block, after the waiting
-    /// tokens,
-    /// unless `may_wait` is true and its tokens are few: then they wait.
+    /// tokens, unless `may_wait` is true and its tokens are few: then they wait.
     #[expect(clippy::too_many_arguments, reason = "what a block is made of and where it goes")]
     pub fn one(
         &mut self,

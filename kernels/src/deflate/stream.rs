@@ -116,8 +116,7 @@ impl PackStream {
     }
 
     /// Gives the stream history that the reader has as well (its preset dictionary, which ends with `bytes`). Call it before
-    /// the first
-    /// push. A zlib frame does not tell the reader about the dictionary, so use it with `Format::Raw`.
+    /// the first push. A zlib frame does not tell the reader about the dictionary, so use it with `Format::Raw`.
     pub fn set_history(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(WINDOW_BYTES)..];
         self.segments.begin(self.effort, None);
@@ -142,8 +141,7 @@ impl PackStream {
     }
 
     /// Reads input and writes output, as far as there is both. A flush takes effect after all input was read; a second flush
-    /// without
-    /// input in between writes nothing. After the end of the message nothing is read.
+    /// without input in between writes nothing. After the end of the message nothing is read.
     pub fn push(&mut self, input: &[u8], output: &mut [u8], flush: Flush) -> Pushed {
         let bytes = output.len();
         // SAFETY: the slice has the same bytes, and only initialized bytes are written to them.

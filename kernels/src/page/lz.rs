@@ -146,8 +146,7 @@ pub(super) fn pack(page: &[u8; PAGE_BYTES], table: &mut Table, target: &mut [u8]
 pub(super) const SLACK_BYTES: usize = 32;
 
 /// Unpacks one page. `target` is the page, and may have up to [`SLACK_BYTES`] of room behind it. Returns `None` if the block is
-/// not
-/// a page; nothing outside the target is written.
+/// not a page; nothing outside the target is written.
 pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
     debug_assert!(target.len() >= PAGE_BYTES);
     let room = target.len();
@@ -197,8 +196,7 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
         let mut bytes = (token & 15) + MIN_MATCH;
         if short && bytes < 15 + MIN_MATCH && offset >= 8 {
             // SAFETY: before the literals there was room for 48 bytes, and they were fewer than 15, so 18 more fit. Each copy
-            // reads
-            // at least 8 bytes behind the address it writes to.
+            // reads at least 8 bytes behind the address it writes to.
             unsafe {
                 let (to_byte, from_byte) = (page.add(to), page.add(to - offset));
                 to_byte.copy_from_nonoverlapping(from_byte, 8);

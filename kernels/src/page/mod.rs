@@ -194,8 +194,7 @@ impl Packer {
     }
 
     /// Packs one page by a given method; returns the bytes written, or `None` if they do not fit into `target` or the method
-    /// does not
-    /// apply to the page ([`Method::Decimal8`]).
+    /// does not apply to the page ([`Method::Decimal8`]).
     pub fn pack_as(&mut self, method: Method, page: &[u8; PAGE_BYTES], target: &mut [u8]) -> Option<usize> {
         let (tag, room) = target.split_first_mut()?;
         *tag = method as u8;

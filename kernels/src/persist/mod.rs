@@ -128,8 +128,7 @@ unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, sa
 /// # Safety
 ///
 /// `target` is aligned to 64; each selected line is writable in `target` and readable in `source`; the two do not overlap.
-/// Until a
-/// [`fence`], no other thread reads those lines of the target.
+/// Until a [`fence`], no other thread reads those lines of the target.
 #[inline]
 pub unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
@@ -164,8 +163,7 @@ unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines:
 }
 
 /// Does the same as [`copy_lines`] and returns the CRC-32C of the copied lines, lowest first; `seed` is the CRC-32C of the
-/// bytes before
-/// them. Each line is read once, so the checksum is that of the stored bytes.
+/// bytes before them. Each line is read once, so the checksum is that of the stored bytes.
 ///
 /// # Safety
 ///

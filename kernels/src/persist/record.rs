@@ -24,8 +24,7 @@ const WORD_BYTES: usize = 8;
 #[non_exhaustive]
 pub enum Fault {
     /// There is no header: its size is not a multiple of 64 within the available bytes, or its kind is unknown. Memory that was
-    /// never
-    /// written also gives this error.
+    /// never written also gives this error.
     #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
     Header,
     /// The record has another position: usually it belongs to an earlier round of the log.
@@ -145,8 +144,7 @@ pub unsafe fn check(
 /// # Safety
 ///
 /// `record` is readable for `available` bytes, and the heap writable for `heap_bytes`. During the call nobody else stores to or
-/// reads
-/// the ranges that the record names.
+/// reads the ranges that the record names.
 pub unsafe fn apply(
     record: *const u8,
     available: usize,
@@ -243,8 +241,7 @@ unsafe fn ends(record: *const u8, kind: u8, at: usize, end: usize) -> bool {
 }
 
 /// Calls `visit` for each piece of the entries with its entry, offset in the heap, bytes and data. For a record of pages it
-/// only checks
-/// the shape of the entries.
+/// only checks the shape of the entries.
 ///
 /// # Safety
 ///

@@ -89,8 +89,7 @@ fn best() -> WriteBack {
 }
 
 /// Writes back every 64-byte line that the range touches; no byte changes. There is no fence. Does nothing if [`instruction`]
-/// returns
-/// [`WriteBack::None`].
+/// returns [`WriteBack::None`].
 ///
 /// # Safety
 ///
@@ -148,8 +147,7 @@ unsafe fn line(_instruction: WriteBack, line: *const u8) {
 unsafe fn line(_instruction: WriteBack, _line: *const u8) {}
 
 /// Waits until this thread's earlier non-temporal stores and write-backs have reached the memory, or a buffer that is flushed
-/// on power
-/// loss; also makes them visible to other threads before this thread's later stores.
+/// on power loss; also makes them visible to other threads before this thread's later stores.
 #[inline]
 pub fn fence() {
     #[cfg(target_arch = "x86_64")]

@@ -83,9 +83,8 @@ pub enum Step<'a> {
         packing: Packing,
     },
     /// Decompresses the stream at the start of the source; in a chain after opening, the opened bytes must be exactly one
-    /// stream. An
-    /// LZ4 block has no end mark: the whole source belongs to it, and a block that was cut between two of its sequences decodes
-    /// without error to a shorter message. To detect a cut, seal the block or use frames.
+    /// stream. An LZ4 block has no end mark: the whole source belongs to it, and a block that was cut between two of its
+    /// sequences decodes without error to a shorter message. To detect a cut, seal the block or use frames.
     Unpack {
         /// Format of the compressed bytes.
         format: Format,

@@ -392,8 +392,7 @@ impl<'a> Transfer<'a> {
             let mut plain_at: *const u8 = from.as_ptr();
             if let Some((format, _)) = asked.code.filter(|_| packed) {
                 // Unpacks directly into the target only with ordinary stores, and only if the block was authenticated, so that
-                // its
-                // stream is known to be sound.
+                // its stream is known to be sound.
                 let to: &mut [u8] = if direct && asked.seal.is_some() {
                     std::slice::from_raw_parts_mut(target, plain)
                 } else {

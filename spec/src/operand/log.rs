@@ -36,8 +36,7 @@ pub const RECORD_PAGES: u8 = 3;
 pub const RECORD_UNDO: u8 = 4;
 
 /// [`RecordHeader::entries`] of a record with this number of entries or more: the entries end at the first that is all zeros,
-/// or at the
-/// end of the record.
+/// or at the end of the record.
 pub const RECORD_ENTRIES_OPEN: u16 = u16::MAX;
 
 /// Bytes of an entry of [`RECORD_PAGES`].
@@ -75,8 +74,7 @@ impl RecordHeader {
     }
 
     /// Returns the position up to which all earlier records of the lane were durable when this one was written; `None` if the
-    /// record does
-    /// not tell.
+    /// record does not tell.
     pub const fn durable_to(&self) -> Option<u64> {
         match self.claim {
             0 => None,

@@ -60,9 +60,9 @@ pub const KIND_MAP: u8 = 11;
 pub const KIND_MIGRATE: u8 = 12;
 /// From a client that ends: all its requests are settled, and its session ends. There is no answer.
 pub const KIND_END: u8 = 13;
-/// Kind of apply: requests blocks of memory; the body is the contents of the first one.
+/// Request: allocates blocks of memory; the body is the contents of the first one.
 pub const KIND_PLACE: u8 = 16;
-/// Kind of apply: blocks of memory were unlinked, and are freed when no walk can be in them any more.
+/// Request: retires blocks of memory that were unlinked; they are freed when no walk can be in them any more.
 pub const KIND_RETIRE: u8 = 17;
 
 /// Tenant of packets between nodes; no client has it.
@@ -98,8 +98,7 @@ pub const STATUS_BUSY: u8 = 6;
 /// Status: this node does not hold the program; register it.
 pub const STATUS_NEED_PROGRAM: u8 = 7;
 /// Status: `address` does not belong to this node. The body starts with the `value` bytes of its entry in the map, if there is
-/// one; a
-/// walk's scratchpad follows if [`FLAG_CONTINUED`] is set. `epoch` is the node's.
+/// one; a walk's scratchpad follows if [`FLAG_CONTINUED`] is set. `epoch` is the node's.
 pub const STATUS_WRONG_NODE: u8 = 8;
 /// Status: the packet has passed the number of nodes that its `hops` allows.
 pub const STATUS_HOPS: u8 = 9;
@@ -129,8 +128,7 @@ pub const STATUS_FOREIGN: u8 = 20;
 /// Status: memory may have been reused since the clock of [`FLAG_SINCE`]; nothing was changed. Start again.
 pub const STATUS_OUTDATED: u8 = 21;
 /// Status: the packet's MAC does not match its tenant's key, or the tenant has no key. Such an answer cannot be authenticated,
-/// so it is
-/// only a hint.
+/// so it is only a hint.
 pub const STATUS_WRONG_KEY: u8 = 22;
 /// Status: the disk of the node's log is full: the node accepts no changes, but can still be read.
 pub const STATUS_LOG_FULL: u8 = 24;

@@ -16,8 +16,7 @@ use crate::Opcode;
 use crate::limits::CACHE_LINE_BYTES;
 
 /// Hint of the four opcodes, for members of batches: a store fence before the member's own record, so that its stores are
-/// durable then,
-/// and before the stores of later members. LOG_RESET always fences.
+/// durable then, and before the stores of later members. LOG_RESET always fences.
 pub const HINT_STORE_FENCE: u32 = 2;
 /// Hint of LOG_APPLY: writes back every cache line that was stored to.
 pub const HINT_WRITE_BACK: u32 = 4;

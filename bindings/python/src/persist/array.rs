@@ -171,8 +171,7 @@ pub fn put(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, s
     let span = input.span();
     inner.write(py, move |writing| {
         // SAFETY: the buffer is exported while `input` lives, which is until after this call. The documentation requires
-        // programs not
-        // to change it during the call.
+        // programs not to change it during the call.
         let elements = unsafe { std::slice::from_raw_parts(span.start().cast_const(), span.bytes()) };
         writing.put_elements(name, elements, shape)
     })
@@ -280,8 +279,7 @@ impl Pinned {
         }
         let (start, length) = (this.start.cast_mut().cast(), this.bytes as ffi::Py_ssize_t);
         // SAFETY: `view` is the consumer's buffer struct, which is to be filled. While `slf` lives, the memory stays mapped and
-        // nobody
-        // writes to it (`pins`); PyBuffer_FillInfo takes the reference to `slf` that keeps it alive.
+        // nobody writes to it (`pins`); PyBuffer_FillInfo takes the reference to `slf` that keeps it alive.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, length, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

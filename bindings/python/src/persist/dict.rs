@@ -115,8 +115,8 @@ impl PersistDict {
     }
 
     /// Returns the pairs that follow the key with the bytes `after`: a number that changes with each insertion and removal, the
-    /// bytes of
-    /// the last key, and keys with values (None for values that are not requested). Returns None if the key `after` was removed.
+    /// bytes of the last key, and keys with values (None for values that are not requested). Returns None if the key `after`
+    /// was removed.
     #[allow(clippy::type_complexity)] // a tuple for Python
     fn batch<'py>(
         &self,

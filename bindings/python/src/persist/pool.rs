@@ -653,8 +653,7 @@ impl PersistPool {
     }
 
     /// Moves the entries of dicts together and frees blocks of the disk. Returns the number of moved objects, the bytes of the
-    /// heap that
-    /// became free, and the bytes on the disk before and now.
+    /// heap that became free, and the bytes on the disk before and now.
     fn compact(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
         if self.in_transaction() {
             let text =
@@ -666,8 +665,7 @@ impl PersistPool {
     }
 
     /// Copies the pool into a new file while others use it. Returns the bytes in use, the bytes copied in all, the bytes copied
-    /// while the
-    /// log waited, and the seconds that it waited. Signals are handled between two pieces.
+    /// while the log waited, and the seconds that it waited. Signals are handled between two pieces.
     fn backup(&self, py: Python<'_>, target: PathBuf, rate: Option<u64>) -> PyResult<(u64, u64, u64, f64)> {
         if self.in_transaction() {
             let text = "a transaction of this thread is open: leave its `with` block before copying the pool";

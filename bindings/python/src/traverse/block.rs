@@ -44,8 +44,7 @@ impl Block {
         let bytes = &slf.get().bytes;
         let (pointer, length) = (bytes.as_ptr().cast_mut().cast::<c_void>(), bytes.len() as ffi::Py_ssize_t);
         // SAFETY: `view` is the consumer's buffer struct, which is to be filled. The bytes neither move nor change while `slf`
-        // lives,
-        // to which PyBuffer_FillInfo takes a reference; the view is read-only.
+        // lives, to which PyBuffer_FillInfo takes a reference; the view is read-only.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), pointer, length, 1, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }

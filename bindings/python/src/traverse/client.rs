@@ -244,10 +244,8 @@ impl WalkClient {
     }
 
     /// Makes one turn of an event loop. Returns the answers that have arrived, as (ticket, answer or exception); True if the
-    /// next turn
-    /// should follow without waiting for the descriptor; and the seconds after which the next turn is due at the latest (None:
-    /// no walk
-    /// is open).
+    /// next turn should follow without waiting for the descriptor; and the seconds after which the next turn is due at the
+    /// latest (None: no walk is open).
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, bool, Option<f64>)> {
         let (ended, again, due) = self.with(py, |open| {
             open.client.disarm();

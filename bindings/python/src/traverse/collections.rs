@@ -323,8 +323,7 @@ impl WalkOrdered {
     }
 
     /// Returns the records of keys from `first` to `last`, both included, as the node sent them: key u64, then the value,
-    /// filled up to
-    /// 8 bytes.
+    /// filled up to 8 bytes.
     fn range(&self, py: Python<'_>, first: u64, last: u64, limit: u64) -> PyResult<Block> {
         if first > last || limit == 0 {
             return Ok(Block::new(Vec::new()));
@@ -352,8 +351,7 @@ impl WalkOrdered {
     }
 
     /// Returns totals of consecutive ranges. The buffer of u64 has their first numbers in ascending order; each range ends
-    /// before the
-    /// next one, and the last one at `last`.
+    /// before the next one, and the last one at `last`.
     fn buckets(&self, py: Python<'_>, begins: &Bound<'_, PyAny>, last: u64) -> PyResult<Vec<Totals>> {
         let begins = numbers(begins)?;
         let ends = begins.iter().skip(1).map(|next| next.saturating_sub(1)).chain([last]);

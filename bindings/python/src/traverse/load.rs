@@ -246,8 +246,7 @@ pub fn walk_load_arrays(
     let made = Made::new(py, kind, log2)?;
     let (keys, values) = (Input::new(keys)?, Input::new(values)?);
     // SAFETY: both are exported until the inputs are dropped at the end. The caller is required not to change them; if it does,
-    // the
-    // map has old and new bytes.
+    // the map has old and new bytes.
     let (keys, values) = unsafe { (keys.slice(), values.slice()) };
     if value_bytes == 0 || keys.len() / 8 * value_bytes != values.len() || !keys.len().is_multiple_of(8) {
         let text = format!(

@@ -54,8 +54,7 @@ pub type Part<'a> = (u64, Outgoing<'a>);
 
 impl<'py> Encoded<'py> {
     /// Describes `value` without copying arrays. A value that is nested too deep or has too long a description is pickled as a
-    /// whole
-    /// if that is allowed.
+    /// whole if that is allowed.
     ///
     /// # Errors
     ///

@@ -20,8 +20,7 @@ use libz_rs_sys::{
 use memlift_kernels::deflate::{Chains, Io, Level, Until, crc32};
 
 /// Makes a stream chained that is open or fast and has not ended. `expected` is the number of all bytes to come, if they are
-/// known and
-/// few. An error code ends the call: there is no room for the pending bytes, or no memory.
+/// known and few. An error code ends the call: there is no room for the pending bytes, or no memory.
 ///
 /// # Safety
 /// `strm` is the stream of `state`, and its output is valid.

@@ -105,8 +105,7 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
 }
 
 /// Messages of at most this many bytes are chained: matches of three and four bytes, which the fast path does not search, are a
-/// large part
-/// of such messages.
+/// large part of such messages.
 const SMALL_BYTES: u64 = 1024;
 
 /// Does a call of `deflate` whose arguments were checked.

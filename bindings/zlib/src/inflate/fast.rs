@@ -72,8 +72,7 @@ pub struct Tables {
 ///
 /// # Safety
 /// `place` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, and at most 32 unused bits with zeros above them; the
-/// tables were built
-/// by [`build`](super::tables::build); `history` describes memory that can be read.
+/// tables were built by [`build`](super::tables::build); `history` describes memory that can be read.
 pub unsafe fn run(place: &mut Place, tables: Tables, history: &History) -> Stop {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi2") && std::arch::is_x86_feature_detected!("bmi1") {
@@ -109,10 +108,9 @@ unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop 
     let input_stop = place.input_end.wrapping_sub(INPUT_BYTES);
     let output_stop = place.output_end.wrapping_sub(ROOM_BYTES);
     // SAFETY: for the whole loop: a turn begins with INPUT_BYTES and ROOM_BYTES left. It reads eight bytes at most seven bytes
-    // behind its
-    // start, and writes at most two literals and a match, or three literals. An index has no more bits than its table; second
-    // tables
-    // are those that a link names. A copy's source was checked against the bytes delivered and those in the window.
+    // behind its start, and writes at most two literals and a match, or three literals. An index has no more bits than its
+    // table; second tables are those that a link names. A copy's source was checked against the bytes delivered and those in
+    // the window.
     let stop = unsafe {
         macro_rules! refill {
             () => {
@@ -308,8 +306,7 @@ unsafe fn few(source: *const u8, output: *mut u8, length: usize) {
 #[inline(never)]
 pub unsafe fn copy_far(mut output: *mut u8, distance: usize, mut length: usize, history: &History) {
     // SAFETY: the caller checked that the bytes taken from the window are in it. If the window is the output itself
-    // (`inflateBack`), the
-    // source is ahead of the target, and `ptr::copy` reads before it writes.
+    // (`inflateBack`), the source is ahead of the target, and `ptr::copy` reads before it writes.
     unsafe {
         let mut back = distance - (output as usize - history.begin as usize);
         if back > history.next {

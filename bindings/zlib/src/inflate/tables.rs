@@ -228,8 +228,7 @@ pub fn build(alphabet: Alphabet, lengths: &[u8], table: &mut [u32]) -> Result<(u
 }
 
 /// Returns the number of entries in zlib's own table for these codes, whose first table has at most `most` index bits: the
-/// value of
-/// `inflateCodesUsed`.
+/// value of `inflateCodesUsed`.
 pub fn zlib_entries(counts: &Counts, most: u32) -> usize {
     let Some(longest) = (1..16u32).rev().find(|&bits| counts[bits as usize] != 0) else { return 2 };
     let shortest = (1..16u32).find(|&bits| counts[bits as usize] != 0).unwrap_or(1);

@@ -41,7 +41,7 @@ const fn tables() -> [[u32; 256]; 8] {
 /// Continues the state (inverted CRC) over `bytes` bytes.
 pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
-    // SAFETY: every offset is below `bytes`, which the caller promises are readable.
+    // SAFETY: every offset is below `bytes`, which the caller guarantees to be readable.
     unsafe {
         while bytes - offset >= 8 {
             let word = u64::from_le(source.add(offset).cast::<u64>().read_unaligned()) ^ state as u64;
@@ -75,7 +75,7 @@ pub(crate) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usiz
     let mut offset = 0;
     while offset < bytes {
         let block_bytes = (bytes - offset).min(4096);
-        // SAFETY: the block lies within `bytes`, for which the caller promises both buffers.
+        // SAFETY: the block lies within `bytes`, for which the caller guarantees both buffers.
         unsafe {
             plain::copy(target.add(offset), source.add(offset), block_bytes);
             state = update(state, target.add(offset), block_bytes);

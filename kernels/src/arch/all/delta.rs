@@ -60,7 +60,7 @@ pub(crate) unsafe fn create(
     second: *const u8,
     bytes: usize,
 ) -> Delta {
-    // SAFETY: the caller promises the record, and `bytes` readable bytes of both buffers; every word lies within.
+    // SAFETY: the caller guarantees the record, and `bytes` readable bytes of both buffers; every word lies within.
     unsafe {
         let mut writer = Writer::new(record, record_bytes_max);
         for index in 0..bytes / 8 {
@@ -86,7 +86,7 @@ pub(crate) unsafe fn apply(
     let words = target_bytes / 8;
     let mut lowest = 0;
     for entry in 0..record_bytes / DELTA_ENTRY_BYTES {
-        // SAFETY: the entry lies within `record_bytes`, which the caller promises are readable. The offset is read
+        // SAFETY: the entry lies within `record_bytes`, which the caller guarantees to be readable. The offset is read
         // once and is below `words` when it is used, so the write stays within `target_bytes`.
         unsafe {
             let source = record.add(entry * DELTA_ENTRY_BYTES);

@@ -6,7 +6,7 @@
 /// See [`Kernels::copy`](crate::Kernels::copy).
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
     if bytes != 0 {
-        // SAFETY: the caller promises `bytes` readable and writable bytes that do not overlap.
+        // SAFETY: the caller guarantees `bytes` readable and writable bytes that do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(source, target, bytes) }
     }
 }
@@ -14,7 +14,7 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) {
 /// See [`Kernels::move_overlapping`](crate::Kernels::move_overlapping).
 pub(crate) unsafe fn move_overlapping(target: *mut u8, source: *const u8, bytes: usize) {
     if bytes != 0 {
-        // SAFETY: the caller promises `bytes` readable and writable bytes.
+        // SAFETY: the caller guarantees `bytes` readable and writable bytes.
         unsafe { core::ptr::copy(source, target, bytes) }
     }
 }
@@ -23,7 +23,7 @@ pub(crate) unsafe fn move_overlapping(target: *mut u8, source: *const u8, bytes:
 pub(crate) unsafe fn fill(target: *mut u8, pattern: u128, bytes: usize) {
     let pattern = pattern.to_le_bytes();
     let mut offset = 0;
-    // SAFETY: every offset is below `bytes`, which the caller promises are writable.
+    // SAFETY: every offset is below `bytes`, which the caller guarantees to be writable.
     unsafe {
         while bytes - offset >= pattern.len() {
             target.add(offset).cast::<[u8; 16]>().write_unaligned(pattern);
@@ -39,7 +39,7 @@ pub(crate) unsafe fn fill(target: *mut u8, pattern: u128, bytes: usize) {
 /// See [`Kernels::compare`](crate::Kernels::compare).
 pub(crate) unsafe fn compare(first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
     let mut offset = 0;
-    // SAFETY: every offset is below `bytes`, which the caller promises are readable in both.
+    // SAFETY: every offset is below `bytes`, which the caller guarantees to be readable in both.
     unsafe {
         while bytes - offset >= 8
             && first.add(offset).cast::<u64>().read_unaligned()
@@ -61,7 +61,7 @@ pub(crate) unsafe fn compare(first: *const u8, second: *const u8, bytes: usize) 
 pub(crate) unsafe fn compare_pattern(source: *const u8, pattern: u64, bytes: usize) -> Option<usize> {
     let pattern = pattern.to_le_bytes();
     let mut offset = 0;
-    // SAFETY: every offset is below `bytes`, which the caller promises are readable.
+    // SAFETY: every offset is below `bytes`, which the caller guarantees to be readable.
     unsafe {
         while bytes - offset >= 8 && source.add(offset).cast::<[u8; 8]>().read_unaligned() == pattern {
             offset += 8;
@@ -101,7 +101,7 @@ pub(crate) unsafe fn copy_strided(
 ) {
     for row in 0..rows {
         let source = source.wrapping_offset((row as i64).wrapping_mul(source_stride) as isize);
-        // SAFETY: the caller promises every row of the source, and `rows * row_bytes` writable bytes.
+        // SAFETY: the caller guarantees every row of the source, and `rows * row_bytes` writable bytes.
         unsafe { copy(target.wrapping_add(row * row_bytes), source, row_bytes) }
     }
 }

@@ -83,8 +83,7 @@ pub(crate) unsafe fn compare_pattern<V: Vector>(
 #[inline(always)]
 unsafe fn difference<V: Vector, S: Side>(first: Buffer, second: S, bytes: usize) -> Option<usize> {
     // SAFETY: every piece lies within `bytes`: its size was checked, or it ends at the last byte of a buffer that is known to
-    // hold
-    // a whole piece.
+    // hold a whole piece.
     unsafe {
         if bytes >= V::BYTES {
             let mut offset = 0;
@@ -133,7 +132,7 @@ unsafe fn difference<V: Vector, S: Side>(first: Buffer, second: S, bytes: usize)
 /// Returns the first difference in one vector.
 #[inline(always)]
 unsafe fn piece<V: Vector, S: Side>(first: Buffer, second: S, offset: usize) -> Option<usize> {
-    // SAFETY: the caller promises that the vector lies within both sides.
+    // SAFETY: the caller guarantees that the vector lies within both sides.
     let differing = unsafe { first.vector::<V>(offset).differing_bytes(second.vector(offset)) };
     if differing == 0 { None } else { Some(offset + differing.trailing_zeros() as usize) }
 }
@@ -141,7 +140,7 @@ unsafe fn piece<V: Vector, S: Side>(first: Buffer, second: S, offset: usize) -> 
 /// Returns the first difference in 8 bytes.
 #[inline(always)]
 unsafe fn word<S: Side>(first: Buffer, second: S, offset: usize) -> Option<usize> {
-    // SAFETY: the caller promises that the word lies within both sides.
+    // SAFETY: the caller guarantees that the word lies within both sides.
     let differing = unsafe { first.word(offset) ^ second.word(offset) };
     if differing == 0 { None } else { Some(offset + differing.trailing_zeros() as usize / 8) }
 }

@@ -83,7 +83,7 @@ unsafe fn both_ends<V: Vector, const COUNT: usize>(target: *mut u8, source: *con
 /// Reads `COUNT` vectors in a row.
 #[inline(always)]
 pub(crate) unsafe fn load_row<V: Vector, const COUNT: usize>(source: *const u8) -> [V; COUNT] {
-    // SAFETY: the caller promises `COUNT * V::BYTES` readable bytes.
+    // SAFETY: the caller guarantees `COUNT * V::BYTES` readable bytes.
     unsafe {
         let mut row = [V::load(source); COUNT];
         let mut i = 1;
@@ -100,7 +100,7 @@ pub(crate) unsafe fn load_row<V: Vector, const COUNT: usize>(source: *const u8) 
 pub(crate) unsafe fn store_row<V: Vector, const COUNT: usize>(row: [V; COUNT], target: *mut u8) {
     let mut i = 0;
     while i < COUNT {
-        // SAFETY: the caller promises `COUNT * V::BYTES` writable bytes.
+        // SAFETY: the caller guarantees `COUNT * V::BYTES` writable bytes.
         unsafe { row[i].store(target.add(i * V::BYTES)) };
         i += 1;
     }
@@ -111,7 +111,7 @@ pub(crate) unsafe fn store_row<V: Vector, const COUNT: usize>(row: [V; COUNT], t
 unsafe fn store_row_aligned<V: Vector, const COUNT: usize>(row: [V; COUNT], target: *mut u8) {
     let mut i = 0;
     while i < COUNT {
-        // SAFETY: the caller promises `COUNT * V::BYTES` writable bytes, aligned to a vector.
+        // SAFETY: the caller guarantees `COUNT * V::BYTES` writable bytes, aligned to a vector.
         unsafe { row[i].store_aligned(target.add(i * V::BYTES)) };
         i += 1;
     }

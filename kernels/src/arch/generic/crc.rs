@@ -29,7 +29,7 @@ pub(crate) unsafe fn copy_crc32c<V: Vector, C: Crc>(
     let mut offset = 0;
     while offset < bytes {
         let block_bytes = (bytes - offset).min(LANE_BYTES);
-        // SAFETY: the block lies within `bytes`, for which the caller promises both buffers.
+        // SAFETY: the block lies within `bytes`, for which the caller guarantees both buffers.
         unsafe {
             copy::<V>(target.add(offset), source.add(offset), block_bytes);
             state = C::update(state, source.add(offset), block_bytes);
@@ -50,7 +50,7 @@ pub(crate) unsafe fn copy_crc32c_nt<V: Vector, C: Crc>(
     seed: u32,
     shape: Shape,
 ) -> u32 {
-    // SAFETY: the caller promises both buffers. The head is shorter than a line and `bytes` is longer; blocks lie
+    // SAFETY: the caller guarantees both buffers. The head is shorter than a line and `bytes` is longer; blocks lie
     // within `bytes` and start at aligned targets, because a block is a number of lines.
     unsafe {
         if bytes < STREAM_FROM {

@@ -16,7 +16,7 @@ pub(crate) unsafe fn create<V: Vector>(
 ) -> Delta {
     let words = bytes / 8;
     let words_per_vector = V::BYTES / 8;
-    // SAFETY: the caller promises the record, and `bytes` readable bytes of both buffers; every vector and word
+    // SAFETY: the caller guarantees the record, and `bytes` readable bytes of both buffers; every vector and word
     // lies within.
     unsafe {
         let mut writer = Writer::new(record, record_bytes_max);

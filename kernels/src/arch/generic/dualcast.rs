@@ -57,7 +57,7 @@ pub(crate) unsafe fn dualcast<V: Vector>(
 #[inline(always)]
 unsafe fn ends<V: Vector>(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize) {
     let last = bytes - V::BYTES;
-    // SAFETY: both pieces lie within `bytes`, for which the caller promises all three buffers.
+    // SAFETY: both pieces lie within `bytes`, for which the caller guarantees all three buffers.
     unsafe {
         let head = V::load(source);
         let tail = V::load(source.add(last));
@@ -71,7 +71,7 @@ unsafe fn ends<V: Vector>(target1: *mut u8, target2: *mut u8, source: *const u8,
 #[inline(always)]
 unsafe fn ends_integer<T: Copy>(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize) {
     let last = bytes - size_of::<T>();
-    // SAFETY: both pieces lie within `bytes`, for which the caller promises all three buffers.
+    // SAFETY: both pieces lie within `bytes`, for which the caller guarantees all three buffers.
     unsafe {
         let head = source.cast::<T>().read_unaligned();
         let tail = source.add(last).cast::<T>().read_unaligned();
@@ -96,7 +96,7 @@ struct Dual<V> {
 /// `source` is readable and both targets are writable for `N` vectors; the targets are aligned to a vector.
 #[inline(always)]
 unsafe fn line_to_both<V: Vector, const N: usize>(target1: *mut u8, target2: *mut u8, source: *const u8) {
-    // SAFETY: the caller promises `N` vectors in all three buffers.
+    // SAFETY: the caller guarantees `N` vectors in all three buffers.
     unsafe {
         let row: [V; N] = load_row(source);
         for target in [target1, target2] {
@@ -141,7 +141,7 @@ pub(crate) unsafe fn dualcast_nt<V: Vector>(
     shape: Shape,
 ) {
     let head = head_bytes(target1);
-    // SAFETY: the caller promises all three buffers. The head is shorter than a line and `bytes` is longer; after it
+    // SAFETY: the caller guarantees all three buffers. The head is shorter than a line and `bytes` is longer; after it
     // both targets are aligned, because they agree modulo a line.
     unsafe {
         if bytes < STREAM_FROM || head != head_bytes(target2) {
@@ -171,6 +171,6 @@ unsafe fn dual<V: Vector>(
     shape: Shape,
 ) -> usize {
     let mut dual = Dual::<V> { target1, target2, source, vector: core::marker::PhantomData };
-    // SAFETY: the caller promises all three buffers, the targets aligned to a line.
+    // SAFETY: the caller guarantees all three buffers, the targets aligned to a line.
     unsafe { walk_shaped(&mut dual, bytes, shape) }
 }

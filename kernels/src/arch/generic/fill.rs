@@ -17,7 +17,7 @@ fn turned(pattern: u128, offset: usize) -> u128 {
 /// See [`Kernels::fill`](crate::Kernels::fill).
 #[inline(always)]
 pub(crate) unsafe fn fill<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
-    // SAFETY: the caller promises the target; each branch has checked that its pieces fit. The loop starts at most a
+    // SAFETY: the caller guarantees the target; each branch has checked that its pieces fit. The loop starts at most a
     // vector after the start, aligned, and a turn needs 4 vectors before the last one.
     unsafe {
         if bytes > 2 * V::BYTES {
@@ -60,7 +60,7 @@ pub(crate) unsafe fn fill<V: Vector>(target: *mut u8, pattern: u128, bytes: usiz
 #[inline(always)]
 unsafe fn ends<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
     let last = bytes - V::BYTES;
-    // SAFETY: both pieces lie within `bytes`, which the caller promises are writable.
+    // SAFETY: both pieces lie within `bytes`, which the caller guarantees to be writable.
     unsafe {
         V::splat(pattern).store(target);
         V::splat(turned(pattern, last)).store(target.add(last));

@@ -9,7 +9,7 @@ use crate::vector::Vector;
 #[inline(always)]
 pub(crate) unsafe fn ends_integer<T: Copy>(target: *mut u8, source: *const u8, bytes: usize) {
     let last = bytes - size_of::<T>();
-    // SAFETY: both pieces lie within `bytes`, for which the caller promises both buffers.
+    // SAFETY: both pieces lie within `bytes`, for which the caller guarantees both buffers.
     unsafe {
         let head = source.cast::<T>().read_unaligned();
         let tail = source.add(last).cast::<T>().read_unaligned();
@@ -22,7 +22,7 @@ pub(crate) unsafe fn ends_integer<T: Copy>(target: *mut u8, source: *const u8, b
 #[inline(always)]
 pub(crate) unsafe fn ends<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     let last = bytes - V::BYTES;
-    // SAFETY: both pieces lie within `bytes`, for which the caller promises both buffers.
+    // SAFETY: both pieces lie within `bytes`, for which the caller guarantees both buffers.
     unsafe {
         let head = V::load(source);
         let tail = V::load(source.add(last));

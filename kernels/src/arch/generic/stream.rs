@@ -35,8 +35,7 @@ pub(crate) trait Lines {
 }
 
 /// Visits as many blocks of `LANES` pages as fit, then the remaining whole lines (all in lane 0). `ahead_bytes` is a multiple
-/// of a
-/// line, at most a lane. Returns the bytes visited: the largest multiple of 64 within `bytes`.
+/// of a line, at most a lane. Returns the bytes visited: the largest multiple of 64 within `bytes`.
 #[inline(always)]
 pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
     lines: &mut L,
@@ -45,7 +44,7 @@ pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
 ) -> usize {
     let block_bytes = LANES * LANE_BYTES;
     let mut start = 0;
-    // SAFETY: every line visited, and every line prefetched, lies within `bytes`, for which the caller promises the
+    // SAFETY: every line visited, and every line prefetched, lies within `bytes`, for which the caller guarantees the
     // buffers.
     unsafe {
         while bytes - start >= block_bytes {
@@ -117,7 +116,7 @@ impl<V: Vector> Lines for Copy<V> {
 pub(crate) unsafe fn stream_line<V: Vector>(target: *mut u8, source: *const u8) {
     let mut i = 0;
     while i < LINE_BYTES {
-        // SAFETY: the caller promises 64 bytes on both sides, the target aligned.
+        // SAFETY: the caller guarantees 64 bytes on both sides, the target aligned.
         unsafe { V::load(source.add(i)).stream(target.add(i)) };
         i += V::BYTES;
     }
@@ -137,7 +136,7 @@ pub(crate) unsafe fn lines<V: Vector>(
     bytes: usize,
     shape: Shape,
 ) -> usize {
-    // SAFETY: the caller promises both buffers, the target aligned to a line.
+    // SAFETY: the caller guarantees both buffers, the target aligned to a line.
     unsafe {
         if is_narrow::<V>(shape) {
             walk_shaped(&mut Copy::<V::Half> { target, source, vector: PhantomData }, bytes, shape)
@@ -156,7 +155,7 @@ pub(crate) fn head_bytes(target: *const u8) -> usize {
 /// See [`Shaped::copy`](crate::Shaped::copy).
 #[inline(always)]
 pub(crate) unsafe fn copy_nt<V: Vector>(target: *mut u8, source: *const u8, bytes: usize, shape: Shape) {
-    // SAFETY: the caller promises both buffers. The head is shorter than a line, and `bytes` is longer.
+    // SAFETY: the caller guarantees both buffers. The head is shorter than a line, and `bytes` is longer.
     unsafe {
         if bytes < STREAM_FROM {
             copy::<V>(target, source, bytes);

@@ -24,7 +24,7 @@ pub(crate) unsafe fn copy_strided<V: Vector>(
     let (mut target, mut source) = (target, source);
     let mut row = 0;
     while row < rows {
-        // SAFETY: the caller promises every row of the source, and `rows * row_bytes` writable bytes.
+        // SAFETY: the caller guarantees every row of the source, and `rows * row_bytes` writable bytes.
         unsafe { copy::<V>(target, source, row_bytes) };
         target = target.wrapping_add(row_bytes);
         source = source.wrapping_offset(source_stride as isize);

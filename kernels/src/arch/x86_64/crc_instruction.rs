@@ -18,7 +18,7 @@ pub(super) struct Instruction;
 impl crate::arch::generic::crc::Crc for Instruction {
     #[inline(always)]
     unsafe fn update(state: u32, source: *const u8, bytes: usize) -> u32 {
-        // SAFETY: the source is readable for `bytes`, and the CPU has SSE4.2 and PCLMULQDQ, as the caller vouches.
+        // SAFETY: the source is readable for `bytes`, and the CPU has SSE4.2 and PCLMULQDQ, as the caller guarantees.
         unsafe { update(state, source, bytes) }
     }
 }
@@ -27,7 +27,7 @@ impl crate::arch::generic::crc::Crc for Instruction {
 #[inline(always)]
 pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
-    // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
+    // SAFETY: every piece is checked to lie within `bytes`, which the caller guarantees to be readable.
     unsafe {
         while bytes - offset >= 3 * 4096 {
             state = three::<4096>(state, source.add(offset));
@@ -50,7 +50,7 @@ pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> 
 pub(crate) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
     let mut state = u64::from(state);
-    // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
+    // SAFETY: every piece is checked to lie within `bytes`, which the caller guarantees to be readable.
     unsafe {
         while bytes - offset >= 8 {
             state = _mm_crc32_u64(state, source.add(offset).cast::<u64>().read_unaligned());
@@ -70,7 +70,7 @@ pub(crate) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
 unsafe fn three<const STREAM: usize>(state: u32, source: *const u8) -> u32 {
     let (mut a, mut b, mut c) = (u64::from(state), 0, 0);
     let mut offset = 0;
-    // SAFETY: the caller promises `3 * STREAM` readable bytes.
+    // SAFETY: the caller guarantees `3 * STREAM` readable bytes.
     unsafe {
         while offset < STREAM {
             let word = source.add(offset).cast::<u64>();
@@ -95,7 +95,7 @@ pub(super) unsafe fn join<const STREAM: usize>(a: u32, b: u32, c: u32) -> u32 {
 pub(crate) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8) -> u64 {
     let mut offset = 0;
     while offset < BYTES {
-        // SAFETY: the caller promises `BYTES` readable bytes, and its function enables SSE4.2.
+        // SAFETY: the caller guarantees `BYTES` readable bytes, and its function enables SSE4.2.
         state = unsafe { _mm_crc32_u64(state, source.add(offset).cast::<u64>().read_unaligned()) };
         offset += 8;
     }

@@ -50,14 +50,14 @@ macro_rules! entry_points {
             copy,
             copy_nt: |target, source, bytes| {
                 let shape = $crate::shape($crate::Routine::Copy, bytes, $isa);
-                // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller vouches.
+                // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller guarantees.
                 unsafe { copy_nt(target, source, bytes, shape) }
             },
             move_overlapping,
             fill,
             fill_nt: |target, pattern, bytes| {
                 let shape = $crate::shape($crate::Routine::Fill, bytes, $isa);
-                // SAFETY: the target is writable for `bytes`, as the caller vouches.
+                // SAFETY: the target is writable for `bytes`, as the caller guarantees.
                 unsafe { fill_nt(target, pattern, bytes, shape) }
             },
             compare,
@@ -66,13 +66,13 @@ macro_rules! entry_points {
             copy_crc32c,
             copy_crc32c_nt: |target, source, bytes, seed| {
                 let shape = $crate::shape($crate::Routine::CopyCrc, bytes, $isa);
-                // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller vouches.
+                // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller guarantees.
                 unsafe { copy_crc32c_nt(target, source, bytes, seed, shape) }
             },
             dualcast,
             dualcast_nt: |target1, target2, source, bytes| {
                 let shape = $crate::shape($crate::Routine::Dualcast, bytes, $isa);
-                // SAFETY: all three buffers hold `bytes` bytes, and the targets are apart, as the caller vouches.
+                // SAFETY: all three buffers hold `bytes` bytes, and the targets are apart, as the caller guarantees.
                 unsafe { dualcast_nt(target1, target2, source, bytes, shape) }
             },
             delta_create,
@@ -80,7 +80,7 @@ macro_rules! entry_points {
             copy_strided,
             copy_strided_nt: |target, source, rows, row_bytes, source_stride| {
                 let shape = $crate::shape($crate::Routine::Strided, rows.wrapping_mul(row_bytes), $isa);
-                // SAFETY: every row is readable, and the target holds `rows * row_bytes` bytes, as the caller vouches.
+                // SAFETY: every row is readable, and the target holds `rows * row_bytes` bytes, as the caller guarantees.
                 unsafe { copy_strided_nt(target, source, rows, row_bytes, source_stride, shape) }
             },
             shaped: $crate::Shaped {
@@ -99,8 +99,7 @@ macro_rules! entry_points {
             #[target_feature(enable = $features)]
             unsafe fn $name($($argument: $type),*) $(-> $result)? {
                 // SAFETY: the caller guarantees the conditions of the table's field, which are those of the routine. The target
-                // features
-                // are enabled here, and the table is only given out if the CPU has them.
+                // features are enabled here, and the table is only given out if the CPU has them.
                 unsafe { $routine($($argument),*) }
             }
         )*

@@ -48,8 +48,7 @@ const fn level(kind: Kind, good: u32, lazy: u32, nice: u32, depth: u32) -> Level
 }
 
 /// Row of levels 7 to 9. On every corpus of the benchmark it packs at least as small as zlib's level 9, and a deeper search
-/// makes no
-/// file smaller by more than chance; so a deeper level 9 would sometimes be larger than level 8.
+/// makes no file smaller by more than chance; so a deeper level 9 would sometimes be larger than level 8.
 const BEST: Level = level(Kind::Lazy, 16, 128, 258, 160);
 
 /// Chains here link positions with four equal bytes (zlib's: three) and skip positions that cannot be longer matches, so less

@@ -167,10 +167,8 @@ impl HashBits {
 
 impl Chains {
     /// Creates a stream. `first` and `second` have the sizes of [`memory_bytes`] and are aligned to 8. `first` begins with
-    /// `history` bytes
-    /// that the reader has as well, then `waiting` bytes that were read but not packed: together at most two windows.
-    /// `expected` is the
-    /// number of all bytes to come, if it is known.
+    /// `history` bytes that the reader has as well, then `waiting` bytes that were read but not packed: together at most two
+    /// windows. `expected` is the number of all bytes to come, if it is known.
     ///
     /// # Safety
     /// Only the stream uses the memory while the stream lives, the memory does not move, and the history and waiting bytes are

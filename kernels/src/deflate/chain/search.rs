@@ -143,8 +143,8 @@ impl Chains {
     /// Returns the longest match that is longer than `best`, as length and position; a length of `best` means none.
     ///
     /// A match longer than `best` also has the last four of its first `best + 1` bytes. If all positions are in chains (`ALL`),
-    /// the chain of
-    /// those four bytes is followed instead if it leads farther back: it skips positions that are not longer matches.
+    /// the chain of those four bytes is followed instead if it leads farther back: it skips positions that are not longer
+    /// matches.
     ///
     /// # Safety
     /// `most` bytes can be compared at `at`; all positions in the chains are before `at`.
@@ -204,9 +204,8 @@ impl Chains {
     }
 
     /// Returns the chain of the last four of `best + 1` bytes at `at`, if its first position is farther back than `place` of
-    /// the chain at
-    /// `offset`; else the chain at `offset`. Positions from `at` on are in no chain, so matches that overlap `at` are left to
-    /// the chain in use.
+    /// the chain at `offset`; else the chain at `offset`. Positions from `at` on are in no chain, so matches that overlap `at`
+    /// are left to the chain in use.
     ///
     /// # Safety
     /// `best + 1` bytes at `at` were read, and `best` is at least 3.
@@ -264,7 +263,7 @@ impl Chains {
         if bytes.iter().filter(is_text).count() >= TEXT_BYTES { SHORTEST + 1 } else { SHORTEST }
     }
 
-    /// Returns why a search ends with `used` tokens at a place with `rest` bytes left; `None` if it goes on.
+    /// Returns the reason why a search ends at a position with `rest` bytes left and `used` tokens so far; `None` if it continues.
     #[inline(always)]
     fn ends(&self, used: usize, rest: usize, more: bool) -> Option<Ended> {
         if used == self.most {
@@ -440,8 +439,7 @@ fn is_searched(misses: u32) -> bool {
 }
 
 /// Returns true if the match at `at` is better than the one at the byte before it, although it costs a literal more: a byte of
-/// a match saves
-/// about four bits, and twice the distance costs one bit. Both matches are a length and a position.
+/// a match saves about four bits, and twice the distance costs one bit. Both matches are a length and a position.
 #[inline(always)]
 fn is_better(at: usize, (before, before_from): (usize, usize), (length, from): (usize, usize)) -> bool {
     if length < SHORTEST {

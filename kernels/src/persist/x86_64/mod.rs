@@ -29,8 +29,7 @@ const WORDS: usize = LINE_BYTES / 8;
 const SHORT: usize = 8;
 
 /// Returns the product of a state and a multiplier. The CRC of the product's 8 bytes is the state moved on by the bytes that
-/// `shift`
-/// stands for. Products may be added before the CRC is taken.
+/// `shift` stands for. Products may be added before the CRC is taken.
 #[inline(always)]
 unsafe fn product(state: u64, shift: u32) -> __m128i {
     // SAFETY: the function that this is inlined into enables PCLMULQDQ.

@@ -35,8 +35,7 @@ pub struct Explanation {
     /// Configured budget: percent by which neighbours may be slowed.
     pub slowdown_percent: u32,
     /// For each store its name, the measured cost of uncached messages in femtoseconds per byte (0: not tried yet), and the
-    /// price,
-    /// a factor for what the store does to neighbours.
+    /// price, a factor for what the store does to neighbours.
     pub stores: [(&'static str, u32, f64); 3],
     /// Store that an uncached message would get now.
     pub uncached: &'static str,

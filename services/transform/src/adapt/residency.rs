@@ -128,8 +128,8 @@ unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) ->
 }
 
 /// Measures the limit: a third of the way between a load from the first-level cache and one from memory. It takes lower
-/// quartiles,
-/// because every disturbance makes a load longer. Another line of the same page is touched first, so no page walk is timed.
+/// quartiles, because every disturbance makes a load longer. Another line of the same page is touched first, so no page walk is
+/// timed.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "flushes and times lines of a buffer of its own")]
 fn measure() -> Option<u32> {

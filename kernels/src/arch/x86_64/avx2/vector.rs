@@ -99,7 +99,7 @@ impl Vector for __m256i {
 
     #[inline(always)]
     unsafe fn short(target: *mut u8, source: *const u8, bytes: usize) -> bool {
-        // SAFETY: both buffers hold `bytes` bytes, as the caller vouches.
+        // SAFETY: both buffers hold `bytes` bytes, as the caller guarantees.
         unsafe { crate::arch::generic::copy::short::<Self>(target, source, bytes) }
     }
 
@@ -110,7 +110,7 @@ impl Vector for __m256i {
 
     #[inline(always)]
     unsafe fn repeat(target: *mut u8, source: *const u8, bytes: usize) {
-        // SAFETY: both buffers hold `bytes` bytes, more than a line, and are apart, as the caller vouches.
+        // SAFETY: both buffers hold `bytes` bytes, more than a line, and are apart, as the caller guarantees.
         unsafe { super::super::repeat::copy::<Self>(target, source, bytes) }
     }
 }

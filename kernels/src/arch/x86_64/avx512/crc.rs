@@ -67,7 +67,7 @@ pub(crate) unsafe fn finish(remainder: __m512i) -> u32 {
 /// See [`Kernels::crc32c`](crate::Kernels::crc32c).
 #[inline(always)]
 pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the source is readable for `bytes`, as the caller vouches.
+    // SAFETY: the source is readable for `bytes`, as the caller guarantees.
     unsafe {
         if bytes < FOLD_FROM {
             !update(!seed, source, bytes)
@@ -80,7 +80,7 @@ pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
 /// See [`Kernels::copy_crc32c`](crate::Kernels::copy_crc32c).
 #[inline(always)]
 pub(super) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the caller promises both buffers; `FOLD_FROM` bytes are eight vectors.
+    // SAFETY: the caller guarantees both buffers; `FOLD_FROM` bytes are eight vectors.
     unsafe {
         if bytes < FOLD_FROM {
             __m512i::short(target, source, bytes);
@@ -94,7 +94,7 @@ pub(super) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usiz
 /// Reads the line at `offset`, and with `COPY` stores it.
 #[inline(always)]
 unsafe fn take<const COPY: bool>(target: *mut u8, source: *const u8, offset: usize) -> __m512i {
-    // SAFETY: the caller promises the line on both sides, without `COPY` in the source.
+    // SAFETY: the caller guarantees the line in the source and, with `COPY`, in the target.
     unsafe {
         let data = __m512i::load(source.add(offset));
         if COPY {
@@ -104,10 +104,10 @@ unsafe fn take<const COPY: bool>(target: *mut u8, source: *const u8, offset: usi
     }
 }
 
-/// Folds at least four lines, and with `COPY` stores them as it goes: 256 bytes per turn.
+/// Folds at least four lines, 256 bytes per turn, and with `COPY` also stores them.
 #[inline(always)]
 unsafe fn folded<const COPY: bool>(target: *mut u8, source: *const u8, bytes: usize, state: u32) -> u32 {
-    // SAFETY: the caller promises the source, at least four lines of it, and with `COPY` the target; every piece is
+    // SAFETY: the caller guarantees the source, at least four lines of it, and with `COPY` the target; every piece is
     // checked to lie within `bytes`.
     unsafe {
         let by_256 = multipliers::<256>();
@@ -198,7 +198,7 @@ unsafe fn stream_and_fold<const LANES: usize>(
     start: __m512i,
     shape: Shape,
 ) -> (__m512i, usize) {
-    // SAFETY: the caller promises both buffers, the target aligned to a line.
+    // SAFETY: the caller guarantees both buffers, the target aligned to a line.
     unsafe {
         let mut lines = StreamAndFold::<LANES> {
             target,
@@ -222,7 +222,7 @@ pub(super) unsafe fn copy_crc32c_nt(
     seed: u32,
     shape: Shape,
 ) -> u32 {
-    // SAFETY: the caller promises both buffers. The head is shorter than a line, and `bytes` is longer than two;
+    // SAFETY: the caller guarantees both buffers. The head is shorter than a line, and `bytes` is longer than two;
     // after the head the target is aligned.
     unsafe {
         if bytes < STREAM_FROM {

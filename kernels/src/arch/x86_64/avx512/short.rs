@@ -21,7 +21,7 @@ fn out_of_line() {}
 #[inline(always)]
 pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
     // SAFETY: each branch has checked that its pieces, one row from the start and one from the end, fit into `bytes`,
-    // for which the caller promises both buffers.
+    // for which the caller guarantees both buffers.
     unsafe {
         if bytes <= 64 {
             out_of_line();
@@ -47,7 +47,7 @@ pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> b
 
 #[inline(always)]
 unsafe fn ends_32(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller promises at least 32 bytes on both sides.
+    // SAFETY: the caller guarantees at least 32 bytes on both sides.
     unsafe {
         asm!(
             "vmovdqu64 ymm16, [{source}]",
@@ -63,7 +63,7 @@ unsafe fn ends_32(target: *mut u8, source: *const u8, bytes: usize) {
 
 #[inline(always)]
 unsafe fn ends_64(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller promises at least 64 bytes on both sides.
+    // SAFETY: the caller guarantees at least 64 bytes on both sides.
     unsafe {
         asm!(
             "vmovdqu64 zmm16, [{source}]",
@@ -79,7 +79,7 @@ unsafe fn ends_64(target: *mut u8, source: *const u8, bytes: usize) {
 
 #[inline(always)]
 unsafe fn ends_128(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller promises at least 128 bytes on both sides.
+    // SAFETY: the caller guarantees at least 128 bytes on both sides.
     unsafe {
         asm!(
             "vmovdqu64 zmm16, [{source}]",
@@ -99,7 +99,7 @@ unsafe fn ends_128(target: *mut u8, source: *const u8, bytes: usize) {
 
 #[inline(always)]
 unsafe fn ends_256(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller promises at least 256 bytes on both sides.
+    // SAFETY: the caller guarantees at least 256 bytes on both sides.
     unsafe {
         asm!(
             "vmovdqu64 zmm16, [{source}]",

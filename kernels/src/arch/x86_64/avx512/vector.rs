@@ -96,7 +96,7 @@ impl Vector for __m512i {
 
     #[inline(always)]
     unsafe fn short(target: *mut u8, source: *const u8, bytes: usize) -> bool {
-        // SAFETY: both buffers hold `bytes` bytes, as the caller vouches.
+        // SAFETY: both buffers hold `bytes` bytes, as the caller guarantees.
         unsafe { super::short::copy(target, source, bytes) }
     }
 
@@ -107,7 +107,7 @@ impl Vector for __m512i {
 
     #[inline(always)]
     unsafe fn repeat(target: *mut u8, source: *const u8, bytes: usize) {
-        // SAFETY: both buffers hold `bytes` bytes, more than a line, and are apart, as the caller vouches.
+        // SAFETY: both buffers hold `bytes` bytes, more than a line, and are apart, as the caller guarantees.
         unsafe { super::super::repeat::copy::<Self>(target, source, bytes) }
     }
 }

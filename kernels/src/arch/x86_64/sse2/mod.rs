@@ -13,7 +13,7 @@ struct Tables;
 impl generic::crc::Crc for Tables {
     #[inline(always)]
     unsafe fn update(state: u32, source: *const u8, bytes: usize) -> u32 {
-        // SAFETY: the source is readable for `bytes`, as the caller vouches.
+        // SAFETY: the source is readable for `bytes`, as the caller guarantees.
         unsafe { all::crc::update(state, source, bytes) }
     }
 }
