@@ -17,7 +17,7 @@ use crate::walk::{bytes, given, put, text};
 
 const DIMENSIONS_MAX: usize = 8;
 
-/// `memlift_array`
+/// The C type `memlift_array` of `memlift_ipc.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CArray {

@@ -12,21 +12,21 @@ use memlift::traverse::structures::{HashMap, Heap, Key, OrderedMap, hash, ordere
 use crate::fault::{self, Fault, free, hand};
 use crate::walk::{Walks, bytes, copy_out, given, put};
 
-/// `memlift_hash`
+/// The C type `memlift_hash` of `memlift_traverse.h`.
 pub struct Hash {
     walks: Walks,
     map: Mutex<HashMap>,
     handle: hash::Handle,
 }
 
-/// `memlift_ordered`
+/// The C type `memlift_ordered` of `memlift_traverse.h`.
 pub struct Ordered {
     walks: Walks,
     map: Mutex<OrderedMap>,
     handle: ordered::Handle,
 }
 
-/// `memlift_hash_handle`
+/// The C type `memlift_hash_handle` of `memlift_traverse.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct HashHandle {
@@ -35,7 +35,7 @@ pub struct HashHandle {
     memory: u64,
 }
 
-/// `memlift_ordered_handle`
+/// The C type `memlift_ordered_handle` of `memlift_traverse.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct OrderedHandle {
@@ -44,7 +44,7 @@ pub struct OrderedHandle {
     memory: u64,
 }
 
-/// `memlift_key`
+/// The C type `memlift_key` of `memlift_traverse.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct WalkKey {
@@ -53,7 +53,7 @@ pub struct WalkKey {
     length: usize,
 }
 
-/// `memlift_aggregate`
+/// The C type `memlift_aggregate` of `memlift_traverse.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Totals {

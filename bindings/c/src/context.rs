@@ -38,7 +38,7 @@ enum Owned {
     Unpack { format: Format },
 }
 
-/// `memlift_outcome`.
+/// The C type `memlift_outcome` of `memlift.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct COutcome {

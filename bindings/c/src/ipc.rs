@@ -20,7 +20,7 @@ use memlift::ipc::{
 use crate::fault::{self, Fault, free, hand, make, run};
 use crate::walk::{bytes, given, put, text};
 
-/// `memlift_call_options`
+/// The C type `memlift_call_options` of `memlift_ipc.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct COptions {
@@ -33,7 +33,7 @@ pub struct COptions {
     reserved: u32,
 }
 
-/// `memlift_load`
+/// The C type `memlift_load` of `memlift_ipc.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CLoad {
@@ -43,7 +43,7 @@ pub struct CLoad {
     queued: u32,
 }
 
-/// `memlift_job_state_t`
+/// The C type `memlift_job_state_t` of `memlift_ipc.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CState {

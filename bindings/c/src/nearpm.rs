@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_int};
 /// Page size of a checkpoint, bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// `memlift_nearpm_redo`.
+/// The C type `memlift_nearpm_redo` of `memlift_persist.h`.
 #[repr(C)]
 pub struct CRedo {
     kind: CType,

@@ -26,7 +26,7 @@ pub struct CPool {
     pub(crate) open: Arc<AtomicUsize>,
 }
 
-/// `memlift_pool_options`.
+/// The C type `memlift_pool_options` of `memlift_persist.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct COptions {
@@ -42,14 +42,14 @@ pub struct COptions {
     wait_s: f64,
 }
 
-/// `memlift_pool_guarantee_t`.
+/// The C type `memlift_pool_guarantee_t` of `memlift_persist.h`.
 #[repr(C)]
 pub struct CGuarantee {
     survives_power_failure: u32,
     domain: u32,
 }
 
-/// `memlift_field`.
+/// The C type `memlift_field` of `memlift_persist.h`.
 #[repr(C)]
 pub struct CField {
     name: *const c_char,
@@ -57,7 +57,7 @@ pub struct CField {
     bytes: u64,
 }
 
-/// `memlift_type`.
+/// The C type `memlift_type` of `memlift_persist.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CType {

@@ -14,7 +14,7 @@ use memlift::ipc::{Outgoing, Progress, Request, Responder, Server, ServerOptions
 use crate::fault::{Fault, free, hand, null, run};
 use crate::walk::{bytes, given, text};
 
-/// `memlift_server_options`
+/// The C type `memlift_server_options` of `memlift_ipc.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CServerOptions {
@@ -33,7 +33,7 @@ pub struct Asked {
     responder: Responder,
 }
 
-/// `memlift_handler`
+/// The C type `memlift_handler` of `memlift_ipc.h`.
 pub type Handler = unsafe extern "C" fn(request: *mut Asked, user: *mut c_void);
 
 /// The `user` pointer that is passed to a C function.

@@ -24,7 +24,7 @@ const PIECE_ALIGN: u64 = 64;
 /// Deepest nesting that is accepted.
 const DEPTH_MAX: u32 = 100;
 
-/// `memlift_value`
+/// The C type `memlift_value` of `memlift_ipc.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CValue {

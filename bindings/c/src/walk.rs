@@ -43,10 +43,10 @@ impl Walks {
     }
 }
 
-/// `memlift_walk_program`
+/// The C type `memlift_walk_program` of `memlift_traverse.h`.
 pub struct WalkProgram(Arc<Program>);
 
-/// `memlift_walk_options`
+/// The C type `memlift_walk_options` of `memlift_traverse.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct WalkOptions {
@@ -57,7 +57,7 @@ pub struct WalkOptions {
     iterations: u32,
 }
 
-/// `memlift_walked`
+/// The C type `memlift_walked` of `memlift_traverse.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Walked {
@@ -67,7 +67,7 @@ pub struct Walked {
     hops: u32,
 }
 
-/// `memlift_walk_request`
+/// The C type `memlift_walk_request` of `memlift_traverse.h`.
 #[repr(C)]
 pub struct WalkRequest {
     program: *const WalkProgram,

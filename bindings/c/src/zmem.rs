@@ -14,7 +14,7 @@ use memlift::zmem::{Error, arena, blocks};
 
 use crate::fault::{self, BAD_ORDER, FILE_FAILED, Fault, NO_MEMORY, free, hand, null};
 
-/// `memlift_zmem_options`
+/// The C type `memlift_zmem_options` of `memlift_zmem.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ZmemOptions {
@@ -24,7 +24,7 @@ pub struct ZmemOptions {
     reserved: u32,
 }
 
-/// `memlift_zmem_numbers_t`
+/// The C type `memlift_zmem_numbers_t` of `memlift_zmem.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ZmemNumbers {
@@ -39,7 +39,7 @@ pub struct ZmemNumbers {
     mapped_bytes: u64,
 }
 
-/// `memlift_zmem_pins`
+/// The C type `memlift_zmem_pins` of `memlift_zmem.h`.
 pub struct ZmemPins(#[expect(dead_code, reason = "dropped to let the pages go")] Pins<'static>);
 
 fn failed(error: &Error) -> Fault {

@@ -22,7 +22,7 @@ use pyo3::types::PyDict;
 /// Arrays of fewer bytes are allocated by `malloc`.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// `PyDataMemAllocator`
+/// numpy's C type `PyDataMemAllocator`.
 #[repr(C)]
 struct Allocator {
     context: *mut c_void,
@@ -32,7 +32,7 @@ struct Allocator {
     free: unsafe extern "C" fn(*mut c_void, *mut c_void, usize),
 }
 
-/// `PyDataMem_Handler`
+/// numpy's C type `PyDataMem_Handler`.
 #[repr(C)]
 struct Handler {
     name: [c_char; 127],

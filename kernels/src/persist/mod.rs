@@ -65,13 +65,13 @@ fn choose() -> Isa {
 #[inline]
 pub unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES));
-    // SAFETY: the caller guarantees both buffers; this CPU has the level.
+    // SAFETY: the caller guarantees both buffers of `bytes`; this CPU has the level.
     unsafe { nt_copy_at(level(), target, source, bytes) }
 }
 
 #[inline(always)]
 unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller guarantees both buffers, and that this CPU has the level.
+    // SAFETY: the caller guarantees both buffers of `bytes`, and that this CPU has the level.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

@@ -50,7 +50,7 @@ pub(crate) unsafe fn copy_crc32c_nt<V: Vector, C: Crc>(
     seed: u32,
     shape: Shape,
 ) -> u32 {
-    // SAFETY: the caller guarantees both buffers. The head is shorter than a line and `bytes` is longer; blocks lie
+    // SAFETY: the caller guarantees both buffers of `bytes`. The head is shorter than a line and `bytes` is longer; blocks lie
     // within `bytes` and start at aligned targets, because a block is a number of lines.
     unsafe {
         if bytes < STREAM_FROM {

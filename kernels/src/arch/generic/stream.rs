@@ -136,7 +136,7 @@ pub(crate) unsafe fn lines<V: Vector>(
     bytes: usize,
     shape: Shape,
 ) -> usize {
-    // SAFETY: the caller guarantees both buffers, the target aligned to a line.
+    // SAFETY: the caller guarantees both buffers of `bytes`, the target aligned to a line.
     unsafe {
         if is_narrow::<V>(shape) {
             walk_shaped(&mut Copy::<V::Half> { target, source, vector: PhantomData }, bytes, shape)
@@ -155,7 +155,7 @@ pub(crate) fn head_bytes(target: *const u8) -> usize {
 /// See [`Shaped::copy`](crate::Shaped::copy).
 #[inline(always)]
 pub(crate) unsafe fn copy_nt<V: Vector>(target: *mut u8, source: *const u8, bytes: usize, shape: Shape) {
-    // SAFETY: the caller guarantees both buffers. The head is shorter than a line, and `bytes` is longer.
+    // SAFETY: the caller guarantees both buffers of `bytes`. The head is shorter than a line, and `bytes` is longer.
     unsafe {
         if bytes < STREAM_FROM {
             copy::<V>(target, source, bytes);

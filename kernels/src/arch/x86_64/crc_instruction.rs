@@ -86,7 +86,7 @@ unsafe fn three<const STREAM: usize>(state: u32, source: *const u8) -> u32 {
 /// Joins the states of three adjacent streams of `STREAM` bytes, the later two of which started from 0.
 #[inline(always)]
 pub(super) unsafe fn join<const STREAM: usize>(a: u32, b: u32, c: u32) -> u32 {
-    // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
+    // SAFETY: the function that this is inlined into enables SSE4.2 and PCLMULQDQ.
     unsafe { moved(a, const { shift(2 * STREAM as u32) }) ^ moved(b, const { shift(STREAM as u32) }) ^ c }
 }
 
@@ -105,7 +105,7 @@ pub(crate) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8
 /// Returns the state moved over the zero bytes that the multiplier represents.
 #[inline(always)]
 unsafe fn moved(state: u32, shift: u32) -> u32 {
-    // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
+    // SAFETY: the function that this is inlined into enables SSE4.2 and PCLMULQDQ.
     unsafe {
         let product =
             _mm_clmulepi64_si128(_mm_cvtsi32_si128(state as i32), _mm_cvtsi32_si128(shift as i32), 0);

@@ -9,8 +9,8 @@ use core::arch::asm;
 #[inline(always)]
 pub(super) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     let head = head_bytes(target);
-    // SAFETY: the caller guarantees both buffers and more than a line, so the first line fits. The ABI guarantees that the
-    // direction flag is clear.
+    // SAFETY: the caller guarantees both buffers of `bytes` and more than a line, so the first line fits. The ABI guarantees
+    // that the direction flag is clear.
     unsafe {
         let mut i = 0;
         while i < LINE_BYTES {

@@ -66,7 +66,7 @@ pub(super) unsafe fn copy_crc32c_nt(
 ) -> u32 {
     use super::super::crc_instruction::Instruction;
     use crate::arch::generic::crc::copy_crc32c_nt as by_block;
-    // SAFETY: the caller guarantees both buffers. The head is shorter than a line and `bytes` is longer; after it the
+    // SAFETY: the caller guarantees both buffers of `bytes`. The head is shorter than a line and `bytes` is longer; after it the
     // target is aligned. `by_block` fences.
     unsafe {
         if bytes < SIDE_BY_SIDE_FROM || shape.lanes() < 4 {

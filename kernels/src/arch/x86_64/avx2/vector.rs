@@ -48,19 +48,19 @@ impl Vector for __m256i {
 
     #[inline(always)]
     unsafe fn splat(pattern: u128) -> Self {
-        // SAFETY: the caller's function enables AVX2.
+        // SAFETY: the function that this is inlined into enables AVX2.
         unsafe { _mm256_broadcastsi128_si256(_mm_set_epi64x((pattern >> 64) as i64, pattern as i64)) }
     }
 
     #[inline(always)]
     unsafe fn differing_bytes(self, other: Self) -> u64 {
-        // SAFETY: the caller's function enables AVX2.
+        // SAFETY: the function that this is inlined into enables AVX2.
         unsafe { u64::from(!_mm256_movemask_epi8(_mm256_cmpeq_epi8(self, other)) as u32) }
     }
 
     #[inline(always)]
     unsafe fn differing_words(self, other: Self) -> u32 {
-        // SAFETY: the caller's function enables AVX2.
+        // SAFETY: the function that this is inlined into enables AVX2.
         unsafe {
             let equal = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(self, other)));
             (equal ^ 0b1111) as u32
@@ -69,19 +69,19 @@ impl Vector for __m256i {
 
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: the caller's function enables AVX2.
+        // SAFETY: the function that this is inlined into enables AVX2.
         unsafe { _mm256_xor_si256(self, other) }
     }
 
     #[inline(always)]
     unsafe fn or(self, other: Self) -> Self {
-        // SAFETY: the caller's function enables AVX2.
+        // SAFETY: the function that this is inlined into enables AVX2.
         unsafe { _mm256_or_si256(self, other) }
     }
 
     #[inline(always)]
     unsafe fn is_zero(self) -> bool {
-        // SAFETY: the caller's function enables AVX2.
+        // SAFETY: the function that this is inlined into enables AVX2.
         unsafe { _mm256_testz_si256(self, self) == 1 }
     }
 

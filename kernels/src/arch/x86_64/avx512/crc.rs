@@ -29,14 +29,14 @@ const FOLD_FROM: usize = 512;
 #[inline(always)]
 pub(crate) unsafe fn multipliers<const BYTES: u32>() -> __m512i {
     let [low, high] = const { polynomial::fold(BYTES) };
-    // SAFETY: the caller's function enables AVX-512.
+    // SAFETY: the function that this is inlined into enables AVX-512.
     unsafe { _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64)) }
 }
 
 /// Moves a remainder by the distance of the multipliers and adds the data at the new position.
 #[inline(always)]
 pub(crate) unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512i) -> __m512i {
-    // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ. 0x96 is the three-way exclusive or.
+    // SAFETY: the function that this is inlined into enables AVX-512 and VPCLMULQDQ. 0x96 is the three-way exclusive or.
     unsafe {
         let low = _mm512_clmulepi64_epi128::<0x00>(remainder, multipliers);
         let high = _mm512_clmulepi64_epi128::<0x11>(remainder, multipliers);
@@ -47,7 +47,7 @@ pub(crate) unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512
 /// Returns the first remainder: the first line with the state added.
 #[inline(always)]
 unsafe fn start(state: u32, line: __m512i) -> __m512i {
-    // SAFETY: the caller's function enables AVX-512.
+    // SAFETY: the function that this is inlined into enables AVX-512.
     unsafe { _mm512_xor_si512(line, _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32))) }
 }
 
@@ -55,7 +55,7 @@ unsafe fn start(state: u32, line: __m512i) -> __m512i {
 #[inline(always)]
 pub(crate) unsafe fn finish(remainder: __m512i) -> u32 {
     let mut state = 0;
-    // SAFETY: the caller's function enables SSE4.2; a vector and eight words have the same size and no padding.
+    // SAFETY: the function that this is inlined into enables SSE4.2; a vector and eight words have the same size and no padding.
     unsafe {
         for word in core::mem::transmute::<__m512i, [u64; 8]>(remainder) {
             state = _mm_crc32_u64(state, word);
@@ -80,7 +80,7 @@ pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
 /// See [`Kernels::copy_crc32c`](crate::Kernels::copy_crc32c).
 #[inline(always)]
 pub(super) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the caller guarantees both buffers; `FOLD_FROM` bytes are eight vectors.
+    // SAFETY: the caller guarantees both buffers of `bytes`; `FOLD_FROM` bytes are eight vectors.
     unsafe {
         if bytes < FOLD_FROM {
             __m512i::short(target, source, bytes);
@@ -170,7 +170,7 @@ impl<const LANES: usize> Lines for StreamAndFold<LANES> {
     #[inline(always)]
     unsafe fn block(&mut self) {
         const PAGE: u32 = LANE_BYTES as u32;
-        // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ.
+        // SAFETY: the function that this is inlined into enables AVX-512 and VPCLMULQDQ.
         unsafe {
             let zero = _mm512_setzero_si512();
             let joined = match self.remainders[..] {
@@ -198,7 +198,7 @@ unsafe fn stream_and_fold<const LANES: usize>(
     start: __m512i,
     shape: Shape,
 ) -> (__m512i, usize) {
-    // SAFETY: the caller guarantees both buffers, the target aligned to a line.
+    // SAFETY: the caller guarantees both buffers of `bytes`, the target aligned to a line.
     unsafe {
         let mut lines = StreamAndFold::<LANES> {
             target,
@@ -222,7 +222,7 @@ pub(super) unsafe fn copy_crc32c_nt(
     seed: u32,
     shape: Shape,
 ) -> u32 {
-    // SAFETY: the caller guarantees both buffers. The head is shorter than a line, and `bytes` is longer than two;
+    // SAFETY: the caller guarantees both buffers of `bytes`. The head is shorter than a line, and `bytes` is longer than two;
     // after the head the target is aligned.
     unsafe {
         if bytes < STREAM_FROM {

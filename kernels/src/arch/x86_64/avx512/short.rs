@@ -21,7 +21,7 @@ fn out_of_line() {}
 #[inline(always)]
 pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
     // SAFETY: each branch has checked that its pieces, one row from the start and one from the end, fit into `bytes`,
-    // for which the caller guarantees both buffers.
+    // for which the caller guarantees both buffers of `bytes`.
     unsafe {
         if bytes <= 64 {
             out_of_line();

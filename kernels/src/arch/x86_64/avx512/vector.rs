@@ -48,37 +48,37 @@ impl Vector for __m512i {
 
     #[inline(always)]
     unsafe fn splat(pattern: u128) -> Self {
-        // SAFETY: the caller's function enables AVX-512 F and BW.
+        // SAFETY: the function that this is inlined into enables AVX-512 F and BW.
         unsafe { _mm512_broadcast_i32x4(_mm_set_epi64x((pattern >> 64) as i64, pattern as i64)) }
     }
 
     #[inline(always)]
     unsafe fn differing_bytes(self, other: Self) -> u64 {
-        // SAFETY: the caller's function enables AVX-512 F and BW.
+        // SAFETY: the function that this is inlined into enables AVX-512 F and BW.
         unsafe { _mm512_cmpneq_epi8_mask(self, other) }
     }
 
     #[inline(always)]
     unsafe fn differing_words(self, other: Self) -> u32 {
-        // SAFETY: the caller's function enables AVX-512 F and BW.
+        // SAFETY: the function that this is inlined into enables AVX-512 F and BW.
         unsafe { u32::from(_mm512_cmpneq_epi64_mask(self, other)) }
     }
 
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: the caller's function enables AVX-512 F and BW.
+        // SAFETY: the function that this is inlined into enables AVX-512 F and BW.
         unsafe { _mm512_xor_si512(self, other) }
     }
 
     #[inline(always)]
     unsafe fn or(self, other: Self) -> Self {
-        // SAFETY: the caller's function enables AVX-512 F and BW.
+        // SAFETY: the function that this is inlined into enables AVX-512 F and BW.
         unsafe { _mm512_or_si512(self, other) }
     }
 
     #[inline(always)]
     unsafe fn is_zero(self) -> bool {
-        // SAFETY: the caller's function enables AVX-512 F and BW.
+        // SAFETY: the function that this is inlined into enables AVX-512 F and BW.
         unsafe { _mm512_test_epi64_mask(self, self) == 0 }
     }
 
