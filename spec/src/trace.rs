@@ -149,7 +149,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
+    /// All kinds, in numeric order.
     pub const ALL: [Kind; 22] = [
         Kind::Copy,
         Kind::Move,
@@ -517,7 +517,7 @@ pub struct Fault {
     pub at: u64,
     /// Name of the wrong field.
     pub field: &'static str,
-    /// Value found.
+    /// Value of the wrong field.
     pub found: u64,
     /// The expected value, and what to do.
     pub fix: &'static str,

@@ -29,7 +29,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// All stores.
+    /// All stores, in the order of their numbers.
     pub const ALL: [Store; 3] = [Store::Temporal, Store::Streaming, Store::Isolated];
 
     /// Returns the short lower-case name.

@@ -34,7 +34,7 @@ enum Mode {
 enum How {
     /// Not known yet.
     Look,
-    /// Plain bytes.
+    /// Plain bytes, not packed.
     Copy,
     Gzip,
 }
