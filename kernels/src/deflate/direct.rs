@@ -209,7 +209,7 @@ impl Direct {
     }
 
     /// Packs `buffer[start..]` with this code into `output`, after the unstored bits, without the end of the block. `output` has
-    /// [`room`] for it; no code is longer than [`LONGEST`](super::preset::LONGEST).
+    /// [`room`] for it; no code is longer than [`LONGEST`].
     pub fn write(
         &mut self,
         code: &Table,
