@@ -9,11 +9,12 @@
 //!   - 512 response ring is blocked u32 (server sets, client clears and rings)
 //!   - 576 concurrency, written by the server for clients to adapt to: sessions u32 · busy handlers u32 · handlers u32 ·
 //!     queued requests u32
+//!   - 640 client's robust word u32 · 704 server's robust word u32; 0: that side has none
 //!   - 4096 request ring: 256 messages of 128 bytes
 //!   - 36864 response ring: 256 messages of 128 bytes · 69632 end
 //! - **Order** each counter has a cache line of its own; tails are published with Release, read with Acquire.
 //! - **Owner** each field has exactly one writer, but for the park words and the blocked word: one side sets them, the other
-//!   clears them. Heads and tails run freely and are taken modulo the entries.
+//!   clears them; and for the robust words, which the kernel marks for a side that dies. Heads and tails run freely and are taken modulo the entries.
 
 use crate::message::MESSAGE_BYTES;
 
@@ -52,6 +53,10 @@ pub const BUSY_HANDLERS_AT: u64 = 580;
 pub const HANDLERS_AT: u64 = 584;
 /// Offset of the number of requests that wait for one.
 pub const QUEUED_AT: u64 = 588;
+/// Offset of the word that the kernel marks when the client dies.
+pub const CLIENT_ROBUST_AT: u64 = 640;
+/// Offset of the word that the kernel marks when the server dies.
+pub const SERVER_ROBUST_AT: u64 = 704;
 /// Offset of the request ring.
 pub const REQUEST_RING_AT: u64 = 4096;
 /// Offset of the response ring.

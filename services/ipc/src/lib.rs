@@ -52,6 +52,7 @@ mod handshake;
 mod number_map;
 mod pool;
 mod rank;
+mod robust;
 mod row;
 #[expect(unsafe_code, reason = "messages are read from and written to memory that the peer can change")]
 mod ring;

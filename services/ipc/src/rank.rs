@@ -46,6 +46,10 @@ pub(crate) enum Rank {
     Requests,
     /// Reply side of a session, at the server.
     Reply,
+    /// Threads of this process that own robust words.
+    Keepers,
+    /// Sessions of one of these threads.
+    Keeper,
 }
 
 /// A mutex with a rank. It recovers from poisoning: every critical section of this crate leaves its data whole at each step.
@@ -165,12 +169,12 @@ mod checks {
 
     fn names(ranks: u32) -> Vec<Rank> {
         use Rank::{
-            Collector, Decisions, Growing, Grown, Jobs, Loans, Pool, Producer, Queue, Releases, Reply,
-            Requests, Responses, Waits, Watchers,
+            Collector, Decisions, Growing, Grown, Jobs, Keeper, Keepers, Loans, Pool, Producer, Queue,
+            Releases, Reply, Requests, Responses, Waits, Watchers,
         };
         let all = [
             Collector, Producer, Releases, Jobs, Growing, Loans, Pool, Responses, Decisions, Waits, Grown,
-            Queue, Watchers, Requests, Reply,
+            Queue, Watchers, Requests, Reply, Keepers, Keeper,
         ];
         all.into_iter().filter(|&rank| ranks & 1 << rank as u32 != 0).collect()
     }

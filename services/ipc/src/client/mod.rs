@@ -35,13 +35,15 @@ use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Hello, Received, Welcome};
 use crate::layout::{
-    CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, OUTSTANDING_MAX, RING_ENTRIES, VERSION, VERSION_AT,
+    CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, OUTSTANDING_MAX, RING_ENTRIES,
+    SERVER_ROBUST_AT, VERSION, VERSION_AT,
 };
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
 use crate::rank::{Lock, Rank, holds_none};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use crate::robust::Robust;
 use crate::row::SessionRow;
 use answer::Responses;
 use collect::{Broken, Collector};
@@ -125,7 +127,7 @@ pub(crate) struct Inner {
     options: ClientOptions,
     message_bytes_max: u64,
     outstanding_max: usize,
-    socket: SessionSocket,
+    socket: Arc<SessionSocket>,
     server_event: OwnedFd,
     own_event: OwnedFd,
     control: Arc<Region>,
@@ -146,6 +148,7 @@ pub(crate) struct Inner {
     has_janitor: AtomicBool,
     /// True once an event loop collects the answers.
     watched: AtomicBool,
+    _robust: Option<Robust>,
     row: SessionRow,
 }
 
@@ -206,7 +209,7 @@ impl Client {
     /// memory cgroup leaves.
     pub fn connect(address: &str, options: ClientOptions) -> Result<Client, Error> {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
-        let socket = connect_socket(&address, options.timeout)?;
+        let socket = Arc::new(connect_socket(&address, options.timeout)?);
         reach(Step::Connected);
         let shared = RegionOptions::default();
         let mut control = Region::memfd("memlift-control", CONTROL_BYTES, &shared)?;
@@ -217,6 +220,7 @@ impl Client {
         let (request, request_fd) = request_segment(options.request_pool_bytes.max(4096), &|| false)?;
         let (response, response_fd) = response_segment(options.response_pool_bytes.max(4096))?;
         let control_fd = take_fd(&mut control);
+        let mut robust = Robust::enter(control_fd.as_fd(), CLIENT_ROBUST_AT);
         let control = Arc::new(control);
         let event =
             || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"));
@@ -253,6 +257,9 @@ impl Client {
         if welcome.refused != 0 {
             return Err(Error::Refused { address: address.to_string(), reason: welcome.reason() });
         }
+        if let Some(robust) = &mut robust {
+            robust.watch(&control, SERVER_ROBUST_AT, &socket);
+        }
         let mut pool = Pool::new(options.pool_bytes_max.max(request.bytes()));
         let added = pool.add(Arc::new(request));
         debug_assert!(added.is_none());
@@ -287,6 +294,7 @@ impl Client {
             next_job: AtomicU64::new(1),
             has_janitor: AtomicBool::new(false),
             watched: AtomicBool::new(false),
+            _robust: robust,
             control,
             address,
             options,

@@ -14,9 +14,9 @@ use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{self, AddSegment, Hello, REQUEST, RESPONSE};
 use crate::layout::{
-    BUSY_HANDLERS_AT, CLIENT_PARK_AT, CONTROL_BYTES, ENTRIES_AT, HANDLERS_AT, MAGIC, MAGIC_AT, OVERFLOW_MAX,
-    QUEUED_AT, RESPONSE_BLOCKED_AT, RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT, SESSIONS_AT, VERSION,
-    VERSION_AT,
+    BUSY_HANDLERS_AT, CLIENT_PARK_AT, CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, HANDLERS_AT, MAGIC,
+    MAGIC_AT, OVERFLOW_MAX, QUEUED_AT, RESPONSE_BLOCKED_AT, RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT,
+    SERVER_ROBUST_AT, SESSIONS_AT, VERSION, VERSION_AT,
 };
 use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message, Shape};
 use crate::number_map::NumberMap;
@@ -24,6 +24,7 @@ use crate::payload::Outgoing;
 use crate::pool::{NoSuchSegment, Pool, Slot};
 use crate::rank::{Guard, Lock, Rank, holds_none};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use crate::robust::Robust;
 use crate::row::SessionRow;
 use crate::transfer::Transfer;
 use memlift_ground::complete::{ParkWord, ring};
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     dead: AtomicBool,
     pub(super) unanswered: AtomicU32,
     pool_bytes_max: u64,
+    _robust: Option<Robust>,
     pub(super) row: SessionRow,
 }
 
@@ -144,6 +146,7 @@ impl Session {
         }
         let mut control =
             Region::from_fd_with(control, Access::ReadWrite, CONTROL_BYTES, &RegionOptions::default())?;
+        let mut robust = control.as_fd().and_then(|fd| Robust::enter(fd, SERVER_ROBUST_AT));
         // The mapping needs no descriptor, so a session has only three.
         drop(control.take_fd());
         let mut header = [0; 16];
@@ -166,6 +169,9 @@ impl Session {
         let row = SessionRow::server(address, peer.pid);
         row.set_pool_bytes(requests.bytes() + pool.total());
         let consumer = Consumer::new(Arc::clone(&control), REQUESTS)?;
+        if let Some(robust) = &mut robust {
+            robust.watch(&control, CLIENT_ROBUST_AT, &socket);
+        }
         let session = Session {
             peer_uid: peer.uid,
             socket,
@@ -187,6 +193,7 @@ impl Session {
             dead: AtomicBool::new(false),
             unanswered: AtomicU32::new(0),
             pool_bytes_max,
+            _robust: robust,
             row,
         };
         Ok((session, consumer))

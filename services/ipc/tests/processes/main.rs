@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod boxes;
+mod deaths;
 mod kills;
 mod lies;
 #[expect(unsafe_code, reason = "a child becomes another user")]

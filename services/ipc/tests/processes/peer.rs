@@ -5,6 +5,7 @@
 //! - **Owner** a `Peer` that is dropped is killed and waited for; a child whose parent is gone reads the end of its stdin
 
 use memlift_ground::complete::WaitPolicy;
+use memlift_ground::region::{HugePages, Region, RegionOptions};
 use memlift_ipc::failpoint::{Act, Step, arm};
 use memlift_ipc::{
     Client, ClientOptions, Error, Outgoing, Payload, Reply, Request, Responder, Server, ServerOptions,
@@ -170,6 +171,13 @@ pub fn play_role() {
         "restless client" => loop {
             exercise(&address).unwrap();
         },
+        "copied client" => {
+            let client = Client::connect(&address, small()).unwrap();
+            let _job = client.call_async("hold", [1; 5_000].as_slice(), None).unwrap();
+            leave_copies();
+            say("ready");
+            until_the_parent_ends();
+        }
         "large client" => say(&match crate::boxes::large(&address) {
             Ok(()) => "done".to_owned(),
             Err(error) => format!("{error:?}"),
@@ -184,7 +192,19 @@ pub fn play_role() {
         }
         "server" | "blocking server" => {
             let wait = if role == "server" { WaitPolicy::AUTO } else { WaitPolicy::BLOCK };
-            let _server = serve(&address, ServerOptions { wait, ..ServerOptions::default() });
+            let server = serve(&address, ServerOptions { wait, ..ServerOptions::default() });
+            server
+                .register("leave copies", |_| {
+                    leave_copies();
+                    Ok(Reply::none())
+                })
+                .unwrap();
+            say("ready");
+            until_the_parent_ends();
+        }
+        "large server" => {
+            touch(crate::deaths::gib());
+            let _server = serve(&address, ServerOptions::default());
             say("ready");
             until_the_parent_ends();
         }
@@ -196,6 +216,26 @@ pub fn play_role() {
         },
     }
     std::process::exit(0);
+}
+
+/// Leaves a process that holds a copy of every descriptor, as a child does that was made without the C library's knowledge. It ends when
+/// the parent lets go of this process's stdin.
+fn leave_copies() {
+    // SAFETY: the child makes system calls only, and ends by one.
+    unsafe {
+        if libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) == 0 {
+            let mut byte = 0_u8;
+            while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+            libc::_exit(0);
+        }
+    }
+}
+
+/// Touches so many GiB, page by page, and keeps them.
+pub fn touch(gib: u64) {
+    let bytes = gib << 30;
+    let options = RegionOptions { huge_pages: HugePages::Never, ..RegionOptions::default() };
+    std::mem::forget(Region::anonymous(bytes, &options).unwrap());
 }
 
 pub fn until_the_parent_ends() {
