@@ -171,7 +171,8 @@ def test_a_server_that_corrupts_the_page_fails_the_client_alone(shared_server, b
     for where, what in [(192, 0x8000_0000), (256, 0x7FFF_FFFF)]:
         client = memlift.ipc.Client(shared_server.address, timeout=5)
         client.call("echo", b"x")
-        (page,) = set(pages()) - known
+        # The first page lies there twice, once for the robust words.
+        page = min(set(pages()) - known)
         with pytest.raises(memlift.PeerFault, match="impossible ring"):
             # The honest server overwrites its own counter with each reply, sometimes before the client looks.
             for _ in range(1000):

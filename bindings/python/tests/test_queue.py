@@ -315,7 +315,7 @@ def put_and_get_for_ever(ours, seed):
 @pytest.mark.soak
 def test_soak_kills_at_random_times():
     ours, draw, children = memlift.Queue(64, bytes_max=64 << 20), random.Random(1), []
-    for _ in range(10_000):
+    for _ in range(int(os.environ.get("MEMLIFT_KILLS", "10000"))):
         while len(children) < 4:
             child = os.fork()
             if child == 0:

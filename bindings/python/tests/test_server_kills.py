@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Servers that are killed while calls are unanswered and both pools grow: in every mode the caller has an error, and no loop stands still.
+"""Peers that are killed while calls are unanswered and both pools grow: in every mode the survivor has an error, and nobody stands still.
 
-Method   each mode calls without end in a thread of its own; a call that does not end is found by that thread not ending. Queues and
-         executors have tests of their own for this (`test_queue.py`, `test_executor.py`)
+Goal     a server's death ends its clients' calls; a client's death ends its session; an executor's workers and its parent likewise
+Method   each mode calls without end in a thread of its own; a call that does not end is found by that thread not ending. Processes of the
+         long tests come from a server of forks, which has imported everything. Queues have tests of their own (`test_queue.py`)
 """
 
 import asyncio
+import concurrent.futures
+import multiprocessing
 import os
 import random
+import select
 import signal
 import threading
 import time
@@ -16,6 +20,7 @@ import numpy as np
 import pytest
 
 import memlift
+from conftest import Process
 
 SIZES = (40, 5_000, 70_000, 300_000, 1_500_000, 5_000_000)
 LONG = 60
@@ -77,6 +82,19 @@ async def _loop(address):
 MODES = [sync, futures, pipelined, loop]
 
 
+fast = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def everything_is_imported():
+    fast.set_forkserver_preload(["numpy", "memlift", "conftest", __name__])
+
+
+def kills():
+    """Kills per side and mode."""
+    return int(os.environ.get("MEMLIFT_KILLS", "2000"))
+
+
 def _kill_while(mode, server, pause):
     ended = []
 
@@ -103,9 +121,122 @@ def test_a_killed_server_leaves_nobody_waiting(start, mode):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
-def test_soak_killed_servers_leave_nobody_waiting(start, mode):
-    for _ in range(int(os.environ.get("MEMLIFT_KILLS", "2000"))):
-        _kill_while(mode, start(handlers=8), random.random() / 10)
+def test_soak_killed_servers_leave_nobody_waiting(mode):
+    for i in range(kills()):
+        server = Process(f"pytest-{os.getpid()}-{mode.__name__}-{i}", {"handlers": 8}, fast)
+        try:
+            _kill_while(mode, server, random.random() / 20)
+        finally:
+            server.kill()
+
+
+def _call_without_end(mode, address, ready):
+    ready.set()
+    MODES[mode](address)
+
+
+def _killed_clients(mode, server, count):
+    address = server.address
+    with memlift.ipc.Client(address) as bystander:
+        for _ in range(count):
+            ready = fast.Event()
+            client = fast.Process(target=_call_without_end, args=(MODES.index(mode), address, ready), daemon=True)
+            client.start()
+            assert ready.wait(LONG)
+            time.sleep(random.random() / 20)
+            client.kill()
+            client.join()
+            assert client.exitcode == -signal.SIGKILL, "it had not ended by itself"
+            until = time.monotonic() + LONG
+            while bystander.call("echo", b"x") != b"x" or bystander.stats()["server_sessions"] != 1:
+                assert time.monotonic() < until, "the session of a dead client stays"
+                # Calls of the dead client that take no time to run are still answered.
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
+def test_a_killed_client_leaves_no_session(start, mode):
+    _killed_clients(mode, start(handlers=64), 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
+def test_soak_killed_clients_leave_no_session(start, mode):
+    server, done = start(handlers=64), 0
+    while done < kills():
+        # Each dead client leaves handlers asleep.
+        _killed_clients(mode, server, 15)
+        server.kill()
+        server, done = Process(f"{server.address}-next", {"handlers": 64}, fast), done + 15
+    server.kill()
+
+
+def doubled(array):
+    return array * 2
+
+
+def _killed_workers(count):
+    broken = 0
+    for _ in range(count):
+        with memlift.Executor(2, mp_context=multiprocessing.get_context("fork")) as executor:
+            arrays = [np.ones(size, np.uint8) for size in SIZES * 3]
+            futures = [executor.submit(doubled, array) for array in arrays]
+            time.sleep(random.random() / 20)
+            random.choice(executor._workers.processes).kill()
+            for future, array in zip(futures, arrays, strict=True):
+                try:
+                    assert (future.result(LONG) == 2).all() and future.result().size == array.size
+                except concurrent.futures.BrokenExecutor:
+                    broken += 1
+    return broken
+
+
+def _submit_without_end(pipe):
+    with memlift.Executor(2, mp_context=multiprocessing.get_context("fork")) as executor:
+        pipe.send([process.pid for process in _started(executor)])
+        while True:
+            for future in [executor.submit(doubled, np.ones(size, np.uint8)) for size in SIZES * 3]:
+                future.result()
+
+
+def _started(executor):
+    for future in [executor.submit(doubled, np.ones(9)) for _ in range(8)]:
+        future.result()
+    return executor._workers.processes
+
+
+def _killed_parents(count):
+    for _ in range(count):
+        ours, theirs = fast.Pipe()
+        parent = fast.Process(target=_submit_without_end, args=(theirs,))
+        parent.start()
+        theirs.close()
+        try:
+            assert ours.poll(LONG)
+            workers = [os.pidfd_open(pid) for pid in ours.recv()]
+            time.sleep(random.random() / 20)
+        finally:
+            parent.kill()
+            parent.join()
+            ours.close()
+        assert parent.exitcode == -signal.SIGKILL, "it had not ended by itself"
+        for worker in workers:
+            assert select.select([worker], [], [], LONG)[0], "a worker outlives its parent"
+            os.close(worker)
+
+
+def test_killed_workers_and_parents_of_an_executor_leave_nobody_waiting():
+    _killed_workers(2)
+    _killed_parents(2)
+
+
+@pytest.mark.soak
+def test_soak_killed_workers_leave_no_future_waiting():
+    print(f"{_killed_workers(kills())} futures failed")
+
+
+@pytest.mark.soak
+def test_soak_killed_parents_leave_no_worker():
+    _killed_parents(kills())
 
 
 def test_a_server_leaves_what_is_not_its_own(tmp_path):
