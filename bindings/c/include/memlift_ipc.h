@@ -9,8 +9,8 @@
  * Owner   data is copied before a call returns, and may be changed then. An answer lies in shared memory, where the server could
  *         still write: copy it before you judge it. It is freed with memlift_answer_free, also after its client.
  * Threads any number of threads may use one client, or one server; a job, pipeline, watch or request is used by one thread at a time.
- *         A server has threads of its own; no function of a client starts a thread, but for device MEMLIFT_DEVICE_WORKER and large
- *         copies, which the engine's threads share.
+ *         A server has threads of its own. A process with a client has one that sleeps until a server dies, and for a while one that
+ *         gives memory back; device MEMLIFT_DEVICE_WORKER and large copies share the engine's threads.
  * Fork    a client or server belongs to the process that made it.
  *
  * Clients and servers may be written in different languages: docs/guides/ipc.md.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Libraries that start processes by themselves, with memlift's in their place: tqdm, dask, SciPy, black and joblib.
+"""Libraries that start processes by themselves, with memlift's in their place: tqdm, dask, SciPy, black, joblib and PyTorch's DataLoader.
 
 Goal    each gives what it gives with the standard library's processes, under every start method
 Method  a program per library and start method (this file, run as one), since libraries keep locks of the first start method that they see
@@ -123,8 +123,78 @@ def use_joblib():
         assert time.monotonic() - started < 30  # the workers were ended, not waited for
 
 
+class Samples:
+    """Map-style, with what a sample of PyTorch is made of. `fails` is the index of one that cannot be loaded."""
+
+    def __init__(self, count, fails=-1):
+        self.count, self.fails = count, fails
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        import torch
+
+        if index == self.fails:
+            raise KeyError(f"no sample {index}")
+        image = torch.full((3, 100, 100), index, dtype=torch.bfloat16)
+        return {"image": image, "label": index, "name": f"sample {index}", "boxes": np.full((2, 4), index)}
+
+
+def stacked(samples):
+    """One copy into private memory. `default_collate` makes batches in PyTorch's shared memory, for PyTorch's queue."""
+    import torch
+
+    return torch.stack([sample["image"] for sample in samples]), np.stack([sample["boxes"] for sample in samples])
+
+
+def use_torch():
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Context(type(multiprocessing.get_context(sys.argv[2]))):
+        """The context of a start method, with queues of ours."""
+
+        def Queue(self, maxsize=0):
+            made.append(memlift.Queue(maxsize, allow_pickle=True))
+            return made[-1]
+
+    class Counting(IterableDataset):
+        def __iter__(self):
+            worker = torch.utils.data.get_worker_info()
+            return iter(range(worker.id, 20, worker.num_workers))
+
+    made = []
+
+    def loader(data, workers=2, **options):
+        context = {"multiprocessing_context": Context()} if workers else {}
+        return DataLoader(data, batch_size=5, num_workers=workers, timeout=60 if workers else 0, **context, **options)
+
+    def same(ours, theirs):
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.keys() == other.keys() and mine["name"] == other["name"]
+            assert all(torch.equal(mine[key], other[key]) for key in ("image", "label", "boxes"))
+            assert mine["image"].dtype == torch.bfloat16
+
+    samples = Samples(23)
+    several = loader(samples, persistent_workers=True, prefetch_factor=4)
+    same([*several, *several], [*loader(samples, 0)] * 2)
+    assert len(made) == 3, "a queue for each worker, and one for the results"
+    del several  # forked workers of others would end it, too
+    # Without PyTorch's shared memory nothing of a batch has a name, and what is taken stays.
+    pairs = list(loader(samples, 1, collate_fn=stacked))
+    for (images, boxes), plain in zip(pairs, loader(samples, 0, collate_fn=stacked), strict=True):
+        assert torch.equal(images, plain[0]) and (boxes == plain[1]).all() and not images.is_shared()
+        images += 1  # it is the taker's alone
+    if sys.argv[2] == "fork":  # elsewhere each worker imports PyTorch first
+        with pytest.raises(KeyError, match="no sample 7"):
+            list(loader(Samples(23, fails=7)))
+        # A class of a function cannot be pickled.
+        assert sorted(int(number) for batch in loader(Counting()) for number in batch) == list(range(20))
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("library", ["tqdm", "dask", "scipy", "black", "joblib"])
+@pytest.mark.parametrize("library", ["tqdm", "dask", "scipy", "black", "joblib", "torch"])
 def test_a_library_with_processes_of_ours(library, method):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")

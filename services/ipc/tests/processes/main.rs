@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sessions with other processes: peers that die, stop, lie, wait, or live in a container.
 //!
-//! - **Goal** the survivor gets a clear error, learns of it by the hang-up, and is left with nothing of the other's
+//! - **Goal** the survivor gets a clear error, learns of it by the robust word or the hang-up, and is left with nothing of the other's
 //! - **Method** this program again, as a child with a role ([`peer`]); it ends at a failpoint, or is ended by a signal
 //! - **Order** one test at a time: they count the descriptors and mappings of this process
 #![deny(unsafe_code)]
