@@ -13,7 +13,7 @@
 use crate::fork::{self, SessionSocket};
 use crate::rank::{Lock, Rank, holds_none};
 use memlift_ground::region::{Region, RegionOffset};
-use memlift_ground::robust::{RobustWord, Roll, WORDS_MAX};
+use memlift_ground::robust::{OWNER_DIED, RobustWord, Roll, WORDS_MAX};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -60,6 +60,12 @@ struct Watched {
 impl Watched {
     fn word(&self) -> &AtomicU32 {
         self.control.layout(RegionOffset(self.at)).expect("the control segment has its full length")
+    }
+
+    /// Returns true if the word changed, or was marked before it was looked at first.
+    fn has_ended(&self) -> bool {
+        let word = self.word().load(Ordering::Acquire);
+        word != self.alive || word & OWNER_DIED != 0
     }
 }
 
@@ -180,14 +186,14 @@ impl Keeper {
     fn run(&self, owns: bool) {
         self.state.with(|state| state.owns = Some(owns));
         self.started.notify_all();
-        while owns {
+        if !owns {
+            return;
+        }
+        loop {
             let seen = self.changes.load(Ordering::Acquire);
             let mut words = vec![wait(&self.changes, seen, futex::WaitFlags::PRIVATE)];
             let ended: Vec<Watched> = self.state.with(|state| {
-                let ended = state
-                    .watched
-                    .extract_if(.., |watched| watched.word().load(Ordering::Acquire) != watched.alive);
-                let ended = ended.collect();
+                let ended = state.watched.extract_if(.., |watched| watched.has_ended()).collect();
                 let shared = futex::WaitFlags::empty();
                 words.extend(state.watched.iter().map(|own| wait(own.word(), own.alive, shared)));
                 ended

@@ -213,6 +213,18 @@ fn a_peer_that_changes_its_word_ends_its_own_session_only() {
     assert_eq!(bystander.call("echo", b"x".as_slice(), None).unwrap().to_vec(), b"x");
 }
 
+#[test]
+fn a_server_that_died_before_it_was_watched_is_seen() {
+    let _alone = alone();
+    if !sleeps_on_several() {
+        return;
+    }
+    let (client, server) = greeted(memlift_ground::robust::OWNER_DIED);
+    let said = waiting(client, Mode::Sync);
+    assert!(says_gone(&said.recv_timeout(LONG / 2).expect("the call ends").1));
+    drop(server);
+}
+
 /// Prints how long a call goes on after a server with much memory is killed, and how long that server takes to end.
 #[test]
 #[ignore = "long: run by make soak"]
