@@ -215,3 +215,28 @@ fn arrays_are_arrays_on_the_other_side() {
     let said = run(start(&program).args(["unused", &address]));
     assert!(said.ends_with("all as the header says\n"), "{said}");
 }
+
+/// Kills so many servers and so many clients in each mode.
+fn kills(count: u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("kills");
+    if !compile("tests/kills.c", &program, false) {
+        return;
+    }
+    for mode in ["sync", "async", "pipelined", "watch"] {
+        let prefix = folder.path().join(mode);
+        let said = run(start(&program).arg(count.to_string()).arg(mode).arg(prefix));
+        println!("{}", said.trim_end());
+    }
+}
+
+#[test]
+fn killed_peers_leave_no_program_in_c_waiting() {
+    kills(4);
+}
+
+#[test]
+#[ignore = "long: run by make soak"]
+fn soak_killed_peers_leave_no_program_in_c_waiting() {
+    kills(std::env::var("MEMLIFT_KILLS").map_or(10_000, |text| text.parse().expect("a number")));
+}
