@@ -315,30 +315,32 @@ def put_and_get_for_ever(ours, seed):
 @pytest.mark.soak
 def test_soak_kills_at_random_times():
     ours, draw, children = memlift.Queue(64, bytes_max=64 << 20), random.Random(1), []
-    for _ in range(int(os.environ.get("MEMLIFT_KILLS", "10000"))):
-        while len(children) < 4:
-            child = os.fork()
-            if child == 0:
-                try:
-                    put_and_get_for_ever(ours, draw.random())
-                finally:
-                    os._exit(8)
-            children.append(child)
-        time.sleep(draw.random() * 0.01)
-        child = children.pop(draw.randrange(4))
-        os.kill(child, signal.SIGKILL)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it had not ended by itself"
-        # A process that is killed between its put and its get leaves an item. 64 of them, and all would wait to put.
-        while ours.qsize() > 32:
-            ours.get(timeout=60)
-        for n in (3, 9000):
-            ours.put((n, np.full(n, n)), timeout=60)
-        for _ in range(2):
-            n, array = ours.get(timeout=60)
-            assert len(array) == n and (array == n).all()
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    try:
+        for _ in range(int(os.environ.get("MEMLIFT_KILLS", "10000"))):
+            while len(children) < 4:
+                child = os.fork()
+                if child == 0:
+                    try:
+                        put_and_get_for_ever(ours, draw.random())
+                    finally:
+                        os._exit(8)
+                children.append(child)
+            time.sleep(draw.random() * 0.01)
+            child = children.pop(draw.randrange(4))
+            os.kill(child, signal.SIGKILL)
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it had not ended by itself"
+            # A process that is killed between its put and its get leaves an item. 64 of them, and all would wait to put.
+            while ours.qsize() > 32:
+                ours.get(timeout=60)
+            for n in (3, 9000):
+                ours.put((n, np.full(n, n)), timeout=60)
+            for _ in range(2):
+                n, array = ours.get(timeout=60)
+                assert len(array) == n and (array == n).all()
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
     while not ours.empty():
         ours.get()
     del array
