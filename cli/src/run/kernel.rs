@@ -156,7 +156,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
     let peak = made.number("memory.peak");
     Ok(Outcome {
         exit_code: if failed { OVERFLOW_EXIT_CODE as u8 } else { ended.code() },
-        told: ended.told,
+        ending_signal: ended.ending_signal,
         backend: "kernel",
         budget: budget.bytes,
         origin: budget.origin.clone(),

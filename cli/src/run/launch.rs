@@ -42,7 +42,7 @@ pub struct Outcome {
     /// Exit code of the program, or 75.
     pub exit_code: u8,
     /// Signal that came during the run and would end the program.
-    pub told: Option<i32>,
+    pub ending_signal: Option<i32>,
     /// Backend that enforced the job's budget.
     pub backend: &'static str,
     /// Memory that the job may use, bytes.
@@ -182,7 +182,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
     Ok(Outcome {
         exit_code,
-        told: ended.told,
+        ending_signal: ended.ending_signal,
         backend: "user",
         budget: budget.bytes,
         origin: budget.origin.clone(),
@@ -214,7 +214,7 @@ fn watch(watcher: Watcher, job: &Admission, child: u32, peaks: &Arc<Peaks>) -> R
     let (registry, block) = (job.registry().clone(), job.block());
     let peaks = peaks.clone();
     let mut ended: Option<Instant> = None;
-    let each = move |seen: memlift::zmem::watch::Seen| {
+    let each = move |seen: memlift::zmem::watch::Measurement| {
         peaks.looks.fetch_add(1, Ordering::Relaxed);
         if seen.usage > peaks.counted.fetch_max(seen.usage, Ordering::Relaxed) {
             peaks.covered.store(seen.present, Ordering::Relaxed);

@@ -124,7 +124,7 @@ fn available() -> Result<u64, Failure> {
 
 /// Returns the exit code if a signal ended a run: then there is no curve.
 fn interrupted(outcome: &Outcome) -> Option<u8> {
-    let signal = outcome.told?;
+    let signal = outcome.ending_signal?;
     print::warn(&format!("{} came: the profile is not finished", supervise::signal_name(signal)));
     Some(128 + signal as u8)
 }

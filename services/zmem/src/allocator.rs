@@ -29,8 +29,8 @@ pub const LARGEST_SMALL: usize = 32 << 10;
 pub const RUN_BYTES: usize = 256 << 10;
 
 const STEP: usize = 16;
-/// Up to this size, each multiple of [`STEP`] is a class of its own.
-const EACH: usize = 8 * STEP;
+/// Up to this size, each multiple of [`STEP`] is a class of its own. Larger classes are four per doubling.
+const LINEAR_UP_TO_BYTES: usize = 8 * STEP;
 const CLASSES: usize = class_of(LARGEST_SMALL).0 + 1;
 /// Number of free slots that a class can remember; slots freed beyond that are never used again.
 const REMEMBERED: usize = 1 << 27;
@@ -38,14 +38,17 @@ const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Returns the class of a size, and the size of its slots in bytes.
 const fn class_of(bytes: usize) -> (usize, usize) {
-    if bytes <= EACH {
+    if bytes <= LINEAR_UP_TO_BYTES {
         let steps = if bytes == 0 { 1 } else { bytes.div_ceil(STEP) };
         return (steps - 1, steps * STEP);
     }
     let power = (bytes - 1).ilog2();
     let quarter = 1 << (power - 2);
     let quarters = (bytes - (1 << power)).div_ceil(quarter);
-    (EACH / STEP - 1 + 4 * (power - EACH.ilog2()) as usize + quarters, (1 << power) + quarters * quarter)
+    (
+        LINEAR_UP_TO_BYTES / STEP - 1 + 4 * (power - LINEAR_UP_TO_BYTES.ilog2()) as usize + quarters,
+        (1 << power) + quarters * quarter,
+    )
 }
 
 /// The free and unused slots of one size class.

@@ -375,7 +375,7 @@ impl Pager {
     fn reserve_bytes(&self) -> usize {
         let total = usize::try_from(self.job.total()).unwrap_or(0);
         let objective = usize::try_from(self.job.unused_objective()).unwrap_or(0);
-        (total / 16).max(objective).saturating_add(self.job.keep())
+        (total / 16).max(objective).saturating_add(self.job.reserved_bytes())
     }
 }
 

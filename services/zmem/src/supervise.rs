@@ -44,17 +44,17 @@ pub struct End {
     pub status: ExitStatus,
     /// Peak resident size of the program, or of one of the children it waited for, bytes.
     pub peak_resident: u64,
-    /// The signal that another process sent, if the program could not take it and was therefore ended by force.
-    pub asked: Option<libc::c_int>,
+    /// The signal that the program could not take, if it was ended by force for that reason.
+    pub forced_after: Option<libc::c_int>,
     /// The last signal that ends programs (`ENDING`) and came while the program ran, whether the program reacted to it or not.
-    pub told: Option<libc::c_int>,
+    pub ending_signal: Option<libc::c_int>,
 }
 
 impl End {
     /// Returns the exit code that a shell would show: the program's own, or 128 plus the number of the signal that ended it.
     /// If the program was ended by force, that is the signal that asked it to end.
     pub fn code(self) -> u8 {
-        match (self.asked, self.status.code(), self.status.signal()) {
+        match (self.forced_after, self.status.code(), self.status.signal()) {
             (Some(signal), None, _) | (_, None, Some(signal)) => 128u8.wrapping_add(signal as u8),
             (_, Some(code), _) => code as u8,
             (None, None, None) => 128,
@@ -151,7 +151,8 @@ impl Supervised {
     ///
     /// The kernel does not report how the program ended, because other code waited for it.
     pub fn wait(self, mut stuck: impl FnMut(libc::c_int) -> bool) -> std::io::Result<End> {
-        let mut asked: Option<(libc::c_int, bool)> = None;
+        // The signal, and true once the program was ended by force.
+        let mut ending: Option<(libc::c_int, bool)> = None;
         let ended = rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
         // SAFETY: the set is initialised and lives over the call, which makes a new descriptor.
         let sent = unsafe { libc::signalfd(-1, &self.signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -163,14 +164,14 @@ impl Supervised {
         let mut over = None;
         loop {
             let mut either = [PollFd::new(&ended, PollFlags::IN), PollFd::new(&sent, PollFlags::IN)];
-            let look = rustix::time::Timespec { tv_sec: 0, tv_nsec: ASK_MS * 1_000_000 };
-            match poll(&mut either, asked.filter(|(_, forced)| !forced).is_some().then_some(&look)) {
+            let check = rustix::time::Timespec { tv_sec: 0, tv_nsec: ASK_MS * 1_000_000 };
+            match poll(&mut either, ending.filter(|(_, forced)| !forced).is_some().then_some(&check)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             while let Some((signal, code)) = next(&sent) {
-                if ENDING.contains(&signal) && asked.is_none_or(|(_, forced)| !forced) {
-                    asked = Some((signal, false));
+                if ENDING.contains(&signal) && ending.is_none_or(|(_, forced)| !forced) {
+                    ending = Some((signal, false));
                 }
                 // A positive code means that the kernel sent the signal (from the terminal); the child has received it too.
                 if over.is_none() {
@@ -185,11 +186,11 @@ impl Supervised {
                 over = self.reap()?;
             }
             if let Some((status, peak_resident)) = over {
-                let told = asked.map(|(signal, _)| signal);
-                let asked = asked.and_then(|(signal, forced)| forced.then_some(signal));
-                return Ok(End { status, peak_resident, asked, told });
+                let ending_signal = ending.map(|(signal, _)| signal);
+                let forced_after = ending.and_then(|(signal, forced)| forced.then_some(signal));
+                return Ok(End { status, peak_resident, forced_after, ending_signal });
             }
-            if let Some((signal, forced @ false)) = &mut asked {
+            if let Some((signal, forced @ false)) = &mut ending {
                 *forced = stuck(*signal);
             }
         }
@@ -281,7 +282,7 @@ mod tests {
         });
         let end = end.expect("it ended");
         assert_eq!(
-            (end.status.signal(), end.code(), end.told),
+            (end.status.signal(), end.code(), end.ending_signal),
             (Some(libc::SIGKILL), 143, Some(libc::SIGTERM))
         );
     }

@@ -32,28 +32,29 @@ pub use usage::Source;
 use usage::Usage;
 
 /// Time between two looks at a job while memory is short, and while the job is active.
-const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
+const LOOK_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
 /// Bounds of the time between two looks while the job is not active. Within them it is half the time in which the bytes left
 /// can be filled.
-const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+const DORMANT_LOOK_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 /// Bytes that can be filled in a millisecond, by two cores that each touch a page of new memory every two microseconds.
 const FILLED_IN_MS: u64 = 4 << 20;
 /// Bytes left above which a dormant job is looked at again before half of them can be filled.
-pub(crate) const FILLED_BETWEEN_LOOKS: i64 = 2 * DORMANT_LOOKS[0].as_millis() as i64 * FILLED_IN_MS as i64;
+pub(crate) const FILLED_BETWEEN_LOOKS: i64 =
+    2 * DORMANT_LOOK_PAUSES[0].as_millis() as i64 * FILLED_IN_MS as i64;
 /// Lower bound of the reserve, bytes. Its upper bound is 1/16 of the total.
 const LEAST_RESERVE: i64 = 1 << 20;
 /// Number of looks in a row with `unused` below zero and not rising after which an event is raised.
 const PATIENCE: u32 = 20;
 /// Upper bound of the repetitions of a measurement because processes joined or left meanwhile.
-const AGAIN: u32 = 3;
+const MOST_REPEATS: u32 = 3;
 /// Number of looks for which the largest growth is remembered.
-const MEMORY: u32 = 200;
+const GROWTH_WINDOW_LOOKS: u32 = 200;
 
-/// Measurements of one look at a job.
+/// Result of one look at a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct Measurement {
     /// Bytes that the killer counts. Page cache that the kernel drops before it kills is left out, except for the part that
-    /// stays.
+    /// does not go when it is dropped.
     pub usage: i64,
     /// Bytes in arenas, stores and tables.
     pub present: i64,
@@ -79,15 +80,19 @@ pub struct Watcher {
     near: bool,
     /// Bytes of the budget that nothing filled at the last look. Page cache that only this watcher drops counts as filled.
     left: i64,
-    pressed: bool,
-    /// Number of looks in a row that found `unused` below zero and not rising, and the value that the last one found.
-    negative: (u32, i64),
+    /// True if `unused` was below zero at the last look, or if little was left while pages shared by a fork are charged
+    /// twice.
+    short: bool,
+    /// Number of looks in a row that found `unused` below zero and not rising.
+    overdrawn_looks: u32,
+    /// Value of `unused` at the last look.
+    last_unused: i64,
 }
 
 impl Watcher {
     /// Makes a watcher for the job of `admission`, whose first process is this process or a child that it will start.
     pub fn new(admission: &Admission) -> Watcher {
-        looks::begins(admission.ledger());
+        looks::announce_watcher(admission.ledger());
         Watcher {
             registry: admission.registry().clone(),
             block: admission.block(),
@@ -97,8 +102,9 @@ impl Watcher {
             membership: 0,
             near: false,
             left: 0,
-            pressed: false,
-            negative: (0, 0),
+            short: false,
+            overdrawn_looks: 0,
+            last_unused: 0,
         }
     }
 
@@ -109,13 +115,13 @@ impl Watcher {
 
     /// Looks at the job once: measures it, tells the block, drops page cache above the total, and activates the processes if
     /// little is left.
-    pub fn look(&mut self) -> Seen {
+    pub fn look(&mut self) -> Measurement {
         let registry = self.registry.clone();
         registry.sweep_block(self.block);
         let (control, ledger) = (registry.control(self.block), registry.ledger(self.block));
         let mut membership = ledger.membership();
         let (mut counted, mut whole, mut present) = self.measure();
-        for _ in 0..AGAIN {
+        for _ in 0..MOST_REPEATS {
             let now = ledger.membership();
             if now == membership {
                 break;
@@ -123,13 +129,13 @@ impl Watcher {
             membership = now;
             (counted, whole, present) = self.measure();
         }
-        // `droppable`: page cache that the kernel does not count against the job. `stays`: the part of it that would not go
-        // when it was dropped.
+        // `droppable`: page cache that the kernel does not count against the job. `undroppable`: the part of it that would
+        // not go when it was dropped.
         let used = i64::try_from(whole).unwrap_or(i64::MAX);
         let droppable = used - counted;
         let held = if self.usage.holds_cache() { droppable } else { 0 };
-        let stays = self.cache.stays(held, control.total());
-        let (counted, cached) = (counted + stays, held - stays);
+        let undroppable = self.cache.undroppable_bytes(held, control.total());
+        let (counted, cached) = (counted + undroppable, held - undroppable);
         let outside = counted - present.total;
         if membership != self.membership {
             // The memory of a process that joined or left is not growth.
@@ -155,23 +161,24 @@ impl Watcher {
         let unused = control.unused();
         // Pages that processes share since a fork are copied when they are written, so their second charge (`outside` below
         // zero) is not free room.
-        let left = unused - ledger.keep() + outside.min(0);
+        let left = unused - ledger.reserved_bytes() + outside.min(0);
         self.left = unused - cached + outside.min(0);
         self.near = left < control.unused_objective().max(control.total() / NEAR);
         if self.near {
             registry.activate(self.block);
         }
-        self.pressed = unused < 0 || outside < 0 && self.near;
-        self.negative = match self.negative {
-            _ if unused >= 0 => (0, 0),
-            (looks, last) if looks > 0 && unused > last => (1, unused),
-            (looks, _) => (looks + 1, unused),
+        self.short = unused < 0 || outside < 0 && self.near;
+        self.overdrawn_looks = match self.overdrawn_looks {
+            _ if unused >= 0 => 0,
+            1.. if unused > self.last_unused => 1,
+            looks => looks + 1,
         };
-        if self.negative.0 > PATIENCE {
-            self.negative = (0, 0);
-            registry.press(self.block);
+        self.last_unused = unused;
+        if self.overdrawn_looks > PATIENCE {
+            self.overdrawn_looks = 0;
+            registry.report_lasting_shortage(self.block);
         }
-        Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve }
+        Measurement { usage: counted, present: present.total, arenas: present.arenas, outside, reserve }
     }
 
     /// Returns the bytes that count, all bytes including page cache, and the bytes in arenas, stores and tables.
@@ -194,15 +201,15 @@ impl Watcher {
     /// Returns the time until the next look.
     pub fn pause(&self) -> Duration {
         // If nothing is left even for page cache, files that are read must be dropped from it soon.
-        if self.pressed || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
-            return LOOKS[usize::from(!self.pressed)];
+        if self.short || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
+            return LOOK_PAUSES[usize::from(!self.short)];
         }
-        let [least, most] = DORMANT_LOOKS;
+        let [least, most] = DORMANT_LOOK_PAUSES;
         Duration::from_millis(self.left.unsigned_abs() / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
     /// Looks once, gives the result to `each`, then sleeps until the next look is due or a process asks for one.
-    pub fn round(&mut self, each: impl FnOnce(Seen)) {
+    pub fn round(&mut self, each: impl FnOnce(Measurement)) {
         let ledger = self.registry.ledger(self.block);
         let (asked, began) = (looks::asked(ledger), Instant::now());
         each(self.look());
@@ -210,7 +217,7 @@ impl Watcher {
         let rest = began.elapsed() * if self.near { 1 } else { 9 };
         let pause = self.pause().max(rest);
         let ledger = self.registry.ledger(self.block);
-        looks::came(ledger, pause);
+        looks::announce_measurement(ledger, pause);
         looks::sleep(ledger, asked, pause);
     }
 
@@ -219,7 +226,7 @@ impl Watcher {
     /// # Errors
     ///
     /// The thread cannot be started.
-    pub fn spawn(mut self, mut each: impl FnMut(Seen) + Send + 'static) -> std::io::Result<Watching> {
+    pub fn spawn(mut self, mut each: impl FnMut(Measurement) + Send + 'static) -> std::io::Result<Watching> {
         let (registry, block) = (self.registry.clone(), self.block);
         let ended = Arc::new(AtomicBool::new(false));
         let ends = ended.clone();
@@ -265,7 +272,7 @@ impl Growth {
         let grown = self.last.map_or(0, |last| outside - last).max(0);
         self.last = Some(outside);
         self.age += 1;
-        if grown >= self.worst || self.age > MEMORY {
+        if grown >= self.worst || self.age > GROWTH_WINDOW_LOOKS {
             self.worst = grown.max(self.worst / 2);
             self.age = 0;
         }
@@ -304,7 +311,7 @@ mod tests {
         let mut growth = Growth::default();
         let _ = growth.reserve(0, total);
         let _ = growth.reserve(8 << 20, total);
-        for _ in 0..MEMORY + 1 {
+        for _ in 0..GROWTH_WINDOW_LOOKS + 1 {
             let _ = growth.reserve(8 << 20, total);
         }
         assert_eq!(growth.reserve(8 << 20, total), 8 << 20);

@@ -275,7 +275,7 @@ fn here() -> Option<(Arc<Run>, usize)> {
 }
 
 /// Returns true if the calling thread belongs to an exploration.
-pub fn rules() -> bool {
+pub fn is_explored() -> bool {
     here().is_some()
 }
 

@@ -127,11 +127,11 @@ impl Job {
     }
 
     fn charge(&self, bytes: i64) {
-        overflow::lowered(&self.block, &self.ledger, &self.implicit, self.block.add(-bytes));
+        overflow::after_charge(&self.block, &self.ledger, &self.implicit, self.block.add(-bytes));
     }
 
     fn uncharge(&self, bytes: i64) {
-        overflow::raised(&self.block, &self.ledger, &self.implicit, self.block.add(bytes));
+        overflow::after_increase(&self.block, &self.ledger, &self.implicit, self.block.add(bytes));
     }
 
     /// Charges like a process that found nothing to evict, and waits while the job is paused.
@@ -218,15 +218,15 @@ fn who_is_paused_is_told_when_room_comes() {
 }
 
 #[test]
-fn what_the_watcher_takes_is_no_event_until_it_presses() {
+fn what_the_watcher_takes_is_no_event_until_the_shortage_lasts() {
     let schedules = overflows(
         3,
         100 * MIB,
         103 * MIB,
         &[
             |job| {
-                overflow::pushed(&job.block, &job.ledger, job.block.add(-101 * MIB));
-                overflow::pressed(&job.block, &job.ledger, &job.implicit);
+                overflow::after_tolerated_decrease(&job.block, &job.ledger, job.block.add(-101 * MIB));
+                overflow::after_lasting_shortage(&job.block, &job.ledger, &job.implicit);
             },
             |job| job.charge(2 * MIB),
         ],

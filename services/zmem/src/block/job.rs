@@ -139,7 +139,7 @@ impl Job {
         if let Some(slot) = self.own() {
             slot.charged.fetch_add(bytes, Ordering::AcqRel);
         }
-        overflow::lowered(self.control(), self.ledger(), self.registry.implicit(), step);
+        overflow::after_charge(self.control(), self.ledger(), self.registry.implicit(), step);
         step.charge()
     }
 
@@ -151,7 +151,7 @@ impl Job {
         if let Some(slot) = self.own() {
             slot.charged.fetch_add(bytes, Ordering::AcqRel);
         }
-        overflow::pushed(self.control(), self.ledger(), step);
+        overflow::after_tolerated_decrease(self.control(), self.ledger(), step);
     }
 
     /// Charges `bytes` only if at least `keep` bytes stay unused.
@@ -161,7 +161,7 @@ impl Job {
         if let Some(slot) = self.own() {
             slot.charged.fetch_add(bytes, Ordering::AcqRel);
         }
-        overflow::lowered(self.control(), self.ledger(), self.registry.implicit(), step);
+        overflow::after_charge(self.control(), self.ledger(), self.registry.implicit(), step);
         true
     }
 
@@ -172,7 +172,7 @@ impl Job {
             slot.charged.fetch_sub(bytes, Ordering::AcqRel);
         }
         let step = self.control().add(bytes);
-        overflow::raised(self.control(), self.ledger(), self.registry.implicit(), step);
+        overflow::after_increase(self.control(), self.ledger(), self.registry.implicit(), step);
     }
 
     /// Moves `bytes` of this process's charge to `outside`. They belong to pages shared by a fork that this process gave up
@@ -208,14 +208,14 @@ impl Job {
     /// bytes that are about to be shared.
     pub fn is_near(&self, more: i64) -> bool {
         let copies = self.ledger().outside().saturating_sub(more).min(0);
-        let left = self.unused().saturating_sub(self.ledger().keep()).saturating_add(copies);
+        let left = self.unused().saturating_sub(self.ledger().reserved_bytes()).saturating_add(copies);
         left < self.unused_objective().max(self.total() / NEAR)
     }
 
     /// If little of the budget would be left after `bytes` more, waits for the watcher's look if that is overdue, so that
     /// memory that came outside meanwhile is known before the bytes are taken. The watcher's own process does not wait.
     pub fn await_look(&self, bytes: usize) {
-        let left = self.unused().saturating_sub(self.ledger().keep()).saturating_sub(signed(bytes));
+        let left = self.unused().saturating_sub(self.ledger().reserved_bytes()).saturating_sub(signed(bytes));
         if left < self.total() / NEAR
             && self.ledger().owner_pid.load(Ordering::Relaxed) != self.pid.load(Ordering::Relaxed)
         {
@@ -234,13 +234,13 @@ impl Job {
     }
 
     /// Returns the bytes that a charge must leave unused if it can wait instead.
-    pub fn keep(&self) -> usize {
-        usize::try_from(self.ledger().keep()).unwrap_or(usize::MAX)
+    pub fn reserved_bytes(&self) -> usize {
+        usize::try_from(self.ledger().reserved_bytes()).unwrap_or(usize::MAX)
     }
 
     /// Returns true if fewer bytes are unused than eviction shall keep unused.
     pub fn is_short(&self) -> bool {
-        self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
+        self.unused() < self.unused_objective().saturating_add(self.ledger().reserved_bytes())
     }
 
     /// Charges `bytes` as soon as the job's other processes have made room or ended, for a process that has nothing left to
@@ -304,7 +304,7 @@ impl Job {
     pub fn visit(&self) -> Option<Visit<'_>> {
         let mut visit = turn::wait(&self.registry.shared, self.block, self.slot_index()?)?;
         // If memory is missing, the visit is long enough to evict that many pages, up to a limit.
-        let missing = i64::try_from(self.keep()).unwrap_or(0).saturating_sub(self.unused()) / 4096;
+        let missing = i64::try_from(self.reserved_bytes()).unwrap_or(0).saturating_sub(self.unused()) / 4096;
         visit.pages = visit.pages.max(u32::try_from(missing).unwrap_or(0).min(URGENT_PAGES));
         self.count(Counter::Visits, 1);
         Some(visit)

@@ -6,8 +6,8 @@
 //! - **Order** `unused` of the block includes `outside` and `borrowed`: a change of either is followed by a change of
 //!   `unused` by the same amount. A fork moves the inherited charge from `outside` to the child's slot, and the child's end
 //!   moves it back, so neither changes `unused`
-//! - **Owner** the watcher writes `outside`, `keep`, its peaks, the time of its next look, and the owner. Processes write the
-//!   rest, and also `outside` when one joins by fork or leaves
+//! - **Owner** the watcher writes `outside`, `unmet_reserve`, its peaks, the time of its next look, and the owner. Processes
+//!   write the rest, and also `outside` when one joins by fork or leaves
 
 use std::sync::atomic::Ordering;
 
@@ -115,7 +115,7 @@ pub struct Ledger {
     pub(super) paused_since_ms: AtomicU64,
     /// The part of the watcher's reserve that did not fit into `unused`, bytes. Charges leave it unused, and eviction makes
     /// room for it.
-    pub(super) keep: AtomicI64,
+    pub(super) unmet_reserve: AtomicI64,
     /// Incremented when a process joins by fork or leaves. A measurement during which it changed is taken again.
     pub(super) membership: AtomicU64,
     /// Grace that `unused` includes, bytes.
@@ -166,9 +166,9 @@ impl Ledger {
 
     /// Returns the bytes that a charge must leave unused if it can wait instead: the missing part of the reserve, and the
     /// grace. The grace is for pages that can neither be compressed nor spilled.
-    pub fn keep(&self) -> i64 {
-        let keep = self.keep.load(Ordering::Acquire).max(0);
-        keep.saturating_add(self.borrowed().max(0))
+    pub fn reserved_bytes(&self) -> i64 {
+        let unmet = self.unmet_reserve.load(Ordering::Acquire).max(0);
+        unmet.saturating_add(self.borrowed().max(0))
     }
 
     /// Returns true if the job's processes now wait for room in their fault handlers, where they take no signal.
@@ -234,7 +234,7 @@ impl Ledger {
         {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.borrowed, &self.outside, &self.keep] {
+        for word in [&self.borrowed, &self.outside, &self.unmet_reserve] {
             word.store(0, Ordering::Relaxed);
         }
         self.least_unused.store(i64::MAX, Ordering::Relaxed);

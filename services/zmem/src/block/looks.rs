@@ -3,7 +3,7 @@
 //! fill memory faster than a delayed watcher measures it.
 //!
 //! - **Flow** a process near the end of the budget ─▶ [`wait_for_one`]: if the look is overdue, asks for it and waits ─▶ the
-//!   watcher, which sleeps in [`sleep`], looks ─▶ [`came`]
+//!   watcher, which sleeps in [`sleep`], looks ─▶ [`announce_measurement`]
 //! - **Order** the block is told the measurement before the look counts as done, so that a process that waited charges
 //!   against it
 //! - **Owner** a watcher that does not look for [`PATIENCE`] is given up: until its next look, no process waits for it
@@ -22,12 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_millis(5);
 
 /// Announces that a watcher is about to look; processes wait for this first look.
-pub fn begins(ledger: &Ledger) {
+pub fn announce_watcher(ledger: &Ledger) {
     ledger.overdue_ms.store(0, Ordering::Release);
 }
 
 /// Announces that a look ended, and that the next one comes within `next`.
-pub fn came(ledger: &Ledger, next: Duration) {
+pub fn announce_measurement(ledger: &Ledger, next: Duration) {
     let within = u64::try_from((next + SLACK).as_millis()).unwrap_or(NEVER / 2);
     ledger.overdue_ms.store(now_ms().saturating_add(within), Ordering::Release);
     ledger.looks.fetch_add(1, Ordering::Release);
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn who_is_near_the_end_waits_for_a_look_that_is_overdue() {
         let ledger = watched();
-        begins(&ledger);
+        announce_watcher(&ledger);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // This is the watcher, which is late.
                 std::thread::sleep(Duration::from_millis(50));
                 ledger.outside.store(7, Ordering::Release);
-                came(&ledger, Duration::from_secs(1000));
+                announce_measurement(&ledger, Duration::from_secs(1000));
             });
             wait_for_one(&ledger);
             assert_eq!(ledger.outside(), 7, "it went on before the look");
@@ -113,14 +113,14 @@ mod tests {
         hasten(&ledger);
         wait_for_one(&ledger);
         assert_eq!(asked(&ledger), 0, "nobody looks here");
-        came(&ledger, Duration::ZERO);
+        announce_measurement(&ledger, Duration::ZERO);
         hasten(&ledger);
         wait_for_one(&ledger);
         let before = asked(&ledger);
         wait_for_one(&ledger);
         hasten(&ledger);
         assert_eq!(asked(&ledger), before, "who gave up does not ask again");
-        came(&ledger, Duration::ZERO);
+        announce_measurement(&ledger, Duration::ZERO);
         assert!(ledger.overdue_ms.load(Ordering::Relaxed) != NEVER);
     }
 

@@ -8,11 +8,11 @@
 //!   └─ unused > 2× grace: the grace is taken back                      └─ unused ≥ 0 again: back to grace
 //! ```
 //!
-//! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; a process that
-//!   found no room asks [`verdict`]
+//! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`after_charge`], [`after_tolerated_decrease`] or
+//!   [`after_increase`]; a process that found no room asks [`verdict`]
 //! - **Order** an event is counted once, by the change that made `unused` negative. A change larger than the grace leads to
 //!   `over` directly. Memory that the watcher or a smaller budget takes is an event only if compression does not make up for
-//!   it: [`pushed`]
+//!   it: [`after_tolerated_decrease`]
 //! - **Owner** the grace is lent by the implicit block. The process that begins the pause, or that ends, writes the line on
 //!   standard error
 //! - **Not here** spilling (the pager); the message of the supervisor when the memory outside the arenas alone exceeds the
@@ -52,7 +52,7 @@ pub enum Verdict {
 }
 
 /// Called after a charge by a process that found nothing more to evict, or for which there was room.
-pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
+pub(super) fn after_charge(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
     demand(block, ledger, step);
     // If `unused` was below zero before (because of the watcher or a smaller budget) and the grace is not lent yet, this
     // charge is the event.
@@ -63,9 +63,10 @@ pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
     }
 }
 
-/// Called after a decrease that no process asked for. Compression is asked to make up for it first. It becomes an event if
-/// that does not help ([`pressed`]), or if a process must charge nevertheless.
-pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
+/// Called after a decrease that is no event by itself: memory that the watcher or a smaller budget takes, or that a process
+/// charges ahead. Compression is asked to make up for it first. It becomes an event if that does not help
+/// ([`after_lasting_shortage`]), or if a process must charge nevertheless.
+pub(super) fn after_tolerated_decrease(block: &ControlBlock, ledger: &Ledger, step: Step) {
     demand(block, ledger, step);
     if step.after < 0 {
         note_least(ledger, step.after);
@@ -74,7 +75,7 @@ pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
 }
 
 /// Called when `unused` has been below zero for a while and does not rise: that is an event.
-pub(super) fn pressed(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock) {
+pub(super) fn after_lasting_shortage(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock) {
     let unused = block.unused();
     if unused < 0 && ledger.overflow.load(Ordering::Acquire) != OVER {
         flipped(block, ledger, implicit, unused);
@@ -83,7 +84,7 @@ pub(super) fn pressed(block: &ControlBlock, ledger: &Ledger, implicit: &ControlB
 
 /// Wakes the evictors, which compress ahead of need.
 fn demand(block: &ControlBlock, ledger: &Ledger, step: Step) {
-    if step.falls_below(block.unused_objective().saturating_add(ledger.keep())) {
+    if step.falls_below(block.unused_objective().saturating_add(ledger.reserved_bytes())) {
         wake_demand(ledger);
     }
 }
@@ -136,7 +137,7 @@ pub(super) fn activate(ledger: &Ledger) {
 }
 
 /// Called after an increase of `unused`.
-pub(super) fn raised(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
+pub(super) fn after_increase(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
     if ledger.overflow.load(Ordering::Acquire) != CALM {
         recovered(block, ledger, implicit, step);
     }
@@ -199,7 +200,7 @@ pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdi
 /// Writes one line to standard error without taking memory from the heap, because this runs in fault handlers.
 fn say(block: &ControlBlock, by: usize, what: &str, number: Option<u64>) {
     #[cfg(test)]
-    if super::interleave::rules() {
+    if super::interleave::is_explored() {
         return;
     }
     let mut line = Line::new();
@@ -230,9 +231,9 @@ mod tests {
     fn charge(block: &ControlBlock, ledger: &Ledger, bytes: i64) {
         let (step, implicit) = (block.add(-bytes), ControlBlock::default());
         if bytes >= 0 {
-            lowered(block, ledger, &implicit, step)
+            after_charge(block, ledger, &implicit, step)
         } else {
-            raised(block, ledger, &implicit, step)
+            after_increase(block, ledger, &implicit, step)
         }
     }
 

@@ -239,7 +239,7 @@ impl Registry {
             return false;
         }
         let Some(step) = control.try_charge(bytes, 0) else { return false };
-        overflow::lowered(control, self.ledger(block), self.implicit(), step);
+        overflow::after_charge(control, self.ledger(block), self.implicit(), step);
         control.total.fetch_sub(bytes, Ordering::AcqRel);
         let _ = self.implicit().add(bytes);
         true
@@ -269,7 +269,7 @@ impl Registry {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let room = control.unused().saturating_add(ledger.outside()).saturating_sub(outside);
         let given = reserve.min(room.saturating_sub(ledger.borrowed()).max(0));
-        ledger.keep.store(reserve - given, Ordering::Release);
+        ledger.unmet_reserve.store(reserve - given, Ordering::Release);
         self.set_outside(block, outside.saturating_add(given));
         if given < reserve {
             overflow::wake_demand(ledger);
@@ -278,8 +278,8 @@ impl Registry {
 
     /// Reports that `unused` has been below zero for a while in spite of compression. This raises one event if `unused` is
     /// still below zero.
-    pub fn press(&self, block: usize) {
-        overflow::pressed(self.control(block), self.ledger(block), self.implicit());
+    pub fn report_lasting_shortage(&self, block: usize) {
+        overflow::after_lasting_shortage(self.control(block), self.ledger(block), self.implicit());
     }
 
     /// Notes the bytes that the killer counts, for the job's peak.
@@ -311,9 +311,9 @@ impl Registry {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let step = control.add(by);
         if by < 0 {
-            overflow::pushed(control, ledger, step);
+            overflow::after_tolerated_decrease(control, ledger, step);
         } else if by > 0 {
-            overflow::raised(control, ledger, self.implicit(), step);
+            overflow::after_increase(control, ledger, self.implicit(), step);
         }
     }
 

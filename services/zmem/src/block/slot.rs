@@ -25,8 +25,8 @@ pub struct Slot {
     /// Index of the process's block.
     pub(super) block: AtomicU32,
     pub(super) pid: AtomicU32,
-    /// Not used; it keeps its place in the layout.
-    pub(super) wants: AtomicU32,
+    /// Not used: aligns the next word to eight bytes.
+    padding: AtomicU32,
     /// Start time of the process, clock ticks since boot. It tells the process from a later one with the same pid.
     pub(super) started: AtomicU64,
     /// Bytes that the process has charged.

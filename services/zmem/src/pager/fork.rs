@@ -27,7 +27,8 @@ impl Pager {
     /// Evicts some pages of this process before a fork, because pages that are shared afterwards free nothing when they
     /// leave.
     fn make_room_for_fork(&self) {
-        let room = usize::try_from(self.job.total()).unwrap_or(0) / FORK_ROOM_SHARE + self.job.keep();
+        let room =
+            usize::try_from(self.job.total()).unwrap_or(0) / FORK_ROOM_SHARE + self.job.reserved_bytes();
         let missing = || {
             let missing = i64::try_from(room).unwrap_or(i64::MAX).saturating_sub(self.job.unused());
             usize::try_from(missing).unwrap_or(0)

@@ -33,13 +33,13 @@ impl Pager {
     /// Charges `bytes`, after making room if there is none. With `must`, the job may overflow for them.
     pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
         self.job.await_look(bytes);
-        if self.job.try_charge(bytes, self.job.keep()) {
+        if self.job.try_charge(bytes, self.job.reserved_bytes()) {
             return Room::Made;
         }
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::SynchronousEvictions, 1);
         let barren = self.time().wrapping_sub(self.barren.load(Ordering::Relaxed)) < BARREN_PAGES;
-        if self.spill_ahead(seat) > 0 && self.job.try_charge(bytes, self.job.keep()) {
+        if self.spill_ahead(seat) > 0 && self.job.try_charge(bytes, self.job.reserved_bytes()) {
             return Room::Made;
         }
         loop {
@@ -47,7 +47,7 @@ impl Pager {
                 break;
             }
             let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
-            if self.job.try_charge(bytes, self.job.keep()) {
+            if self.job.try_charge(bytes, self.job.reserved_bytes()) {
                 return Room::Made;
             }
             if evicted.steps == 0 {

@@ -5,7 +5,8 @@
 //!   read from their open files since the last drop are dropped. In rounds, all files are dropped that the job's processes
 //!   have open or had open at an earlier look (the kernel is told that they will not be needed). On cgroup v2, the kernel is
 //!   then asked to reclaim what is still too much, if this user may do that and there is no swap ─▶ after a round the watcher
-//!   measures what is left and calls [`Cache::left`]: that cache will not go, and counts like other memory ([`Cache::stays`])
+//!   measures what is left and calls [`Cache::left`]: that cache will not go, and counts like other memory
+//!   ([`Cache::undroppable_bytes`])
 //! - **Owner** in a cgroup with a limit the kernel drops cache itself before it kills. Dropping takes at most a fifth of a
 //!   core for files that are being read and a twentieth of a core for rounds, more if one round takes longer than a
 //!   millisecond. Pages that a program maps or that are not written back yet stay, and with them the whole large folio in
@@ -33,9 +34,9 @@ const PAUSE: Duration = Duration::from_millis(4);
 /// Longest time between two rounds: in twice this time, a job that reads files can fill a good part of a small budget.
 const MOST_PAUSE: Duration = Duration::from_millis(20);
 /// A round is followed by a pause of this many times its length, so that rounds take about 1/20 of the time.
-const SHARE: u32 = 20;
+const ROUND_PAUSE_FACTOR: u32 = 20;
 /// Dropping files that are being read is followed by a pause of this many times its length: about 1/5 of the time.
-const READ_SHARE: u32 = 5;
+const READ_PAUSE_FACTOR: u32 = 5;
 
 /// Bytes of a file that one round drops while the file is dropped for the first time. All of a large file may be in the cache
 /// by then, and dropping it in one call would take long.
@@ -46,10 +47,10 @@ const BEHIND_BYTES: u64 = 16 << 20;
 const AHEAD_BYTES: u64 = 8 << 20;
 
 /// Bytes of cache below which a group is not worth a round.
-const LITTLE: i64 = 1 << 20;
-/// Cache that stays counts against the job up to this part of the total: 1/4. Files that are closed before a look sees them
-/// could fill all of the total, and no process is killed for their cache.
-const MOST_STAYS: i64 = 4;
+const LEAST_CACHE_BYTES: i64 = 1 << 20;
+/// Cache that does not go counts against the job up to this part of the total: 1/4. Files that are closed before a look sees
+/// them could fill all of the total, and no process is killed for their cache.
+const MOST_UNDROPPABLE_SHARE: i64 = 4;
 
 /// A file whose pages may lie in the cache.
 #[derive(Debug)]
@@ -85,8 +86,8 @@ impl Cache {
     }
 
     /// Returns the part of `cached` bytes that was left after both of the last two rounds, at most a fixed part of `total`.
-    pub fn stays(&self, cached: i64, total: i64) -> i64 {
-        self.left[0].min(self.left[1]).min(cached).min(total / MOST_STAYS).max(0)
+    pub fn undroppable_bytes(&self, cached: i64, total: i64) -> i64 {
+        self.left[0].min(self.left[1]).min(cached).min(total / MOST_UNDROPPABLE_SHARE).max(0)
     }
 
     /// Drops cache of the files of `pids` if their `group` holds `used` bytes, more than `most`, of which `cached` are cache.
@@ -94,12 +95,12 @@ impl Cache {
     /// whole files.
     pub fn bound(&mut self, group: &MemoryGroup, pids: &[u32], used: i64, cached: i64, most: i64) -> bool {
         let began = Instant::now();
-        if used < most / 4 * 3 || cached < LITTLE {
+        if used < most / 4 * 3 || cached < LEAST_CACHE_BYTES {
             return false;
         }
         if used > most && began >= self.next_read {
             pids.iter().for_each(|pid| self.learn(*pid, true));
-            self.next_read = Instant::now() + began.elapsed() * READ_SHARE;
+            self.next_read = Instant::now() + began.elapsed() * READ_PAUSE_FACTOR;
         }
         let began = Instant::now();
         if began < self.next {
@@ -123,8 +124,8 @@ impl Cache {
             }
         }
         // Each piece is dropped only once, so the time for pieces does not count as the round's.
-        self.next =
-            Instant::now() + (began.elapsed().saturating_sub(pieces) * SHARE).clamp(PAUSE, MOST_PAUSE);
+        self.next = Instant::now()
+            + (began.elapsed().saturating_sub(pieces) * ROUND_PAUSE_FACTOR).clamp(PAUSE, MOST_PAUSE);
         used > most && pieces.is_zero()
     }
 
@@ -220,15 +221,15 @@ mod tests {
     #[test]
     fn what_two_rounds_left_counts_up_to_a_quarter_of_the_total() {
         let mut cache = Cache::new();
-        assert_eq!(cache.stays(50, 100), 0, "no round yet");
+        assert_eq!(cache.undroppable_bytes(50, 100), 0, "no round yet");
         cache.left(20);
-        assert_eq!(cache.stays(50, 100), 0, "it may have come while files were dropped");
+        assert_eq!(cache.undroppable_bytes(50, 100), 0, "it may have come while files were dropped");
         cache.left(12);
-        assert_eq!(cache.stays(50, 100), 12);
-        assert_eq!(cache.stays(5, 100), 5, "the kernel dropped it meanwhile");
-        assert_eq!(cache.stays(50, 40), 10);
+        assert_eq!(cache.undroppable_bytes(50, 100), 12);
+        assert_eq!(cache.undroppable_bytes(5, 100), 5, "the kernel dropped it meanwhile");
+        assert_eq!(cache.undroppable_bytes(50, 40), 10);
         cache.left(0);
-        assert_eq!(cache.stays(50, 100), 0);
+        assert_eq!(cache.undroppable_bytes(50, 100), 0);
     }
 
     #[test]
@@ -243,7 +244,7 @@ mod tests {
         let (own, total) = ([std::process::id()], 100 << 20);
         let _ = cache.bound(&group, &own, total / 10, total / 10, total);
         assert!(cache.files.is_empty(), "there is room for it");
-        assert!(!cache.bound(&group, &own, 2 * total, LITTLE - 1, total));
+        assert!(!cache.bound(&group, &own, 2 * total, LEAST_CACHE_BYTES - 1, total));
         assert!(cache.files.is_empty(), "what is in the cache is others'");
         let _ = cache.bound(&group, &own, total / 5 * 4, total / 5, total);
         let known = |cache: &Cache| cache.files.values().any(|file| file.path.ends_with("data"));

@@ -32,12 +32,12 @@ pub enum Source {
 /// Time between two readings of the cgroup's members and of the descendants.
 const MEMBERS: Duration = Duration::from_millis(1000);
 /// Bytes that the cgroup held before the job and that are too few to matter.
-const NOTHING: i64 = 1 << 20;
+const NEGLIGIBLE_BYTES: i64 = 1 << 20;
 /// Counting shared pages is followed by a pause of this many times its length, so that it takes about 1/20 of the time.
-const SHARE: u32 = 20;
+const SHARED_COUNT_PAUSE_FACTOR: u32 = 20;
 /// The same for counting the pages of dormant processes: about 1/1000 of the time. An old count makes the bytes outside look
 /// larger, which is safe, and the pages are counted again where it would matter.
-const DORMANT_SHARE: u32 = 1000;
+const DORMANT_COUNT_PAUSE_FACTOR: u32 = 1000;
 
 #[derive(Debug)]
 pub(super) struct Usage {
@@ -48,16 +48,18 @@ pub(super) struct Usage {
     /// True if the cgroup was the job's own at the start.
     own_group: bool,
     /// Bytes that the cgroup held before the job: without cache that the kernel can drop, and with it.
-    before: (i64, u64),
-    asked: Instant,
+    held_before_job: (i64, u64),
+    members_read: Instant,
     /// Descendants of the root when they were last read.
     family: Vec<u32>,
     /// Resident bytes of the arenas of dormant processes, by pid.
     counted: HashMap<u32, i64>,
     count_again: Instant,
-    /// For a job of several processes: when the proportional sizes, which take long to read, are next due, and the bytes that
-    /// the last reading found to be counted more than once.
-    proportional: (Instant, i64),
+    /// For a job of several processes: bytes that are in more than one process's size, from the proportional sizes when they
+    /// were last read.
+    shared_bytes: i64,
+    /// The proportional sizes take long to read, so they are not read again before this.
+    next_shared_count: Instant,
 }
 
 impl Usage {
@@ -69,14 +71,15 @@ impl Usage {
             source: Source::Resident,
             limitless: false,
             own_group: true,
-            before: (0, 0),
-            asked: now,
+            held_before_job: (0, 0),
+            members_read: now,
             family: Vec::new(),
             counted: HashMap::new(),
             count_again: now,
-            proportional: (now, 0),
+            shared_bytes: 0,
+            next_shared_count: now,
         };
-        usage.ask();
+        usage.read_members();
         usage.own_group = usage.source != Source::Resident;
         // If this process is alone in the group, nothing was there before the job: the cache is what the kernel read ahead of
         // this program.
@@ -85,8 +88,8 @@ impl Usage {
         {
             // This process exists for the job, so its memory is the job's.
             let own = resident::size(root).map_or(0, |size| size.anonymous + size.tables);
-            let (counted, whole) = held(group).unwrap_or_default();
-            usage.before = ((counted - own).max(0), whole.saturating_sub(own.max(0) as u64));
+            let (counted, whole) = usage_without_and_with_cache(group).unwrap_or_default();
+            usage.held_before_job = ((counted - own).max(0), whole.saturating_sub(own.max(0) as u64));
         }
         usage
     }
@@ -100,8 +103,9 @@ impl Usage {
         self.limitless
     }
 
-    fn ask(&mut self) {
-        self.asked = Instant::now();
+    /// Reads the cgroup's members and the descendants, and chooses the source by them.
+    fn read_members(&mut self) {
+        self.members_read = Instant::now();
         self.family = resident::family(self.root);
         let group = MemoryGroup::own().filter(|_| self.own_group).filter(|group| {
             let members = group.members();
@@ -122,21 +126,21 @@ impl Usage {
     /// Returns the bytes that count against the job, and all bytes that the killer sees. Neither includes what the cgroup
     /// held before the job.
     pub fn now(&mut self, registry: &Registry, block: usize) -> (i64, u64) {
-        if self.asked.elapsed() > MEMBERS {
-            self.ask();
+        if self.members_read.elapsed() > MEMBERS {
+            self.read_members();
         }
         // Reading the sizes of several processes takes long. It is done only if the cgroup held something before the job that
         // may have gone since, or if there is no cgroup.
-        let asked = self.before.0 > NOTHING || self.source == Source::Resident;
-        let resident = if asked { self.resident(registry, block) } else { 0 };
+        let needs_sizes = self.held_before_job.0 > NEGLIGIBLE_BYTES || self.source == Source::Resident;
+        let resident = if needs_sizes { self.resident(registry, block) } else { 0 };
         if let Source::Group(group) = &self.source
-            && let Some((counted, whole)) = held(group)
+            && let Some((counted, whole)) = usage_without_and_with_cache(group)
         {
             // Memory from before the job may have gone since, so usage is at least the sizes of the job's own processes.
-            let counted = (counted - self.before.0).max(resident);
-            return (counted, whole.saturating_sub(self.before.1).max(counted.max(0) as u64));
+            let counted = (counted - self.held_before_job.0).max(resident);
+            return (counted, whole.saturating_sub(self.held_before_job.1).max(counted.max(0) as u64));
         }
-        let resident = if asked { resident } else { self.resident(registry, block) };
+        let resident = if needs_sizes { resident } else { self.resident(registry, block) };
         (resident, resident as u64)
     }
 
@@ -151,14 +155,15 @@ impl Usage {
         }
         // Pages that forked processes share are in several sizes. The proportional sizes, read as often as time allows, tell
         // how much to subtract.
-        if Instant::now() >= self.proportional.0 {
+        if Instant::now() >= self.next_shared_count {
             let began = Instant::now();
             let proportional: i64 = pids.iter().filter_map(|pid| resident::proportional(*pid)).sum();
             let tables: i64 = sizes.iter().map(|size| size.tables).sum();
             let shared = own + files - (proportional + tables);
-            self.proportional = (Instant::now() + began.elapsed() * SHARE, shared.max(0));
+            self.next_shared_count = Instant::now() + began.elapsed() * SHARED_COUNT_PAUSE_FACTOR;
+            self.shared_bytes = shared.max(0);
         }
-        (own + files - self.proportional.1).max(0)
+        (own + files - self.shared_bytes).max(0)
     }
 
     /// Returns the bytes in arenas, stores and tables of the job's processes. With `fresh`, the pages of dormant processes
@@ -192,7 +197,7 @@ impl Usage {
         }
         if count {
             self.counted.retain(|pid, _| living.contains(pid));
-            self.count_again = Instant::now() + began.elapsed() * DORMANT_SHARE;
+            self.count_again = Instant::now() + began.elapsed() * DORMANT_COUNT_PAUSE_FACTOR;
         }
         sum
     }
@@ -200,7 +205,7 @@ impl Usage {
 
 /// Returns the bytes of a cgroup without the cache that the kernel drops before it kills, and with it. Mapped files, above
 /// all program text, are in both, because they would be read again immediately.
-fn held(group: &MemoryGroup) -> Option<(i64, u64)> {
+fn usage_without_and_with_cache(group: &MemoryGroup) -> Option<(i64, u64)> {
     let (usage, stat) = (group.usage()?, group.stat());
     let mapped = stat.field(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);
     let mapped = mapped.saturating_sub(stat.field("shmem").unwrap_or(0));
