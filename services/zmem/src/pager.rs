@@ -179,7 +179,7 @@ pub struct Pager {
     /// Index after the last chunk that was ever used.
     reached: AtomicUsize,
     /// Value of `pages_in` when an eviction last found no victim.
-    barren: AtomicU64,
+    no_victim_at: AtomicU64,
     /// Number of rounds that the clock hand has made around the arena.
     round: AtomicU64,
     /// Sum of pages packed and pages found raw, at the moment when no cold page was left to pack again.
@@ -236,7 +236,7 @@ impl Pager {
             credit: AtomicI64::new(0),
             fork_mask: AtomicU64::new(0),
             reached: AtomicUsize::new(0),
-            barren: AtomicU64::new(u64::MAX / 2),
+            no_victim_at: AtomicU64::new(u64::MAX / 2),
             round: AtomicU64::new(0),
             cold_packed: AtomicU64::new(u64::MAX),
             unanswered: [const { AtomicU64::new(0) }; fault::UNANSWERED],
@@ -372,7 +372,7 @@ impl Pager {
     }
 
     /// Returns the bytes that must stay unused when a chunk becomes native.
-    fn reserve_bytes(&self) -> usize {
+    fn native_reserve_bytes(&self) -> usize {
         let total = usize::try_from(self.job.total()).unwrap_or(0);
         let objective = usize::try_from(self.job.unused_objective()).unwrap_or(0);
         (total / 16).max(objective).saturating_add(self.job.reserved_bytes())

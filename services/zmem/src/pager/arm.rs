@@ -118,7 +118,7 @@ impl Pager {
             self.table.settle(chunk, Mode::Native);
             return None;
         }
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             self.whole_units(chunk, &mut resident);
         }
         // The first write to a page that a fork shares makes a copy, so it must fault.
@@ -130,7 +130,7 @@ impl Pager {
                 present += 1;
             }
         }
-        if self.engine.hides() || shared {
+        if self.engine.revokes_access() || shared {
             let mut page = 0;
             while page < CHUNK_PAGES {
                 let first = page;

@@ -151,7 +151,7 @@ impl Pager {
         };
         match new {
             Some(new) if !new.is_present() => {
-                self.leave(page, staged);
+                self.drop_memory(page, staged);
                 Some(new.with_round(self.round.load(Ordering::Relaxed)).with_left(self.steps()))
             }
             _ => {

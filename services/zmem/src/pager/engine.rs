@@ -11,8 +11,8 @@
 //! drop       DONTNEED                                     DONTNEED, after access was taken away
 //! ```
 //!
-//! - **Flow** [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::vanish`] or
-//!   [`Pager::thaw`] ──▶ [`Pager::uncover`]
+//! - **Flow** [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::drop_frozen`]
+//!   or [`Pager::thaw`] ──▶ [`Pager::uncover`]
 //! - **Order** no thread ever sees an incomplete page: it appears by one change of its page table or mapping, after its
 //!   contents are there, and it becomes inaccessible before they are dropped
 //! - **Layout** with mprotect, neighbouring pages with the same access form one mapping, and the number of a process's
@@ -146,30 +146,30 @@ impl Engine {
     }
 
     /// Returns true if a page is made absent by taking its access away, instead of by marks of the kernel.
-    pub fn hides(&self) -> bool {
+    pub fn revokes_access(&self) -> bool {
         self.mechanism == Mechanism::Protect
     }
 
     /// Returns true if the process has so many mappings (over half of its limit) that pages must be evicted to have fewer.
-    pub fn crowded(&self) -> bool {
+    pub fn needs_fewer_mappings(&self) -> bool {
         self.mappings.load(Ordering::Relaxed) > 500
     }
 
     /// Returns true if the process has so many mappings (over a quarter of its limit) that a fault brings in a whole unit of
     /// pages.
-    pub fn scarce(&self) -> bool {
+    pub fn mappings_are_scarce(&self) -> bool {
         self.mappings.load(Ordering::Relaxed) > 250
     }
 
     /// Notes that the kernel had no mapping or no memory for a page, so that others are evicted first. Ends the job after too
     /// many refusals in a row.
-    pub fn refuse(&self) {
-        if self.hides() {
+    pub fn note_refusal(&self) {
+        if self.revokes_access() {
             self.mappings.store(1000, Ordering::Relaxed);
         }
         if self.refusals.fetch_add(1, Ordering::Relaxed) > MOST_REFUSALS {
             end(
-                if self.hides() {
+                if self.revokes_access() {
                     "memlift: no mappings are left to bring pages back; raise vm.max_map_count; the job ends\n"
                 } else {
                     "memlift: the kernel has no memory to bring pages back (is a limit of the memory cgroup below the budget?); the job ends\n"
@@ -179,21 +179,21 @@ impl Engine {
         }
     }
 
-    /// Notes that a page came back, so that the kernel has mappings and memory again.
-    pub fn answered(&self) {
-        if self.refused() {
+    /// Ends a row of refusals, because a page came back: the kernel has mappings and memory again.
+    pub fn clear_refusals(&self) {
+        if self.was_refused() {
             self.refusals.store(0, Ordering::Relaxed);
         }
     }
 
     /// Returns true if the kernel refused the last page that it was asked for.
-    pub fn refused(&self) -> bool {
+    pub fn was_refused(&self) -> bool {
         self.refusals.load(Ordering::Relaxed) > 0
     }
 
     /// Counts the process's mappings, if the mechanism depends on that.
     pub fn count_mappings(&self) {
-        if self.hides() {
+        if self.revokes_access() {
             let share = kernel::mappings() * 1000 / kernel::mappings_limit();
             self.mappings.store(share, Ordering::Relaxed);
         }
@@ -336,7 +336,7 @@ impl Pager {
     /// them.
     pub(super) fn cover(&self, chunk: usize, chunks: usize) -> Result<(), Errno> {
         let (address, bytes) = (address_of(chunk * CHUNK_PAGES), chunks * CHUNK_BYTES);
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             kernel::protect(address, bytes, libc::PROT_NONE)
         } else {
             self.engine.uffd.register(address, bytes, REGISTER_MISSING | REGISTER_WP)
@@ -345,7 +345,7 @@ impl Pager {
 
     /// Makes absent pages of the busy chunk read as zeros from now on, without a fault.
     pub(super) fn uncover(&self, chunk: usize) -> Result<(), Errno> {
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             self.show(chunk * CHUNK_PAGES, CHUNK_PAGES, true)
         } else {
             self.engine.uffd.unregister(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES)
@@ -382,7 +382,7 @@ impl Pager {
         pages: usize,
         protect: bool,
     ) -> Progress {
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             // SAFETY: the caller promises `pages` readable pages at `source`, and absent, busy target pages.
             let bytes =
                 unsafe { self.engine.memory.write(address_of(page), source.cast(), pages * PAGE_BYTES) };
@@ -405,7 +405,7 @@ impl Pager {
     pub(super) fn place_zeros(&self, page: usize, pages: usize) -> Progress {
         /// Pages of zeros.
         static ZEROS: [Page; 16] = [[0; PAGE_BYTES]; 16];
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             return self.appear(page, pages, true);
         }
         let mut done = 0;
@@ -438,7 +438,7 @@ impl Pager {
     /// Takes the access to pages of armed chunks away before they are dropped, if the mechanism makes pages absent in that
     /// way.
     pub(super) fn hide(&self, pages: Pages) {
-        if !self.engine.hides() || pages.count == 0 {
+        if !self.engine.revokes_access() || pages.count == 0 {
             return;
         }
         match kernel::protect(pages.address(), pages.bytes(), libc::PROT_NONE) {
@@ -453,7 +453,7 @@ impl Pager {
 
     /// Stops all changes to present pages, which are busy or which no thread works on. With userfaultfd they stay readable.
     pub(super) fn freeze(&self, page: usize, pages: usize) -> Result<(), Errno> {
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             kernel::protect(address_of(page), pages * PAGE_BYTES, libc::PROT_NONE)
         } else {
             self.engine.uffd.protect(address_of(page), pages * PAGE_BYTES, true)
@@ -462,7 +462,7 @@ impl Pager {
 
     /// Gives the program access to present, busy pages again: for reading and writing, or for reading only.
     pub(super) fn thaw(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             self.show(page, pages, writable)
         } else if writable {
             self.engine.uffd.protect(address_of(page), pages * PAGE_BYTES, false)
@@ -498,11 +498,11 @@ impl Pager {
     pub(super) fn contents_in_place(&self, page: usize) -> Option<&Page> {
         // SAFETY: the page is present, readable and write-protected. It is busy, so only this thread, which claimed it, may
         // change or drop it.
-        (!self.engine.hides()).then(|| unsafe { &*(address_of(page) as *const Page) })
+        (!self.engine.revokes_access()).then(|| unsafe { &*(address_of(page) as *const Page) })
     }
 
     /// Drops one frozen page.
-    pub(super) fn vanish(&self, page: usize) {
+    pub(super) fn drop_frozen(&self, page: usize) {
         self.hide(Pages { first: page, count: 1 });
         kernel::drop_range(address_of(page), PAGE_BYTES);
     }
@@ -510,13 +510,13 @@ impl Pager {
     /// Does `mprotect` for held pages. Absent pages stay absent.
     pub(super) fn grant(&self, pages: Pages, prot: i32) -> Result<(), Errno> {
         debug_assert!(pages.address() >= ARENA_BASE);
-        if !self.engine.hides() {
+        if !self.engine.revokes_access() {
             return kernel::protect(pages.address(), pages.bytes(), prot);
         }
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
             let mode = match record.mode() {
-                Mode::Busy => record.held(),
+                Mode::Busy => record.mode_before_hold(),
                 mode => mode,
             };
             match mode {

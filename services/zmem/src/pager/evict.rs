@@ -52,7 +52,7 @@ pub(super) struct Evict {
     pub float: usize,
     batches: u64,
     /// Number of pages that have left after their probation since the round was last counted up.
-    turned: usize,
+    left_after_probation: usize,
     count: usize,
     /// Number of claimed pages that are present.
     leaving: usize,
@@ -70,7 +70,7 @@ impl Evict {
             cold_hand: 0,
             float: 0,
             batches: 0,
-            turned: 0,
+            left_after_probation: 0,
             count: 0,
             leaving: 0,
             pages: [0; CLAIMS],
@@ -255,9 +255,9 @@ impl Pager {
                 self.consider(state, page);
             }
         }
-        state.turned += state.leaving;
-        if state.turned > present {
-            state.turned = 0;
+        state.left_after_probation += state.leaving;
+        if state.left_after_probation > present {
+            state.left_after_probation = 0;
             self.round.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -288,15 +288,16 @@ impl Pager {
         let raw = entry.is_raw() && entry.raw_age(self.time()) < self.raw_rest();
         // Evicting a page that another process shares frees nothing here, and costs a copy.
         let leaves = !raw && (entry.tag() != Tag::Shared || self.is_alone(&mut state.owners, page));
-        if self.is_cold(page, entry) && leaves && self.table.claim(page, entry) {
+        let was_cold = self.age(page, entry);
+        if was_cold && leaves && self.table.claim(page, entry) {
             self.cover_gap(state, page);
             state.push(page, entry);
             state.leaving += 1;
         }
     }
 
-    /// Returns true if a page has no heat; otherwise takes one unit of heat from it.
-    pub(super) fn is_cold(&self, page: usize, entry: Entry) -> bool {
+    /// Takes one unit of heat from a page. Returns true if the page had none.
+    pub(super) fn age(&self, page: usize, entry: Entry) -> bool {
         let Some(heat) = entry.heat().checked_sub(1) else { return true };
         let word = self.table.entry(page);
         let colder = entry.with_heat(heat);
@@ -344,11 +345,11 @@ impl Pager {
         let no_copy = |state: &Evict, index: usize| state.old[index].has_no_copy();
         let in_place =
             |state: &Evict, index: usize| state.ways[index] == Way::InPlace && state.old[index].is_present();
-        let hides = self.engine.hides();
+        let revokes_access = self.engine.revokes_access();
         let frozen = self.for_runs(
             state,
             count,
-            |state, index| in_place(state, index) && (no_copy(state, index) || hides),
+            |state, index| in_place(state, index) && (no_copy(state, index) || revokes_access),
             |page, pages| self.freeze(page, pages).is_ok(),
         );
         let (round, now) = (self.round.load(Ordering::Relaxed), self.steps());
@@ -358,7 +359,7 @@ impl Pager {
             let readable = way != Way::InPlace || frozen && self.table.allows(page, false);
             state.new[index] = match old.tag() {
                 _ if way == Way::Pinned => old.with_heat(MAX_HEAT),
-                Tag::Clean if frozen || !hides => {
+                Tag::Clean if frozen || !revokes_access => {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                     old.away().with_round(round).with_left(now)
                 }

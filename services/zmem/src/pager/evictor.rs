@@ -19,9 +19,9 @@ use crate::mapping::PAGE_BYTES;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Ends the process if the evictor panics, because it may hold pages that other threads wait for.
-struct Whole;
+struct EndOnPanic;
 
-impl Drop for Whole {
+impl Drop for EndOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             kernel::end("memlift: the evictor failed; the job ends rather than hang\n", 70);
@@ -33,7 +33,7 @@ impl Pager {
     /// Body of the background thread: evicts ahead of need when the block has the turn, and publishes the memory that the
     /// process holds. Does not return.
     pub fn evictor(&self) {
-        let _whole = Whole;
+        let _end_on_panic = EndOnPanic;
         kernel::own_thread();
         self.job.wait_for_active();
         self.activate();
@@ -48,10 +48,10 @@ impl Pager {
                 next_look = now + now.elapsed() * 50;
             }
             self.publish(native.min(self.native_bytes()));
-            self.tend_shared();
+            self.update_fork_protection();
             // Another process may wait for pages that it shares with this one.
             let starved = self.forked() && self.job.unused() < LEAST_FLOAT_BYTES as i64;
-            let short = self.job.is_short() || self.engine.crowded() || starved;
+            let short = self.job.is_short() || self.engine.needs_fewer_mappings() || starved;
             self.job.want_eviction(short);
             if !short {
                 continue;

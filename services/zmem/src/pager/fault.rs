@@ -137,7 +137,7 @@ impl Pager {
             return;
         }
         self.job.slacken(CHUNK_BYTES);
-        if self.job.try_charge(CHUNK_BYTES, self.reserve_bytes()) {
+        if self.job.try_charge(CHUNK_BYTES, self.native_reserve_bytes()) {
             if self.uncover(chunk).is_ok() {
                 self.counts.native.fetch_add(1, Ordering::Relaxed);
                 self.table.settle(chunk, Mode::Native);
@@ -208,7 +208,7 @@ impl Pager {
     /// Brings a page back, and in a run of faults also the pages after it.
     fn bring(&self, seat: &mut Seat, page: usize, entry: Entry, write: bool) -> Fault {
         let run = self.streams.at(page);
-        let (first, window) = if self.engine.scarce() {
+        let (first, window) = if self.engine.mappings_are_scarce() {
             self.unit_around(page, entry, write, run.window)
         } else {
             (page, run.window)
@@ -218,13 +218,13 @@ impl Pager {
         match self.bring_run(seat, first, entry, want) {
             // The kernel may keep the neighbouring pages apart: try the page alone.
             (Fault::Retry, 2..) => {
-                self.streams.went(run, page, 1);
+                self.streams.advance(run, page, 1);
                 let entry = self.table.load(page);
                 self.bring_run(seat, page, entry, Want { write, window: 1, passes: false }).0
             }
             (fault, pages) => {
-                self.streams.went(run, first, pages.max(1));
-                if self.engine.refused() {
+                self.streams.advance(run, first, pages.max(1));
+                if self.engine.was_refused() {
                     self.evict(seat, UNIT * PAGE_BYTES, UNIT);
                 }
                 fault
@@ -310,9 +310,9 @@ impl Pager {
             self.table.publish(page, old[0]);
             return (Fault::Retry, 1);
         }
-        let stays = !passes && self.stays(old[0], window > 1);
-        let watched = match kind {
-            Kind::Packed | Kind::Words => self.watch(&old[..pages]),
+        let stays = !passes && self.shall_stay(old[0], window > 1);
+        let recorded = match kind {
+            Kind::Packed | Kind::Words => self.begin_record(&old[..pages]),
             Kind::Spilled | Kind::Nothing => None,
         };
         // The copy of a page that is only read and will not stay is kept, because dropping the page is then cheap. For other
@@ -335,20 +335,20 @@ impl Pager {
                 self.place_cluster(seat, page, pages, keep, moved)
             }
         };
-        if let Some((began_ns, read)) = watched {
+        if let Some((began_ns, read)) = recorded {
             let (read, written, parts) = (read as u64, (pages * PAGE_BYTES) as u64, pages as u64);
             let work = Work { kind: trace::Kind::PageIn, parameter: 0, read, written, parts };
             observe::work(began_ns, &work);
         }
         if window == 1 {
-            self.weigh(old[0]);
+            self.update_credit(old[0]);
         }
         let keep = if keep { !changed } else { 0 };
         (self.settle_pages(page, &old[..pages], progress, keep, stays), pages)
     }
 
     /// Returns the time and the packed bytes of these pages, for `memlift record`. Returns `None` if nothing records.
-    fn watch(&self, old: &[Entry]) -> Option<(u64, usize)> {
+    fn begin_record(&self, old: &[Entry]) -> Option<(u64, usize)> {
         let began_ns = observe::work_begins()?;
         Some((began_ns, old.iter().map(|entry| self.packed_bytes(*entry)).sum()))
     }
@@ -397,7 +397,7 @@ impl Pager {
         }
         match (done, progress.error) {
             (1.., _) => {
-                self.engine.answered();
+                self.engine.clear_refusals();
                 Fault::Done
             }
             // The page is present without any entry that says so: the program used a system call that bypassed the pager.
@@ -415,7 +415,7 @@ impl Pager {
     fn retry(&self, act: &str, error: Errno) -> Fault {
         match error {
             // There is no mapping or no memory. Other pages are evicted and this is tried again, a limited number of times.
-            libc::ENOMEM | libc::EIO => self.engine.refuse(),
+            libc::ENOMEM | libc::EIO => self.engine.note_refusal(),
             // The process is being killed.
             libc::ESRCH | libc::ENOSPC => {}
             // Mappings are being changed at the same time.
@@ -426,9 +426,9 @@ impl Pager {
     }
 
     /// Returns true if an absent page that is needed now shall stay. `run` is true if it comes in a run.
-    fn stays(&self, entry: Entry, run: bool) -> bool {
+    fn shall_stay(&self, entry: Entry, run: bool) -> bool {
         match entry.left() {
-            Some(left) => self.probation.stays(self.steps().wrapping_sub(left) & MAX_LEFT, run),
+            Some(left) => self.probation.admit(self.steps().wrapping_sub(left) & MAX_LEFT, run),
             // A single page from the spill file stays, because reading it takes long.
             None => entry.tag() == Tag::Spilled && !run,
         }

@@ -100,7 +100,7 @@ impl Pager {
         }
         let mut chunk = 0;
         // With `mprotect` nothing is registered: the child inherits the missing access.
-        while chunk < reached && !self.engine.hides() {
+        while chunk < reached && !self.engine.revokes_access() {
             let covered =
                 |chunk: usize| matches!(self.table.chunk(chunk).mode(), Mode::Guarded | Mode::Armed);
             if !covered(chunk) {

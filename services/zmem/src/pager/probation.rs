@@ -27,7 +27,7 @@ const LEAST: usize = 64;
 const SHARE: usize = 32;
 /// One page in this many stays: of pages that come back alone, and of pages that come back in runs. In runs fewer stay,
 /// because a page that stays cuts the next run in two.
-const STAYING: [u64; 2] = [8, 16];
+const ONE_STAYS_IN: [u64; 2] = [8, 16];
 /// Number of fractions that a step of the clock is divided into.
 const FRACTION: u64 = 256;
 
@@ -38,7 +38,7 @@ pub(super) struct Probation {
     entered: AtomicUsize,
     left: AtomicUsize,
     /// Longest absence after which a page stays, in fractions of a clock step: for pages that come back alone, and in runs.
-    soon: [AtomicU64; 2],
+    longest_absence: [AtomicU64; 2],
 }
 
 impl Probation {
@@ -47,20 +47,20 @@ impl Probation {
             ring: [const { AtomicU32::new(0) }; RING],
             entered: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
-            soon: [const { AtomicU64::new(0) }; 2],
+            longest_absence: [const { AtomicU64::new(0) }; 2],
         }
     }
 
     /// Returns true if a page that was missed `steps` after it had left stays. Adjusts the limit so that one page in
-    /// [`STAYING`] stays.
-    pub fn stays(&self, steps: u64, run: bool) -> bool {
-        let (limit, staying) = (&self.soon[usize::from(run)], STAYING[usize::from(run)]);
-        let soon = limit.load(Ordering::Relaxed);
-        let stays = steps * FRACTION <= soon;
+    /// [`ONE_STAYS_IN`] stays.
+    pub fn admit(&self, steps: u64, run: bool) -> bool {
+        let (limit, one_in) = (&self.longest_absence[usize::from(run)], ONE_STAYS_IN[usize::from(run)]);
+        let longest = limit.load(Ordering::Relaxed);
+        let stays = steps * FRACTION <= longest;
         let next = if stays {
-            soon - soon * (staying - 1) / (64 * staying)
+            longest - longest * (one_in - 1) / (64 * one_in)
         } else {
-            soon + soon / (64 * staying) + 1
+            longest + longest / (64 * one_in) + 1
         };
         limit.store(next.min(MAX_LEFT / 2 * FRACTION), Ordering::Relaxed);
         stays
@@ -115,7 +115,7 @@ mod tests {
         for turn in 0..80_000u64 {
             // One page in sixteen is missed immediately.
             let steps = if turn % 16 == 0 { 1 } else { 100 + turn * 7919 % 900 };
-            let stays = probation.stays(steps, false);
+            let stays = probation.admit(steps, false);
             if turn > 40_000 {
                 *(if steps == 1 { &mut soon } else { &mut late }) += u64::from(stays);
             }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn where_all_are_missed_equally_late_most_still_do_not_stay() {
         let probation = Probation::new();
-        let staying = (0..80_000).filter(|_| probation.stays(500, false)).count();
+        let staying = (0..80_000).filter(|_| probation.admit(500, false)).count();
         assert!((5_000..15_000).contains(&staying), "{staying}");
     }
 }

@@ -85,12 +85,12 @@ impl Pager {
         let new = Pages { first: target, count };
         self.commit(&mut space, new, prot)?;
         let kept = Pages { count: old.count.min(count), ..old };
-        if prot & libc::PROT_READ == 0 && !self.engine.hides() {
+        if prot & libc::PROT_READ == 0 && !self.engine.revokes_access() {
             // Contents are read in place, so the pages must be readable.
             kernel::protect(kept.address(), kept.bytes(), prot | libc::PROT_READ)?;
         }
         self.transfer(kept, target, prot);
-        if prot & libc::PROT_READ == 0 && !self.engine.hides() {
+        if prot & libc::PROT_READ == 0 && !self.engine.revokes_access() {
             // The kernel moves the access with the contents, so set the right access again.
             kernel::protect(new.address(), new.bytes(), prot)?;
         }
@@ -235,22 +235,22 @@ impl Pager {
         if native {
             self.table.chunk(page / CHUNK_PAGES).unpin();
         } else {
-            self.gone(page, source);
+            self.empty_and_publish(page, source);
         }
     }
 
     /// Drops the memory of a claimed, present page, and gives its charge back.
     pub(super) fn give_up(&self, page: usize) {
-        self.leave(page, None);
+        self.drop_memory(page, None);
     }
 
     /// Does the same as [`Pager::give_up`] for a page whose memory is in place, or was moved to the slot and index in
     /// `staged`.
-    pub(super) fn leave(&self, page: usize, staged: Option<(usize, u8)>) {
+    pub(super) fn drop_memory(&self, page: usize, staged: Option<(usize, u8)>) {
         let shared = staged.is_none() && self.forked() && self.owner(page) != Owner::Alone;
         match staged {
             Some((slot, index)) => kernel::drop_range(slot + usize::from(index) * PAGE_BYTES, PAGE_BYTES),
-            None => self.vanish(page),
+            None => self.drop_frozen(page),
         }
         self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
         self.counts.present.fetch_sub(1, Ordering::Relaxed);
@@ -261,8 +261,8 @@ impl Pager {
         }
     }
 
-    /// Marks a claimed page as empty after its contents were moved elsewhere.
-    fn gone(&self, page: usize, source: Entry) {
+    /// Gives up the memory and the copy of a claimed page whose contents were moved elsewhere, and publishes it as empty.
+    fn empty_and_publish(&self, page: usize, source: Entry) {
         if source.is_present() {
             self.give_up(page);
         }
@@ -327,7 +327,7 @@ impl Pager {
         if native {
             self.table.chunk(page / CHUNK_PAGES).unpin();
         } else {
-            self.gone(page, source);
+            self.empty_and_publish(page, source);
         }
     }
 }

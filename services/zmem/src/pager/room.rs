@@ -18,7 +18,7 @@ use crate::mapping::PAGE_BYTES;
 /// Pages that a fault without room evicts together: few enough to be done soon, and enough to share the cost of dropping.
 const SYNC_PAGES: usize = 32;
 /// Pages that must come in after an eviction that found no victim before eviction is tried again.
-const BARREN_PAGES: u64 = 32;
+const NO_VICTIM_PAGES: u64 = 32;
 
 /// Outcome of a request for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,12 +38,13 @@ impl Pager {
         }
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::SynchronousEvictions, 1);
-        let barren = self.time().wrapping_sub(self.barren.load(Ordering::Relaxed)) < BARREN_PAGES;
+        let no_victims =
+            self.time().wrapping_sub(self.no_victim_at.load(Ordering::Relaxed)) < NO_VICTIM_PAGES;
         if self.spill_ahead(seat) > 0 && self.job.try_charge(bytes, self.job.reserved_bytes()) {
             return Room::Made;
         }
         loop {
-            if barren {
+            if no_victims {
                 break;
             }
             let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
@@ -51,7 +52,7 @@ impl Pager {
                 return Room::Made;
             }
             if evicted.steps == 0 {
-                self.barren.store(self.time(), Ordering::Relaxed);
+                self.no_victim_at.store(self.time(), Ordering::Relaxed);
                 break;
             }
         }
@@ -79,12 +80,12 @@ impl Pager {
             return Room::Made;
         }
         // Eviction was skipped above, but pages that came in since the last one may still be packed.
-        if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
-            || barren && self.squeeze(seat, bytes)
+        if no_victims && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
+            || no_victims && self.squeeze(seat, bytes)
         {
             return Room::Made;
         }
-        if !barren && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
+        if !no_victims && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
         if self.job.charge_by_others(bytes, self.forked()) {

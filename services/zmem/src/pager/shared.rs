@@ -86,7 +86,7 @@ impl Pager {
 
     /// Called now and then after a fork: protects the shared pages once there is no room for copies of them, and forgets the
     /// fork once the job has no other process.
-    pub(super) fn tend_shared(&self) {
+    pub(super) fn update_fork_protection(&self) {
         if !self.forked() {
             return;
         }
@@ -135,7 +135,7 @@ impl Pager {
     /// write-protected.
     pub(super) fn prepare_fork(&self) {
         // Without userfaultfd's marks, neighbouring pages with different protection would become separate mappings.
-        if self.engine.hides() {
+        if self.engine.revokes_access() {
             return;
         }
         self.forked.store(true, Ordering::Relaxed);

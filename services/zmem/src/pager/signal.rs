@@ -73,19 +73,19 @@ pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     outcome != Fault::NotMine
 }
 
-/// Arguments and result of [`ask`], which gets one pointer.
-struct Question {
+/// Arguments and result of [`run_fault`], which gets one pointer.
+struct FaultCall {
     pager: &'static Pager,
     address: usize,
     write: bool,
     fault: Fault,
 }
 
-extern "C" fn ask(question: *mut Question) {
-    // SAFETY: `question` is a local variable of the caller and lives until this call returns.
-    let question = unsafe { &mut *question };
+extern "C" fn run_fault(call: *mut FaultCall) {
+    // SAFETY: `call` points to a local variable of the caller, which lives until this function returns.
+    let call = unsafe { &mut *call };
     // SAFETY: the caller is the handler of this fault, with all signals blocked.
-    question.fault = unsafe { question.pager.fault(question.address, question.write) };
+    call.fault = unsafe { call.pager.fault(call.address, call.write) };
 }
 
 /// Answers a fault on the stack of the thread that faulted, below the part in use, if the handler runs on a small alternate
@@ -103,7 +103,7 @@ unsafe fn on_own_stack(
 ) -> Fault {
     const RED_ZONE: usize = 128;
     const ENOUGH_BYTES: usize = 64 << 10;
-    let mut question = Question { pager, address, write, fault: Fault::Retry };
+    let mut call = FaultCall { pager, address, write, fault: Fault::Retry };
     // SAFETY: the kernel passes a ucontext that lives until the handler returns.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let alternate = &context.uc_stack;
@@ -112,13 +112,13 @@ unsafe fn on_own_stack(
             && stack.wrapping_sub(alternate.ss_sp as usize) < alternate.ss_size
     };
     let stack = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-    if !is_alternate((&raw const question) as usize)
+    if !is_alternate((&raw const call) as usize)
         || is_alternate(stack)
         || alternate.ss_size >= ENOUGH_BYTES
         || Pager::contains(stack - RED_ZONE)
     {
-        ask(&raw mut question);
-        return question.fault;
+        run_fault(&raw mut call);
+        return call.fault;
     }
     // SAFETY: the thread's own code does not run while its handler does, so the stack below its red zone is free. `r12` holds
     // the current stack pointer, and the called function preserves `r12`.
@@ -126,16 +126,16 @@ unsafe fn on_own_stack(
         std::arch::asm!(
             "mov r12, rsp",
             "mov rsp, {stack}",
-            "call {ask}",
+            "call {run_fault}",
             "mov rsp, r12",
             stack = in(reg) (stack - RED_ZONE) & !15,
-            ask = sym ask,
-            in("rdi") &raw mut question,
+            run_fault = sym run_fault,
+            in("rdi") &raw mut call,
             out("r12") _,
             clobber_abi("C"),
         );
     }
-    question.fault
+    call.fault
 }
 
 /// Answers the fault on the current stack.
@@ -150,9 +150,9 @@ unsafe fn on_own_stack(
     write: bool,
     _context: *mut libc::c_void,
 ) -> Fault {
-    let mut question = Question { pager, address, write, fault: Fault::Retry };
-    ask(&raw mut question);
-    question.fault
+    let mut call = FaultCall { pager, address, write, fault: Fault::Retry };
+    run_fault(&raw mut call);
+    call.fault
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

@@ -231,7 +231,7 @@ impl Pager {
         self.table.set_access(pages.first, pages.count, MAPPED | prot as u8);
         let admitted = if prot == libc::PROT_NONE { Ok(()) } else { self.admit(space, pages) };
         let outcome = admitted.and_then(|()| {
-            if !self.engine.hides() {
+            if !self.engine.revokes_access() {
                 return self.grant(pages, prot);
             }
             // The chunk must not become armed meanwhile.
@@ -262,7 +262,7 @@ impl Pager {
                 continue;
             }
             if !self.active() {
-                if self.job.try_charge(CHUNK_BYTES, self.reserve_bytes())
+                if self.job.try_charge(CHUNK_BYTES, self.native_reserve_bytes())
                     && self.table.chunk(chunk).claim(Mode::Vacant, false)
                 {
                     self.counts.native.fetch_add(1, Ordering::Relaxed);
@@ -311,7 +311,7 @@ impl Pager {
                     Mode::Busy => self.table.wait_chunk(chunk),
                     mode @ (Mode::Native | Mode::Guarded) => {
                         if record.claim(mode, false) {
-                            record.set_held(mode);
+                            record.set_mode_before_hold(mode);
                             break;
                         }
                     }
@@ -332,7 +332,7 @@ impl Pager {
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
             match record.mode() {
-                Mode::Busy => self.table.settle(chunk, record.held()),
+                Mode::Busy => self.table.settle(chunk, record.mode_before_hold()),
                 Mode::Armed => {
                     for page in part.first..part.end() {
                         let entry = self.table.parked(page);
@@ -366,7 +366,7 @@ impl Pager {
                 space.vacant = space.vacant.min(chunk);
             }
             if left == 0 && held && record.pins() == 0 {
-                let mode = record.held();
+                let mode = record.mode_before_hold();
                 let _ = kernel::vacate(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES);
                 if mode == Mode::Native {
                     self.counts.native.fetch_sub(1, Ordering::Relaxed);

@@ -73,7 +73,7 @@ impl Pager {
     /// Counts a fault on a single page for or against spilling. A page that left only recently would have stayed if there
     /// were more room, so it counts for spilling. A page in the spill file had better stayed in memory, so it counts against
     /// it.
-    pub(super) fn weigh(&self, entry: Entry) {
+    pub(super) fn update_credit(&self, entry: Entry) {
         match entry.tag() {
             Tag::Stored if self.left_soon(entry) => self.add_credit(1),
             Tag::Spilled => self.add_credit(-READ_COST),
@@ -120,7 +120,7 @@ impl Pager {
                     // too.
                     tag => {
                         let last = entry.is_raw() || tag == Tag::Shared;
-                        rounds == 0 && last && entry.pins() == 0 && self.is_cold(page, entry)
+                        rounds == 0 && last && entry.pins() == 0 && self.age(page, entry)
                     }
                 };
                 if cold && self.table.allows(page, false) && self.table.claim(page, entry) {
@@ -191,7 +191,7 @@ impl Pager {
                 continue;
             }
             if old.is_present() {
-                self.leave(*page, staged);
+                self.drop_memory(*page, staged);
                 evicted.bytes += PAGE_BYTES;
             } else {
                 evicted.bytes += self.free_copy(*old);

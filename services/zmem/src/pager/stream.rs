@@ -54,7 +54,7 @@ impl Streams {
     }
 
     /// Notes that the fault brought `pages` pages in from `page` on.
-    pub fn went(&self, run: Run, page: usize, pages: usize) {
+    pub fn advance(&self, run: Run, page: usize, pages: usize) {
         let length = ((run.length + pages) as u64).min(MOST_LENGTH);
         let word = length << LENGTH_SHIFT | ((page + pages) as u64) << NEXT_SHIFT | pages as u64;
         self.streams[run.index].store(word, Ordering::Relaxed);
@@ -73,12 +73,12 @@ mod tests {
             let run = streams.at(page);
             assert!(run.length == 0 || run.length == length);
             length = run.length + run.window;
-            streams.went(run, page, run.window);
+            streams.advance(run, page, run.window);
             page += run.window;
             let other = 1_000_000 + faults * 1000;
             let alone = streams.at(other);
             assert_eq!((alone.window, alone.length), (1, 0));
-            streams.went(alone, other, 1);
+            streams.advance(alone, other, 1);
             faults += 1;
         }
         // The other faults take the streams in turn, and sometimes overwrite this one.
@@ -91,7 +91,7 @@ mod tests {
         let last = ARENA_BYTES / PAGE_BYTES - 2 * CLUSTER;
         let mut run = streams.at(last);
         run.length = MOST_LENGTH as usize;
-        streams.went(run, last, CLUSTER);
+        streams.advance(run, last, CLUSTER);
         let run = streams.at(last + CLUSTER);
         assert_eq!((run.window, run.length), (CLUSTER, MOST_LENGTH as usize));
     }

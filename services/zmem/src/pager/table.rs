@@ -59,7 +59,7 @@ pub(super) struct Chunk {
     /// Number of pages of the chunk that are mapped.
     pub mapped: AtomicU32,
     /// The mode that the chunk had before a call that changes mappings made it busy.
-    held: AtomicU8,
+    mode_before_hold: AtomicU8,
     /// The access of all its pages, or [`BY_PAGE`].
     access: AtomicU8,
 }
@@ -89,13 +89,13 @@ impl Chunk {
     }
 
     /// Notes the mode that the chunk had before this thread made it busy.
-    pub fn set_held(&self, mode: Mode) {
-        self.held.store(mode as u8, Ordering::Relaxed);
+    pub fn set_mode_before_hold(&self, mode: Mode) {
+        self.mode_before_hold.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Returns the mode that [`Chunk::set_held`] noted.
-    pub fn held(&self) -> Mode {
-        mode_of(self.held.load(Ordering::Relaxed).into())
+    /// Returns the mode that [`Chunk::set_mode_before_hold`] noted.
+    pub fn mode_before_hold(&self) -> Mode {
+        mode_of(self.mode_before_hold.load(Ordering::Relaxed).into())
     }
 
     /// Makes the chunk busy if its mode is `from` and, with `unpinned`, if it has no pins. Returns true if it did.
