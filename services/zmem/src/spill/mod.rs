@@ -101,7 +101,7 @@ struct State {
     /// Reading ends of the pipes whose writing ends are open in children that may read freed slots.
     children: [Option<i32>; 64],
     /// True if some child could not be given a pipe: slots that it may read are never used again after they are freed.
-    forever: bool,
+    has_untracked_child: bool,
     /// The two ends of the new pipe, between [`Spill::before_fork`] and the call after the fork.
     pipe: Option<[i32; 2]>,
     /// The reason why the disk did not let the file grow, and the time until which growth is not tried again.
@@ -153,7 +153,7 @@ impl Spill {
                 files,
                 generation: 0,
                 children: [None; 64],
-                forever: false,
+                has_untracked_child: false,
                 pipe: None,
                 refused: None,
             }),
@@ -355,7 +355,7 @@ impl Spill {
         state.pipe = if state.slots.taken() > 0 { file::pipe() } else { None };
         if state.slots.taken() > 0 {
             state.slots.remember();
-            state.forever |= state.pipe.is_none() || state.children.iter().all(Option::is_some);
+            state.has_untracked_child |= state.pipe.is_none() || state.children.iter().all(Option::is_some);
         }
         std::mem::forget(guard);
     }
@@ -402,7 +402,7 @@ impl Spill {
             file::close(child);
         }
         state.slots.forget();
-        state.forever = false;
+        state.has_untracked_child = false;
         if state.slots.taken() > 0 {
             // At the last generation, spilled pages can still be read, but writing is refused.
             state.generation += 1;
@@ -448,7 +448,7 @@ impl State {
     }
 
     fn has_children(&self) -> bool {
-        self.forever || self.children.iter().any(Option::is_some)
+        self.has_untracked_child || self.children.iter().any(Option::is_some)
     }
 
     /// Frees the slots that waited for children, if all those children have ended.

@@ -4,7 +4,7 @@
 //! - **Flow** next class ──its free slots would fill a span──▶ its emptiest span ──object by object──▶ free slots on pages
 //!   that are touched already ──▶ the empty span is given back; then the pages of partly filled spans on which no slot is
 //!   taken
-//! - **Order** for each object: lock, hold its entry, copy, settle the entry, unlock. An object that another thread holds
+//! - **Order** for each object: lock, hold its entry, copy, release the entry, unlock. An object that another thread holds
 //!   stays where it is
 //! - **Not here** the time to compact: callers that need room decide that
 
@@ -98,7 +98,7 @@ impl Store {
         let handle = unsafe { self.data.pointer().as_ptr().add(from).cast::<u32>().read() };
         let place = self.table.try_hold(handle)?;
         if place.offset != from {
-            self.table.settle(handle, place);
+            self.table.release_at(handle, place);
             return None;
         }
         let to = target as usize * SPAN_BYTES + room * slot_bytes;
@@ -109,7 +109,7 @@ impl Store {
             let start = self.data.pointer().as_ptr();
             start.add(to).copy_from_nonoverlapping(start.add(from), HEADER_BYTES + place.bytes);
         }
-        self.table.settle(handle, Place { offset: to, ..place });
+        self.table.release_at(handle, Place { offset: to, ..place });
         Some(self.give_slot(state, source, slot))
     }
 

@@ -198,8 +198,8 @@ impl Store {
             offset: index as usize * SPAN_BYTES + slot * class::slot_bytes(class),
             bytes: object.len(),
         };
-        // SAFETY: the slot was free, so its bytes belong to this call until the entry is settled. It has room for the header
-        // and the object, and the object lies elsewhere.
+        // SAFETY: the slot was free, so its bytes belong to this call until the entry is released. It has room for the
+        // header and the object, and the object lies elsewhere.
         unsafe {
             let target = self.data.pointer().as_ptr().add(place.offset);
             if pages != 0 {
@@ -209,7 +209,7 @@ impl Store {
             target.cast::<u32>().write(handle);
             target.add(HEADER_BYTES).copy_from_nonoverlapping(object.as_ptr(), object.len());
         }
-        self.table.settle(handle, place);
+        self.table.release_at(handle, place);
         NonZeroU32::new(handle).map(Handle)
     }
 
@@ -465,6 +465,6 @@ struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.table.settle(self.handle, self.place);
+        self.table.release_at(self.handle, self.place);
     }
 }

@@ -4,7 +4,7 @@
 //! - **Layout** an entry in use: bit 0 held, bits 1–12 length, bit 13 set, bits 14–63 offset / 16. A free entry: bit 13
 //!   clear, bits 32–63 the next free entry. Entry 0 is never used
 //! - **Order** [`Table::hold`] sets the held bit by compare-exchange. Only the holder may read the object or move it, and
-//!   [`Table::settle`] stores the new entry with Release. Holders have signals blocked, as holders of a lock have
+//!   [`Table::release_at`] stores the new entry with Release. Holders have signals blocked, as holders of a lock have
 //! - **Owner** the free list and the count belong to the holder of the store's lock
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,7 +130,7 @@ impl Table {
     }
 
     /// Stores the object's place and releases the entry.
-    pub(super) fn settle(&self, handle: u32, place: Place) {
+    pub(super) fn release_at(&self, handle: u32, place: Place) {
         if let Some(entry) = self.entry(handle) {
             let value = (place.offset as u64 / 16) << 14 | USED | (place.bytes as u64) << 1;
             entry.store(value, Ordering::Release);
