@@ -17,18 +17,18 @@ use memlift_zmem::mapping::Mapping;
 use memlift_zmem::pager::Pager;
 
 use crate::bpf::{Instruction, LABELS};
-use crate::filter::{self, MOST, Refused, Scope, Texts};
+use crate::filter::{self, MOST_INSTRUCTIONS, Refused, Scope, Texts};
 use crate::thread::OURS;
 use crate::{kept, rings, signal, standing, sys, words};
 
 const READ_BYTES: usize = 64 << 10;
 const PAUSE_NS: i64 = 1_000_000;
 /// Number of checks after which a thread that still blocks one of the signals ends the process.
-const LOOKS: usize = 5_000;
+const MOST_CHECKS: usize = 5_000;
 
 #[repr(C)]
 struct Room {
-    instructions: [Instruction; MOST],
+    instructions: [Instruction; MOST_INSTRUCTIONS],
     places: [u32; LABELS],
     texts: Texts,
     bytes: [u8; READ_BYTES],
@@ -94,15 +94,15 @@ pub fn hook() {
         texts(room);
         put(if filter::inherited() { Scope::Image } else { Scope::All }, room);
         if let Some(pager) = Pager::get() {
-            kept::find(pager, &mut room.bytes);
+            kept::find_kernel_held_memory(pager, &mut room.bytes);
         }
-        let polite = signal::borrow_polite();
+        let polite = signal::install_polite_handler();
         for_threads(room, |thread, buffer| {
-            standing::settle(thread, buffer, polite.is_some());
+            standing::pin_call_in_flight(thread, buffer, polite.is_some());
             true
         });
         if let Some(old) = &polite {
-            signal::return_polite(old);
+            signal::remove_polite_handler(old);
         }
     });
 }
@@ -189,11 +189,11 @@ fn texts(room: &mut Room) {
 
 /// Waits until no thread blocks SIGBUS, SIGSEGV or SIGSYS.
 fn await_masks(room: &mut Room) {
-    for look in 0.. {
+    for check in 0.. {
         if for_threads(room, |thread, buffer| !blocks(thread, buffer)) {
             return;
         }
-        if look == LOOKS {
+        if check == MOST_CHECKS {
             words::die(&[
                 c"memlift: a thread keeps SIGBUS, SIGSEGV or SIGSYS blocked: its faults could not be answered\n",
             ]);

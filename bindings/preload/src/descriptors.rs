@@ -10,7 +10,7 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use crate::gate::{give, set_errno};
+use crate::gate::{set_errno, to_libc_result};
 use crate::thread::inside;
 use crate::wrappers::Next;
 use crate::{start, sys};
@@ -27,7 +27,7 @@ fn is_ours(fd: c_int) -> bool {
 }
 
 /// Notes that a descriptor is this library's.
-pub fn keep(fd: c_int) {
+pub fn register_own(fd: c_int) {
     if NUMBERS.iter().any(|number| number.load(Relaxed) == fd) {
         return;
     }
@@ -55,7 +55,7 @@ pub fn adopt(fd: c_int) -> c_int {
             sys!(libc::SYS_close, fd);
             high as c_int
         };
-        keep(number);
+        register_own(number);
         number
     }
 }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     if inside() {
         // SAFETY: the descriptor was opened by this library's own code, which uses it no more.
-        return give(unsafe { sys!(libc::SYS_close, fd) }) as c_int;
+        return to_libc_result(unsafe { sys!(libc::SYS_close, fd) }) as c_int;
     }
     static NEXT: Next = Next::new(c"close");
     // SAFETY: libc's function of this name has this type; the caller makes the promises of libc's `close`.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         set_errno(libc::EINVAL);
         return -1;
     }
-    give(close_parts(first, last, flags)) as c_int
+    to_libc_result(close_parts(first, last, flags)) as c_int
 }
 
 /// Behaves as libc's `closefrom`.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
         return -1;
     }
     // SAFETY: the caller makes the promises of `dup2`.
-    give(unsafe { sys!(libc::SYS_dup2, old, new) }) as c_int
+    to_libc_result(unsafe { sys!(libc::SYS_dup2, old, new) }) as c_int
 }
 
 /// Behaves as libc's `dup3`.
@@ -173,5 +173,5 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         return -1;
     }
     // SAFETY: the caller makes the promises of `dup3`.
-    give(unsafe { sys!(libc::SYS_dup3, old, new, flags) }) as c_int
+    to_libc_result(unsafe { sys!(libc::SYS_dup3, old, new, flags) }) as c_int
 }

@@ -18,7 +18,7 @@ use crate::trap::Scene;
 const PAGE_BYTES: usize = 4096;
 /// Upper bound of the bytes of all strings. The kernel's own limit is a quarter of the stack's limit, and usually at most 6
 /// MiB.
-const MOST: usize = 64 << 20;
+const MOST_STRING_BYTES: usize = 64 << 20;
 
 /// Returns the number of pointers in a list that ends with zero, and the bytes of the strings that they point to.
 fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
@@ -29,7 +29,7 @@ fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     loop {
         // SAFETY: the program promises a list that ends with zero, and the zero was not reached yet.
         let text = unsafe { (list as *const usize).add(count).read() };
-        if text == 0 || bytes > MOST {
+        if text == 0 || bytes > MOST_STRING_BYTES {
             return (count, bytes);
         }
         bytes += scene.text_bytes(text);
@@ -90,7 +90,7 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     let (variable_count, variable_bytes) = measure(scene, envp);
     let lists = (argument_count + variable_count + 2) * size_of::<usize>();
     let bytes = lists + argument_bytes + variable_bytes + scene.text_bytes(path);
-    if bytes > MOST {
+    if bytes > MOST_STRING_BYTES {
         return -(libc::E2BIG as isize);
     }
     let start = match room(bytes + PAGE_BYTES) {

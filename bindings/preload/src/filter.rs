@@ -82,17 +82,17 @@ const fn high(argument: u8) -> u32 {
 #[derive(Debug)]
 pub struct Texts {
     /// Start and end of each range.
-    pub ranges: [(u64, u64); Texts::MOST],
+    pub ranges: [(u64, u64); Texts::MOST_RANGES],
     /// Number of ranges in use.
     pub count: usize,
 }
 
 impl Texts {
-    const MOST: usize = 128;
+    const MOST_RANGES: usize = 128;
 
     /// Makes an empty list of ranges.
     pub const fn new() -> Texts {
-        Texts { ranges: [(0, 0); Texts::MOST], count: 0 }
+        Texts { ranges: [(0, 0); Texts::MOST_RANGES], count: 0 }
     }
 
     /// Adds a range, split at multiples of 4 GiB. A range that starts below 4 GiB is left out.
@@ -101,7 +101,7 @@ impl Texts {
         if start < FOUR_GIB {
             return;
         }
-        while start < end && self.count < Texts::MOST {
+        while start < end && self.count < Texts::MOST_RANGES {
             let stop = end.min((start / FOUR_GIB + 1) * FOUR_GIB);
             self.ranges[self.count] = (start, stop);
             self.count += 1;
@@ -358,7 +358,7 @@ pub enum Refused {
 }
 
 /// Upper bound of the instructions of one filter, set by the kernel.
-pub const MOST: usize = 4096;
+pub const MOST_INSTRUCTIONS: usize = 4096;
 
 /// Installs a filter for all threads.
 ///
@@ -371,8 +371,9 @@ pub fn install(
     instructions: &mut [Instruction],
     places: &mut [u32; LABELS],
 ) -> Result<(), Refused> {
-    let length =
-        write(scope, texts, instructions, places).filter(|&length| length <= MOST).ok_or(Refused::Size)?;
+    let length = write(scope, texts, instructions, places)
+        .filter(|&length| length <= MOST_INSTRUCTIONS)
+        .ok_or(Refused::Size)?;
     let program = Program { length: length as u16, instructions: instructions.as_ptr() };
     const SET_MODE_FILTER: usize = 1;
     const FOR_ALL_THREADS: usize = 1;

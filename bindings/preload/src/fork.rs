@@ -90,7 +90,7 @@ fn after(is_child: bool) {
         Quiet::resume();
     }
     if is_child {
-        start::tend();
+        start::start_evictor_if_due();
     }
 }
 

@@ -7,7 +7,7 @@
 //!   filters of its ancestors expect it
 //! - **Flow** [`call`] uses an instruction of this library before [`open`], and the gate after it. Results are the kernel's:
 //!   `-errno` after a failure
-//! - **Errors** only [`give`] sets `errno`, for functions that replace libc's
+//! - **Errors** only [`to_libc_result`] sets `errno`, for functions that replace libc's
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -167,7 +167,7 @@ pub fn open() -> Result<(), i32> {
 }
 
 /// Converts a result of the kernel to libc's form: `-1` and `errno`, or the value.
-pub fn give(result: isize) -> isize {
+pub fn to_libc_result(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);
         return -1;

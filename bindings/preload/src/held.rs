@@ -2,7 +2,7 @@
 //! The pins of a thread's system calls. They are also released if a call never returns to this library because the program
 //! jumped out of a handler.
 //!
-//! - **Flow** [`Held::keep`] ──call──▶ [`Held::let_go`]. If the frame of the call disappeared, the thread's next call finds
+//! - **Flow** [`Held::add`] ──call──▶ [`Held::let_go`]. If the frame of the call disappeared, the thread's next call finds
 //!   that out ([`sweep`]) and releases the pins
 //! - **Layout** a call has a [`Mark`] in its stack frame, with a number that no other call has. A frame that was jumped over
 //!   is overwritten sooner or later, at the latest by the next call from the same depth. The frames of a call that a handler
@@ -88,8 +88,8 @@ impl<'a> Held<'a> {
         unsafe { &**place }
     }
 
-    /// Keeps the range's pins until [`Held::let_go`].
-    pub fn keep(&self, (address, bytes, write): (usize, usize, bool), pins: Pins<'static>) {
+    /// Adds the range's pins, which last until [`Held::let_go`].
+    pub fn add(&self, (address, bytes, write): (usize, usize, bool), pins: Pins<'static>) {
         // SAFETY: only this library's code on this thread uses the list of pins, one function at a time, with signals
         // blocked.
         unsafe { &mut *self.record().pins.get() }.push(Pinned { address, bytes, write, pins });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that the kernel or a device holds on to: found at activation, no matter how it was handed over before.
 //!
-//! - **Flow** [`find`] (activation) examines each descriptor. io_uring rings ──▶ [`rings`]. Devices and sockets that hold
-//!   memory ──▶ their pages stay because of the kernel's pins, or the process is refused with a message. Sockets and pipes
-//!   that may still send memory ──▶ that memory is not overwritten ([`Pager::stop_recycling`])
+//! - **Flow** [`find_kernel_held_memory`] (activation) examines each descriptor. io_uring rings ──▶ [`rings`]. Devices and
+//!   sockets that hold memory ──▶ their pages stay because of the kernel's pins, or the process is refused with a message.
+//!   Sockets and pipes that may still send memory ──▶ that memory is not overwritten ([`Pager::stop_recycling`])
 //! - **Order** the filter is installed before, so that no more memory is handed over unnoticed; no page is absent yet
 //! - **Pins** if pages are moved out (UFFDIO_MOVE), the kernel itself refuses to move a pinned page. Without it pins cannot
 //!   be seen: memory that is listed somewhere is pinned here, and a process with pins that are listed nowhere is refused
@@ -108,7 +108,7 @@ pub fn refuse(what: &[&CStr]) -> ! {
 }
 
 /// Finds memory that the kernel holds on to; `buffer` is used for reading.
-pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
+pub fn find_kernel_held_memory(pager: &'static Pager, buffer: &mut [u8]) {
     let moves = pager.sees_pins();
     let (entries, buffer) = buffer.split_at_mut(buffer.len() / 2);
     let mut known_bytes = 0;
@@ -122,7 +122,7 @@ pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
         let got = unsafe { sys!(libc::SYS_readlink, link.as_ptr(), place.as_mut_ptr(), place.len()) };
         let name = &place[..usize::try_from(got).unwrap_or(0)];
         if name == b"anon_inode:[io_uring]" {
-            known_bytes += rings::find(pager, fd, number, moves, buffer);
+            known_bytes += rings::adopt_ring(pager, fd, number, moves, buffer);
             // Some kernels do not pin the memory that a ring sends from.
             pager.stop_recycling();
         } else if begins(name, REACHING) {

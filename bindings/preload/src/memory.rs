@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use memlift_zmem::pager::{ARENA_BASE, Pager};
 
-use crate::gate::{call, give};
+use crate::gate::{call, to_libc_result};
 use crate::{locked, stacks, start, sys, thread, trap};
 
 /// Size below which mappings stay where the kernel puts them.
@@ -253,15 +253,15 @@ fn fill(pager: &Pager, (address, bytes): (usize, usize), fd: usize, offset: usiz
 
 fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
     if start::covered() && !thread::inside() {
-        start::tend();
-        if let Some(result) = stacks::aside(|| perform(number as usize, arguments)) {
+        start::start_evictor_if_due();
+        if let Some(result) = stacks::on_stack_outside_arena(|| perform(number as usize, arguments)) {
             // Check again: the program may never map memory again, and only fill what it has.
-            start::tend();
-            return give(result);
+            start::start_evictor_if_due();
+            return to_libc_result(result);
         }
     }
     // SAFETY: the call and its arguments are the program's own, which makes the promises of libc's function.
-    give(unsafe { call(number as usize, arguments) })
+    to_libc_result(unsafe { call(number as usize, arguments) })
 }
 
 /// Behaves as libc's `mmap`.
@@ -341,11 +341,12 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: usize, advic
 #[unsafe(no_mangle)]
 pub extern "C" fn pkey_alloc(flags: c_uint, rights: c_uint) -> c_int {
     if start::covered() {
-        return give(-(libc::ENOSYS as isize)) as c_int;
+        return to_libc_result(-(libc::ENOSYS as isize)) as c_int;
     }
     // SAFETY: the call takes no pointer.
-    give(unsafe { call(libc::SYS_pkey_alloc as usize, [flags as usize, rights as usize, 0, 0, 0, 0]) })
-        as c_int
+    to_libc_result(unsafe {
+        call(libc::SYS_pkey_alloc as usize, [flags as usize, rights as usize, 0, 0, 0, 0])
+    }) as c_int
 }
 
 macro_rules! family {

@@ -2,10 +2,10 @@
 //! io_uring rings that were made before activation. The kernel reads and writes the buffers of their entries at a time of its
 //! own choice.
 //!
-//! - **Flow** at activation, [`find`] pins registered buffers, and the memory of entries that may still be in progress, for
-//!   good. A ring that the kernel reads without a system call, or whose memory cannot be found, is refused with a message.
-//!   Later, in trapped calls, [`enter`] and [`register`] bring back the memory that waiting entries name and pin it for good,
-//!   before they make the call
+//! - **Flow** at activation, [`adopt_ring`] pins registered buffers, and the memory of entries that may still be in
+//!   progress, for good. A ring that the kernel reads without a system call, or whose memory cannot be found, is refused
+//!   with a message. Later, in trapped calls, [`enter`] and [`register`] bring back the memory that waiting entries name and
+//!   pin it for good, before they make the call
 //! - **Layout** heads, tails and entries lie in shared memory. Their offsets are chosen by the kernel, and learned from a
 //!   ring that this library makes itself. `/proc/self/maps` shows a ring's memory with its inode, and `fdinfo` its registered
 //!   buffers
@@ -29,7 +29,7 @@ use crate::trap::{PIECE_BYTES, Scene, in_arena};
 const ENTRY_BYTES: usize = 64;
 const ENTRIES_OFFSET: u64 = 0x1000_0000;
 /// Number of checks, a millisecond apart, until which requests from before activation must have ended.
-const LOOKS: usize = 2_000;
+const MOST_CHECKS: usize = 2_000;
 /// Number of buffer groups, which have 16-bit numbers.
 const GROUPS: u32 = 1 << 16;
 
@@ -208,8 +208,8 @@ fn copied<T: Copy>(pager: &Pager, address: usize) -> Option<T> {
 }
 
 fn exempt_vector(pager: &'static Pager, address: usize, count: usize) {
-    const MOST: usize = 1024;
-    if count > MOST {
+    const MOST_PARTS: usize = 1024;
+    if count > MOST_PARTS {
         return;
     }
     exempt(pager, address, count * size_of::<libc::iovec>());
@@ -223,14 +223,14 @@ fn exempt_vector(pager: &'static Pager, address: usize, count: usize) {
 
 /// Handles a ring that was made before activation. Returns the bytes of its registered buffers. Refuses the process if the
 /// ring cannot be followed.
-pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer: &mut [u8]) -> usize {
+pub fn adopt_ring(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer: &mut [u8]) -> usize {
     let Some(offsets) = *OFFSETS.lock() else {
         kept::refuse(&[c"an io_uring ring was made before memory was short, and none can be made now to learn its layout"]);
     };
     let info = kept::path(b"/proc/self/fdinfo/", number);
     let Ok(info) = std::ffi::CStr::from_bytes_until_nul(&info) else { return 0 };
     let (mut ring, mut registered) = (Ring::default(), 0);
-    for look in 0.. {
+    for check in 0.. {
         let (mut listed, mut buffers, mut polled) = (false, false, false);
         registered = 0;
         for_lines(info, buffer, |line| {
@@ -264,7 +264,7 @@ pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer
         if listed {
             break;
         }
-        if look == LOOKS {
+        if check == MOST_CHECKS {
             kept::refuse(&[c"an io_uring ring is too busy to say which buffers it has"]);
         }
         pause();
@@ -276,7 +276,7 @@ pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer
     if has_groups(fd) {
         kept::refuse(&[c"an io_uring ring has buffers of which only the kernel knows (provided buffers), or may be asked by one thread alone"]);
     }
-    settle(pager, &ring, offsets);
+    pin_requests_in_progress(pager, &ring, offsets);
     let mut rings = RINGS.lock();
     if !rings.iter().any(|known| known.inode == ring.inode) {
         rings.push(ring);
@@ -329,7 +329,7 @@ fn has_groups(fd: usize) -> bool {
 
 /// Pins the memory of requests that may be in progress. The entries of the latest requests still lie in the ring. If older
 /// requests may be in progress too, waits until they have ended.
-fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
+fn pin_requests_in_progress(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
     for index in 0..ring.all_entries() {
         if let Some(entry) = ring.entry(index)
             && entry != [0; 8]
@@ -337,7 +337,7 @@ fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
             exempt_named(pager, &entry);
         }
     }
-    for _ in 0..LOOKS {
+    for _ in 0..MOST_CHECKS {
         let begun = ring.word(offsets.head).load(Acquire);
         let ended = ring.word(offsets.completed).load(Acquire);
         if begun == ended || begun <= ring.mask + 1 {

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memlift_zmem::lock::Lock;
 use memlift_zmem::pager::{self, Pager};
 
-use crate::gate::{self, errno, give, set_errno};
+use crate::gate::{self, errno, set_errno, to_libc_result};
 use crate::thread::{self, OURS, Quiet, bit, current, set_mask};
 use crate::{filter, stacks, standing, start, sys, trap};
 
@@ -67,23 +67,24 @@ fn ours() -> Action {
     }
 }
 
-/// Installs a handler for [`standing::POLITE`] for a while, if the program has none. Returns the program's action.
-pub fn borrow_polite() -> Option<Action> {
+/// Installs a handler for [`standing::POLITE_PROBE_SIGNAL`] for a while, if the program has none. Returns the program's
+/// action.
+pub fn install_polite_handler() -> Option<Action> {
     let mut old = Action::default();
-    let known = kernel_action(standing::POLITE, None, Some(&mut old)) >= 0;
+    let known = kernel_action(standing::POLITE_PROBE_SIGNAL, None, Some(&mut old)) >= 0;
     if !known || (old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN) {
         return None;
     }
-    let asking = Action { handler: on_polite as *const () as usize, ..ours() };
-    (kernel_action(standing::POLITE, Some(&asking), None) >= 0).then_some(old)
+    let polite = Action { handler: on_polite as *const () as usize, ..ours() };
+    (kernel_action(standing::POLITE_PROBE_SIGNAL, Some(&polite), None) >= 0).then_some(old)
 }
 
-/// Restores the program's action for [`standing::POLITE`], unless the program has set another one meanwhile.
-pub fn return_polite(old: &Action) {
+/// Restores the program's action for [`standing::POLITE_PROBE_SIGNAL`], unless the program has set another one meanwhile.
+pub fn remove_polite_handler(old: &Action) {
     let mut now = Action::default();
-    kernel_action(standing::POLITE, None, Some(&mut now));
+    kernel_action(standing::POLITE_PROBE_SIGNAL, None, Some(&mut now));
     if now.handler == on_polite as *const () as usize {
-        kernel_action(standing::POLITE, Some(old), None);
+        kernel_action(standing::POLITE_PROBE_SIGNAL, Some(old), None);
     }
 }
 
@@ -92,7 +93,7 @@ unsafe extern "C" fn on_polite(_signal: c_int, info: *mut libc::siginfo_t, _cont
     // SAFETY: the kernel passed `info`, which is valid until the handler returns.
     unsafe {
         if (*info).si_code == SI_TKILL {
-            standing::is_asked((*info).si_pid());
+            standing::take_probe_signal((*info).si_pid());
         }
     }
     set_errno(number);
@@ -126,7 +127,7 @@ pub fn install() -> Result<(), i32> {
 /// Unblocks the three signals in this thread, and records those that it had blocked.
 pub fn unblock() {
     let old = set_mask(libc::SIG_UNBLOCK, OURS);
-    current().believed.store((old & OURS) as u32, Relaxed);
+    current().believed_blocked.store((old & OURS) as u32, Relaxed);
 }
 
 /// Returns the place of the mask to which a handler returns.
@@ -163,7 +164,10 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
             set_errno(number);
             return;
         }
-        if signal == standing::QUESTION && code == SI_TKILL && standing::is_asked((*info).si_pid()) {
+        if signal == standing::PROBE_SIGNAL
+            && code == SI_TKILL
+            && standing::take_probe_signal((*info).si_pid())
+        {
             set_errno(number);
             return;
         }
@@ -190,7 +194,7 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     let thread = current();
     // SAFETY: the caller promises the kernel's `info`.
     let sent = unsafe { (*info).si_code } <= 0;
-    let believed_blocked = u64::from(thread.believed.load(Relaxed)) & bit(signal) != 0;
+    let believed_blocked = u64::from(thread.believed_blocked.load(Relaxed)) & bit(signal) != 0;
     if sent && (thread::inside() || believed_blocked) {
         thread.pending.fetch_or(bit(signal) as u32, Relaxed);
         return;
@@ -299,7 +303,7 @@ pub unsafe extern "C" fn sigaction(
             (*old).sa_flags = (before.flags & !SA_RESTORER) as c_int;
             (&raw mut (*old).sa_mask).cast::<u64>().write(before.mask);
         }
-        give(result) as c_int
+        to_libc_result(result) as c_int
     }
 }
 
@@ -359,7 +363,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     old: *mut libc::sigset_t,
 ) -> c_int {
     let thread = current();
-    let believed = u64::from(thread.believed.load(Relaxed));
+    let believed_blocked = u64::from(thread.believed_blocked.load(Relaxed));
     // SAFETY: the caller makes the promises of libc's `pthread_sigmask`; the first words of the masks are the kernel's masks.
     unsafe {
         let wanted = if new.is_null() { None } else { Some(new.cast::<u64>().read()) };
@@ -378,16 +382,16 @@ pub unsafe extern "C" fn pthread_sigmask(
         }
         if !old.is_null() {
             old.write_bytes(0, 1);
-            old.cast::<u64>().write(before | believed);
+            old.cast::<u64>().write(before | believed_blocked);
         }
         if let Some(mask) = wanted {
             let now = match how {
-                libc::SIG_BLOCK => believed | mask & OURS,
-                libc::SIG_UNBLOCK => believed & !(mask & OURS),
+                libc::SIG_BLOCK => believed_blocked | mask & OURS,
+                libc::SIG_UNBLOCK => believed_blocked & !(mask & OURS),
                 _ => mask & OURS,
             };
-            thread.believed.store(now as u32, Relaxed);
-            if believed & !now != 0 && thread.pending.load(Relaxed) != 0 {
+            thread.believed_blocked.store(now as u32, Relaxed);
+            if believed_blocked & !now != 0 && thread.pending.load(Relaxed) != 0 {
                 drop(Quiet::begin());
             }
         }
@@ -435,7 +439,7 @@ pub unsafe fn alternate_stack(new: *const libc::stack_t, old: *mut libc::stack_t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
     // SAFETY: the caller makes the promises of `sigaltstack`.
-    give(unsafe {
+    to_libc_result(unsafe {
         if start::covered() { alternate_stack(new, old) } else { sys!(libc::SYS_sigaltstack, new, old) }
     }) as c_int
 }

@@ -2,12 +2,12 @@
 //! An alternate stack of this library's for each thread. The library's handlers run on it, no matter where the program's
 //! stack is.
 //!
-//! - **Flow** when a thread starts, [`give`] installs its alternate stack ──▶ every SIGBUS, SIGSEGV and SIGSYS is handled
-//!   there, even if the stack that the thread works on is absent (that of a coroutine, in the arena) ──▶ after the thread has
-//!   ended, another thread takes the alternate stack. This library's functions, called from a stack in the arena, run on the
-//!   alternate stack too ([`aside`]), since the pager may evict the thread's own. The program's `sigaltstack` ──▶ [`change`]
-//!   records it and answers from the record; the program's handlers run on this library's stack, which is at least as large
-//!   as the one that it asked for
+//! - **Flow** when a thread starts, [`ensure_installed`] installs its alternate stack ──▶ every SIGBUS, SIGSEGV and SIGSYS
+//!   is handled there, even if the stack that the thread works on is absent (that of a coroutine, in the arena) ──▶ after
+//!   the thread has ended, another thread takes the alternate stack. This library's functions, called from a stack in the
+//!   arena, run on the alternate stack too ([`on_stack_outside_arena`]), since the pager may evict the thread's own. The
+//!   program's `sigaltstack` ──▶ [`change`] records it and answers from the record; the program's handlers run on this
+//!   library's stack, which is at least as large as the one that it asked for
 //! - **Layout** guard page · stack · [`Record`] at the stack's end, on the page that is touched first. If the program gives a
 //!   thread a stack in the arena, that stack is pinned as long as the thread lives, because data of libc and of this library
 //!   about the thread lies there
@@ -78,8 +78,8 @@ fn is_gone(thread: i32) -> bool {
     unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), thread, 0) == -(libc::ESRCH as isize) }
 }
 
-/// Finds a free stack of at least `bytes` bytes, or makes a new one.
-fn find(bytes: usize) -> Option<&'static Record> {
+/// Takes a free stack of at least `bytes` bytes, or makes a new one.
+fn take_stack(bytes: usize) -> Option<&'static Record> {
     let thread = own_number();
     let mut first = STACKS.lock();
     let mut next = *first;
@@ -138,7 +138,7 @@ fn is_on(thread: &Thread, at: usize) -> bool {
 fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) -> bool {
     let old = record(thread.stack.load(Relaxed));
     let Some(stack) =
-        old.filter(|old| usable(old) >= bytes).or_else(|| find(bytes + size_of::<Record>() + 64))
+        old.filter(|old| usable(old) >= bytes).or_else(|| take_stack(bytes + size_of::<Record>() + 64))
     else {
         return false;
     };
@@ -172,7 +172,7 @@ fn install(thread: &Thread, bytes: usize, flags: c_int, context: *mut c_void) ->
 }
 
 /// Gives this thread an alternate stack, if it has none.
-pub fn give() {
+pub fn ensure_installed() {
     let thread = current();
     if thread.stack.load(Relaxed) == 0 {
         install(thread, STACK_BYTES, 0, std::ptr::null_mut());
@@ -180,7 +180,7 @@ pub fn give() {
 }
 
 unsafe extern "C" fn run<F: FnOnce() -> R, R>(pair: *mut c_void) {
-    // SAFETY: `aside` passes a pair of these types, which it does not use until this returns.
+    // SAFETY: `on_stack_outside_arena` passes a pair of these types, which it does not use until this returns.
     let (body, result) = unsafe { &mut *pair.cast::<(Option<F>, Option<R>)>() };
     if let Some(body) = body.take() {
         *result = Some(body());
@@ -188,7 +188,7 @@ unsafe extern "C" fn run<F: FnOnce() -> R, R>(pair: *mut c_void) {
 }
 
 /// Runs code that enters the pager. It runs on this thread's alternate stack if the current one lies in the arena.
-pub fn aside<F: FnOnce() -> R, R>(body: F) -> R {
+pub fn on_stack_outside_arena<F: FnOnce() -> R, R>(body: F) -> R {
     let mut pair = (Some(body), None::<R>);
     let place: *mut c_void = (&raw mut pair).cast();
     let stack = if in_arena(place as usize) { record(current().stack.load(Relaxed)) } else { None };
@@ -229,7 +229,7 @@ pub fn begin() {
     if unsafe { libc::pthread_key_create(&raw mut key, Some(thread_ends)) } == 0 {
         KEY.store(key, Relaxed);
     }
-    give();
+    ensure_installed();
 }
 
 /// Frees all stacks except for this thread's, in the child of a fork.
@@ -352,7 +352,7 @@ unsafe extern "C-unwind" fn thread_starts(first: *mut c_void) -> *mut c_void {
         // SAFETY: `pthread_create` wrote the block for this thread, which reads it once and then frees it.
         let First { routine, argument, own } = unsafe { first.cast::<First>().read() };
         heap::free(first.cast());
-        give();
+        ensure_installed();
         match record(current().stack.load(Relaxed)) {
             Some(stack) => *stack.pins.lock() = own,
             // Without a record nothing tells that the thread has ended, so the pins stay for good.
@@ -389,8 +389,8 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: the caller makes the promises of `pthread_create`.
         return unsafe { next(thread, attributes, routine, argument) };
     }
-    start::tend();
-    let own = match aside(|| own_stack(attributes)) {
+    start::start_evictor_if_due();
+    let own = match on_stack_outside_arena(|| own_stack(attributes)) {
         Ok(own) => own,
         Err(number) => return number,
     };

@@ -2,10 +2,10 @@
 //! System calls already in flight in other threads when paging is enabled. They were not trapped, so their buffers are not
 //! pinned yet.
 //!
-//! - **Flow** the filter is installed for all threads ──▶ [`settle`] for each thread. If the thread waits in a system call
-//!   (`/proc/self/task/…/syscall` names the call and its arguments), the memory that the call names is pinned. If the thread
-//!   runs, it is sent a signal: when it receives that, it is in no system call, and its next call will be trapped ──▶ at the
-//!   thread's next trapped call, the old call has ended, and [`returned`] releases its pins
+//! - **Flow** the filter is installed for all threads ──▶ [`pin_call_in_flight`] for each thread. If the thread waits in a
+//!   system call (`/proc/self/task/…/syscall` names the call and its arguments), the memory that the call names is pinned.
+//!   If the thread runs, it is sent a signal: when it receives that, it is in no system call, and its next call will be
+//!   trapped ──▶ at the thread's next trapped call, the old call has ended, and [`returned`] releases its pins
 //! - **Order** all of this happens before the first page can be absent, so everything can still be read and pinned. The
 //!   signal sent is one that faults cause (SIGBUS), and not the filter's (SIGSYS). If two of one signal are pending, the
 //!   kernel drops the second. A lost trap would be a system call that was never made, while a lost fault happens again.
@@ -28,26 +28,26 @@ static STANDING: Lock<Vec<(i32, Vec<Pinned>)>> = Lock::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The thread that last received the signal.
 static TAKEN: AtomicI32 = AtomicI32::new(0);
-/// The process that sends the signal while it does so, else 0.
-static ASKING: AtomicI32 = AtomicI32::new(0);
+/// The process that sent the signal last, or 0.
+static PROBER: AtomicI32 = AtomicI32::new(0);
 
-/// The signal by which [`settle`] finds out that a thread has left its system call.
-pub const QUESTION: i32 = libc::SIGBUS;
+/// The signal by which [`pin_call_in_flight`] finds out that a thread has left its system call.
+pub const PROBE_SIGNAL: i32 = libc::SIGBUS;
 
-/// The signal that is sent before [`QUESTION`], if the program has no handler for it.
-pub const POLITE: i32 = libc::SIGURG;
+/// The signal that is sent before [`PROBE_SIGNAL`], if the program has no handler for it.
+pub const POLITE_PROBE_SIGNAL: i32 = libc::SIGURG;
 
-/// Number of checks after which a thread that has not received [`POLITE`], because it blocks that signal, is sent
-/// [`QUESTION`].
-const INSIST: usize = 500;
+/// Number of checks after which a thread that has not received [`POLITE_PROBE_SIGNAL`], because it blocks that signal, is
+/// sent [`PROBE_SIGNAL`].
+const POLITE_CHECKS: usize = 500;
 const PAUSE_NS: i64 = 100_000;
 /// Number of checks after which a thread that receives no signal is left alone: it is stopped, or waits for a device.
-const LOOKS: usize = 2_000;
+const MOST_CHECKS: usize = 2_000;
 
-/// Returns true if the signal that arrived is the one by which [`settle`] asks whether this thread has left its system call.
-/// Then it notes in `TAKEN` that this thread has received it.
-pub fn is_asked(sender: i32) -> bool {
-    if sender != ASKING.load(Ordering::Acquire) || sender == 0 {
+/// Notes in `TAKEN` that this thread has received the signal of [`pin_call_in_flight`]. Returns false, and notes nothing, if
+/// the signal that arrived is another process's.
+pub fn take_probe_signal(sender: i32) -> bool {
+    if sender != PROBER.load(Ordering::Acquire) || sender == 0 {
         return false;
     }
     // SAFETY: the call takes no argument.
@@ -76,8 +76,8 @@ fn state_of(thread: &[u8], buffer: &mut [u8]) -> State {
 }
 
 /// Pins the memory that a system call in flight in another thread names; `buffer` is room for a line. `politely` is true if
-/// this library has installed a handler for [`POLITE`].
-pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
+/// this library has installed a handler for [`POLITE_PROBE_SIGNAL`].
+pub fn pin_call_in_flight(thread: &[u8], buffer: &mut [u8], politely: bool) {
     let number = std::str::from_utf8(thread).ok().and_then(|text| text.parse::<i32>().ok());
     let (Some(number), Some(pager)) = (number, Pager::get()) else { return };
     // SAFETY: the calls take no argument.
@@ -87,7 +87,7 @@ pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
     }
     let mut ran = 0;
     TAKEN.store(0, Ordering::Release);
-    for _ in 0..LOOKS {
+    for _ in 0..MOST_CHECKS {
         match state_of(thread, buffer) {
             State::Gone => break,
             State::Waits(call, arguments) => {
@@ -96,17 +96,17 @@ pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
             }
             State::Runs if TAKEN.load(Ordering::Acquire) == number => break,
             State::Runs => {
-                let question = match ran {
-                    0 if politely => Some(POLITE),
-                    0 => Some(QUESTION),
-                    INSIST if politely => Some(QUESTION),
+                let probe_signal = match ran {
+                    0 if politely => Some(POLITE_PROBE_SIGNAL),
+                    0 => Some(PROBE_SIGNAL),
+                    POLITE_CHECKS if politely => Some(PROBE_SIGNAL),
                     _ => None,
                 };
                 ran += 1;
-                if let Some(question) = question {
-                    ASKING.store(process, Ordering::Release);
+                if let Some(probe_signal) = probe_signal {
+                    PROBER.store(process, Ordering::Release);
                     // SAFETY: the call takes numbers only, and this library handles the signal.
-                    unsafe { sys!(libc::SYS_tgkill, process, number, question) };
+                    unsafe { sys!(libc::SYS_tgkill, process, number, probe_signal) };
                 }
                 let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
                 // SAFETY: `pause` lives over the call.
@@ -156,8 +156,8 @@ pub fn returned() {
 
 /// Clears the list in the child of a fork, which does not have those threads.
 pub fn forked() {
-    // SAFETY: the child has one thread, and the thread that forked did not hold the lock. `settle` and `returned` release the
-    // lock only when the list is consistent.
+    // SAFETY: the child has one thread, and the thread that forked did not hold the lock. `pin_call_in_flight` and
+    // `returned` release the lock only when the list is consistent.
     unsafe { STANDING.reset() };
     std::mem::forget(std::mem::take(&mut *STANDING.lock()));
     COUNT.store(0, Ordering::Release);

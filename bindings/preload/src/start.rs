@@ -4,7 +4,7 @@
 //! - **Flow** [`begin`] (a constructor). If the environment names no job, the process is inert: only malloc is replaced.
 //!   Otherwise: gate, handlers, job, spill file, pager ──▶ covered. If one of these fails, a message is printed and the
 //!   process ends, since a process that is not counted breaks the budget of all. When memory becomes short, the pager calls
-//!   `activate`. A process that is not small gets its evictor ([`tend`])
+//!   `activate`. A process that is not small gets its evictor ([`start_evictor_if_due`])
 //! - **Order** handlers before the pager, and the pager before the first pointer into the arena
 //! - **Owner** job and pager live as long as the process
 //! - **Not here** the filter's rules
@@ -85,7 +85,7 @@ extern "C" fn begin(_count: c_int, _arguments: *const *const c_char, _environmen
     STATE.store(state, Ordering::Release);
     drop(quiet);
     if state == COVERED {
-        tend();
+        start_evictor_if_due();
     }
 }
 
@@ -125,7 +125,9 @@ fn cover() -> Result<bool, String> {
     pager.on_activate(activate::hook);
     // Keep every descriptor that is new (such as the spill file), and the registry's, which later processes inherit.
     let now = descriptors::open_now();
-    now.into_iter().filter(|fd| !before.contains(fd) || Some(*fd) == inherited).for_each(descriptors::keep);
+    now.into_iter()
+        .filter(|fd| !before.contains(fd) || Some(*fd) == inherited)
+        .for_each(descriptors::register_own);
     // SAFETY: the three functions live as long as the process. They are registered before any of malloc's, so that `prepare`
     // runs last before a fork and the others run first after it.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
@@ -161,7 +163,7 @@ pub fn forked() {
 
 /// Starts the evictor if there is none and the process is not small. A small process, in a job whose memory is short, becomes
 /// active instead, and gives back what it does not use. Called where threads can be made, that is, not in handlers.
-pub fn tend() {
+pub fn start_evictor_if_due() {
     if !NEEDS_EVICTOR.load(Ordering::Relaxed) || thread::inside() {
         return;
     }

@@ -32,9 +32,9 @@ pub struct Thread {
     /// Number of sections of this library's own code that the thread is in, nested.
     inside: AtomicU32,
     /// The signals among the three that the program believes blocked: bits as in the low 32 bits of a mask.
-    pub believed: AtomicU32,
+    pub believed_blocked: AtomicU32,
     /// The signals among the three that were sent while this library's own code ran, or while the program believed them
-    /// blocked. Bits as in `believed`.
+    /// blocked. Bits as in `believed_blocked`.
     pub pending: AtomicU32,
     /// 1 while a dormant process forks.
     pub forking: AtomicU32,

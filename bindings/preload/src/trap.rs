@@ -4,7 +4,7 @@
 //!
 //! - **Flow** trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pin the memory that the table names ──▶
 //!   make the call through the gate, with the program's signal mask ──▶ store the result in the frame. Functions that replace
-//!   libc's (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same steps without a signal
+//!   libc's (`wrappers`), and `syscall` ──▶ [`perform_for_function`] ──▶ the same steps without a signal
 //! - **Order** this library's own code runs with signals blocked. They are let in only for the call itself, so that it is
 //!   interrupted and restarted as it would be without this library. A range that is not the program's is not pinned, and the
 //!   kernel reports `EFAULT`
@@ -72,7 +72,7 @@ impl Scene<'_> {
         }
         match self.pager.pin(address, bytes, write) {
             Ok(pins) => {
-                self.held.keep((address, bytes, write), pins);
+                self.held.add((address, bytes, write), pins);
                 true
             }
             Err(_) => false,
@@ -245,7 +245,7 @@ impl Scene<'_> {
             | libc::SYS_pselect6
             | libc::SYS_epoll_pwait
             | libc::SYS_epoll_pwait2 => self.wait(number, arguments),
-            // If it is called as a function, [`ask`] performs it.
+            // If it is called as a function, [`perform_for_function`] performs it.
             libc::SYS_sigaltstack if !self.context.is_null() => {
                 // SAFETY: the frame is that of the handler that runs; the pointers are the program's own.
                 unsafe {
@@ -423,7 +423,7 @@ fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
 }
 
 /// Performs a call for a function that replaces libc's. Returns `None` if the call does not concern the arena.
-pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
+pub fn perform_for_function(number: usize, arguments: [usize; 6]) -> Option<isize> {
     if !start::covered() || thread::inside() {
         return None;
     }
@@ -442,7 +442,7 @@ pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
     if !mine {
         return None;
     }
-    Some(stacks::aside(|| {
+    Some(stacks::on_stack_outside_arena(|| {
         let quiet = Quiet::begin();
         let mask = quiet.outer_mask();
         standing::returned();

@@ -14,7 +14,8 @@ use crate::sys;
 use crate::transfer::reads_whole;
 use crate::trap::{PIECE_BYTES, Scene, in_arena, piece_bytes};
 
-const MOST: usize = 1024;
+/// Upper bound of the parts of a vector, and of the messages of a call, set by the kernel.
+const MOST_PARTS: usize = 1024;
 
 /// Performs one of these calls.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
@@ -62,7 +63,7 @@ pub fn pin(scene: &Scene<'_>, number: usize, arguments: [usize; 6]) {
             }
         }
         libc::SYS_recvmmsg | libc::SYS_sendmmsg => {
-            let count = (arguments[2] as u32 as usize).min(MOST);
+            let count = (arguments[2] as u32 as usize).min(MOST_PARTS);
             let Some(headers) = list::<mmsghdr>(scene, arguments[1], count) else { return };
             scene.pin(arguments[1], size_of_val(headers), true);
             for header in headers {
@@ -78,7 +79,7 @@ pub fn pin(scene: &Scene<'_>, number: usize, arguments: [usize; 6]) {
 fn list<'a, T>(scene: &Scene<'_>, address: usize, count: usize) -> Option<&'a [T]> {
     let bytes = count.checked_mul(size_of::<T>())?;
     if address == 0
-        || count > MOST
+        || count > MOST_PARTS
         || in_arena(address) && scene.pager.accessible(address, bytes, false) < bytes
     {
         return None;
@@ -188,7 +189,7 @@ fn message(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize
 
 fn messages(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let reads = number as i64 == libc::SYS_recvmmsg;
-    let count = (arguments[2] as u32 as usize).min(MOST);
+    let count = (arguments[2] as u32 as usize).min(MOST_PARTS);
     let Some(headers) = list::<mmsghdr>(scene, arguments[1], count) else {
         return scene.call(number, arguments);
     };

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memlift_zmem::pager::Pager;
 
-use crate::gate::give;
+use crate::gate::to_libc_result;
 use crate::thread::{OURS, Quiet, inside};
 use crate::{activate, descriptors, start, trap};
 
@@ -63,8 +63,8 @@ macro_rules! calls {
                 for (place, value) in arguments.iter_mut().zip([$($argument as usize),+]) {
                     *place = value;
                 }
-                if let Some(result) = trap::ask(libc::$number as usize, arguments) {
-                    return give(result) as $result;
+                if let Some(result) = trap::perform_for_function(libc::$number as usize, arguments) {
+                    return to_libc_result(result) as $result;
                 }
             }
             static NEXT: Next = Next::new({
@@ -136,8 +136,8 @@ pub unsafe extern "C" fn syscall(
             arguments[1] = (&raw const mask) as usize;
         }
     } else {
-        if let Some(result) = trap::ask(number as usize, arguments) {
-            return give(result) as c_long;
+        if let Some(result) = trap::perform_for_function(number as usize, arguments) {
+            return to_libc_result(result) as c_long;
         }
     }
     // SAFETY: the caller makes the promises of the system call.
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn syscall(
             _ => {}
         }
     }
-    give(result) as c_long
+    to_libc_result(result) as c_long
 }
 
 /// Installs the guard filter before libc makes a thread that blocks all signals for good.
@@ -212,7 +212,7 @@ before! {
 pub extern "C" fn _Fork() -> libc::pid_t {
     if !start::covered() || inside() {
         // SAFETY: the call takes no pointer.
-        return give(unsafe { crate::gate::call(libc::SYS_fork as usize, [0; 6]) }) as libc::pid_t;
+        return to_libc_result(unsafe { crate::gate::call(libc::SYS_fork as usize, [0; 6]) }) as libc::pid_t;
     }
     crate::fork::prepare();
     static NEXT: Next = Next::new(c"_Fork");
