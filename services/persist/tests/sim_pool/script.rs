@@ -53,7 +53,7 @@ pub enum Step {
     Abort,
     Sync,
     Apply,
-    /// What a snapshot for readers needs.
+    /// Stores the log's records to their place, as a snapshot for readers does.
     Place,
     Reopen,
     Close,
