@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use memlift::ground::ending::stop_on_signals;
 use memlift::traverse::map::coordinator::{self, Coordinator};
-use memlift::traverse::map::migrate::Doing;
+use memlift::traverse::map::migrate::MigrationPhase;
 use memlift::traverse::map::{Address, Authority, Map, MapError, Order, Peer, Secret, Source, State, file};
 use memlift::traverse::node::leaving;
 use memlift::traverse::wire::Keys;
@@ -218,12 +218,12 @@ fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> R
             .map(|now| (now.step, now.settled * 20 / now.pieces.max(1)));
         if let Some((step, twentieths)) = now.filter(|now| !json && said != Some(*now)) {
             let doing = match step {
-                Doing::Offering => "the target is asked",
-                Doing::Copying => "copying, reads and writes go on",
-                Doing::Draining => "writes wait for the last of it",
-                Doing::Sealing => "the target makes it last",
-                Doing::Committing => "the map is asked",
-                Doing::Cancelling => "it cannot be made, the map is told",
+                MigrationPhase::Offering => "the target is asked",
+                MigrationPhase::Copying => "copying, reads and writes go on",
+                MigrationPhase::Draining => "writes wait for the last of it",
+                MigrationPhase::Sealing => "the target makes it last",
+                MigrationPhase::Committing => "the map is asked",
+                MigrationPhase::Cancelling => "it cannot be made, the map is told",
             };
             print::line(&format!("  {:3} % {doing}", twentieths * 5))?;
             said = now;

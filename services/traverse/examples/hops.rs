@@ -242,7 +242,11 @@ fn main() {
     let limits = Limits { window_first: 0, window_bytes: 24, scratch_bytes: 1024 };
     let compiled = Compiled::new(&program, &limits).expect("compiles");
     let region = Region::new(BASE, gibibytes << 30, heap.host, 0, 24);
-    println!("{} bytes of code, touches {:?}, {RUN}", compiled.code_bytes(), compiled.touches());
+    println!(
+        "{} bytes of code, prefetch offsets {:?}, {RUN}",
+        compiled.code_bytes(),
+        compiled.prefetch_offsets()
+    );
     let walks = 60_000_u64;
     println!("{gibibytes} GiB, {node} bytes per node; ns per hop and share of native");
     for width in [1_usize, 8, 16, 32, 64] {
@@ -264,7 +268,7 @@ fn main() {
                         // SAFETY: `rounds` fills the slots with nodes of the heap, which `region` describes; `round` calls the
                         // step with a slot's own node, scratchpad and walk.
                         unsafe {
-                            round(slots, &region, compiled.touches(), |node, scratch, walk| {
+                            round(slots, &region, compiled.prefetch_offsets(), |node, scratch, walk| {
                                 compiled.step(node, scratch, walk)
                             })
                         }

@@ -41,7 +41,7 @@ pub fn prefetch_write(address: *const u8) {
     let _ = address;
 }
 
-/// Runs one step with `step` for each slot in state [`RUN`]. `touches` are the offsets from `cur_ptr` to prefetch at the
+/// Runs one step with `step` for each slot in state [`RUN`]. `prefetch_offsets` are the offsets from `cur_ptr` to prefetch at the
 /// next node. Returns how many slots stopped.
 ///
 /// # Safety
@@ -50,7 +50,7 @@ pub fn prefetch_write(address: *const u8) {
 pub unsafe fn round(
     slots: &mut [Slot],
     region: &Region,
-    touches: &[i16],
+    prefetch_offsets: &[i16],
     mut step: impl FnMut(*const u8, *mut u8, &mut Walk) -> u32,
 ) -> usize {
     let mut stopped = 0;
@@ -66,7 +66,7 @@ pub unsafe fn round(
             let offset = slot.cur.wrapping_sub(region.base);
             if offset < region.bytes && slot.hops_left != 0 {
                 slot.host = region.host.wrapping_add(offset as usize);
-                for &touch in touches {
+                for &touch in prefetch_offsets {
                     prefetch(slot.host.wrapping_offset(isize::from(touch)));
                 }
                 continue;
@@ -74,7 +74,7 @@ pub unsafe fn round(
         }
         slot.state = STOPPED;
         slot.verdict = verdict;
-        slots[stopped].listed = number as u32;
+        slots[stopped].nth_stopped = number as u32;
         stopped += 1;
     }
     stopped

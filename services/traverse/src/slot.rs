@@ -6,7 +6,7 @@
 //!   is the one range of global addresses that a round translates without the slow path
 //! - **Flow** the scheduler fills a slot ([`Slot::start`]) ──round──▶ one step per slot in state [`RUN`]: on `Next` inside the region
 //!   `cur`, `host` and `hops_left` advance; on any other result the slot becomes [`STOPPED`] with its `verdict`, for the slow path.
-//!   The numbers of the slots that stopped in a round are listed in [`Slot::listed`], so that nobody has to search for them
+//!   The numbers of the slots that stopped in a round are listed in [`Slot::nth_stopped`], so that nobody has to search for them
 //! - **Owner** one thread has the slots during a round; `scratch` belongs to its slot alone
 //! - **Not here** the slow path (`node`), and permissions to read a range (`memory`)
 
@@ -37,7 +37,7 @@ pub struct Slot {
     /// Return value of the last step of a [`STOPPED`] slot; [`crate::step::Verdict::from_return`] decodes it.
     pub verdict: u32,
     /// One entry of a list over the whole array: entry n holds the number of the n-th slot that stopped in the last round.
-    pub listed: u32,
+    pub nth_stopped: u32,
     /// Words for the scheduler's own use; rounds do not change them.
     pub owner: [u64; 3],
     /// Output of the last step. Each step starts with `fuel`, which no round changes.
@@ -58,7 +58,7 @@ impl Default for Slot {
             hops_left: 0,
             state: FREE,
             verdict: 0,
-            listed: 0,
+            nth_stopped: 0,
             owner: [0; 3],
             walk: Walk::default(),
         }

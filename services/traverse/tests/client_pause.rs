@@ -153,7 +153,7 @@ impl Heap for Paused<'_> {
 
 /// Returns the address of a key's node.
 fn node_of(client: &mut Client, map: &HashMap, key: u64) -> Option<u64> {
-    map.scan(client).expect("a walk").into_iter().find(|seen| seen.word == key).map(|seen| seen.address)
+    map.scan(client).expect("a walk").into_iter().find(|seen| seen.key_word == key).map(|seen| seen.address)
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn go(
                     }),
                 }
             };
-            let listed: Vec<u32> = slots[..stopped].iter().map(|slot| slot.listed).collect();
+            let listed: Vec<u32> = slots[..stopped].iter().map(|slot| slot.nth_stopped).collect();
             let all = (0..slots.len()).filter(|&number| due[number] && slots[number].state == STOPPED);
             assert_eq!(listed, all.map(|number| number as u32).collect::<Vec<_>>());
             listed

@@ -144,7 +144,7 @@ impl Host for Memory {
         }
     }
 
-    fn keep(&mut self, _: u64, _: u64) {}
+    fn cancel_leave(&mut self, _: u64, _: u64) {}
 
     fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<Vec<u8>>, String> {
         let here = self.applied.iter().filter(|(_, (address, _))| (base..base + bytes).contains(address));

@@ -184,7 +184,7 @@ proptest! {
             let found = list.find(&mut image, number).expect("an answer");
             prop_assert_eq!(found.as_ref(), model.iter().find(|(one, _)| *one == number).map(|(_, bytes)| bytes));
         }
-        let seen: Vec<u64> = list.scan(&mut image).expect("an answer").iter().map(|seen| seen.word).collect();
+        let seen: Vec<u64> = list.scan(&mut image).expect("an answer").iter().map(|seen| seen.key_word).collect();
         prop_assert_eq!(seen, model.iter().map(|(number, _)| *number).collect::<Vec<_>>());
         let right: i64 = model.iter().map(|(number, _)| *number as i64).sum();
         let sum = list.sum(&mut image).expect("an answer");

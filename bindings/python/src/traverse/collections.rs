@@ -9,7 +9,9 @@ use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memlift::traverse::client::{Client, ClientError, Request};
-use memlift::traverse::structures::chain::{Chain, HEADER_BYTES, KEY_BYTES_MAX, Key, Seen, VALUE_BYTES_MAX};
+use memlift::traverse::structures::chain::{
+    Chain, HEADER_BYTES, KEY_BYTES_MAX, Key, ScannedNode, VALUE_BYTES_MAX,
+};
 use memlift::traverse::structures::{Aggregate, HashMap, Heap, List, OrderedMap, hash, ordered};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -79,17 +81,18 @@ type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>
 type Content = (Option<u64>, Vec<u8>, Vec<u8>);
 
 /// Reads keys and values of nodes that a scan has found, with many requests at the same time.
-fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError> {
+fn contents(open: &mut Open, seen: &[ScannedNode]) -> Result<Vec<Content>, ClientError> {
     let most = open.client.packet_bytes();
     // Lengths that a node reports are checked.
-    let absurd =
-        |one: &&Seen| one.key_bytes as usize > KEY_BYTES_MAX || one.value_bytes as usize > VALUE_BYTES_MAX;
+    let absurd = |one: &&ScannedNode| {
+        one.key_bytes as usize > KEY_BYTES_MAX || one.value_bytes as usize > VALUE_BYTES_MAX
+    };
     if let Some(one) = seen.iter().find(absurd) {
         return Err(ClientError::Corrupt { address: one.address, what: "node of a chain" });
     }
-    let room = |one: &Seen| (one.key_bytes as usize).next_multiple_of(8);
-    let bytes = |one: &Seen| room(one) + one.value_bytes as usize;
-    let inside = |one: &Seen| one.key_bytes == 0 && one.value_bytes <= 8;
+    let room = |one: &ScannedNode| (one.key_bytes as usize).next_multiple_of(8);
+    let bytes = |one: &ScannedNode| room(one) + one.value_bytes as usize;
+    let inside = |one: &ScannedNode| one.key_bytes == 0 && one.value_bytes <= 8;
     let short: Vec<Request> = seen
         .iter()
         .filter(|one| !inside(one) && bytes(one) <= most)
@@ -109,7 +112,7 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError>
         if body.len() != bytes(one) {
             return Err(ClientError::Corrupt { address: one.address, what: "node of a chain" });
         }
-        let number = (one.key_bytes == 0).then_some(one.word);
+        let number = (one.key_bytes == 0).then_some(one.key_word);
         entries.push((number, body[..one.key_bytes as usize].to_vec(), body[room(one)..].to_vec()));
     }
     Ok(entries)
@@ -118,7 +121,7 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError>
 /// Reads the contents of the nodes that a scan finds; scans again if these nodes were too old to be read.
 fn fresh(
     open: &mut Open,
-    scan: impl Fn(&mut Client) -> Result<Vec<Seen>, ClientError>,
+    scan: impl Fn(&mut Client) -> Result<Vec<ScannedNode>, ClientError>,
 ) -> Result<Vec<Content>, ClientError> {
     for _ in 0..100 {
         let seen = scan(&mut open.client)?;

@@ -28,7 +28,7 @@ impl Client {
 
     /// Handles a packet that no key authenticates, in which a node reports that our key is wrong. It ends no request; the
     /// hint is added to the error at the deadline.
-    fn unproven(&mut self, bytes: &[u8]) {
+    fn note_wrong_key_hint(&mut self, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else { return };
         let header = packet.header;
         let flight = self.flights.get(&header.sequence).filter(|flight| {
@@ -45,7 +45,7 @@ impl Client {
     pub(super) fn packet(&mut self, bytes: &[u8]) -> Result<()> {
         let Ok(packet) = self.config.keys.open(bytes) else {
             self.counts.stray += 1;
-            self.unproven(bytes);
+            self.note_wrong_key_hint(bytes);
             return Ok(());
         };
         let header = packet.header;
@@ -71,9 +71,9 @@ impl Client {
         }
         if header.kind == Kind::Answer && header.status == Status::SentOn {
             let node = Entry::decode(packet.body).ok().and_then(|entry| entry.node);
-            let further = flight.beyond.as_ref().is_none_or(|(hops, _)| header.hops <= *hops);
+            let further = flight.forwarded_to.as_ref().is_none_or(|(hops, _)| header.hops <= *hops);
             if let Some(node) = node.filter(|_| further && header.attempt <= flight.attempt) {
-                flight.beyond = Some((header.hops, node.name));
+                flight.forwarded_to = Some((header.hops, node.name));
             }
             return Ok(());
         }
@@ -87,10 +87,10 @@ impl Client {
         }
         let now = Instant::now();
         let Some(whole) = flight.take(header, packet.body, now) else { return Ok(()) };
-        if whole.timed && flight.visits == 1 && !flight.parked {
+        if whole.timed && flight.visits == 1 && !flight.waits_for_upload {
             let took = now.duration_since(flight.sent);
             // Smoothed round-trip time and its variation, as in RFC 6298.
-            self.trip = Some(match self.trip {
+            self.round_trip_estimate = Some(match self.round_trip_estimate {
                 None => (took, took / 2),
                 Some((smooth, vary)) => (smooth * 7 / 8 + took / 8, vary * 3 / 4 + smooth.abs_diff(took) / 4),
             });
@@ -138,21 +138,21 @@ impl Client {
                 };
                 self.finish(sequence, Ok(answer));
             }
-            Status::Continue => return self.go_on(sequence, &header, body, &emitted),
+            Status::Continue => return self.continue_walk(sequence, &header, body, &emitted),
             Status::Hops if flight.bounces || flight.request.is_library_walk() => {
                 let was = flight.node;
                 if flight.bounces && self.routes.owner(header.address) == Some(was) {
                     // The node has bounced the address: it does not own it any more.
                     self.ask_owner(header.address, was)?;
                 }
-                return self.go_on(sequence, &header, body, &emitted);
+                return self.continue_walk(sequence, &header, body, &emitted);
             }
             Status::Iterations if flight.request.is_library_walk() => {
                 let header = Header { iterations: self.config.iterations, ..header };
-                return self.go_on(sequence, &header, body, &emitted);
+                return self.continue_walk(sequence, &header, body, &emitted);
             }
             Status::WrongNode => return self.wrong_node(sequence, &header, body, &emitted),
-            Status::Busy => self.later(sequence),
+            Status::Busy => self.schedule_retry(sequence),
             Status::Retry => {
                 flight.restart();
                 let restarts = flight.restarts;
@@ -248,7 +248,7 @@ impl Client {
                     let down = MapError::Down { address, node: node.name.clone(), epoch: entry.epoch };
                     self.finish(sequence, Err(down.into()));
                 }
-                Some(node) if !up => flight.beyond = Some((0, node.name.clone())),
+                Some(node) if !up => flight.forwarded_to = Some((0, node.name.clone())),
                 // A walk that writes is always sent to the node where it began.
                 Some(_) if known && !flight.request.writes() => {
                     flight.node = self.routes.owner(address).unwrap_or(flight.node);
@@ -279,11 +279,11 @@ impl Client {
                 return Ok(());
             }
             Some((Some(node), entry)) if node.state == State::Down => {
-                flight.beyond = Some((0, node.name.clone()));
+                flight.forwarded_to = Some((0, node.name.clone()));
                 // The change may have been made already. The client repeats the request until its deadline; the node may be
                 // back by then.
                 if changes {
-                    self.later(sequence);
+                    self.schedule_retry(sequence);
                 } else {
                     let down = MapError::Down { address, node: node.name.clone(), epoch: entry.epoch };
                     self.finish(sequence, Err(down.into()));
@@ -300,7 +300,7 @@ impl Client {
         // A walk that writes is settled at its first node, which is asked again and forwards it to the right node.
         if is_walk && !changes && (heard || elsewhere.is_some()) {
             if header.has(FLAG_CONTINUED) {
-                return self.go_on(sequence, header, state, emitted);
+                return self.continue_walk(sequence, header, state, emitted);
             }
             flight.restart();
             let Some(mut flight) = self.flights.remove(&sequence) else { return Ok(()) };
@@ -320,12 +320,12 @@ impl Client {
         if !is_walk {
             flight.node = owner.unwrap_or(was);
         }
-        self.later(sequence);
+        self.schedule_retry(sequence);
         Ok(())
     }
 
     /// Continues a walk from the place where it stopped, as a new request.
-    pub(super) fn go_on(
+    pub(super) fn continue_walk(
         &mut self,
         sequence: u64,
         header: &Header,

@@ -61,10 +61,10 @@ pub(super) struct Flight {
     pub visits: u32,
     pub restarts: u32,
     /// True while the walk waits for an upload of its program.
-    pub parked: bool,
+    pub waits_for_upload: bool,
     /// Hops left, and the name of the last node to which the request was forwarded, as far as the client was
     /// told.
-    pub beyond: Option<(u8, String)>,
+    pub forwarded_to: Option<(u8, String)>,
     /// True if the walk, as last sent, comes back to the client instead of being forwarded from node to node.
     pub bounces: bool,
     /// True once the request was forwarded and no answer came from there.
@@ -105,8 +105,8 @@ impl Flight {
             result: Vec::new(),
             visits: 1,
             restarts: 0,
-            parked: false,
-            beyond: None,
+            waits_for_upload: false,
+            forwarded_to: None,
             bounces: false,
             crossing_lost: false,
             parts: BTreeMap::new(),
@@ -142,7 +142,7 @@ impl Flight {
     /// Makes this a new request: packets for the earlier one no longer count.
     pub fn anew(&mut self) {
         self.attempt = 0;
-        self.beyond = None;
+        self.forwarded_to = None;
         self.parts.clear();
     }
 

@@ -19,7 +19,7 @@ use memlift_spec::operand::walk::ApplyKind;
 
 /// Statistics of a walk at the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalWalkStats {
     /// Steps that the walk made at the client.
     pub steps: u64,
     /// Pieces that had to be read.
@@ -40,7 +40,7 @@ struct Clocks {
 
 impl Clocks {
     /// Returns true if memory that the oldest piece points to may have been reused before the newest piece was read.
-    fn apart(self) -> bool {
+    fn may_be_stale(self) -> bool {
         self.since != 0 && self.read > self.since.saturating_add(GRACE)
     }
 }
@@ -100,7 +100,7 @@ impl Client {
         from: u64,
         bytes: u64,
         anew: bool,
-        gone: &mut Local,
+        stats: &mut LocalWalkStats,
         window: &mut Vec<u8>,
         clocks: &mut Clocks,
     ) -> Result<()> {
@@ -109,11 +109,11 @@ impl Client {
         if anew {
             places().for_each(|place| cache.forget(place));
         } else if gather(cache, self.epoch(), from, bytes, window, clocks) {
-            return if clocks.apart() { Err(ClientError::Outdated) } else { Ok(()) };
+            return if clocks.may_be_stale() { Err(ClientError::Outdated) } else { Ok(()) };
         }
         let epoch = self.epoch();
         let missing: Vec<u64> = places().filter(|&place| cache.get(place, epoch).is_none()).collect();
-        gone.reads += missing.len() as u64;
+        stats.reads += missing.len() as u64;
         self.fetch(cache, &missing, clocks.since)?;
         // A cache smaller than one window cannot hold its pieces: then the window is read directly.
         if !gather(cache, self.epoch(), from, bytes, window, clocks) {
@@ -122,24 +122,24 @@ impl Client {
             clocks.since = if clocks.since == 0 { clock } else { clocks.since };
             clocks.read = clocks.read.max(self.heard.now());
         }
-        if clocks.apart() { Err(ClientError::Outdated) } else { Ok(()) }
+        if clocks.may_be_stale() { Err(ClientError::Outdated) } else { Ok(()) }
     }
 
     /// Runs a walk at the client, over the cache.
     ///
     /// # Errors
     /// The errors of a walk at a node.
-    pub fn walk_locally(&mut self, cache: &mut Cache, request: &Walk) -> Result<(Walked, Local)> {
-        let mut gone = Local::default();
-        let walked = self.walk_here(cache, request, &mut gone);
-        self.steppers.count(&request.program, gone.steps);
-        Ok((walked?, gone))
+    pub fn walk_locally(&mut self, cache: &mut Cache, request: &Walk) -> Result<(Walked, LocalWalkStats)> {
+        let mut stats = LocalWalkStats::default();
+        let walked = self.walk_here(cache, request, &mut stats);
+        self.steppers.count(&request.program, stats.steps);
+        Ok((walked?, stats))
     }
 
-    fn walk_here(&mut self, cache: &mut Cache, request: &Walk, gone: &mut Local) -> Result<Walked> {
+    fn walk_here(&mut self, cache: &mut Cache, request: &Walk, stats: &mut LocalWalkStats) -> Result<Walked> {
         let (program, window) = (&request.program, request.program.window());
         let stepping = self.steppers.of(program);
-        gone.compiled = stepping.is_compiled();
+        stats.compiled = stepping.is_compiled();
         let mut node = Vec::with_capacity(usize::from(window.bytes));
         let mut scratch = request.scratch.0.clone();
         scratch.resize(program.scratch_bytes(), 0);
@@ -152,10 +152,10 @@ impl Client {
         };
         let fault =
             |cur, verdict| ClientError::Fault { program: program.name().to_owned(), address: cur, verdict };
-        while gone.steps < u64::from(self.config().iterations) {
+        while stats.steps < u64::from(self.config().iterations) {
             let from = cur.wrapping_add_signed(i64::from(window.first));
-            let anew = gone.steps == 0 || cur == request.start;
-            match self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node, &mut clocks) {
+            let anew = stats.steps == 0 || cur == request.start;
+            match self.window(cache, from, u64::from(window.bytes), anew, stats, &mut node, &mut clocks) {
                 Err(ClientError::Outdated) if restarts < self.config().restarts => {
                     // The cached pieces on the path are too old: the walk starts again, with an empty cache.
                     restarts += 1;
@@ -169,8 +169,8 @@ impl Client {
             let mut walk = step::Walk { fuel: FUEL, ..step::Walk::default() };
             let begun = Instant::now();
             let verdict = stepping.step(program, &node, &mut scratch, &mut walk);
-            gone.step_ns += begun.elapsed().as_nanos() as u64;
-            gone.steps += 1;
+            stats.step_ns += begun.elapsed().as_nanos() as u64;
+            stats.steps += 1;
             let outcome = match verdict {
                 Verdict::Next => None,
                 Verdict::Emit => {

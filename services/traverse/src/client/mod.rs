@@ -45,7 +45,7 @@ pub use config::{Config, Routing};
 pub use error::{ClientError, Result};
 pub use flight::Ticket;
 pub use future::{Call, Shared};
-pub use local::Local;
+pub use local::LocalWalkStats;
 pub use request::{Answer, Request};
 pub use route::Link;
 
@@ -118,10 +118,10 @@ pub struct Client {
     senders: HashSet<u64>,
     unsent: HashSet<usize>,
     /// Smoothed time of a round trip, and its smoothed deviation.
-    trip: Option<(Duration, Duration)>,
+    round_trip_estimate: Option<(Duration, Duration)>,
     /// Time at which the client last found that answers of nodes to which a walk was forwarded do not reach it.
     crossing_lost: Option<Instant>,
-    next_look: Instant,
+    next_retransmit_at: Instant,
     /// Node that will be asked next for memory.
     next_node: usize,
     /// Bytes allocated from that node since its turn began.
@@ -187,7 +187,7 @@ impl Client {
     /// Returns the smoothed time of a round trip.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.trip.map(|(smooth, _)| smooth)
+        self.round_trip_estimate.map(|(smooth, _)| smooth)
     }
 
     /// Returns the most bytes of one read or write.
@@ -270,9 +270,9 @@ impl Client {
         handled?;
         self.counts.received += came as u64;
         let now = Instant::now();
-        if now >= self.next_look {
-            self.next_look = now + Duration::from_millis(1);
-            self.look(now)?;
+        if now >= self.next_retransmit_at {
+            self.next_retransmit_at = now + Duration::from_millis(1);
+            self.retransmit_due(now)?;
             self.row.store(&self.counts);
         }
         self.flush()?;

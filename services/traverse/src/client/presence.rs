@@ -4,8 +4,8 @@
 //! - **Flow** connecting: all nodes are asked for their ranges at the same time; once some have answered, the client waits
 //!   another [`PATIENCE`] for silent ones ([`Client::ask_all`]). Allocating: a node that has not answered lately is asked first
 //!   if it is alive, and is skipped if not
-//! - **Order** a silent node is asked again every [`AGAIN`] when memory is allocated, and whenever a request is about an address
-//!   that no known node has
+//! - **Order** a silent node is asked again every [`RETRY_SILENT_AFTER`] when memory is allocated, and whenever a request is about
+//!   an address that no known node has
 //! - **Not here** nodes as the map lists them (`route`), requests to a dead node's addresses (`send`, `answer`)
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// A node that has answered within this time counts as alive.
 const LATELY: Duration = Duration::from_secs(1);
 /// Time after which a silent node is asked again.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_SILENT_AFTER: Duration = Duration::from_secs(2);
 
 impl Client {
     /// Asks all nodes for their ranges.
@@ -35,7 +35,7 @@ impl Client {
                 match self.take(ticket) {
                     None => left.push((node, ticket)),
                     Some(Ok(answer)) => {
-                        self.has(node, &answer);
+                        self.note_range(node, &answer);
                         answered = true;
                     }
                     Some(Err(error)) => {
@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// Handles a node's answer about its range.
-    fn has(&mut self, node: usize, answer: &Answer) {
+    fn note_range(&mut self, node: usize, answer: &Answer) {
         let reach = &mut self.reaches[node];
         reach.silent = None;
         reach.heard = Some(Instant::now());
@@ -91,7 +91,7 @@ impl Client {
         if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {
             return Ok(true);
         }
-        if reach.silent.is_some_and(|silent| silent.elapsed() < AGAIN) {
+        if reach.silent.is_some_and(|silent| silent.elapsed() < RETRY_SILENT_AFTER) {
             return Ok(false);
         }
         let begun = Instant::now();
@@ -100,7 +100,7 @@ impl Client {
             let came = self.poll()?;
             match self.take(ticket) {
                 Some(Ok(answer)) => {
-                    self.has(node, &answer);
+                    self.note_range(node, &answer);
                     return Ok(true);
                 }
                 Some(Err(_)) => break,

@@ -57,8 +57,8 @@ impl Client {
     }
 
     pub(super) fn timeout(&self) -> Duration {
-        let trip = self.trip.map_or(TIMEOUT_MIN * 5, |(smooth, vary)| smooth + vary * 4);
-        trip.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
+        let timeout = self.round_trip_estimate.map_or(TIMEOUT_MIN * 5, |(smooth, vary)| smooth + vary * 4);
+        timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
     }
 
     pub(super) fn transmit(&mut self, sequence: u64) -> Result<()> {
@@ -152,12 +152,12 @@ impl Client {
     }
 
     /// Sends again every request that was not answered in time, and ends those that are past their deadline.
-    pub(super) fn look(&mut self, now: Instant) -> Result<()> {
+    pub(super) fn retransmit_due(&mut self, now: Instant) -> Result<()> {
         let late: Vec<u64> = self
             .flights
             .iter()
             .filter(|(_, flight)| {
-                !flight.parked && now.duration_since(flight.sent) >= flight.timeout
+                !flight.waits_for_upload && now.duration_since(flight.sent) >= flight.timeout
                     || now.duration_since(flight.started) >= self.config.deadline
             })
             .map(|(&sequence, _)| sequence)
@@ -173,7 +173,7 @@ impl Client {
                     continue;
                 }
                 // The error names the last node that is known to have the request: the first node may have forwarded it.
-                let node = match flight.beyond.take() {
+                let node = match flight.forwarded_to.take() {
                     Some((_, node)) => node,
                     None => self.reaches[flight.node].name.clone(),
                 };
@@ -185,7 +185,7 @@ impl Client {
             // The first node answers, and no answer comes from the node to which it forwarded the walk: a network address
             // translation may only let through answers of nodes to which the client has sent. Walks that write are answered
             // by the first node.
-            if flight.attempt > CROSSINGS_LOST && flight.beyond.is_some() && !flight.request.writes() {
+            if flight.attempt > CROSSINGS_LOST && flight.forwarded_to.is_some() && !flight.request.writes() {
                 flight.crossing_lost = true;
             }
             let (address, silent, attempt) = (flight.address, flight.node, flight.attempt);
@@ -204,7 +204,7 @@ impl Client {
     }
 
     /// Schedules the request to be sent again after a pause, as another attempt.
-    pub(super) fn later(&mut self, sequence: u64) {
+    pub(super) fn schedule_retry(&mut self, sequence: u64) {
         if let Some(flight) = self.flights.get_mut(&sequence) {
             flight.sent = Instant::now();
             flight.timeout = (BACKOFF_MIN * (1 << flight.attempt.min(8))).min(TIMEOUT_MAX);

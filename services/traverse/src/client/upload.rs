@@ -26,7 +26,7 @@ impl Client {
             self.finish(sequence, Err(error));
             return Ok(());
         }
-        flight.parked = true;
+        flight.waits_for_upload = true;
         let hash = hash_of(&program);
         if self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
             return Ok(());
@@ -55,13 +55,13 @@ impl Client {
         let Some(hash) = flight.request.hash else { return Ok(()) };
         let node = flight.node;
         if status == Status::Busy {
-            self.later(sequence);
+            self.schedule_retry(sequence);
             return Ok(());
         }
         self.finish(sequence, Err(ClientError::Busy(Duration::ZERO)));
         if status != Status::Done {
             self.uploads.retain(|(_, uploading), _| *uploading != hash);
-            for sequence in self.parked(hash) {
+            for sequence in self.waiting_for(hash) {
                 let program = self.flights[&sequence].request.name();
                 let reason = String::from_utf8_lossy(body).into_owned();
                 self.finish(sequence, Err(ClientError::Refused { program, reason }));
@@ -92,9 +92,9 @@ impl Client {
             return Ok(());
         }
         self.uploaded.insert(hash);
-        for sequence in self.parked(hash) {
+        for sequence in self.waiting_for(hash) {
             if let Some(flight) = self.flights.get_mut(&sequence) {
-                flight.parked = false;
+                flight.waits_for_upload = false;
                 flight.attempt += 1;
             }
             self.transmit(sequence)?;
@@ -102,9 +102,10 @@ impl Client {
         Ok(())
     }
 
-    fn parked(&self, hash: Hash) -> Vec<u64> {
+    fn waiting_for(&self, hash: Hash) -> Vec<u64> {
         let same = |flight: &Flight| {
-            flight.parked && flight.request.program.as_ref().is_some_and(|program| hash_of(program) == hash)
+            flight.waits_for_upload
+                && flight.request.program.as_ref().is_some_and(|program| hash_of(program) == hash)
         };
         self.flights.iter().filter(|(_, flight)| same(flight)).map(|(&sequence, _)| sequence).collect()
     }

@@ -120,8 +120,8 @@ impl Client {
         let deadline = self.config.deadline;
         let due = |flight: &super::Flight| {
             let end = flight.started + deadline;
-            if flight.parked { end } else { end.min(flight.sent + flight.timeout) }
+            if flight.waits_for_upload { end } else { end.min(flight.sent + flight.timeout) }
         };
-        self.flights.values().map(due).min().map(|due| due.max(self.next_look))
+        self.flights.values().map(due).min().map(|due| due.max(self.next_retransmit_at))
     }
 }

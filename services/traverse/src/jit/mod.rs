@@ -62,7 +62,7 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Compiled {
     code: Arc<code::Code>,
-    touches: Arc<[i16]>,
+    prefetch_offsets: Arc<[i16]>,
 }
 
 impl Compiled {
@@ -73,8 +73,8 @@ impl Compiled {
     /// `limits`.
     pub fn new(function: &Function, limits: &Limits) -> Result<Compiled, CompileError> {
         let reach = reach::Reach::of(function, limits)?;
-        let touches = reach.touches().into();
-        Ok(Compiled { code: Arc::new(code::Code::build(function, &reach)?), touches })
+        let prefetch_offsets = reach.prefetch_offsets().into();
+        Ok(Compiled { code: Arc::new(code::Code::build(function, &reach)?), prefetch_offsets })
     }
 
     /// Runs one step; returns what the program returned, or a fault.
@@ -112,8 +112,8 @@ impl Compiled {
 
     /// Returns the offsets from `cur_ptr` that a round prefetches.
     #[must_use]
-    pub fn touches(&self) -> &[i16] {
-        &self.touches
+    pub fn prefetch_offsets(&self) -> &[i16] {
+        &self.prefetch_offsets
     }
 
     /// Returns the number of bytes of machine code.

@@ -131,22 +131,22 @@ impl Reach {
 
     /// Returns one offset for each cache line of a node that starts at a line, and the last byte, for nodes
     /// that do not.
-    pub fn touches(&self) -> Vec<i16> {
-        let mut touches: Vec<i64> = Vec::new();
+    pub fn prefetch_offsets(&self) -> Vec<i16> {
+        let mut prefetch_offsets: Vec<i64> = Vec::new();
         for range in &self.window {
             for line in range.start.div_euclid(LINE)..=(range.end - 1).div_euclid(LINE) {
                 let at = range.start.max(line * LINE);
-                match touches.iter_mut().find(|touch| touch.div_euclid(LINE) == line) {
+                match prefetch_offsets.iter_mut().find(|touch| touch.div_euclid(LINE) == line) {
                     Some(touch) => *touch = at.min(*touch),
-                    None => touches.push(at),
+                    None => prefetch_offsets.push(at),
                 }
             }
         }
-        touches.extend(self.window.iter().map(|range| range.end - 1).max());
-        touches.sort_unstable();
-        touches.dedup();
+        prefetch_offsets.extend(self.window.iter().map(|range| range.end - 1).max());
+        prefetch_offsets.sort_unstable();
+        prefetch_offsets.dedup();
         // Cannot drop any: the window was checked against limits of 16 bits.
-        touches.into_iter().filter_map(|touch| i16::try_from(touch).ok()).collect()
+        prefetch_offsets.into_iter().filter_map(|touch| i16::try_from(touch).ok()).collect()
     }
 }
 

@@ -24,7 +24,7 @@ const CUR: i32 = offset_of!(Slot, cur) as i32;
 const HOPS_LEFT: i32 = offset_of!(Slot, hops_left) as i32;
 const STATE: i32 = offset_of!(Slot, state) as i32;
 const VERDICT: i32 = offset_of!(Slot, verdict) as i32;
-const LISTED: i32 = offset_of!(Slot, listed) as i32;
+const NTH_STOPPED: i32 = offset_of!(Slot, nth_stopped) as i32;
 const WALK: i32 = offset_of!(Slot, walk) as i32;
 const NEXT: i32 = WALK + offset_of!(Walk, next) as i32;
 
@@ -88,8 +88,8 @@ pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &R
     let clamped = builder.ins().select_spectre_guard(outside, zero, offset);
     let host = builder.ins().iadd(mapped, clamped);
     builder.ins().store(PLAIN, host, this, HOST);
-    let touches = reach.touches();
-    if let [lines @ .., last] = &touches[..] {
+    let prefetch_offsets = reach.prefetch_offsets();
+    if let [lines @ .., last] = &prefetch_offsets[..] {
         for &touch in lines {
             prefetch::emit(builder, host, i32::from(touch));
         }
@@ -118,7 +118,7 @@ pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &R
     let number = builder.ins().ushr_imm_u(number, SLOT_SHIFT);
     let place = builder.ins().ishl_imm_u(count, SLOT_SHIFT);
     let place = builder.ins().iadd(slots, place);
-    builder.ins().istore32(PLAIN, number, place, LISTED);
+    builder.ins().istore32(PLAIN, number, place, NTH_STOPPED);
     let count = builder.ins().iadd_imm_s(count, 1);
     builder.def_var(stopped, count);
     builder.ins().jump(next, &[]);

@@ -58,13 +58,13 @@ pub struct Options {
 /// A running coordinator. Dropping it stops it; the map stays in its file.
 #[derive(Debug)]
 pub struct Coordinator {
-    state: Arc<Keeper>,
+    state: Arc<CoordinatorState>,
     address: Peer,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Keeper {
+struct CoordinatorState {
     shared: Arc<Shared>,
     leases: Mutex<HashMap<NodeId, (u64, Instant)>>,
     options: Options,
@@ -102,7 +102,7 @@ impl Coordinator {
         let leases = map.nodes().iter().filter(|node| node.state == State::Up);
         let until = Instant::now() + options.lease;
         let leases = leases.map(|node| (node.id, (node.incarnation, until))).collect();
-        let state = Arc::new(Keeper {
+        let state = Arc::new(CoordinatorState {
             shared: Shared::new(map, None),
             leases: Mutex::new(leases),
             options,
@@ -229,7 +229,7 @@ fn bind(listen: &Peer, secret: bool) -> Result<(Listener, Peer), MapError> {
     }
 }
 
-impl Keeper {
+impl CoordinatorState {
     fn leases(&self) -> MutexGuard<'_, HashMap<NodeId, (u64, Instant)>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -261,11 +261,11 @@ impl Keeper {
             self.connections.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        let keeper = self.clone();
+        let state = self.clone();
         let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
             // After any error the connection is closed, which the other side sees.
-            let _ = keeper.serve(stream);
-            keeper.connections.fetch_sub(1, Ordering::Relaxed);
+            let _ = state.serve(stream);
+            state.connections.fetch_sub(1, Ordering::Relaxed);
         });
         thread.ok()
     }
@@ -316,7 +316,7 @@ impl Keeper {
             Request::Order(order) => {
                 let mut leases = self.leases();
                 let (map, number) = order.carry_out(&self.shared.map())?;
-                self.keep(map.clone())?;
+                self.store_and_publish(map.clone())?;
                 if let Order::Leave(node, _) = order {
                     leases.remove(node);
                 }
@@ -327,7 +327,7 @@ impl Keeper {
 
     /// Stores a map and publishes it. The caller holds the lock of the leases, so changes happen one at a
     /// time.
-    fn keep(&self, map: Map) -> Result<(), MapError> {
+    fn store_and_publish(&self, map: Map) -> Result<(), MapError> {
         if map.epoch() == self.shared.map().epoch() {
             return Ok(());
         }
@@ -339,7 +339,7 @@ impl Keeper {
     fn join(&self, join: &Join) -> Result<Answer, MapError> {
         let mut leases = self.leases();
         let (map, id) = self.shared.map().join(join)?;
-        self.keep(map.clone())?;
+        self.store_and_publish(map.clone())?;
         leases.insert(id, (join.incarnation, Instant::now() + self.options.lease));
         Ok(Answer::Map(map, id.0.into(), self.options.lease.as_millis() as u64))
     }
@@ -368,7 +368,7 @@ impl Keeper {
                 .collect();
             for (id, incarnation) in over {
                 // If the map cannot be written the change is tried again; until then it is not published.
-                let kept = self.shared.map().down(id, incarnation).map(|map| self.keep(map));
+                let kept = self.shared.map().down(id, incarnation).map(|map| self.store_and_publish(map));
                 if !matches!(kept, Ok(Err(_))) {
                     leases.remove(&id);
                 }

@@ -26,18 +26,18 @@ pub struct Member {
     shared: Arc<Shared>,
     node: Option<(NodeId, u64)>,
     source: Source,
-    life: Arc<Life>,
+    state: Arc<ThreadState>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Life {
+struct ThreadState {
     stop: AtomicBool,
     /// Last errors of the thread that waits for maps and of the one that renews; `None` after a success.
     trouble: [Mutex<Option<String>>; 2],
 }
 
-impl Life {
+impl ThreadState {
     fn note(&self, thread: usize, trouble: Option<String>) {
         *self.trouble[thread].lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
@@ -63,10 +63,10 @@ impl Member {
         let mut authority = source.connect()?;
         let (map, id, lease) = authority.join(&join)?;
         let mut member = Member::start(source, map, Some((id, join.incarnation)))?;
-        let (shared, life) = (member.shared.clone(), member.life.clone());
+        let (shared, state) = (member.shared.clone(), member.state.clone());
         if lease != Duration::MAX {
-            let keep = Keep { authority, join, id, lease, shared, life };
-            member.threads.push(std::thread::spawn(move || keep.run()));
+            let renewer = LeaseRenewer { authority, join, id, lease, shared, state };
+            member.threads.push(std::thread::spawn(move || renewer.run()));
         }
         Ok(member)
     }
@@ -83,10 +83,10 @@ impl Member {
 
     fn start(source: Source, map: Map, node: Option<(NodeId, u64)>) -> Result<Member, MapError> {
         let mut authority = source.connect()?;
-        let (shared, life) = (Shared::new(map, node.map(|(id, _)| id)), Arc::new(Life::default()));
-        let (told, alive) = (shared.clone(), life.clone());
+        let (shared, state) = (Shared::new(map, node.map(|(id, _)| id)), Arc::new(ThreadState::default()));
+        let (told, alive) = (shared.clone(), state.clone());
         let thread = std::thread::spawn(move || follow(&mut *authority, &told, &alive));
-        Ok(Member { shared, node, source, life, threads: vec![thread] })
+        Ok(Member { shared, node, source, state, threads: vec![thread] })
     }
 
     /// Returns the copy of the map that the threads keep up to date.
@@ -105,7 +105,7 @@ impl Member {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let read = |one: &Mutex<Option<String>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.life.trouble.iter().find_map(read)
+        self.state.trouble.iter().find_map(read)
     }
 
     /// Asks the map's authority for a change, and adopts the new map.
@@ -132,7 +132,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.life.stop.store(true, Ordering::SeqCst);
+        self.state.stop.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -140,9 +140,9 @@ impl Drop for Member {
 }
 
 /// Follows the map until the member ends.
-fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
+fn follow(authority: &mut dyn Authority, shared: &Shared, state: &ThreadState) {
     let mut pause = Duration::from_millis(50);
-    while !life.stop.load(Ordering::SeqCst) {
+    while !state.stop.load(Ordering::SeqCst) {
         let (epoch, claimed) = (shared.map().epoch(), shared.wanted());
         match authority.wait(epoch, Duration::from_millis(250)) {
             Ok(map) => {
@@ -155,12 +155,12 @@ fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
                 if let Some(claimed) = claimed.filter(|_| newest) {
                     shared.settle_wanted(claimed);
                 }
-                life.note(0, None);
+                state.note(0, None);
                 pause = Duration::from_millis(50);
             }
             Err(error) => {
-                life.note(0, Some(error.to_string()));
-                if !life.sleep(pause) {
+                state.note(0, Some(error.to_string()));
+                if !state.sleep(pause) {
                     return;
                 }
                 pause = (pause * 2).min(Duration::from_secs(2));
@@ -170,26 +170,26 @@ fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
 }
 
 /// Renews a node's lease.
-struct Keep {
+struct LeaseRenewer {
     authority: Box<dyn Authority>,
     join: Join,
     id: NodeId,
     lease: Duration,
     shared: Arc<Shared>,
-    life: Arc<Life>,
+    state: Arc<ThreadState>,
 }
 
-impl Keep {
+impl LeaseRenewer {
     fn run(mut self) {
         let mut pause = self.lease / 3;
-        while self.life.sleep(pause) {
+        while self.state.sleep(pause) {
             pause = match self.once() {
                 Ok(()) => {
-                    self.life.note(1, None);
+                    self.state.note(1, None);
                     self.lease / 3
                 }
                 Err(error) => {
-                    self.life.note(1, Some(error.to_string()));
+                    self.state.note(1, Some(error.to_string()));
                     (self.lease / 10).clamp(Duration::from_millis(20), Duration::from_secs(2))
                 }
             };

@@ -56,7 +56,7 @@ pub trait Host {
     /// The reason that the data cannot be returned, for people to read: the migration is cancelled
     fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<Vec<u8>>, String>;
     /// Source: the range stays. Undoes the changes of [`Host::begin`] and [`Host::export`].
-    fn keep(&mut self, base: u64, bytes: u64);
+    fn cancel_leave(&mut self, base: u64, bytes: u64);
     /// Source, after the commit: the range belongs to another node, and nobody uses its memory here any more.
     fn release(&mut self, base: u64, bytes: u64);
     /// Target: reserves zeroed memory for the range, from which no request is served yet.
@@ -116,7 +116,7 @@ pub enum Outcome {
 /// Phase of a migration, at its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub enum Doing {
+pub enum MigrationPhase {
     /// Waits until all shards record their writes, and until the target has memory.
     Offering = 1,
     /// Copies pieces, while requests are served.
@@ -131,11 +131,11 @@ pub enum Doing {
     Cancelling = 6,
 }
 
-impl Doing {
+impl MigrationPhase {
     /// Returns the phase with this number.
     #[must_use]
-    pub fn from_number(number: u32) -> Option<Doing> {
-        use Doing::{Cancelling, Committing, Copying, Draining, Offering, Sealing};
+    pub fn from_number(number: u32) -> Option<MigrationPhase> {
+        use MigrationPhase::{Cancelling, Committing, Copying, Draining, Offering, Sealing};
         [Offering, Copying, Draining, Sealing, Committing, Cancelling]
             .into_iter()
             .find(|one| *one as u32 == number)
@@ -156,7 +156,7 @@ pub struct Progress {
     /// Pieces whose newest version the target has.
     pub settled: u64,
     /// The migration's current phase.
-    pub step: Doing,
+    pub step: MigrationPhase,
 }
 
 /// Progress of a range that is arriving at this node.
@@ -186,7 +186,7 @@ pub struct Migrations {
     outgoing: BTreeMap<u64, Outgoing>,
     incoming: BTreeMap<u64, Incoming>,
     /// Ids of migrations that have ended here and must not begin again while the map still lists them.
-    over: Vec<u64>,
+    ended: Vec<u64>,
     outcomes: Vec<Outcome>,
     asks: Vec<Ask>,
 }
@@ -201,7 +201,7 @@ impl Migrations {
             incarnation,
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
-            over: Vec::new(),
+            ended: Vec::new(),
             outcomes: Vec::new(),
             asks: Vec::new(),
         }
@@ -217,10 +217,10 @@ impl Migrations {
     /// is false, and after each change of the map. Messages are appended to `out`, each with its destination.
     pub fn poll(&mut self, now: Duration, host: &mut dyn Host, out: &mut Vec<(NodeId, Message)>) {
         let map = self.shared.map();
-        self.over.retain(|id| map.moves().iter().any(|one| one.id == *id));
+        self.ended.retain(|id| map.moves().iter().any(|one| one.id == *id));
         for one in map.moves() {
             let mine = one.from == (self.me, self.incarnation);
-            if mine && !self.outgoing.contains_key(&one.id) && !self.over.contains(&one.id) {
+            if mine && !self.outgoing.contains_key(&one.id) && !self.ended.contains(&one.id) {
                 let since = map.find(one.base).map_or(0, |range| range.since);
                 let mut outgoing = Outgoing::new(*one, since, self.shared.clone());
                 if let Err(why) = host.begin(one.base, one.bytes) {
@@ -230,7 +230,7 @@ impl Migrations {
             }
         }
         self.asks.clear();
-        let (asks, outcomes, over) = (&mut self.asks, &mut self.outcomes, &mut self.over);
+        let (asks, outcomes, ended) = (&mut self.asks, &mut self.outcomes, &mut self.ended);
         self.outgoing.retain(|id, one| match one.poll(&map, now, host, out) {
             Step::Working => true,
             Step::Ask(ask) => {
@@ -239,7 +239,7 @@ impl Migrations {
             }
             Step::Over(outcome) => {
                 outcomes.push(outcome);
-                over.push(*id);
+                ended.push(*id);
                 false
             }
         });
@@ -308,7 +308,7 @@ impl Migrations {
                 Err(why) => out.push((from, Message::Refuse { id, why })),
             },
             // The id is the epoch of the plan, so an older map does not contain the migration yet.
-            None if map.epoch() < id => self.shared.want(id),
+            None if map.epoch() < id => self.shared.note_claimed_epoch(id),
             None => {}
         }
     }

@@ -140,13 +140,13 @@ pub struct Shared {
     wanted: AtomicU64,
     now: Mutex<Now>,
     changed: Condvar,
-    views: Mutex<Vec<Arc<Seen>>>,
+    views: Mutex<Vec<Arc<ViewGeneration>>>,
 }
 
 /// The generation that a view uses, on a cache line of its own; [`PARKED`] if it uses none.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Seen(AtomicU64);
+struct ViewGeneration(AtomicU64);
 
 const PARKED: u64 = u64::MAX;
 
@@ -208,7 +208,7 @@ impl Shared {
     }
 
     /// Records that a packet claims a newer epoch, so that the thread that waits for maps reads again.
-    pub fn want(&self, epoch: u64) {
+    pub fn note_claimed_epoch(&self, epoch: u64) {
         if self.wanted.fetch_max(epoch, Ordering::Relaxed) < epoch {
             self.changed.notify_all();
         }
@@ -237,7 +237,7 @@ impl Shared {
     /// Makes a view for one shard or client.
     #[must_use]
     pub fn view(self: &Arc<Self>) -> View {
-        let seen = Arc::new(Seen(AtomicU64::new(0)));
+        let seen = Arc::new(ViewGeneration(AtomicU64::new(0)));
         self.views.lock().unwrap_or_else(PoisonError::into_inner).push(seen.clone());
         let now = self.now();
         let (map, rules) = (now.map.clone(), now.rules.clone());
@@ -252,7 +252,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct View {
     shared: Arc<Shared>,
-    seen: Arc<Seen>,
+    seen: Arc<ViewGeneration>,
     map: Arc<Map>,
     rules: Arc<Vec<Rule>>,
     cursor: Cursor,
@@ -280,12 +280,12 @@ impl View {
         if generation == self.seen.0.load(Ordering::Relaxed) {
             return false;
         }
-        self.take();
+        self.adopt();
         true
     }
 
     #[cold]
-    fn take(&mut self) {
+    fn adopt(&mut self) {
         let now = self.shared.now();
         self.map = now.map.clone();
         self.rules = now.rules.clone();
@@ -303,9 +303,9 @@ impl View {
     /// Adopts the newest map and holds again. Call it after [`View::park`], before anything else.
     pub fn unpark(&mut self) {
         // From this store on, `settled` waits for this view. A thread that called `settled` before had already incremented
-        // the generation, and `take` reads it only now.
+        // the generation, and `adopt` reads it only now.
         self.seen.0.store(0, Ordering::SeqCst);
-        self.take();
+        self.adopt();
     }
 
     /// Returns the epoch of the map that this view uses; packets carry it.
@@ -326,7 +326,7 @@ impl View {
     pub fn route(&mut self, epoch: u64, address: u64, access: Access) -> Route<'_> {
         let newer = epoch > self.map.epoch();
         if newer {
-            self.shared.want(epoch);
+            self.shared.note_claimed_epoch(epoch);
         }
         let Some(range) = self.cursor.find(&self.map, address) else {
             return if newer { Route::Refresh } else { Route::Nowhere };

@@ -111,7 +111,7 @@ impl Source {
     /// [`MapError::Refused`] if this build lacks that kind of source
     pub fn connect(&self) -> Result<Box<dyn Authority>, MapError> {
         match self {
-            Source::File(path) => Ok(Box::new(Static { file: Watched::new(path.clone()), map: None })),
+            Source::File(path) => Ok(Box::new(FileAuthority { file: Watched::new(path.clone()), map: None })),
             Source::Coordinator(peer, secret) => Ok(Box::new(Remote::new(peer.clone(), secret.clone()))),
             #[cfg(feature = "etcd")]
             Source::Etcd(address) => Ok(Box::new(super::etcd::Etcd::new(address.clone()))),
@@ -125,12 +125,12 @@ impl Source {
 
 /// A file as an authority.
 #[derive(Debug)]
-struct Static {
+struct FileAuthority {
     file: Watched,
     map: Option<Map>,
 }
 
-impl Static {
+impl FileAuthority {
     fn newest(&mut self) -> Result<&Map, MapError> {
         match (self.file.read()?, &mut self.map) {
             (Some(map), known) if known.as_ref().is_none_or(|known| map.epoch() > known.epoch()) => {
@@ -150,7 +150,7 @@ impl Static {
     }
 }
 
-impl Authority for Static {
+impl Authority for FileAuthority {
     fn read(&mut self) -> Result<Map, MapError> {
         self.newest().cloned()
     }

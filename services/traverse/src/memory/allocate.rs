@@ -12,8 +12,8 @@
 //! - **Order** a log records the address of each block and replays it with [`Allocator::claim`]: no choice made here is
 //!   repeated. No extent and no free run crosses a cut: an address at which a moving range, or a mapping, begins or ends
 //! - **Owner** the node's writer. The records of free memory lie outside the memory itself, which tenants can write
-//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`]
-//!   if it stays. One that arrives: [`Allocator::take`]
+//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give_away`], or [`Allocator::attach`]
+//!   if it stays. One that arrives: [`Allocator::adopt_range`]
 //! - **Not here** making each change once: `node` remembers its answers
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use super::blocks::{Blocks, GRAIN_BYTES, rounded};
 use super::retired::Retired;
-use super::runs::{Dirt, Runs};
-use super::{MARGIN_BYTES, Memory, PAGE_BYTES, Part, Ranges};
+use super::runs::{PageContents, Runs};
+use super::{AllocatorState, MARGIN_BYTES, Memory, PAGE_BYTES, Ranges};
 
 /// Extents grow with the memory that a tenant has, from the first size to the second.
 const EXTENT_BYTES: (u64, u64) = (256 << 10, 64 << 20);
@@ -68,7 +68,7 @@ pub struct Allocator {
     retired: Retired,
     ranges: Ranges,
     /// Detached ranges: first address → bytes, and the allocator's data about the range.
-    detached: BTreeMap<u64, (u64, Part)>,
+    detached: BTreeMap<u64, (u64, AllocatorState)>,
 }
 
 /// Returns the bytes of a new extent that has room for a block of `bytes` bytes.
@@ -81,13 +81,13 @@ impl Allocator {
     #[must_use]
     pub fn new(memory: Arc<Memory>) -> Allocator {
         let (base, bytes) = (memory.base(), memory.bytes());
-        Allocator::over(memory, base, bytes)
+        Allocator::for_range(memory, base, bytes)
     }
 
     /// Makes an allocator of `bytes` bytes of a memory, from `base` on.
     #[must_use]
-    pub fn over(memory: Arc<Memory>, base: u64, bytes: u64) -> Allocator {
-        let mut allocator = Allocator::restore(memory, [], &Part::default());
+    pub fn for_range(memory: Arc<Memory>, base: u64, bytes: u64) -> Allocator {
+        let mut allocator = Allocator::restore(memory, [], &AllocatorState::default());
         if bytes > 0 {
             allocator.grant(base, bytes);
         }
@@ -98,13 +98,13 @@ impl Allocator {
     pub fn grow(&mut self, base: u64, bytes: u64) {
         self.cuts.remove(&base);
         self.cuts.insert(base + bytes);
-        self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
+        self.runs.give(base, bytes, PageContents::Clean, &self.cuts);
     }
 
     /// Adds free addresses that are mapped and that no node had before.
     pub fn grant(&mut self, base: u64, bytes: u64) {
         self.cuts.extend([base, base + bytes]);
-        self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
+        self.runs.give(base, bytes, PageContents::Clean, &self.cuts);
     }
 
     /// Allocates `bytes` bytes for a tenant; returns `None` if there is no room. A block of a multiple of 64 bytes starts at
@@ -250,7 +250,7 @@ impl Allocator {
             }
         }
         self.ranges.remove(tenant, from, to - from);
-        self.runs.give(from, to - from, Dirt::Of(tenant), &self.cuts);
+        self.runs.give(from, to - from, PageContents::Of(tenant), &self.cuts);
     }
 
     fn publish(&self) {
@@ -437,12 +437,12 @@ impl Allocator {
     }
 
     /// Detaches a range: from now on nothing in it is allocated or freed; allocated blocks stay readable and writable. The
-    /// allocator's data about the range is kept here until [`Allocator::give`] or [`Allocator::attach`].
+    /// allocator's data about the range is kept here until [`Allocator::give_away`] or [`Allocator::attach`].
     ///
     /// # Errors
     ///
     /// The errors of [`Allocator::cut`], which is called first.
-    pub fn detach(&mut self, base: u64, bytes: u64) -> Result<&Part, String> {
+    pub fn detach(&mut self, base: u64, bytes: u64) -> Result<&AllocatorState, String> {
         if !self.detached.contains_key(&base) {
             self.cut(base, bytes)?;
             let part = self.part(base, bytes);
@@ -466,12 +466,12 @@ impl Allocator {
 
     /// Returns the allocator's data about a stretch whose ends are cuts.
     #[must_use]
-    pub fn part(&self, base: u64, bytes: u64) -> Part {
+    pub fn part(&self, base: u64, bytes: u64) -> AllocatorState {
         let end = base.saturating_add(bytes);
         let blocks = |(&tenant, heap): (&u32, &Heap)| -> Vec<(u32, u64, u64)> {
             heap.free.within(base, end).map(|(at, length)| (tenant, at, length)).collect()
         };
-        Part {
+        AllocatorState {
             extents: self
                 .extents
                 .range(base..end)
@@ -491,7 +491,7 @@ impl Allocator {
     }
 
     /// Gives a detached range to another node: no tenant may access it here any more. Its pages go back to the system.
-    pub fn give(&mut self, base: u64) {
+    pub fn give_away(&mut self, base: u64) {
         let Some((bytes, part)) = self.detached.remove(&base) else { return };
         for &(extent, length, tenant) in &part.extents {
             self.ranges.remove(tenant, extent, length);
@@ -501,7 +501,7 @@ impl Allocator {
     }
 
     /// Adopts a range that has arrived, with the data of its last node's allocator; the range is already mapped.
-    pub fn take(&mut self, base: u64, bytes: u64, part: &Part) {
+    pub fn adopt_range(&mut self, base: u64, bytes: u64, part: &AllocatorState) {
         self.cuts.extend([base, base + bytes]);
         for &(extent, length, tenant) in &part.extents {
             self.ranges.add(tenant, extent, length, &self.cuts);
@@ -510,13 +510,13 @@ impl Allocator {
         self.publish();
     }
 
-    fn adopt(&mut self, part: &Part) {
+    fn adopt(&mut self, part: &AllocatorState) {
         for &(extent, length, tenant) in &part.extents {
             self.extents.insert(extent, (length, tenant));
             self.heaps.entry(tenant).or_default().bytes += length;
         }
         for &(run, length) in &part.runs {
-            self.runs.give(run, length, Dirt::Mixed, &self.cuts);
+            self.runs.give(run, length, PageContents::Mixed, &self.cuts);
         }
         for &(tenant, address, length) in &part.free {
             self.heaps.entry(tenant).or_default().free.give(address, length);
@@ -533,7 +533,11 @@ impl Allocator {
 
     /// Makes an allocator with the state of the one that returned these `cuts`, and `part` for all addresses.
     #[must_use]
-    pub fn restore(memory: Arc<Memory>, cuts: impl IntoIterator<Item = u64>, part: &Part) -> Allocator {
+    pub fn restore(
+        memory: Arc<Memory>,
+        cuts: impl IntoIterator<Item = u64>,
+        part: &AllocatorState,
+    ) -> Allocator {
         let mut allocator = Allocator {
             runs: Runs::default(),
             cuts: cuts.into_iter().collect(),
@@ -560,7 +564,7 @@ impl Allocator {
 
     /// Returns true if a range is detached, and was neither attached again nor given away yet.
     #[must_use]
-    pub fn waits(&self) -> bool {
+    pub fn has_detached(&self) -> bool {
         !self.detached.is_empty()
     }
 

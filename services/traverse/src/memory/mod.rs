@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use memlift_ground::region::RegionError;
 
 pub use allocate::{ALLOCATION_BYTES_MAX, Allocator, Usage};
-pub use part::Part;
+pub use part::AllocatorState;
 pub use range::{Range, Ranges};
 pub use retired::GRACE;
 pub use segment::SEGMENTS_MAX;

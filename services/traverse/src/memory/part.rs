@@ -12,7 +12,7 @@ use super::{MARGIN_BYTES, PAGE_BYTES};
 
 /// See the module's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct AllocatorState {
     /// First address, bytes, tenant.
     pub(super) extents: Vec<(u64, u64, u32)>,
     /// Tenant, address, bytes.
@@ -23,7 +23,7 @@ pub struct Part {
     pub(super) runs: Vec<(u64, u64)>,
 }
 
-impl Part {
+impl AllocatorState {
     /// Encodes the four lists.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -44,9 +44,9 @@ impl Part {
     /// # Errors
     ///
     /// The reason that the lists do not fit together, for people to read.
-    pub fn decode(encoded: &[u8], base: u64, bytes: u64) -> Result<Part, &'static str> {
+    pub fn decode(encoded: &[u8], base: u64, bytes: u64) -> Result<AllocatorState, &'static str> {
         let mut words = Words(encoded);
-        let mut part = Part::default();
+        let mut part = AllocatorState::default();
         for _ in 0..words.next()? {
             part.extents.push((words.next()?, words.next()?, words.tenant()?));
         }
@@ -121,35 +121,40 @@ impl Words<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Part;
+    use super::AllocatorState;
 
     #[test]
     fn what_does_not_fit_together_is_refused_and_never_read_past_its_end() {
         let base = 1 << 32;
-        let part = Part {
+        let part = AllocatorState {
             extents: vec![(base, 8192, 7), (base + 16384, 1 << 20, 7)],
             free: vec![(7, base + 256, 512), (7, base + 16384 + 256, 16)],
             retired: vec![(7, base + 768, 64)],
             runs: vec![(base + 8192, 8192)],
         };
         let good = part.encode();
-        assert_eq!(Part::decode(&good, base, 2 << 20), Ok(part.clone()));
-        assert!(Part::decode(&good, base, 1 << 20).is_err(), "beyond the range");
-        assert!((0..good.len()).all(|length| Part::decode(&good[..length], base, 2 << 20).is_err()));
+        assert_eq!(AllocatorState::decode(&good, base, 2 << 20), Ok(part.clone()));
+        assert!(AllocatorState::decode(&good, base, 1 << 20).is_err(), "beyond the range");
+        assert!(
+            (0..good.len()).all(|length| AllocatorState::decode(&good[..length], base, 2 << 20).is_err())
+        );
         let mut huge = good.clone();
         huge[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(Part::decode(&huge, base, 2 << 20).is_err(), "a count that cannot be");
-        let wrong: [Part; 7] = [
-            Part { extents: vec![(base, 8192, 7), (base + 4096, 4096, 7)], ..Part::default() },
-            Part { extents: vec![(base + 8, 4096, 7)], ..Part::default() },
-            Part { free: vec![(8, base + 512, 64)], ..part.clone() },
-            Part { free: vec![(7, base + 512, 65)], ..part.clone() },
-            Part { free: vec![(7, base + 1024, 8192 - 256 - 1024 + 16)], ..part.clone() },
-            Part { retired: vec![(7, base + 752, 64)], ..part.clone() },
-            Part { retired: vec![(7, u64::MAX - 15, u64::MAX - 15)], ..part },
+        assert!(AllocatorState::decode(&huge, base, 2 << 20).is_err(), "a count that cannot be");
+        let wrong: [AllocatorState; 7] = [
+            AllocatorState {
+                extents: vec![(base, 8192, 7), (base + 4096, 4096, 7)],
+                ..AllocatorState::default()
+            },
+            AllocatorState { extents: vec![(base + 8, 4096, 7)], ..AllocatorState::default() },
+            AllocatorState { free: vec![(8, base + 512, 64)], ..part.clone() },
+            AllocatorState { free: vec![(7, base + 512, 65)], ..part.clone() },
+            AllocatorState { free: vec![(7, base + 1024, 8192 - 256 - 1024 + 16)], ..part.clone() },
+            AllocatorState { retired: vec![(7, base + 752, 64)], ..part.clone() },
+            AllocatorState { retired: vec![(7, u64::MAX - 15, u64::MAX - 15)], ..part },
         ];
         for (index, wrong) in wrong.iter().enumerate() {
-            assert!(Part::decode(&wrong.encode(), base, 2 << 20).is_err(), "{index}");
+            assert!(AllocatorState::decode(&wrong.encode(), base, 2 << 20).is_err(), "{index}");
         }
     }
 }

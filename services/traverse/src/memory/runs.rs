@@ -2,13 +2,13 @@
 //! Pages that no tenant has, and whose bytes may be left in them.
 //!
 //! - **Layout** runs of whole pages; adjacent runs are merged, except at cuts
-//! - **Dirt** pages are cleared when a tenant gets them, and only if bytes of another tenant may be in them
+//! - **Contents** pages are cleared when a tenant gets them, and only if bytes of another tenant may be in them
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Contents of free pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dirt {
+pub(super) enum PageContents {
     /// All bytes are zero.
     Clean,
     /// Bytes that this tenant has left, or zeros.
@@ -17,43 +17,43 @@ pub(super) enum Dirt {
     Mixed,
 }
 
-impl Dirt {
-    fn with(self, other: Dirt) -> Dirt {
+impl PageContents {
+    fn with(self, other: PageContents) -> PageContents {
         match (self, other) {
-            (Dirt::Clean, other) | (other, Dirt::Clean) => other,
+            (PageContents::Clean, other) | (other, PageContents::Clean) => other,
             (one, other) if one == other => one,
-            _ => Dirt::Mixed,
+            _ => PageContents::Mixed,
         }
     }
 
     /// Returns true if the pages may hold bytes that the tenant must not see.
     pub fn is_foreign_to(self, tenant: u32) -> bool {
-        !matches!(self, Dirt::Clean) && self != Dirt::Of(tenant)
+        !matches!(self, PageContents::Clean) && self != PageContents::Of(tenant)
     }
 }
 
 /// See the module's header.
 #[derive(Debug, Default)]
-pub(super) struct Runs(BTreeMap<u64, (u64, Dirt)>);
+pub(super) struct Runs(BTreeMap<u64, (u64, PageContents)>);
 
 impl Runs {
     /// Adds pages that a tenant has given back.
-    pub fn give(&mut self, mut base: u64, mut bytes: u64, mut dirt: Dirt, cuts: &BTreeSet<u64>) {
+    pub fn give(&mut self, mut base: u64, mut bytes: u64, mut contents: PageContents, cuts: &BTreeSet<u64>) {
         if let Some((&before, &(length, old))) = self.0.range(..base).next_back()
             && before + length == base
             && !cuts.contains(&base)
         {
             self.0.remove(&before);
-            (base, bytes, dirt) = (before, bytes + length, dirt.with(old));
+            (base, bytes, contents) = (before, bytes + length, contents.with(old));
         }
         let end = base + bytes;
         if !cuts.contains(&end)
             && let Some((length, old)) = self.0.remove(&end)
         {
             bytes += length;
-            dirt = dirt.with(old);
+            contents = contents.with(old);
         }
-        self.0.insert(base, (bytes, dirt));
+        self.0.insert(base, (bytes, contents));
     }
 
     /// Returns the shortest run of at least `bytes` bytes: first address, bytes.
@@ -63,16 +63,16 @@ impl Runs {
     }
 
     /// Takes pages that all lie in one run, and returns their state.
-    pub fn take(&mut self, base: u64, bytes: u64) -> Dirt {
-        let Some((at, length)) = self.around(base) else { return Dirt::Mixed };
-        let Some((_, dirt)) = self.0.remove(&at) else { return Dirt::Mixed };
+    pub fn take(&mut self, base: u64, bytes: u64) -> PageContents {
+        let Some((at, length)) = self.around(base) else { return PageContents::Mixed };
+        let Some((_, contents)) = self.0.remove(&at) else { return PageContents::Mixed };
         if at < base {
-            self.0.insert(at, (base - at, dirt));
+            self.0.insert(at, (base - at, contents));
         }
         if base + bytes < at + length {
-            self.0.insert(base + bytes, (at + length - base - bytes, dirt));
+            self.0.insert(base + bytes, (at + length - base - bytes, contents));
         }
-        dirt
+        contents
     }
 
     /// Returns the run that contains an address: first, bytes.
@@ -84,9 +84,9 @@ impl Runs {
     /// Splits the run that crosses this address, if one does.
     pub fn cut(&mut self, at: u64) {
         if let Some((base, length)) = self.around(at).filter(|(base, _)| *base < at) {
-            let dirt = self.take(base, length);
-            self.0.insert(base, (at - base, dirt));
-            self.0.insert(at, (base + length - at, dirt));
+            let contents = self.take(base, length);
+            self.0.insert(base, (at - base, contents));
+            self.0.insert(at, (base + length - at, contents));
         }
     }
 

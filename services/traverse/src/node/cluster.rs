@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node of a cluster. The map gives it its addresses, and ranges arrive and leave while it serves.
 //!
-//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: ranges that the map gives are mapped, others are dropped
+//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::apply_map`]: ranges that the map gives are mapped, others are dropped
 //!   ─▶ shards, and one thread that runs [`Cluster::turn`]
 //! - **Order** a node that was killed waits until the lease of its last start has run out, and then joins again
 //! - **Owner** a [`Cluster`] holds the membership; dropping it makes the node leave
@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::log::{LogError, Replayed, Stretch};
+use super::log::{LogError, RangeStep, Replayed};
 use super::mover::Mover;
 use super::writer::Writer;
 use super::{Node, NodeError, NodeOptions};
@@ -60,7 +60,7 @@ pub struct Cluster {
     member: Arc<Member>,
     mover: Mover,
     me: NodeId,
-    by_hand: bool,
+    is_map_file: bool,
     bytes: u64,
     epoch: u64,
 }
@@ -79,13 +79,13 @@ impl Cluster {
         let ClusterOptions { node, source, name, addresses } = options;
         let (bytes, prefault) = (node.bytes, node.prefault);
         let (node, replayed) = Node::open(NodeOptions { base: 0, bytes: 0, ..node })?;
-        let by_hand = matches!(source, Source::File(_));
+        let is_map_file = matches!(source, Source::File(_));
         let (known, cluster) = (node.writer().epoch, node.cluster());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let incarnation = now.as_nanos() as u64;
         let recovered = replayed.records > 0;
         let join = Join { name, addresses, incarnation, bytes, recovered, epoch: known, tenant: 0, cluster };
-        if !by_hand {
+        if !is_map_file {
             wait_for_lease(&source, &join)?;
         }
         let member = Arc::new(Member::join(source, join)?);
@@ -99,12 +99,12 @@ impl Cluster {
             (of_map, _) => node.join_cluster(of_map)?,
         }
         let mut writer = node.writer();
-        writer.settle_with(&map, me, !by_hand, prefault).map_err(ClusterError::Unfit)?;
+        writer.apply_map(&map, me, !is_map_file, prefault).map_err(ClusterError::Unfit)?;
         writer.commit_now()?;
         drop(writer);
         let mover = Mover::new(&node, member.clone(), me, incarnation, speaker);
         let epoch = map.epoch();
-        Ok((Cluster { node, member, mover, me, by_hand, bytes, epoch }, replayed))
+        Ok((Cluster { node, member, mover, me, is_map_file, bytes, epoch }, replayed))
     }
 
     /// Returns the node that serves the ranges.
@@ -144,7 +144,7 @@ impl Cluster {
     pub fn turn(&mut self, at_most: Duration) -> Result<(), ClusterError> {
         self.mover.turn(at_most)?;
         let map = self.member.shared().map();
-        if self.by_hand && map.epoch() > self.epoch {
+        if self.is_map_file && map.epoch() > self.epoch {
             self.epoch = map.epoch();
             let own = map.ranges().iter().filter(|range| range.owner == Some(self.me));
             let wanted: u64 = own.map(|range| range.bytes).sum();
@@ -156,7 +156,7 @@ impl Cluster {
                 )));
             }
             let mut writer = self.node.writer();
-            writer.settle_with(&map, self.me, false, false).map_err(ClusterError::Unfit)?;
+            writer.apply_map(&map, self.me, false, false).map_err(ClusterError::Unfit)?;
             writer.commit_now()?;
         }
         Ok(())
@@ -182,7 +182,7 @@ impl Writer {
     /// Brings the node's memory in line with the map. With `all`, memory that the map does not give this node is dropped;
     /// and it is an error if a range is missing that the map has given this node since an epoch that the node has already
     /// seen.
-    pub(super) fn settle_with(
+    pub(super) fn apply_map(
         &mut self,
         map: &Map,
         me: NodeId,
@@ -192,12 +192,12 @@ impl Writer {
         let mine: Vec<_> = map.ranges().iter().filter(|range| range.owner == Some(me)).collect();
         if all {
             for (base, bytes) in self.allocator.detached() {
-                self.step(Stretch::Attach, base, bytes)?;
+                self.step(RangeStep::Attach, base, bytes)?;
             }
             let reserved: Vec<(u64, u64)> =
                 self.reserved.iter().map(|(base, bytes)| (*base, *bytes)).collect();
             for (base, bytes) in reserved {
-                self.step(Stretch::Discard, base, bytes)?;
+                self.step(RangeStep::Discard, base, bytes)?;
             }
             for (base, bytes) in self.stretches() {
                 let mut at = base;

@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 use memlift_ground::own_file;
 
 use super::log::frame::{Head, Records};
-use super::log::{Change, Entry, LogError, Stretch, is_log, lock};
+use super::log::{Change, Entry, LogError, RangeStep, is_log, lock};
 use super::{Node, locked, upload_of};
 use crate::map::ADDRESS_END;
 
@@ -126,7 +126,7 @@ impl Node {
     fn compact_once(&self, at: &mut dyn FnMut(Compacting)) -> Result<Option<Compacted>, LogError> {
         let Ok(_alone) = self.core.compacting.try_lock() else { return Ok(None) };
         let mut writer = self.writer();
-        if writer.allocator.waits() || !writer.reserved.is_empty() {
+        if writer.allocator.has_detached() || !writer.reserved.is_empty() {
             return Ok(None);
         }
         if !writer.commit()? {
@@ -169,8 +169,8 @@ impl Node {
             at(Compacting::Begun);
             for (base, bytes) in self.core.memory.stretches().filter(|stretch| *stretch != head_of) {
                 if owned.iter().any(|one| one.0 < base + bytes && base < one.0 + one.1) {
-                    sink.put(Change::Stretch(Stretch::Reserve, base, bytes))?;
-                    sink.put(Change::Stretch(Stretch::Keep, base, bytes))?;
+                    sink.put(Change::RangeStep(RangeStep::Reserve, base, bytes))?;
+                    sink.put(Change::RangeStep(RangeStep::Keep, base, bytes))?;
                 }
             }
             for (base, bytes) in extents {

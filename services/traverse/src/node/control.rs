@@ -25,7 +25,7 @@ use crate::wire::{
 };
 
 /// From this attempt of a request on, the client is told to which node the request was forwarded.
-const TOLD_FROM: u32 = 2;
+const NOTIFY_FROM_ATTEMPT: u32 = 2;
 /// Value of a `WrongNode` outcome whose address is the address of the change, and not the place where the walk was.
 const APPLIES_ELSEWHERE: u64 = u64::MAX;
 
@@ -111,14 +111,14 @@ impl Shard {
 
     /// Tells a client that has repeated its request to which node the request was forwarded.
     pub(super) fn tell_sent_on(&mut self, header: &Header, peer: Peer, address: u64) {
-        if header.attempt < TOLD_FROM {
+        if header.attempt < NOTIFY_FROM_ATTEMPT {
             return;
         }
         let entry = self.router.entry(address);
         let answer = Header { hops: header.hops, address, ..header.answer(Status::SentOn) };
         if header.kind != Kind::Walk && header.has(FLAG_FORWARDED) {
             let answer = Header { epoch: self.router.epoch(), ..answer };
-            return self.hand(header.tenant, header.client, answer, &entry);
+            return self.deliver_to_client(header.tenant, header.client, answer, &entry);
         }
         self.answer_to(header, peer, answer, &entry);
     }
@@ -206,7 +206,7 @@ impl Shard {
         body: &[u8],
     ) {
         let mut writer = locked(&self.core.writer);
-        if !writer.runs(&header) {
+        if !writer.is_current_attempt(&header) {
             drop(writer);
             return self.tally.add(Counter::Repeated, 1);
         }
@@ -246,11 +246,11 @@ impl Shard {
         }
         let (answer, body) = self.answer_of(header, outcome);
         let answer = Header { epoch: self.router.epoch(), ..answer };
-        self.hand(header.tenant, header.client, answer, &body);
+        self.deliver_to_client(header.tenant, header.client, answer, &body);
     }
 
     /// Passes a packet to a client of this node, through the client's shard.
-    fn hand(&mut self, tenant: u32, client: u64, header: Header, body: &[u8]) {
+    fn deliver_to_client(&mut self, tenant: u32, client: u64, header: Header, body: &[u8]) {
         let Some((shard, peer)) = locked(&self.core.relays).get(&(tenant, client)).copied() else {
             return self.tally.add(Counter::Lost, 1);
         };
@@ -341,7 +341,7 @@ impl Shard {
             }
         }
         let plain = Header { flags: header.flags & !(FLAG_RELAY | FLAG_WRITES), ..*header };
-        self.hand(header.tenant, header.client, plain, body);
+        self.deliver_to_client(header.tenant, header.client, plain, body);
     }
 
     fn register(&mut self, peer: Peer, packet: &Packet<'_>) {

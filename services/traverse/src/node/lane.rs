@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for a workspace.
 //!
-//! - **Flow** request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` decides how the walk continues ─▶ [`Lane::give`]
+//! - **Flow** request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` decides how the walk continues ─▶ [`Lane::free_slot`]
 //! - **Order** free slots with low numbers are taken first, and a round ends behind the last slot in use. Only the part of a
 //!   scratchpad that the program or its request can have written is cleared and searched for the answer; the rest is zero and
 //!   stays out of the cache
@@ -34,7 +34,7 @@ pub(super) struct Context {
     /// Times that the walk has started again.
     pub restarts: u32,
     /// Steps that this visit may make.
-    pub given: u32,
+    pub step_budget: u32,
 }
 
 /// A request that waits for a slot.
@@ -62,9 +62,9 @@ pub(super) struct Lane {
     scratch_lines: usize,
     scratch_bytes: usize,
     /// Bytes at the start of a scratchpad that the program can store to.
-    stored: usize,
+    stored_bytes: usize,
     /// All slots from here on are free.
-    high: usize,
+    slots_end: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,20 +100,26 @@ impl Lane {
             scratch,
             scratch_lines,
             scratch_bytes,
-            stored: runner.program().scratch_stored(),
-            high: 0,
+            stored_bytes: runner.program().scratch_stored(),
+            slots_end: 0,
             runner,
         }
     }
 
     /// Returns the number of free slots.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free_slots(&self) -> usize {
         self.free.len()
     }
 
     /// Takes a slot for a request and fills its scratchpad. The slot is not ready to run yet. Returns `None` if no slot is
     /// free.
-    pub(super) fn take(&mut self, header: &Header, peer: Peer, body: &[u8], given: u32) -> Option<usize> {
+    pub(super) fn take(
+        &mut self,
+        header: &Header,
+        peer: Peer,
+        body: &[u8],
+        step_budget: u32,
+    ) -> Option<usize> {
         let index = self.free.pop()? as usize;
         while self.contexts.len() <= index {
             self.contexts.push(Context {
@@ -125,7 +131,7 @@ impl Lane {
                 chunk: 0,
                 visit_bytes: 0,
                 restarts: 0,
-                given: 0,
+                step_budget: 0,
             });
         }
         let context = &mut self.contexts[index];
@@ -137,23 +143,23 @@ impl Lane {
         context.chunk = header.piece;
         context.visit_bytes = 0;
         context.restarts = 0;
-        context.given = given;
+        context.step_budget = step_budget;
         self.slots[index].state = STOPPED;
         self.running += 1;
-        self.high = self.high.max(index + 1);
+        self.slots_end = self.slots_end.max(index + 1);
         self.refill(index);
         Some(index)
     }
 
     /// Fills a slot's scratchpad with the contents that its request brought.
     pub(super) fn refill(&mut self, index: usize) {
-        let Lane { contexts, scratch, scratch_lines, scratch_bytes, stored, .. } = self;
+        let Lane { contexts, scratch, scratch_lines, scratch_bytes, stored_bytes, .. } = self;
         let pad = pad(scratch, *scratch_lines, *scratch_bytes, index);
         let Context { start, dirty, .. } = &mut contexts[index];
         pad[..start.len()].copy_from_slice(start);
         // Bytes from `dirty` on were never written, so they are zero already.
         pad[start.len()..(*dirty).max(start.len())].fill(0);
-        *dirty = start.len().max(*stored);
+        *dirty = start.len().max(*stored_bytes);
     }
 
     pub(super) fn pad(&mut self, index: usize) -> &mut [u8] {
@@ -168,18 +174,18 @@ impl Lane {
     }
 
     /// Frees a slot of the lane.
-    pub(super) fn give(&mut self, index: usize) {
+    pub(super) fn free_slot(&mut self, index: usize) {
         self.slots[index].state = FREE;
         self.free.push(index as u32);
         self.running -= 1;
-        while self.high > 0 && self.slots[self.high - 1].state == FREE {
-            self.high -= 1;
+        while self.slots_end > 0 && self.slots[self.slots_end - 1].state == FREE {
+            self.slots_end -= 1;
         }
     }
 
     /// Prefetches the memory that the next step of a slot reads.
     pub(super) fn prefetch(&self, index: usize) {
-        for &touch in self.runner.touches() {
+        for &touch in self.runner.prefetch_offsets() {
             crate::round::prefetch(self.slots[index].host.wrapping_offset(touch.into()));
         }
     }
@@ -189,18 +195,18 @@ impl Lane {
         // SAFETY: a slot is `RUN` only after `shard` translated its `cur` and checked the whole window against the tenant's
         // ranges, or after a round checked it against `region`, which was made from such a range. Node memory stays mapped
         // while the shard lives. Each scratchpad belongs to its slot and is as long as the program asks for.
-        unsafe { self.runner.round(&mut self.slots[..self.high], &self.region) }
+        unsafe { self.runner.round(&mut self.slots[..self.slots_end], &self.region) }
     }
 
     /// Steps the only slot in state `RUN` until it stops, at most `most` times; returns the number of slots that stopped (0
     /// or 1).
-    pub(super) fn straight(&mut self, most: usize) -> usize {
+    pub(super) fn run_alone(&mut self, most: usize) -> usize {
         let Some(index) = self.slots.iter().position(|slot| slot.state == RUN) else { return 0 };
         for _ in 0..most {
             // SAFETY: the slot is RUN, so `shard` or a round checked its whole window against the tenant's ranges, from which
             // `region` was made too; node memory stays mapped while the shard lives, and the scratchpad is the slot's own.
             if unsafe { self.runner.round(&mut self.slots[index..=index], &self.region) } > 0 {
-                self.slots[0].listed = index as u32;
+                self.slots[0].nth_stopped = index as u32;
                 return 1;
             }
         }
@@ -209,7 +215,7 @@ impl Lane {
 
     /// Returns the number of the slot that was the `place`-th to stop in the last round.
     pub(super) fn stopped(&self, place: usize) -> usize {
-        self.slots[place].listed as usize
+        self.slots[place].nth_stopped as usize
     }
 }
 

@@ -141,7 +141,7 @@ impl Default for NodeOptions {
 
 /// Sender of a message from another node's mover.
 #[derive(Clone, Copy, Debug)]
-struct Speaker {
+struct MoverPeer {
     /// Number in the map plus 1 that the sending node claims; 0: the message has none.
     number: u64,
     socket: SocketAddr,
@@ -167,7 +167,7 @@ struct Core {
     gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
     /// Channel to the mover: messages of other nodes about ranges that move, each with its sender's address.
-    mover: OnceLock<SyncSender<(Speaker, Vec<u8>)>>,
+    mover: OnceLock<SyncSender<(MoverPeer, Vec<u8>)>>,
     /// Progress of the ranges that are leaving this node now.
     progress: Mutex<Vec<Progress>>,
     /// Locked while the log is compacted.

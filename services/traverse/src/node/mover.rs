@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::cluster::ClusterError;
-use super::log::{LogError, Stretch};
-use super::{Core, Node, Speaker, locked};
+use super::log::{LogError, RangeStep};
+use super::{Core, MoverPeer, Node, locked};
 use crate::map::migrate::{Arrival, Ask, Host, Message, Migrations, Outcome, Progress, RECORD_BYTES_MAX};
 use crate::map::{MapError, Member, NodeId, Order};
 use crate::wire::{Header, Kind, TENANT_NODES};
@@ -37,12 +37,12 @@ pub struct Mover {
     core: Arc<Core>,
     member: Arc<Member>,
     migrations: Migrations,
-    inbox: Receiver<(Speaker, Vec<u8>)>,
+    inbox: Receiver<(MoverPeer, Vec<u8>)>,
     /// Socket by which this node talks to the others; `None`: they cannot reach it.
     speaker: Option<UdpSocket>,
     begun: Instant,
-    next_ask: Instant,
-    next_look: Instant,
+    next_ask_at: Instant,
+    next_progress_at: Instant,
     out: Vec<(NodeId, Message)>,
     trouble: Option<String>,
 }
@@ -65,8 +65,8 @@ impl Mover {
             inbox,
             speaker,
             begun: now,
-            next_ask: now,
-            next_look: now,
+            next_ask_at: now,
+            next_progress_at: now,
             out: Vec::new(),
             trouble: None,
         }
@@ -118,7 +118,7 @@ impl Mover {
         let shared = self.member.shared().clone();
         let map = shared.map();
         let reached = self.speaker.is_some();
-        let mut hands = Hands { core: &self.core, reached, failed: None, changed: false };
+        let mut host = NodeHost { core: &self.core, reached, failed: None, changed: false };
         for _ in 0..BATCH {
             let Some((from, bytes)) = next else { break };
             // The number in a message is authenticated. A node of an earlier version sends none and is recognized by its
@@ -129,12 +129,12 @@ impl Mover {
             };
             let node = map.nodes().iter().find(is_it).map(|node| node.id);
             if let (Some(node), Ok(message)) = (node, Message::decode(&bytes)) {
-                self.migrations.receive(node, message, &mut hands, &mut self.out);
+                self.migrations.receive(node, message, &mut host, &mut self.out);
             }
             next = self.inbox.try_recv().ok();
         }
-        self.migrations.poll(self.begun.elapsed(), &mut hands, &mut self.out);
-        let Hands { failed, changed, .. } = hands;
+        self.migrations.poll(self.begun.elapsed(), &mut host, &mut self.out);
+        let NodeHost { failed, changed, .. } = host;
         if let Some(error) = failed {
             return Err(ClusterError::Log(error));
         }
@@ -149,17 +149,17 @@ impl Mover {
             }
         }
         drop(writer);
-        self.say(&map);
-        if Instant::now() >= self.next_look {
-            self.next_look = Instant::now() + PROGRESS_PAUSE;
+        self.send_queued(&map);
+        if Instant::now() >= self.next_progress_at {
+            self.next_progress_at = Instant::now() + PROGRESS_PAUSE;
             *locked(&self.core.progress) = self.migrations.progress();
         }
-        self.ask();
+        self.ask_authority();
         Ok(())
     }
 
     /// Sends the queued messages; the migrations repeat a message that is lost.
-    fn say(&mut self, map: &crate::map::Map) {
+    fn send_queued(&mut self, map: &crate::map::Map) {
         let mut packet = Vec::new();
         for (to, message) in self.out.drain(..) {
             let Some(socket) = map.node(to).and_then(crate::map::Node::socket) else { continue };
@@ -183,9 +183,9 @@ impl Mover {
         }
     }
 
-    fn ask(&mut self) {
+    fn ask_authority(&mut self) {
         let now = Instant::now();
-        if now < self.next_ask {
+        if now < self.next_ask_at {
             return;
         }
         let Some(ask) = self.migrations.asks().first().copied() else { return };
@@ -199,20 +199,20 @@ impl Mover {
             other => other.map(drop),
         };
         self.trouble = asked.err().map(|error| error.to_string());
-        self.next_ask = Instant::now() + if self.trouble.is_some() { ASK_PAUSE.1 } else { ASK_PAUSE.0 };
+        self.next_ask_at = Instant::now() + if self.trouble.is_some() { ASK_PAUSE.1 } else { ASK_PAUSE.0 };
     }
 }
 
 /// Access of migrations to the node.
-struct Hands<'a> {
+struct NodeHost<'a> {
     core: &'a Core,
     reached: bool,
     failed: Option<LogError>,
     changed: bool,
 }
 
-impl Hands<'_> {
-    fn step(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
+impl NodeHost<'_> {
+    fn step(&mut self, what: RangeStep, base: u64, bytes: u64) -> Result<(), String> {
         self.changed = true;
         locked(&self.core.writer).step(what, base, bytes)
     }
@@ -225,7 +225,7 @@ impl Hands<'_> {
     }
 }
 
-impl Host for Hands<'_> {
+impl Host for NodeHost<'_> {
     fn begin(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         if !self.reached {
             return Err("the node listens at no UDP address, by which others reach it".to_owned());
@@ -233,7 +233,7 @@ impl Host for Hands<'_> {
         if !self.core.keys.nodes_can_speak() {
             return Err("there is no line `nodes HEX` in the key file: give all nodes the same".to_owned());
         }
-        self.step(Stretch::Cut, base, bytes)
+        self.step(RangeStep::Cut, base, bytes)
     }
 
     fn load(&mut self, address: u64, target: &mut [u8]) {
@@ -248,23 +248,23 @@ impl Host for Hands<'_> {
         Ok(all.chunks(RECORD_BYTES_MAX).map(<[u8]>::to_vec).collect())
     }
 
-    fn keep(&mut self, base: u64, bytes: u64) {
+    fn cancel_leave(&mut self, base: u64, bytes: u64) {
         // The step fails only if nothing was detached, and then there is nothing to undo.
-        let _ = self.step(Stretch::Attach, base, bytes);
+        let _ = self.step(RangeStep::Attach, base, bytes);
     }
 
     fn release(&mut self, base: u64, bytes: u64) {
-        let _ = self.step(Stretch::Give, base, bytes);
+        let _ = self.step(RangeStep::Give, base, bytes);
         self.commit();
     }
 
     fn reserve(&mut self, base: u64, bytes: u64) -> Result<(), String> {
-        self.step(Stretch::Reserve, base, bytes)
+        self.step(RangeStep::Reserve, base, bytes)
     }
 
     fn store(&mut self, address: u64, bytes: &[u8]) {
         self.changed = true;
-        locked(&self.core.writer).fill(address, bytes);
+        locked(&self.core.writer).store_arriving(address, bytes);
     }
 
     fn import(&mut self, base: u64, bytes: u64, records: &[Vec<u8>]) -> Result<(), String> {

@@ -3,7 +3,7 @@
 //! answer.
 //!
 //! - **Sessions** a client's requests belong to a session, whose number grows. A session is forgotten after it was idle for
-//!   [`QUIET`], or when its client has ended it and room is needed. From then on all session numbers up to the greatest forgotten
+//!   [`IDLE_LIMIT`], or when its client has ended it and room is needed. From then on all session numbers up to the greatest forgotten
 //!   one are refused unless they are still known: so a request of a forgotten session never runs again, however late it comes.
 //!   While a client's session is alive, another session with the same client number is refused: two processes have drawn, or were
 //!   given, the same number
@@ -23,16 +23,16 @@ use crate::wire::{ApplyOperands, Header, Status};
 pub const WINDOW: u64 = 1024;
 
 /// A session that was idle for this long is forgotten when other clients come.
-pub const QUIET: Duration = Duration::from_secs(600);
-/// The limit that replaces [`QUIET`] when there is no room left. Clients begin a new session before theirs was idle for so
+pub const IDLE_LIMIT: Duration = Duration::from_secs(600);
+/// The limit that replaces [`IDLE_LIMIT`] when there is no room left. Clients begin a new session before theirs was idle for so
 /// long.
-const QUIET_WHEN_FULL: Duration = Duration::from_secs(120);
+const IDLE_LIMIT_WHEN_FULL: Duration = Duration::from_secs(120);
 /// After its session was idle for this long, a client number may be taken over by another process.
-const ALIVE: Duration = Duration::from_secs(60);
+const NUMBER_REUSE_AFTER: Duration = Duration::from_secs(60);
 /// Pause between two searches for sessions to forget.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const SWEEP_PAUSE: Duration = Duration::from_secs(10);
 /// Pause between two such searches while there is no room.
-const FULL_LOOK_EVERY: Duration = Duration::from_millis(10);
+const FULL_SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// Identity of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,18 +124,18 @@ pub struct Once {
     most: usize,
     /// For each tenant: sessions below this number were forgotten, except those in `clients`.
     bounds: BTreeMap<u32, u64>,
-    next_look: Instant,
+    next_sweep_at: Instant,
     /// Time of the next search for room. Until then, requests that find no room do not search.
-    next_full_look: Instant,
+    next_full_sweep_at: Instant,
 }
 
 /// Reason that a client's entry is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum For {
+enum EntryUse {
     /// A packet that may begin a request.
     Request,
     /// A record of a log or of another node: it always gets room, if need be by forgetting another session.
-    Memory,
+    Record,
 }
 
 impl Once {
@@ -146,8 +146,8 @@ impl Once {
             clients: HashMap::new(),
             most: most.max(1),
             bounds: BTreeMap::new(),
-            next_look: Instant::now(),
-            next_full_look: Instant::now(),
+            next_sweep_at: Instant::now(),
+            next_full_sweep_at: Instant::now(),
         }
     }
 
@@ -175,9 +175,9 @@ impl Once {
         self.bounds.iter().map(|(tenant, bound)| (*tenant, *bound)).collect()
     }
 
-    /// Forgets sessions that are over; with `full` also ended ones, and those that were idle for `QUIET_WHEN_FULL`.
+    /// Forgets sessions that are over; with `full` also ended ones, and those that were idle for `IDLE_LIMIT_WHEN_FULL`.
     fn sweep(&mut self, full: bool) {
-        let quiet = if full { QUIET_WHEN_FULL } else { QUIET };
+        let quiet = if full { IDLE_LIMIT_WHEN_FULL } else { IDLE_LIMIT };
         let over = |client: &Client| (full && client.ended) || client.heard.elapsed() >= quiet;
         let gone: Vec<(u32, u64)> =
             self.clients.iter().filter(|(_, client)| over(client)).map(|(&key, _)| key).collect();
@@ -185,24 +185,24 @@ impl Once {
     }
 
     /// Makes room for one more client; returns false if there is none.
-    fn make_room(&mut self, wanted: For) -> bool {
+    fn make_room(&mut self, wanted: EntryUse) -> bool {
         let now = Instant::now();
-        if now >= self.next_look {
-            self.next_look = now + LOOK_EVERY;
+        if now >= self.next_sweep_at {
+            self.next_sweep_at = now + SWEEP_PAUSE;
             self.sweep(false);
         }
-        if self.clients.len() >= self.most && now >= self.next_full_look {
+        if self.clients.len() >= self.most && now >= self.next_full_sweep_at {
             self.sweep(true);
-            self.next_full_look = now + FULL_LOOK_EVERY;
+            self.next_full_sweep_at = now + FULL_SWEEP_PAUSE;
         }
-        if self.clients.len() >= self.most && wanted == For::Memory {
+        if self.clients.len() >= self.most && wanted == EntryUse::Record {
             let longest = self.clients.iter().min_by_key(|(_, client)| client.heard).map(|(&key, _)| key);
             longest.into_iter().for_each(|(tenant, client)| self.forget_client(tenant, client));
         }
         self.clients.len() < self.most
     }
 
-    fn client(&mut self, id: &Id, wanted: For) -> Result<&mut Client, Status> {
+    fn client(&mut self, id: &Id, wanted: EntryUse) -> Result<&mut Client, Status> {
         let key = (id.tenant, id.client);
         let known =
             self.clients.get(&key).map(|known| (known.incarnation, known.session, known.ended, known.heard));
@@ -211,7 +211,7 @@ impl Once {
             Some((incarnation, _, _, _)) if id.incarnation > incarnation => true,
             Some((_, session, _, _)) if id.session == session => false,
             Some((_, session, ended, heard)) => {
-                if wanted == For::Request && !ended && heard.elapsed() < ALIVE {
+                if wanted == EntryUse::Request && !ended && heard.elapsed() < NUMBER_REUSE_AFTER {
                     return Err(Status::Taken);
                 }
                 if id.session < session {
@@ -224,7 +224,7 @@ impl Once {
         if fresh {
             // Checked also when the session replaces a known one of its client: the replaced session's requests are refused
             // by its lower number.
-            if wanted == For::Request && id.session < self.bound_of(id.tenant) {
+            if wanted == EntryUse::Request && id.session < self.bound_of(id.tenant) {
                 return Err(Status::Expired);
             }
             self.forget_client_for(&key, id);
@@ -270,7 +270,7 @@ impl Once {
             && (client.incarnation, client.session) == (id.incarnation, id.session)
         {
             client.ended = true;
-            self.next_full_look = Instant::now();
+            self.next_full_sweep_at = Instant::now();
             client.settled = client.settled.max(id.settled);
             client.known = client.known.split_off(&id.settled);
         }
@@ -278,7 +278,7 @@ impl Once {
 
     /// Decides about an attempt of a request, and notes that it runs.
     pub fn begin(&mut self, id: &Id, attempt: u32) -> Begin {
-        let client = match self.client(id, For::Request) {
+        let client = match self.client(id, EntryUse::Request) {
             Ok(client) => client,
             Err(status) => return Begin::Refuse(status),
         };
@@ -299,7 +299,7 @@ impl Once {
 
     /// Returns true if this attempt is the one that counts, and is still running.
     #[must_use]
-    pub fn runs(&self, id: &Id, attempt: u32) -> bool {
+    pub fn is_current_attempt(&self, id: &Id, attempt: u32) -> bool {
         self.clients.get(&(id.tenant, id.client)).is_some_and(|client| {
             (client.incarnation, client.session) == (id.incarnation, id.session)
                 && client.known.get(&id.sequence) == Some(&Known::Running(attempt))
@@ -316,7 +316,7 @@ impl Once {
 
     /// Forgets an attempt whose result need not be remembered: another attempt may begin.
     pub fn forget(&mut self, id: &Id, attempt: u32) {
-        if self.runs(id, attempt)
+        if self.is_current_attempt(id, attempt)
             && let Some(client) = self.clients.get_mut(&(id.tenant, id.client))
         {
             client.known.remove(&id.sequence);
@@ -326,7 +326,7 @@ impl Once {
     /// Remembers the state of a request, also of one that was not begun here. Returns false if it is stale, or there is no
     /// room.
     pub fn note(&mut self, id: &Id, known: Known) -> bool {
-        self.client(id, For::Memory).is_ok_and(|client| {
+        self.client(id, EntryUse::Record).is_ok_and(|client| {
             client.known.insert(id.sequence, known);
             true
         })
@@ -335,7 +335,7 @@ impl Once {
     /// Notes that a client's requests below `id.settled` are over.
     pub fn settled(&mut self, id: &Id) {
         // An error means that the request is stale: a later watermark is known already.
-        let _ = self.client(id, For::Memory);
+        let _ = self.client(id, EntryUse::Record);
     }
 
     /// Returns the requests that are over, or decided here, in order.
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(once.begin(&id(5, 1), 0), Begin::Drop);
         assert_eq!(once.begin(&id(5, 1), 2), Begin::Run);
         assert_eq!(once.begin(&id(5, 1), 1), Begin::Drop);
-        assert!(!once.runs(&id(5, 1), 0) && once.runs(&id(5, 1), 2));
+        assert!(!once.is_current_attempt(&id(5, 1), 0) && once.is_current_attempt(&id(5, 1), 2));
         assert!(once.note(&id(5, 1), Known::Settled(outcome(9), 3)));
         assert_eq!(once.begin(&id(5, 1), 3), Begin::Answer(outcome(9), 3));
         assert_eq!(once.begin(&id(6, 6), 0), Begin::Run);
@@ -473,7 +473,10 @@ mod tests {
                 "session {session}"
             );
         }
-        assert!(once.runs(&id(5, 1), 0) && !once.runs(&Id { session: 8, ..id(5, 1) }, 0));
+        assert!(
+            once.is_current_attempt(&id(5, 1), 0)
+                && !once.is_current_attempt(&Id { session: 8, ..id(5, 1) }, 0)
+        );
         once.end(&Id { session: 8, ..id(9, 9) });
         assert_eq!(once.begin(&id(5, 1), 0), Begin::Drop, "only its owner ends a session");
         once.end(&id(6, 6));

@@ -8,7 +8,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, SystemTime};
 
-use crate::map::migrate::Doing;
+use crate::map::migrate::MigrationPhase;
 use crate::wire::{Header, Keys, Kind, PACKET_BYTES_MAX};
 
 /// Progress of a range that leaves a node.
@@ -19,7 +19,7 @@ pub struct Leaving {
     /// Pieces of the whole range.
     pub pieces: u64,
     /// Step that the migration is at.
-    pub step: Doing,
+    pub step: MigrationPhase,
 }
 
 /// Asks the node at a socket for the progress of the range with this address. Returns `None` if the range is not leaving, or
@@ -61,6 +61,6 @@ pub fn leaving(
     if (answer.kind, answer.client) != (Kind::Answer, now) {
         return None;
     }
-    let step = Doing::from_number(answer.iterations)?;
+    let step = MigrationPhase::from_number(answer.iterations)?;
     Some(Leaving { settled: answer.piece.into(), pieces: answer.pieces.into(), step })
 }

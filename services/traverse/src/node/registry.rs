@@ -31,7 +31,7 @@ const UPLOADS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Runner {
     program: Program,
-    touches: Vec<i16>,
+    prefetch_offsets: Vec<i16>,
     #[cfg(feature = "jit")]
     compiled: Option<crate::jit::Compiled>,
 }
@@ -53,10 +53,10 @@ impl Runner {
         #[cfg(not(feature = "jit"))]
         let _ = compile;
         let end = i32::from(window.first) + i32::from(window.bytes);
-        let touches =
+        let prefetch_offsets =
             (i32::from(window.first)..end).step_by(64).map(|at| at as i16).chain([(end - 1) as i16]);
         Runner {
-            touches: touches.collect(),
+            prefetch_offsets: prefetch_offsets.collect(),
             program,
             #[cfg(feature = "jit")]
             compiled: compiled.flatten(),
@@ -86,12 +86,12 @@ impl Runner {
 
     /// Returns the offsets from `cur_ptr` to prefetch.
     #[must_use]
-    pub fn touches(&self) -> &[i16] {
+    pub fn prefetch_offsets(&self) -> &[i16] {
         #[cfg(feature = "jit")]
         if let Some(compiled) = &self.compiled {
-            return compiled.touches();
+            return compiled.prefetch_offsets();
         }
-        &self.touches
+        &self.prefetch_offsets
     }
 
     /// Runs one step for each slot in state `RUN`; returns how many stopped.
@@ -114,7 +114,7 @@ impl Runner {
         };
         // SAFETY: by the caller's promise, each slot in state `RUN` has a mapped window and a scratchpad of its own, and
         // `region` maps only addresses whose window can be read. `step` needs nothing else.
-        unsafe { crate::round::round(slots, region, &self.touches, step) }
+        unsafe { crate::round::round(slots, region, &self.prefetch_offsets, step) }
     }
 }
 
@@ -129,7 +129,7 @@ struct Upload {
 
 /// A program, with the value of the registry's request counter when the program was last asked for.
 #[derive(Debug)]
-struct Held {
+struct ProgramEntry {
     runner: Arc<Runner>,
     asked: AtomicU64,
 }
@@ -148,7 +148,7 @@ pub enum Piece {
 /// See the module's header.
 #[derive(Debug)]
 pub struct Registry {
-    programs: BTreeMap<(u32, Hash), Held>,
+    programs: BTreeMap<(u32, Hash), ProgramEntry>,
     /// Number of times that any program was asked for.
     asked: AtomicU64,
     uploads: BTreeMap<(u32, u64, Hash), Upload>,
@@ -176,14 +176,14 @@ impl Registry {
     /// Returns a tenant's program, and notes that it was asked for.
     #[must_use]
     pub fn get(&self, tenant: u32, hash: &Hash) -> Option<Arc<Runner>> {
-        let held = self.programs.get(&(tenant, *hash))?;
-        held.asked.store(self.asked.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        Some(held.runner.clone())
+        let entry = self.programs.get(&(tenant, *hash))?;
+        entry.asked.store(self.asked.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(entry.runner.clone())
     }
 
     /// Returns all programs, each with its tenant.
     pub fn list(&self) -> impl Iterator<Item = (u32, &Arc<Runner>)> {
-        self.programs.iter().map(|((tenant, _), held)| (*tenant, &held.runner))
+        self.programs.iter().map(|((tenant, _), entry)| (*tenant, &entry.runner))
     }
 
     /// Adds a program, or returns the known one with the same hash.
@@ -198,12 +198,13 @@ impl Registry {
         }
         let own = || self.programs.range((tenant, [0; 16])..=(tenant, [0xff; 16]));
         if own().count() >= self.per_tenant {
-            let last = own().min_by_key(|(_, held)| held.asked.load(Ordering::Relaxed)).map(|(key, _)| *key);
+            let last =
+                own().min_by_key(|(_, entry)| entry.asked.load(Ordering::Relaxed)).map(|(key, _)| *key);
             last.and_then(|key| self.programs.remove(&key));
         }
         let runner = Arc::new(Runner::new(program, self.compile));
         let asked = AtomicU64::new(self.asked.fetch_add(1, Ordering::Relaxed));
-        self.programs.insert((tenant, hash), Held { runner: runner.clone(), asked });
+        self.programs.insert((tenant, hash), ProgramEntry { runner: runner.clone(), asked });
         Ok(runner)
     }
 

@@ -18,7 +18,7 @@ use super::lane::{Lane, Waiting};
 use super::outbox::Outbox;
 use super::route::Router;
 use super::stats::{Counter, Tally};
-use super::{Core, NodeError, Speaker, locked};
+use super::{Core, MoverPeer, NodeError, locked};
 use crate::memory::Ranges;
 use crate::slot::{RUN, Region};
 use crate::transport::{Peer, Transport};
@@ -33,7 +33,7 @@ use crate::wire::{
 const ROUNDS: usize = 8;
 /// Steps that a lone walk runs before the shard checks its verdict; also the number of such checks between two polls of the
 /// transport.
-const STRAIGHT: usize = 256;
+const ALONE_STEPS: usize = 256;
 /// Turns for which a packet may wait in the socket for a free slot before other packets are served.
 const PASSES: u32 = 8;
 /// Least number of packets that a turn may receive, even if the lane of the last program has fewer free slots.
@@ -64,7 +64,7 @@ pub struct Shard {
     pub(super) lanes: Vec<Lane>,
     by_program: HashMap<(u32, Hash), usize>,
     last: (u32, Hash, usize),
-    passed: u32,
+    deferred_turns: u32,
     pub(super) outbox: Outbox,
     /// True if this turn has changed something, so that the log must be written before answers leave.
     pub(super) changed: bool,
@@ -99,7 +99,7 @@ impl Shard {
             lanes: Vec::new(),
             by_program: HashMap::new(),
             last: (0, [0; 16], usize::MAX),
-            passed: 0,
+            deferred_turns: 0,
             outbox: Outbox::default(),
             changed: false,
             tally: core.stats.tally(),
@@ -151,14 +151,14 @@ impl Shard {
             news = true;
         }
         if news {
-            self.look_again();
+            self.retranslate_walks();
         }
         let mut busy = self.receive()?;
         let running: usize = self.lanes.iter().map(|lane| lane.running).sum();
         if running > 0 {
             busy = true;
             if running == 1 {
-                self.walk(STRAIGHT, |lane| lane.straight(STRAIGHT));
+                self.walk(ALONE_STEPS, |lane| lane.run_alone(ALONE_STEPS));
             } else {
                 self.walk(ROUNDS, Lane::round);
             }
@@ -188,7 +188,7 @@ impl Shard {
     }
 
     /// Translates the address of each running walk again, because places found before the map's news may be invalid.
-    fn look_again(&mut self) {
+    fn retranslate_walks(&mut self) {
         self.forget_regions();
         for index in 0..self.lanes.len() {
             if self.lanes[index].running == 0 {
@@ -206,7 +206,7 @@ impl Shard {
 
     /// Moves waiting requests into free slots.
     pub(super) fn admit(&mut self, index: usize) {
-        while self.lanes[index].room() > 0
+        while self.lanes[index].free_slots() > 0
             && let Some(next) = self.lanes[index].waiting.pop_front()
         {
             self.enter(index, &next.header, next.peer, &next.body);
@@ -219,8 +219,12 @@ impl Shard {
         if let Some(lane) = self.lanes.get(self.last.2) {
             // The next request is most likely for the same program: without a free slot for it, it is left in the socket for
             // now.
-            self.passed = if lane.room() > 0 || self.passed == PASSES { 0 } else { self.passed + 1 };
-            room = if self.passed > 0 { 0 } else { room.min(lane.room().max(AT_LEAST)) };
+            self.deferred_turns = if lane.free_slots() > 0 || self.deferred_turns == PASSES {
+                0
+            } else {
+                self.deferred_turns + 1
+            };
+            room = if self.deferred_turns > 0 { 0 } else { room.min(lane.free_slots().max(AT_LEAST)) };
         }
         let Some(mut transport) = self.transport.take() else { return Ok(false) };
         let got = if room > 0 {
@@ -244,7 +248,7 @@ impl Shard {
     fn packet(&mut self, peer: Peer, bytes: &[u8]) {
         let packet = match self.core.keys.open(bytes) {
             Ok(packet) => packet,
-            Err(PacketError::Forged(_)) => return self.forged(peer, bytes),
+            Err(PacketError::Forged(_)) => return self.report_wrong_mac(peer, bytes),
             Err(_) => return self.tally.add(Counter::Malformed, 1),
         };
         let header = &packet.header;
@@ -263,7 +267,7 @@ impl Shard {
         match (header.kind, peer) {
             (Kind::Walk, _) => self.start(peer, header, packet.body),
             (Kind::Migrate, Peer::Socket(from)) if header.tenant == TENANT_NODES => {
-                let from = Speaker { number: header.value, socket: from };
+                let from = MoverPeer { number: header.value, socket: from };
                 let told = self.core.mover.get().map(|mover| mover.try_send((from, packet.body.to_vec())));
                 // A dropped message is repeated by its sender.
                 self.tally.add(Counter::Lost, u64::from(!matches!(told, Some(Ok(())))));
@@ -285,7 +289,7 @@ impl Shard {
 
     /// Counts a packet with a wrong MAC and, if it is a request, tells its sender, whose key may be wrong. The answer is no
     /// longer than the request and goes back to its source only, so it cannot amplify an attack.
-    fn forged(&mut self, peer: Peer, bytes: &[u8]) {
+    fn report_wrong_mac(&mut self, peer: Peer, bytes: &[u8]) {
         self.tally.add(Counter::Forged, 1);
         let Ok(Packet { header, .. }) = Packet::parse(bytes) else { return };
         if header.kind.is_request()
@@ -379,7 +383,7 @@ impl Shard {
             );
         }
         let lane = &mut self.lanes[index];
-        if lane.room() > 0 {
+        if lane.free_slots() > 0 {
             self.enter(index, header, peer, body);
         } else if lane.waiting.len() < self.core.workspaces() * WAITING_PER_SLOT + BATCH {
             lane.waiting.push_back(Waiting { header: *header, peer, body: body.to_vec() });
@@ -409,9 +413,9 @@ impl Shard {
 
     /// Puts a walk into a free slot, and starts it.
     fn enter(&mut self, index: usize, header: &Header, peer: Peer, body: &[u8]) {
-        let given = header.iterations.min(self.core.iterations_per_visit);
-        let Some(slot) = self.lanes[index].take(header, peer, body, given) else { return };
-        self.lanes[index].slots[slot].hops_left = given;
+        let step_budget = header.iterations.min(self.core.iterations_per_visit);
+        let Some(slot) = self.lanes[index].take(header, peer, body, step_budget) else { return };
+        self.lanes[index].slots[slot].hops_left = step_budget;
         self.go(index, slot, header.address);
     }
 }

@@ -41,7 +41,7 @@ counters! {
     Received "received",
     /// Packets sent, those that were lost included.
     Sent "sent",
-    /// Packets that were none: dropped.
+    /// Packets that could not be parsed: dropped.
     Malformed "malformed",
     /// Packets without the right MAC: dropped.
     Forged "forged",
@@ -57,7 +57,7 @@ counters! {
     Restarts "restarts",
     /// Walks sent on to another node.
     Forwarded "forwarded",
-    /// Chunks of results.
+    /// Chunks of results that were sent.
     Chunks "chunks",
     /// Changes of memory.
     Changes "changes",

@@ -2,7 +2,7 @@
 //! Stretches of addresses that a node's writer gets from other nodes and gives to them; each step is logged.
 //!
 //! - **Flow** a range that leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach if it stays after all. A range that
-//!   arrives: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard if it does not arrive
+//!   arrives: reserve ─▶ [`Writer::store_arriving`] ─▶ [`Writer::import`], or discard if it does not arrive
 //! - **Layout** data that travels with the bytes of a range: length of the allocator's part u64, the part; then log entries, each
 //!   behind its length u32: the clock, the forgotten sessions, the number up to which each client has settled, and the outcomes
 //!   of requests about the range
@@ -11,14 +11,14 @@
 //!   serves it from here
 //! - **Not here** the order and the time of steps (`mover`)
 
-use super::log::{Change, Entry, LogError, Stretch};
+use super::log::{Change, Entry, LogError, RangeStep};
 use super::once::Known;
 use super::writer::Writer;
-use crate::memory::Part;
+use crate::memory::AllocatorState;
 
 impl Writer {
     /// Carries out a step, for the node or from its log.
-    pub(super) fn stretch(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
+    pub(super) fn stretch(&mut self, what: RangeStep, base: u64, bytes: u64) -> Result<(), String> {
         let good = base.is_multiple_of(4096)
             && bytes.is_multiple_of(4096)
             && bytes > 0
@@ -27,29 +27,29 @@ impl Writer {
             return Err(format!("{bytes} bytes from {base:#x} on are no stretch of addresses"));
         }
         match what {
-            Stretch::Grant => {
+            RangeStep::Grant => {
                 self.memory.add(base, bytes, false)?;
                 self.allocator.grant(base, bytes);
             }
-            Stretch::Cut => self.allocator.cut(base, bytes)?,
-            Stretch::Detach => {
+            RangeStep::Cut => self.allocator.cut(base, bytes)?,
+            RangeStep::Detach => {
                 self.allocator.detach(base, bytes)?;
             }
-            Stretch::Attach => self.allocator.attach(base),
-            Stretch::Give => self.allocator.give(base),
-            Stretch::Reserve => {
+            RangeStep::Attach => self.allocator.attach(base),
+            RangeStep::Give => self.allocator.give_away(base),
+            RangeStep::Reserve => {
                 self.memory.add(base, bytes, false)?;
                 self.reserved.insert(base, bytes);
             }
-            Stretch::Discard => {
+            RangeStep::Discard => {
                 if self.reserved.remove(&base).is_some() {
                     self.memory.clear(base, bytes);
                 }
             }
-            Stretch::Keep => {
+            RangeStep::Keep => {
                 self.reserved.remove(&base);
             }
-            Stretch::Grow => self.allocator.grow(base, bytes),
+            RangeStep::Grow => self.allocator.grow(base, bytes),
         }
         Ok(())
     }
@@ -59,9 +59,9 @@ impl Writer {
     /// # Errors
     ///
     /// The reason that the step cannot be carried out; nothing has changed then.
-    pub(super) fn step(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
+    pub(super) fn step(&mut self, what: RangeStep, base: u64, bytes: u64) -> Result<(), String> {
         self.stretch(what, base, bytes)?;
-        self.append(Change::Stretch(what, base, bytes));
+        self.append(Change::RangeStep(what, base, bytes));
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl Writer {
     pub(super) fn grant(&mut self, base: u64, bytes: u64, prefault: bool) -> Result<(), String> {
         self.memory.add(base, bytes, prefault)?;
         self.allocator.grant(base, bytes);
-        self.append(Change::Stretch(Stretch::Grant, base, bytes));
+        self.append(Change::RangeStep(RangeStep::Grant, base, bytes));
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Writer {
 
     /// Detaches a range that leaves: its memory is not allocated from now on. Returns the data that travels with its bytes.
     pub(super) fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<u8>, String> {
-        self.step(Stretch::Detach, base, bytes)?;
+        self.step(RangeStep::Detach, base, bytes)?;
         let part = self.allocator.detach(base, bytes)?.encode();
         let mut all = (part.len() as u64).to_le_bytes().to_vec();
         all.extend_from_slice(&part);
@@ -128,7 +128,7 @@ impl Writer {
     }
 
     /// Stores bytes of a reserved range that is arriving; other bytes are dropped.
-    pub(super) fn fill(&mut self, address: u64, bytes: &[u8]) {
+    pub(super) fn store_arriving(&mut self, address: u64, bytes: &[u8]) {
         let reserved = self.reserved.range(..=address).next_back();
         let inside = reserved.is_some_and(|(base, length)| {
             address - base < *length && bytes.len() as u64 <= *length - (address - base)
@@ -148,7 +148,7 @@ impl Writer {
         let (length, rest) = all.split_first_chunk().ok_or_else(broken)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| broken())?;
         let (encoded, mut rest) = rest.split_at_checked(length).ok_or_else(broken)?;
-        let part = Part::decode(encoded, base, bytes)?;
+        let part = AllocatorState::decode(encoded, base, bytes)?;
         let mut entries = Vec::new();
         while let Some((length, behind)) = rest.split_first_chunk() {
             let length = u32::from_le_bytes(*length) as usize;
@@ -176,7 +176,7 @@ impl Writer {
             }
         }
         self.reserved.remove(&base);
-        self.allocator.take(base, bytes, &part);
+        self.allocator.adopt_range(base, bytes, &part);
         self.append(Change::Take(base, bytes, encoded.to_vec()));
         self.commit_now().map_err(|error: LogError| error.to_string())
     }
@@ -184,9 +184,9 @@ impl Writer {
     /// Drops addresses that the map does not give this node, with all data about them.
     pub(super) fn drop_stretch(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         if self.reserved.contains_key(&base) {
-            return self.step(Stretch::Discard, base, bytes);
+            return self.step(RangeStep::Discard, base, bytes);
         }
-        self.step(Stretch::Detach, base, bytes)?;
-        self.step(Stretch::Give, base, bytes)
+        self.step(RangeStep::Detach, base, bytes)?;
+        self.step(RangeStep::Give, base, bytes)
     }
 }

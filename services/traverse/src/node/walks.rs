@@ -80,7 +80,7 @@ impl Shard {
                     // The visit ends here, so that the client takes the chunks sent so far before it asks for
                     // more.
                     let context = &mut lane.contexts[at];
-                    context.given -= lane.slots[at].hops_left;
+                    context.step_budget -= lane.slots[at].hops_left;
                     lane.slots[at].hops_left = 0;
                 }
                 self.go(index, at, next);
@@ -117,7 +117,7 @@ impl Shard {
         let lane = &mut self.lanes[index];
         if lane.slots[slot].hops_left == 0 {
             lane.slots[slot].cur = cur;
-            let left = lane.contexts[slot].header.iterations - lane.contexts[slot].given;
+            let left = lane.contexts[slot].header.iterations - lane.contexts[slot].step_budget;
             let status = if left == 0 { Status::Iterations } else { Status::Continue };
             return self.end(index, slot, status, None);
         }
@@ -210,7 +210,7 @@ impl Shard {
         self.chunks(index, at, true);
         let lane = &mut self.lanes[index];
         let (slot, context) = (&lane.slots[at], &lane.contexts[at]);
-        let hops = context.given - slot.hops_left.min(context.given);
+        let hops = context.step_budget - slot.hops_left.min(context.step_budget);
         let (cur, peer) = (slot.cur, context.peer);
         self.tally.add(Counter::Walks, 1);
         self.tally.add(Counter::Hops, u64::from(hops) + 1);
@@ -226,7 +226,7 @@ impl Shard {
         if context.header.has(FLAG_WRITES) || status == Status::WrongNode {
             let header = Header { iterations, pieces: context.chunk, ..context.header };
             let body = lane.used(at).1.to_vec();
-            lane.give(at);
+            lane.free_slot(at);
             return self.ended(header, peer, status, cur, operands, body);
         }
         // Most walks end here: the answer is copied from the slot into the packet without an intermediate
@@ -246,7 +246,7 @@ impl Shard {
         if !self.outbox.put(&self.core, self.packet_bytes, to, &answer, body) {
             self.tally.add(Counter::Lost, 1);
         }
-        lane.give(at);
+        lane.free_slot(at);
     }
 
     /// Forwards a walk to another node.
@@ -263,7 +263,7 @@ impl Shard {
         self.chunks(index, at, true);
         let lane = &mut self.lanes[index];
         let (slot, context) = (&lane.slots[at], &lane.contexts[at]);
-        let used_up = context.given - slot.hops_left.min(context.given);
+        let used_up = context.step_budget - slot.hops_left.min(context.step_budget);
         let on = Header {
             flags: header.flags | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_SINCE | reply.1,
             hops: header.hops - 1,
@@ -275,7 +275,7 @@ impl Shard {
             ..header
         };
         let body = lane.used(at).1.to_vec();
-        lane.give(at);
+        lane.free_slot(at);
         self.tally.add(Counter::Forwarded, 1);
         self.tally.add(Counter::Hops, u64::from(used_up));
         self.post(Peer::Socket(to), on, &body);

@@ -21,7 +21,7 @@ use super::log::{Change, Durability, Entry, Log, LogError, OpenLog, Replayed};
 use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
 use crate::map::ADDRESS_END;
-use crate::memory::{Allocator, Memory, Part, Usage};
+use crate::memory::{Allocator, AllocatorState, Memory, Usage};
 use crate::wire::{ApplyOperands, Header, Kind, Status};
 
 /// Most blocks that one request may ask for.
@@ -62,7 +62,7 @@ impl Writer {
             None => None,
         };
         let first = opened.as_ref().map_or(bytes, |(log, ..)| log.first_bytes());
-        let allocator = Allocator::over(memory.clone(), base, first);
+        let allocator = Allocator::for_range(memory.clone(), base, first);
         let clock = Arc::new(Clock::default());
         let mut writer = Writer {
             allocator,
@@ -131,14 +131,14 @@ impl Writer {
                     return Err(format!("{address:#x} is given back, but was not given"));
                 }
             }
-            Change::Stretch(what, base, bytes) => self.stretch(what, base, bytes)?,
+            Change::RangeStep(what, base, bytes) => self.stretch(what, base, bytes)?,
             Change::Take(base, bytes, part) => {
-                let part = Part::decode(&part, base, bytes)?;
+                let part = AllocatorState::decode(&part, base, bytes)?;
                 self.reserved.remove(&base);
-                self.allocator.take(base, bytes, &part);
+                self.allocator.adopt_range(base, bytes, &part);
             }
             Change::State(part, cuts) => {
-                let part = Part::decode(&part, 0, ADDRESS_END)?;
+                let part = AllocatorState::decode(&part, 0, ADDRESS_END)?;
                 let cuts =
                     cuts.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")));
                 self.allocator = Allocator::restore(self.memory.clone(), cuts, &part);
@@ -174,8 +174,8 @@ impl Writer {
 
     /// Returns true if this attempt still counts.
     #[must_use]
-    pub fn runs(&self, header: &Header) -> bool {
-        self.once.runs(&Id::of(header), header.attempt)
+    pub fn is_current_attempt(&self, header: &Header) -> bool {
+        self.once.is_current_attempt(&Id::of(header), header.attempt)
     }
 
     /// Forgets an attempt whose result need not be remembered.
@@ -242,7 +242,7 @@ impl Writer {
                 }
                 // Memory of a range that is leaving may be available again soon: the answer is not remembered, and the
                 // client asks again.
-                Err(Status::Full) if self.allocator.waits() => {
+                Err(Status::Full) if self.allocator.has_detached() => {
                     self.forget(header);
                     return plain(Status::Busy);
                 }

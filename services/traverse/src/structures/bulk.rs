@@ -168,7 +168,7 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     let mut taken = 0_u64;
     for (key, value) in pairs {
         let key = key.into();
-        let head = &mut table[chain_of(key.word(), log2) as usize];
+        let head = &mut table[chain_of(key.key_word(), log2) as usize];
         let node = chain::node_bytes(*head, key, value.as_ref())?;
         let address = placement.place(node.len() as u64)?;
         sink.put(address, &node)?;

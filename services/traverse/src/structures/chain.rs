@@ -76,7 +76,7 @@ pub fn hash_bytes(key: &[u8]) -> u64 {
 impl Key<'_> {
     /// Returns the word that a node stores for this key: the number, or the hash of the bytes.
     #[must_use]
-    pub fn word(&self) -> u64 {
+    pub fn key_word(&self) -> u64 {
         match *self {
             Key::Number(number) => number,
             Key::Bytes(bytes) => hash_bytes(bytes),
@@ -97,7 +97,7 @@ impl Key<'_> {
     }
 
     fn scratch(&self) -> Scratch {
-        let mut scratch = Scratch::new().with(KEY, self.word());
+        let mut scratch = Scratch::new().with(KEY, self.key_word());
         if let Key::Bytes(bytes) = *self {
             scratch.put(WANTED_BYTES, &(bytes.len() as u32).to_le_bytes());
             scratch.put(WORDS, bytes);
@@ -107,7 +107,7 @@ impl Key<'_> {
 
     /// Returns the bytes that the key takes in a node.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn padded_bytes(&self) -> usize {
         match *self {
             Key::Number(_) => 0,
             Key::Bytes(bytes) => bytes.len().next_multiple_of(8),
@@ -116,7 +116,7 @@ impl Key<'_> {
 
     /// Returns the size of a node with this key and a value of `value_bytes` bytes.
     pub(super) fn node_size(&self, value_bytes: u64) -> u64 {
-        size_of_node(self.room() as u64, value_bytes)
+        size_of_node(self.padded_bytes() as u64, value_bytes)
     }
 
     fn of<'s>(&self, number: &'s Shipped, bytes: &'s Shipped) -> &'s Shipped {
@@ -140,13 +140,13 @@ pub fn node_bytes(next: u64, key: Key<'_>, value: &[u8]) -> Result<Vec<u8>> {
         Key::Number(_) => &[][..],
         Key::Bytes(bytes) => bytes,
     };
-    let mut node = Vec::with_capacity(HEADER_BYTES + key.room() + value.len().next_multiple_of(8));
+    let mut node = Vec::with_capacity(HEADER_BYTES + key.padded_bytes() + value.len().next_multiple_of(8));
     node.extend_from_slice(&next.to_le_bytes());
-    node.extend_from_slice(&key.word().to_le_bytes());
+    node.extend_from_slice(&key.key_word().to_le_bytes());
     node.extend_from_slice(&(value.len() as u32).to_le_bytes());
     node.extend_from_slice(&(key_bytes.len() as u32).to_le_bytes());
     node.extend_from_slice(key_bytes);
-    node.resize(HEADER_BYTES + key.room(), 0);
+    node.resize(HEADER_BYTES + key.padded_bytes(), 0);
     node.extend_from_slice(value);
     node.resize(node.len().next_multiple_of(8).max(32), 0);
     Ok(node)
@@ -192,11 +192,11 @@ pub(super) fn retire_nodes(heap: &mut impl Heap, nodes: &[u64]) -> Result<()> {
 
 /// A node, as a walk over a whole chain reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ScannedNode {
     /// Address of the node.
     pub address: u64,
     /// Key of the node if it is a number, otherwise the hash of the key.
-    pub word: u64,
+    pub key_word: u64,
     /// Bytes of the node's value.
     pub value_bytes: u32,
     /// Bytes of the node's key; 0: the key is a number.
@@ -260,7 +260,7 @@ impl Chain {
         if bytes > VALUE_BYTES_MAX {
             return Err(ClientError::Corrupt { address: walked.scratch.word(AT), what: "node of a chain" });
         }
-        let at = walked.scratch.word(AT).wrapping_add((HEADER_BYTES + key.room()) as u64);
+        let at = walked.scratch.word(AT).wrapping_add((HEADER_BYTES + key.padded_bytes()) as u64);
         heap.read_since(at, bytes, walked.since).map(Some)
     }
 
@@ -463,15 +463,15 @@ impl Chain {
     ///
     /// # Errors
     /// The reason that there was no answer.
-    pub fn scan(self, heap: &mut impl Heap, last: u64) -> Result<Vec<Seen>> {
+    pub fn scan(self, heap: &mut impl Heap, last: u64) -> Result<Vec<ScannedNode>> {
         let walked = heap.walk(&self.request(&shipped::CHAIN_SCAN, Scratch::new().with(LAST, last)))?;
         let since = walked.since;
         let seen = |piece: &[u8]| {
             let piece = Scratch(piece.to_vec());
-            Seen {
+            ScannedNode {
                 since,
                 address: piece.word(0),
-                word: piece.word(8),
+                key_word: piece.word(8),
                 value_bytes: piece.half(16),
                 key_bytes: piece.half(20),
                 first: piece.word(24),

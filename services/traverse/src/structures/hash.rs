@@ -7,7 +7,7 @@
 //! - **Owner** the handle ([`HashMap::handle`]) names the map; any number of clients open it
 //! - **Not here** growth: the number of heads is chosen when the map is made
 
-use super::chain::{Chain, Key, Seen};
+use super::chain::{Chain, Key, ScannedNode};
 use super::heap::{Heap, Walk};
 use super::many;
 use crate::client::{ClientError, Result};
@@ -90,7 +90,7 @@ impl HashMap {
     /// Returns the chain of a key.
     #[must_use]
     pub fn chain(&self, key: Key<'_>) -> Chain {
-        Chain(self.handle.heads + 8 * chain_of(key.word(), self.handle.log2))
+        Chain(self.handle.heads + 8 * chain_of(key.key_word(), self.handle.log2))
     }
 
     fn note(&mut self, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
@@ -182,7 +182,7 @@ impl HashMap {
     ///
     /// # Errors
     /// The reason that there was no answer.
-    pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<Seen>> {
+    pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<ScannedNode>> {
         let mut seen = Vec::new();
         let heads = 1_u64 << self.handle.log2;
         for first in (0..heads).step_by(SCAN_HEADS as usize) {

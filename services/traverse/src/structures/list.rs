@@ -4,7 +4,7 @@
 //! - **Layout** a head of eight bytes, and a chain (`chain`)
 //! - **Owner** the head's address is the handle; any number of clients open it
 
-use super::chain::{Aggregate, Chain, Key, Seen};
+use super::chain::{Aggregate, Chain, Key, ScannedNode};
 use super::heap::Heap;
 use crate::client::Result;
 
@@ -74,7 +74,7 @@ impl List {
     ///
     /// # Errors
     /// The reason that there was no answer.
-    pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<Seen>> {
+    pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<ScannedNode>> {
         self.chain.scan(heap, self.chain.0)
     }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Datagrams to and from the kernel, many per system call; datagrams of one length and peer are grouped into a train.
 //!
-//! - **Flow** [`Arrived::fill`]: recvmmsg ─▶ trains ──[`Arrived::take`]──▶ datagrams …… [`Leaving::put`] ─▶ [`Leaving::flush`]:
-//!   consecutive datagrams of one length and peer become a train ─▶ sendmmsg
+//! - **Flow** [`ReceivedTrains::fill`]: recvmmsg ─▶ trains ──[`ReceivedTrains::take`]──▶ datagrams …… [`SendQueue::put`] ─▶
+//!   [`SendQueue::flush`]: consecutive datagrams of one length and peer become a train ─▶ sendmmsg
 //! - **Layout** a train is one buffer of datagrams of one length, the last one perhaps shorter; the length is passed in a control message
 //!   (UDP_SEGMENT and UDP_GRO, udp(7)). The kernel moves a train through its layers once, at the cost of one datagram
 //! - **Order** a datagram for which the kernel has no room is lost, as the network may lose it
@@ -80,7 +80,7 @@ pub(super) fn accept(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// Datagrams that have arrived and were not passed on yet.
-pub(super) struct Arrived {
+pub(super) struct ReceivedTrains {
     bytes: Box<[[u8; BUFFER_BYTES]]>,
     messages: Messages,
     /// Number of trains that have arrived; then the index of the train that is being passed on, and its bytes that were.
@@ -90,11 +90,11 @@ pub(super) struct Arrived {
 }
 
 // SAFETY: the pointers in `messages` lead into boxes of the same value, to which nobody else has access.
-unsafe impl Send for Arrived {}
+unsafe impl Send for ReceivedTrains {}
 
-impl Arrived {
-    pub(super) fn new() -> Arrived {
-        let mut arrived = Arrived {
+impl ReceivedTrains {
+    pub(super) fn new() -> ReceivedTrains {
+        let mut arrived = ReceivedTrains {
             bytes: vec![[0; BUFFER_BYTES]; BATCH].into_boxed_slice(),
             messages: Messages::new(),
             filled: BATCH,
@@ -174,8 +174,8 @@ impl Arrived {
     }
 }
 
-/// Datagrams that leave with the next [`Leaving::flush`].
-pub(super) struct Leaving {
+/// Datagrams that leave with the next [`SendQueue::flush`].
+pub(super) struct SendQueue {
     bytes: Vec<u8>,
     datagrams: Vec<(SocketAddr, usize)>,
     messages: Messages,
@@ -186,12 +186,12 @@ pub(super) struct Leaving {
 
 // SAFETY: the pointers in `messages` lead into boxes of the same value, to which nobody else has access; pointers into
 // `bytes` are only used within a flush.
-unsafe impl Send for Leaving {}
+unsafe impl Send for SendQueue {}
 
-impl Leaving {
+impl SendQueue {
     /// Makes an empty buffer. Without `trains`, each datagram is sent alone.
-    pub(super) fn new(trains: bool) -> Leaving {
-        Leaving {
+    pub(super) fn new(trains: bool) -> SendQueue {
+        SendQueue {
             bytes: Vec::with_capacity(TRAIN_BYTES),
             datagrams: Vec::with_capacity(TRAIN * BATCH),
             messages: Messages::new(),

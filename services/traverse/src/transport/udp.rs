@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets in UDP datagrams, many per system call, and a wait that spins while answers are near.
 //!
-//! - **Flow** socket ─▶ `train::Arrived` ─▶ `receive` passes datagrams on …… `send` ─▶ `train::Leaving` ─▶ `flush` ─▶
+//! - **Flow** socket ─▶ `train::ReceivedTrains` ─▶ `receive` passes datagrams on …… `send` ─▶ `train::SendQueue` ─▶ `flush` ─▶
 //!   socket
 //! - **Owner** [`Udp`] owns its socket and its buffers
 //! - **Not here** authentication of senders: beyond loopback, [`Udp::bind`] requires that packets carry MACs
@@ -16,7 +16,7 @@ use memlift_ground::facility::{Facility, usable};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use super::train::{self, Arrived, Leaving};
+use super::train::{self, ReceivedTrains, SendQueue};
 use super::{Peer, Transport, TransportError};
 use crate::wire::PACKET_BYTES_MAX;
 
@@ -27,8 +27,8 @@ const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 pub struct Udp {
     socket: UdpSocket,
     local: SocketAddr,
-    arrived: Arrived,
-    leaving: Leaving,
+    arrived: ReceivedTrains,
+    leaving: SendQueue,
     waiter: Waiter,
     packet_bytes: usize,
 }
@@ -100,8 +100,8 @@ impl Udp {
         Ok(Udp {
             socket,
             local,
-            arrived: Arrived::new(),
-            leaving: Leaving::new(trains),
+            arrived: ReceivedTrains::new(),
+            leaving: SendQueue::new(trains),
             waiter: Waiter::new(WaitPolicy::AUTO),
             packet_bytes: if local.ip().is_loopback() {
                 PACKET_BYTES_MAX

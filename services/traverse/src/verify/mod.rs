@@ -190,7 +190,7 @@ impl Findings {
         if (space == Space::Window && store) || (space == Space::Walk && !store) {
             return Err(Rejection::new(at, format!("{does} {touched} of the {name}, which no step may")));
         }
-        let allowed = state::allowed(address, size, self.scratch_bytes);
+        let allowed = state::index_bounds(address, size, self.scratch_bytes);
         let inside = allowed.and_then(|allowed| range.intersect(allowed));
         let (Some(allowed), Some(inside)) = (allowed, inside) else {
             return Err(Rejection::new(at, format!("{does} {touched} of the {name}; {}", self.limit(space))));
@@ -308,7 +308,7 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
             state = after;
         }
     }
-    let window = window::hull(&findings.window)?;
+    let window = window::window_of(&findings.window)?;
     let lines = guard(&mut function, window, &findings.window)?;
     let cost = cost::cost(&function);
     let Findings { apply, emit, .. } = findings;

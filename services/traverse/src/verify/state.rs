@@ -41,7 +41,7 @@ pub struct State {
 
 /// Returns the values of an access's index that keep all of its bytes in its space; `None` if there are none.
 #[must_use]
-pub fn allowed(address: &Address, size: Size, scratch_bytes: u32) -> Option<Range> {
+pub fn index_bounds(address: &Address, size: Size, scratch_bytes: u32) -> Option<Range> {
     let (first, end) = match address.space {
         Space::Window => (-(WINDOW_BYTES_MAX as i64), WINDOW_BYTES_MAX as i64),
         Space::Scratch => (0, i64::from(scratch_bytes)),
@@ -95,7 +95,7 @@ impl State {
     /// Narrows an access's index to the values that do not end the step, and returns the offsets at which the access can
     /// then start.
     fn access(&mut self, address: &Address, size: Size, scratch_bytes: u32) -> Option<(i64, i64)> {
-        let inside = self.index(address).intersect(allowed(address, size, scratch_bytes)?)?;
+        let inside = self.index(address).intersect(index_bounds(address, size, scratch_bytes)?)?;
         if let Some(index) = address.index {
             self.put(index.reg, inside);
         }

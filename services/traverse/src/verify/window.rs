@@ -39,7 +39,7 @@ pub struct Access {
 ///
 /// # Errors
 /// No window contains all proved accesses.
-pub fn hull(accesses: &[Access]) -> Result<Window, Rejection> {
+pub fn window_of(accesses: &[Access]) -> Result<Window, Rejection> {
     let (mut first, mut end) = (0, 0);
     for access in accesses.iter().filter(|access| access.proved) {
         let (lower, upper) = (first.min(access.first), end.max(access.end));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use memlift_traverse::client::{Client, Config};
 use memlift_traverse::map::coordinator::Options;
-use memlift_traverse::map::migrate::{Doing, Outcome};
+use memlift_traverse::map::migrate::{MigrationPhase, Outcome};
 use memlift_traverse::map::{Authority, Coordinator, Map, Order, Peer, Source};
 use memlift_traverse::node::{Cluster, ClusterOptions, Durability, NodeOptions};
 use memlift_traverse::transport::udp::Udp;
@@ -52,10 +52,12 @@ fn reached(cluster: &mut Cluster, step: &str) -> bool {
     let leaves = |wanted| mover.progress().iter().any(|one| one.step == wanted);
     let comes = mover.arrivals();
     match step {
-        "copying" => mover.progress().iter().any(|one| one.step == Doing::Copying && one.settled > 100),
-        "draining" => leaves(Doing::Draining),
-        "sealing" => leaves(Doing::Sealing),
-        "committing" => leaves(Doing::Committing),
+        "copying" => {
+            mover.progress().iter().any(|one| one.step == MigrationPhase::Copying && one.settled > 100)
+        }
+        "draining" => leaves(MigrationPhase::Draining),
+        "sealing" => leaves(MigrationPhase::Sealing),
+        "committing" => leaves(MigrationPhase::Committing),
         "accepted" => !comes.is_empty(),
         "half" => comes.iter().any(|one| one.missing < one.pieces / 2),
         "sealed" => comes.iter().any(|one| one.sealed),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ask, Doing, Host, Message, Outcome, PIECE_BYTES, Progress, records_max};
+use super::{Ask, Host, Message, MigrationPhase, Outcome, PIECE_BYTES, Progress, records_max};
 use crate::map::node::NodeId;
 use crate::map::range::{Map, Move};
 use crate::map::shared::{Dirty, Hold, Rule, Shared};
@@ -19,7 +19,7 @@ use crate::map::shared::{Dirty, Hold, Rule, Shared};
 /// Most pieces in flight at a time.
 const WINDOW: usize = 128;
 /// Time after which a message that was not acknowledged is sent again.
-const AGAIN: Duration = Duration::from_millis(20);
+const RESEND_AFTER: Duration = Duration::from_millis(20);
 /// Writes are held when at most this many pieces are left to copy ...
 const FEW_PIECES: u64 = 256;
 /// ... or after this many passes over the range: a client that writes faster than pieces are copied must not delay
@@ -74,7 +74,7 @@ pub(super) struct Outgoing {
     records: Vec<Vec<u8>>,
     /// Records that are not acknowledged, and the time at which each was sent.
     open: BTreeMap<u32, Option<Duration>>,
-    said: Option<Duration>,
+    sent_at: Option<Duration>,
     frozen: Option<Duration>,
     refused: Option<String>,
 }
@@ -95,7 +95,7 @@ impl Outgoing {
             sent: 0,
             records: Vec::new(),
             open: BTreeMap::new(),
-            said: None,
+            sent_at: None,
             frozen: None,
             refused: None,
         };
@@ -122,12 +122,12 @@ impl Outgoing {
         let pieces = bytes.div_ceil(PIECE_BYTES);
         let open = self.dirty.count() + self.window.len() as u64;
         let step = match self.phase {
-            Phase::Arming(_) | Phase::Offering => Doing::Offering,
-            Phase::Copying => Doing::Copying,
-            Phase::Freezing(_) | Phase::Draining | Phase::Recording => Doing::Draining,
-            Phase::Sealing => Doing::Sealing,
-            Phase::Closing(_) | Phase::Committing => Doing::Committing,
-            Phase::Cancelling => Doing::Cancelling,
+            Phase::Arming(_) | Phase::Offering => MigrationPhase::Offering,
+            Phase::Copying => MigrationPhase::Copying,
+            Phase::Freezing(_) | Phase::Draining | Phase::Recording => MigrationPhase::Draining,
+            Phase::Sealing => MigrationPhase::Sealing,
+            Phase::Closing(_) | Phase::Committing => MigrationPhase::Committing,
+            Phase::Cancelling => MigrationPhase::Cancelling,
         };
         Progress { id, base, bytes, pieces, settled: pieces.saturating_sub(open), step }
     }
@@ -139,14 +139,14 @@ impl Outgoing {
 
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.said = None;
+        self.sent_at = None;
     }
 
     /// Returns true if the phase's message is due to be sent, or sent again; records the time.
     fn again(&mut self, now: Duration) -> bool {
-        let due = self.said.is_none_or(|said| now.saturating_sub(said) >= AGAIN);
+        let due = self.sent_at.is_none_or(|sent_at| now.saturating_sub(sent_at) >= RESEND_AFTER);
         if due {
-            self.said = Some(now);
+            self.sent_at = Some(now);
         }
         due
     }
@@ -210,7 +210,7 @@ impl Outgoing {
                 }
             }
             Phase::Recording => {
-                self.say_records(now, out);
+                self.send_records(now, out);
                 if self.open.is_empty() {
                     self.enter(Phase::Sealing);
                 }
@@ -232,11 +232,11 @@ impl Outgoing {
         let late: Vec<u64> = self
             .window
             .iter()
-            .filter(|(_, (_, said))| now.saturating_sub(*said) >= AGAIN)
+            .filter(|(_, (_, sent_at))| now.saturating_sub(*sent_at) >= RESEND_AFTER)
             .map(|(index, _)| *index)
             .collect();
         for index in late {
-            self.say_piece(index, now, host, out);
+            self.send_piece(index, now, host, out);
         }
         while self.window.len() < WINDOW {
             let Some(index) = self.dirty.take(self.next) else {
@@ -248,11 +248,11 @@ impl Outgoing {
             };
             self.next = index + 1;
             // A piece in flight that was written again is sent in a new version, which replaces the earlier one.
-            self.say_piece(index, now, host, out);
+            self.send_piece(index, now, host, out);
         }
     }
 
-    fn say_piece(
+    fn send_piece(
         &mut self,
         index: u64,
         now: Duration,
@@ -275,11 +275,11 @@ impl Outgoing {
         out.push((self.plan.to.0, Message::Piece { id: self.plan.id, index, version, bytes }));
     }
 
-    fn say_records(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+    fn send_records(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
         let total = self.records.len() as u32;
-        for (index, said) in self.open.iter_mut().take(WINDOW) {
-            if said.is_none_or(|said| now.saturating_sub(said) >= AGAIN) {
-                *said = Some(now);
+        for (index, sent_at) in self.open.iter_mut().take(WINDOW) {
+            if sent_at.is_none_or(|sent_at| now.saturating_sub(sent_at) >= RESEND_AFTER) {
+                *sent_at = Some(now);
                 let bytes = self.records[*index as usize].clone();
                 out.push((self.plan.to.0, Message::Record { id: self.plan.id, index: *index, total, bytes }));
             }
@@ -315,7 +315,7 @@ impl Outgoing {
             .find(base)
             .is_some_and(|range| range.owner == Some(self.plan.from.0) && range.since == self.since);
         if same {
-            host.keep(base, bytes);
+            host.cancel_leave(base, bytes);
             self.shared.hold(id, None);
             let why =
                 self.refused.take().unwrap_or_else(|| "it was cancelled, or a node went down".to_owned());

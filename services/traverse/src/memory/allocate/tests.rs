@@ -78,10 +78,10 @@ fn a_part_leaves_comes_back_and_gives_what_it_would_have_given() {
     assert_eq!(source.allocate(1, 64), Some(small[3]), "as if it had never been away");
     assert!(source.free(1, small[3], 64) && source.retire(1, small[7], 64));
     let part = source.detach(1 << 32, bytes).expect("at ends of extents").clone();
-    let sent = Part::decode(&part.encode(), 1 << 32, bytes).expect("what was encoded");
+    let sent = AllocatorState::decode(&part.encode(), 1 << 32, bytes).expect("what was encoded");
     there.add(1 << 32, bytes, false).expect("mapped");
-    target.take(1 << 32, bytes, &sent);
-    source.give(1 << 32);
+    target.adopt_range(1 << 32, bytes, &sent);
+    source.give_away(1 << 32);
     assert!(!source.may_write(1, small[5], 8) && target.may_write(1, small[5], 8));
     assert!(here.ranges().find(1, small[5], 8).is_none() && there.ranges().find(1, small[5], 8).is_some());
     assert_eq!(here.word(small[5]).load(std::sync::atomic::Ordering::Relaxed), 0, "given back");
@@ -228,7 +228,7 @@ proptest! {
         }
         prop_assert_eq!(first.usage().live, second.usage().live);
         let restored = {
-            let part = Part::decode(&first.part(0, crate::map::ADDRESS_END).encode(), 0, crate::map::ADDRESS_END);
+            let part = AllocatorState::decode(&first.part(0, crate::map::ADDRESS_END).encode(), 0, crate::map::ADDRESS_END);
             Allocator::restore(memory(2), first.cuts(), &part.expect("what was encoded"))
         };
         prop_assert_eq!(first.usage(), restored.usage());

@@ -22,7 +22,7 @@ pub enum Change {
     /// Memory was freed: tenant, address, bytes.
     Free(u32, u64, u64),
     /// A stretch of addresses went through a step: step, first address, bytes.
-    Stretch(Stretch, u64, u64),
+    RangeStep(RangeStep, u64, u64),
     /// A program was registered: tenant, upload.
     Program(u32, Vec<u8>),
     /// A range has arrived in the memory reserved for it: first address, bytes, and the allocator's data about it from
@@ -53,7 +53,7 @@ pub enum Change {
 /// Steps that a stretch of addresses of a node can go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Stretch {
+pub enum RangeStep {
     /// The node gets the stretch, all zero.
     Grant = 0,
     /// The stretch will leave: from now on no allocation crosses its ends.
@@ -74,9 +74,9 @@ pub enum Stretch {
     Grow = 8,
 }
 
-impl Stretch {
-    fn from_byte(byte: u8) -> Option<Stretch> {
-        use Stretch::{Attach, Cut, Detach, Discard, Give, Grant, Grow, Keep, Reserve};
+impl RangeStep {
+    fn from_byte(byte: u8) -> Option<RangeStep> {
+        use RangeStep::{Attach, Cut, Detach, Discard, Give, Grant, Grow, Keep, Reserve};
         [Grant, Cut, Detach, Attach, Give, Reserve, Discard, Keep, Grow]
             .into_iter()
             .find(|one| *one as u8 == byte)
@@ -117,7 +117,7 @@ impl Entry {
                 to.push(3);
                 words(to, &[u64::from(*tenant), *address, *bytes]);
             }
-            Change::Stretch(what, base, bytes) => {
+            Change::RangeStep(what, base, bytes) => {
                 to.extend_from_slice(&[4, *what as u8]);
                 words(to, &[*base, *bytes]);
             }
@@ -212,7 +212,7 @@ impl Entry {
             1 => Change::Write(rest.word()?, rest.piece()?),
             2 => Change::Allocate(rest.tenant()?, rest.word()?, rest.word()?),
             3 => Change::Free(rest.tenant()?, rest.word()?, rest.word()?),
-            4 => Change::Stretch(Stretch::from_byte(rest.byte()?)?, rest.word()?, rest.word()?),
+            4 => Change::RangeStep(RangeStep::from_byte(rest.byte()?)?, rest.word()?, rest.word()?),
             5 => Change::Program(rest.tenant()?, rest.piece()?),
             6 => Change::Take(rest.word()?, rest.word()?, rest.piece()?),
             7 => Change::State(rest.piece()?, rest.piece()?),

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use check::{LogEnd, LogReport, LogSaved, check_log, repair_log};
-pub use entry::{Change, Entry, Stretch};
+pub use entry::{Change, Entry, RangeStep};
 use frame::Head;
 pub(super) use frame::is_log;
 pub use open::{OpenLog, Replayed};

@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::entry::{Change, Entry, Stretch};
+use super::entry::{Change, Entry, RangeStep};
 use super::frame::{self, Behind, HEAD_BYTES, Head, HeadFault, Record, Records};
 use super::sync::Sync;
 use super::{Durability, Log, LogError, is_full, lock};
@@ -57,12 +57,12 @@ pub(super) fn survey(
     mut take_behind: impl FnMut(Record) -> io::Result<()>,
 ) -> io::Result<Survey> {
     // True while records are from the current boot of the machine and were written without a sync per commit.
-    let mut ordered = false;
+    let mut writes_in_order = false;
     let mut note = |entry: &Entry| {
         if let Change::Start(of, durability) = &entry.change {
-            ordered = *durability == Durability::Process && *of == boot && boot != [0; 16];
+            writes_in_order = *durability == Durability::Process && *of == boot && boot != [0; 16];
         }
-        ordered
+        writes_in_order
     };
     let mut reader = BufReader::with_capacity(1 << 20, file);
     reader.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
@@ -127,7 +127,7 @@ pub struct OpenLog {
     /// First address and bytes of the node's memory.
     memory: (u64, u64),
     /// Bytes of memory that the log accounts for.
-    known: u64,
+    logged_bytes: u64,
     good_to: u64,
     boot: [u8; 16],
 }
@@ -142,18 +142,27 @@ impl OpenLog {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
         let (file, head, length) = open_file(path, options)?;
-        let known = head.map_or(bytes, |head| head.bytes);
+        let logged_bytes = head.map_or(bytes, |head| head.bytes);
         if let Some(head) = head.filter(|head| head.base != base || head.bytes > bytes) {
             return Err(LogError::Other { path: path.to_owned(), base: head.base, bytes: head.bytes });
         }
         let (path, memory) = (path.to_owned(), (base, bytes));
-        Ok(OpenLog { file, path, head, length, memory, known, good_to: HEAD_BYTES as u64, boot: boot() })
+        Ok(OpenLog {
+            file,
+            path,
+            head,
+            length,
+            memory,
+            logged_bytes,
+            good_to: HEAD_BYTES as u64,
+            boot: boot(),
+        })
     }
 
     /// Returns the bytes of memory that the log accounts for; before the replay, those of the node that began it.
     #[must_use]
     pub fn first_bytes(&self) -> u64 {
-        self.known
+        self.logged_bytes
     }
 
     /// Passes the entries of the log to `take`, in order.
@@ -164,12 +173,12 @@ impl OpenLog {
     pub fn replay(&mut self, mut take: impl FnMut(Entry)) -> Result<Replayed, LogError> {
         let Some(head) = self.head else { return Ok(Replayed { records: 0, cut_bytes: self.length }) };
         let (path, system) = (self.path.clone(), LogError::system(&self.path));
-        let known = &mut self.known;
+        let logged_bytes = &mut self.logged_bytes;
         let mut records = 0;
         let each = |record: Record| {
             records += u64::from(!matches!(record.entry.change, Change::Start(..)));
-            if let Change::Stretch(Stretch::Grow, _, bytes) = record.entry.change {
-                *known += bytes;
+            if let Change::RangeStep(RangeStep::Grow, _, bytes) = record.entry.change {
+                *logged_bytes += bytes;
             }
             take(record.entry);
             Ok(())
@@ -178,8 +187,8 @@ impl OpenLog {
         if found.is_damaged {
             return Err(LogError::Damaged { path, at: found.good_to, behind: found.behind });
         }
-        if self.known > self.memory.1 {
-            return Err(LogError::Other { path, base: self.memory.0, bytes: self.known });
+        if self.logged_bytes > self.memory.1 {
+            return Err(LogError::Other { path, base: self.memory.0, bytes: self.logged_bytes });
         }
         self.good_to = found.good_to;
         Ok(Replayed { records, cut_bytes: self.length - found.good_to })
@@ -188,7 +197,8 @@ impl OpenLog {
     /// Returns the addresses that the node has and the log does not account for: first address, bytes.
     #[must_use]
     pub fn grown(&self) -> Option<(u64, u64)> {
-        (self.memory.1 > self.known).then(|| (self.memory.0 + self.known, self.memory.1 - self.known))
+        (self.memory.1 > self.logged_bytes)
+            .then(|| (self.memory.0 + self.logged_bytes, self.memory.1 - self.logged_bytes))
     }
 
     /// Cuts off a torn end, and continues behind the last record.
@@ -229,7 +239,7 @@ impl OpenLog {
         let start = Entry { change: Change::Start(self.boot, durability), request: None };
         log.append(&start);
         if let Some((base, bytes)) = grown {
-            log.append(&Entry { change: Change::Stretch(Stretch::Grow, base, bytes), request: None });
+            log.append(&Entry { change: Change::RangeStep(RangeStep::Grow, base, bytes), request: None });
         }
         if log.commit()? {
             // Synced, so that a later change of these records is recognized as damage, not as a torn end.

@@ -17,7 +17,7 @@ use super::Durability;
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-struct Reached {
+struct SyncProgress {
     written: AtomicU64,
     durable: AtomicU64,
     stop: AtomicBool,
@@ -26,28 +26,28 @@ struct Reached {
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Sync {
-    reached: Arc<Reached>,
+    progress: Arc<SyncProgress>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sync {
     /// Starts the thread if commits do not sync. `bytes` bytes of the file are on the disk already.
     pub fn start(file: &Arc<File>, durability: Durability, bytes: u64) -> Sync {
-        let reached = Arc::new(Reached {
+        let progress = Arc::new(SyncProgress {
             written: AtomicU64::new(bytes),
             durable: AtomicU64::new(bytes),
             stop: AtomicBool::new(false),
         });
         let thread = (durability == Durability::Process).then(|| {
-            let (file, reached) = (file.clone(), reached.clone());
+            let (file, progress) = (file.clone(), progress.clone());
             let run = move || {
-                while !reached.stop.load(Ordering::Acquire) {
+                while !progress.stop.load(Ordering::Acquire) {
                     std::thread::park_timeout(PAUSE);
-                    let written = reached.written.load(Ordering::Acquire);
+                    let written = progress.written.load(Ordering::Acquire);
                     // A failed sync leaves `durable` unchanged: later records then claim less of the file to
                     // be on the disk.
-                    if written > reached.durable.load(Ordering::Relaxed) && file.sync_data().is_ok() {
-                        reached.durable.store(written, Ordering::Release);
+                    if written > progress.durable.load(Ordering::Relaxed) && file.sync_data().is_ok() {
+                        progress.durable.store(written, Ordering::Release);
                     }
                 }
             };
@@ -55,26 +55,26 @@ impl Sync {
             // disk.
             std::thread::Builder::new().name("memlift-log".to_owned()).spawn(run).ok()
         });
-        Sync { reached, thread: thread.flatten() }
+        Sync { progress, thread: thread.flatten() }
     }
 
     /// Notes that the file now has `bytes` bytes, and if `durable` that they were synced.
     pub fn wrote(&self, bytes: u64, durable: bool) {
-        self.reached.written.store(bytes, Ordering::Release);
+        self.progress.written.store(bytes, Ordering::Release);
         if durable {
-            self.reached.durable.store(bytes, Ordering::Release);
+            self.progress.durable.store(bytes, Ordering::Release);
         }
     }
 
     /// Returns a number of bytes of the file that are on the disk; in fact there may be more.
     pub fn durable(&self) -> u64 {
-        self.reached.durable.load(Ordering::Acquire)
+        self.progress.durable.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Sync {
     fn drop(&mut self) {
-        self.reached.stop.store(true, Ordering::Release);
+        self.progress.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // The join fails only if the thread panicked; the log is closed in any case.

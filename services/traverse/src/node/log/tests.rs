@@ -22,7 +22,7 @@ fn entries() -> Vec<Entry> {
         plain(Change::Place(1, 64, vec![1 << 32, (1 << 32) + 64], vec![8; 21])),
         plain(Change::Retire(1, vec![(1 << 32, 64), ((1 << 32) + 64, 64)])),
         plain(Change::Ripe(vec![(1, 1 << 32, 64)])),
-        plain(Change::Stretch(Stretch::Reserve, 1 << 32, 4096)),
+        plain(Change::RangeStep(RangeStep::Reserve, 1 << 32, 4096)),
         plain(Change::Take(1 << 32, 4096, vec![3; 40])),
         plain(Change::State(vec![1; 9], vec![])),
         plain(Change::Epoch(77)),
@@ -224,7 +224,7 @@ fn a_node_may_start_with_more_memory_and_not_with_less() {
     assert!(matches!(replay(&path, 4096), Err(LogError::Other { bytes: 1_048_576, .. })));
     assert!(matches!(OpenLog::open(&path, 1 << 33, 1 << 20), Err(LogError::Other { bytes: 4096, .. })));
     let (all, _) = replay(&path, 1 << 20).expect("as much");
-    assert!(matches!(all[..], [Entry { change: Change::Stretch(Stretch::Grow, ..), .. }]));
+    assert!(matches!(all[..], [Entry { change: Change::RangeStep(RangeStep::Grow, ..), .. }]));
     std::fs::write(&path, b"something else, which is longer than the head of a log is, and is none")
         .expect("foreign");
     assert!(matches!(replay(&path, 4096), Err(LogError::Foreign(_))));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Changes many keys together: reads the part of the tree that contains them, and builds new nodes for it with all of them.
 //!
-//! - **Flow** paths of some keys ──[`Part::add`]──▶ these cover many other keys; paths of the remaining keys ──▶ [`Part::put`]: new
-//!   nodes, and the old ones that they replace ──[`Rebuilt::place`]──▶ bytes to write, and the new root
+//! - **Flow** paths of some keys ──[`PartialTree::add`]──▶ these cover many other keys; paths of the remaining keys ──▶ [`PartialTree::put`]:
+//!   new nodes, and the old ones that they replace ──[`Rebuilt::place`]──▶ bytes to write, and the new root
 //! - **Order** all paths of a part start at one root, so they belong to one version of the tree
 //! - **Layout** there are as few new nodes as possible, and all have the same number of entries, up to one
 //! - **Not here** memory and requests: this file only computes
@@ -16,7 +16,7 @@ use crate::client::{ClientError, Result};
 
 /// A part of a tree: some of its nodes, from the root on.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct PartialTree {
     root: Option<u64>,
     nodes: HashMap<u64, Node>,
 }
@@ -48,7 +48,7 @@ pub struct Rebuilt {
     pub inserted: u64,
 }
 
-impl Part {
+impl PartialTree {
     /// Adds a path that `ordered_path` emitted; returns false if it starts at another root, because the tree has
     /// changed.
     ///
@@ -300,7 +300,7 @@ mod tests {
                     .collect();
                 pairs.sort_by_key(|pair| pair.0);
                 pairs.dedup_by_key(|pair| pair.0);
-                let mut part = Part::default();
+                let mut part = PartialTree::default();
                 for &(key, _) in &pairs {
                     if !part.covers(key) {
                         assert!(part.add(&path(&nodes, root, key)).expect("a path"));
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_path_of_another_root_is_refused() {
         let leaf = Node { level: 0, keys: vec![1], places: vec![1] };
-        let mut part = Part::default();
+        let mut part = PartialTree::default();
         let nodes = HashMap::from([(16, leaf.clone()), (32, leaf)]);
         assert!(part.add(&path(&nodes, 16, 1)).expect("a path"));
         assert!(!part.add(&path(&nodes, 32, 1)).expect("a path"));
@@ -347,7 +347,7 @@ mod tests {
         let emitted = |path: &[(u64, &Node)]| -> Vec<u8> {
             path.iter().flat_map(|(at, node)| [&at.to_le_bytes()[..], &node.to_bytes()].concat()).collect()
         };
-        let mut part = Part::default();
+        let mut part = PartialTree::default();
         let paths = [
             emitted(&[(16, &inner(2, 32)), (32, &inner(1, 48)), (48, &leaf)]),
             emitted(&[(16, &inner(2, 16)), (64, &inner(1, 16)), (48, &leaf)]),
@@ -361,7 +361,7 @@ mod tests {
         ] {
             assert!(part.add(&damaged).is_err());
         }
-        let mut circle = Part::default();
+        let mut circle = PartialTree::default();
         circle.nodes.extend([(16, inner(1, 16)), (32, inner(2, 16))]);
         circle.root = Some(16);
         assert!(!circle.covers(1) && circle.put(&[(1, 1)]).is_err());

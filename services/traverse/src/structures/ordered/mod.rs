@@ -22,7 +22,7 @@ use super::shipped::{self, Shipped};
 use super::sink::{Sink as _, ToHeap};
 use crate::client::{ClientError, Result};
 use edit::{Before, Edit, Path};
-use many::Part;
+use many::PartialTree;
 use node::NODE_BYTES;
 use turns::Turns;
 
@@ -412,7 +412,7 @@ impl OrderedMap {
                     done = Ok(Some(path));
                     break;
                 }
-                Ok(false) => self.turns.met(),
+                Ok(false) => self.turns.lost_to_other(),
                 Err(error) => {
                     // If a node did not answer, the root may be swapped or not: then the new nodes stay allocated.
                     if !matches!(error, ClientError::Full { .. } | ClientError::ReadOnly) {
@@ -489,7 +489,7 @@ impl OrderedMap {
                 }
                 // Another writer was faster: a smaller change is more likely to succeed.
                 None => {
-                    self.turns.met();
+                    self.turns.lost_to_other();
                     (size, tries) = ((batch.len() / 2).max(1), tries + 1);
                     if tries == TRIES {
                         return Err(ClientError::Contended { what: "an insert", times: TRIES });
@@ -540,8 +540,8 @@ impl OrderedMap {
 
     /// Returns the part of the tree that contains these ascending keys, and the memory's clock when it was read; `None` if
     /// the tree changed meanwhile.
-    fn part(&self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<(Part, u32)>> {
-        let (mut part, mut since) = (Part::default(), u32::MAX);
+    fn part(&self, heap: &mut impl Heap, pairs: &[(u64, &[u8])]) -> Result<Option<(PartialTree, u32)>> {
+        let (mut part, mut since) = (PartialTree::default(), u32::MAX);
         let path = |&key: &u64| self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
         // Neighbouring keys share a leaf: first one key in `STRIDE`, then those whose leaf is not known yet.
         for stride in [STRIDE, 1] {
@@ -565,7 +565,7 @@ impl OrderedMap {
     fn replace(
         &mut self,
         heap: &mut impl Heap,
-        part: &Part,
+        part: &PartialTree,
         since: u32,
         words: &[(u64, u64)],
         made: &mut Vec<(u64, u64)>,

@@ -3,7 +3,7 @@
 //!
 //! - **Layout** the word behind the root's address in a map's cell: number of the next ticket u32, ticket whose turn it is u32
 //! - **Flow** a change lost to another writer ─▶ [`Turns::enter`]: take a ticket, and wait as long as the changes before it take ─▶
-//!   changes, for [`HOLD`] if they follow each other quickly ─▶ [`Turns::leave`]: the turn passes to the next ticket. Writers that
+//!   changes, for [`TURN_TIME`] if they follow each other quickly ─▶ [`Turns::leave`]: the turn passes to the next ticket. Writers that
 //!   have met no other writer take no tickets
 //! - **Order** correctness does not depend on turns: a change takes effect at the root's compare-and-swap. The turn of a ticket whose
 //!   writer has ended or is stopped is skipped after [`PATIENCE`]
@@ -17,7 +17,7 @@ use crate::client::Result;
 /// Changes for which a writer takes tickets after it has lost to another writer.
 const CROWD: u32 = 16;
 /// Time for which a turn is kept for changes that follow each other quickly: passing it on costs as much as several changes.
-const HOLD: Duration = Duration::from_millis(2);
+const TURN_TIME: Duration = Duration::from_millis(2);
 /// Longest time between two changes that follow each other quickly.
 const GAP: Duration = Duration::from_micros(200);
 /// Time after which a turn that its writer does not end passes to the next ticket.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Longest wait for a turn. After it the change is tried without one, because the word may be damaged.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Shortest and longest time between two reads of the queue's word.
-const LOOKS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(40)];
+const POLL_PAUSE: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(40)];
 /// Attempts to end a turn while others take tickets.
 const TRIES: u32 = 100;
 /// Increment of the word that passes the turn to the next ticket.
@@ -64,7 +64,7 @@ impl Turns {
     pub(super) fn enter(&mut self, heap: &mut impl Heap, word: u64) -> Result<Turn> {
         self.follows = self.ended.is_some_and(|ended| ended.elapsed() < GAP);
         if let Some(turn) = self.held.take() {
-            if turn.began.elapsed() < HOLD {
+            if turn.began.elapsed() < TURN_TIME {
                 return Ok(turn);
             }
             end(heap, word, &turn)?;
@@ -85,7 +85,7 @@ impl Turns {
                 // One of the waiting writers skips the turn; the others see that the word has changed.
                 let _ = heap.compare_swap(word, queue, queue.wrapping_add(NEXT_TURN))?;
             } else {
-                heap.rest((HOLD * (ahead as u32 - 1)).clamp(LOOKS[0], LOOKS[1]))?;
+                heap.rest((TURN_TIME * (ahead as u32 - 1)).clamp(POLL_PAUSE[0], POLL_PAUSE[1]))?;
             }
             queue = Scratch(heap.read(word, 8)?).word(0);
             if turn_of(queue) != turn {
@@ -97,7 +97,7 @@ impl Turns {
     /// Ends a turn, or keeps it for a change that is likely to follow.
     pub(super) fn leave(&mut self, heap: &mut impl Heap, word: u64, turn: Turn) -> Result<()> {
         self.ended = Some(Instant::now());
-        if self.follows && turn.began.elapsed() < HOLD {
+        if self.follows && turn.began.elapsed() < TURN_TIME {
             self.held = Some(turn);
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl Turns {
     }
 
     /// Notes that another writer was faster.
-    pub(super) fn met(&mut self) {
+    pub(super) fn lost_to_other(&mut self) {
         self.crowded = CROWD;
     }
 }

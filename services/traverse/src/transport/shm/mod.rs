@@ -46,7 +46,7 @@ const CONNECTIONS_MAX: usize = 256;
 /// Time for which a client waits for its welcome.
 const WELCOME_TIME: Duration = Duration::from_secs(5);
 /// Calls of `receive` between two checks of the sockets while there is work.
-const LOOK_EVERY: u32 = 4096;
+const CHECK_SOCKETS_EVERY: u32 = 4096;
 
 #[derive(Debug)]
 struct Connection {
@@ -74,7 +74,7 @@ pub struct Shm {
     connections: Vec<Connection>,
     turn: usize,
     next_number: u64,
-    until_look: u32,
+    until_check: u32,
     /// Packets that were copied out of a ring together, and the end of each.
     packets: (Vec<u8>, Vec<usize>),
     waiter: Waiter,
@@ -109,7 +109,7 @@ impl Shm {
             connections: Vec::new(),
             turn: 0,
             next_number: 0,
-            until_look: 0,
+            until_check: 0,
             packets: (Vec::with_capacity(PACKET_BYTES_MAX + 8), Vec::new()),
             waiter: Waiter::new(WaitPolicy::AUTO),
         }
@@ -212,7 +212,7 @@ impl Shm {
     }
 
     /// Checks the sockets: accepts new connections, welcomes those that have sent Hello, and drops those that hung up.
-    fn look(&mut self) {
+    fn check_sockets(&mut self) {
         if let Some((listener, _)) = &self.listener {
             while let Ok(socket) =
                 rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
@@ -308,7 +308,7 @@ impl Parker for Sleep<'_> {
             .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
             .collect();
         match poll(&mut descriptors, left.as_ref()) {
-            // A hang-up may have ended the sleep, and no ring shows one. So the wait ends here, and `look` finds the
+            // A hang-up may have ended the sleep, and no ring shows one. So the wait ends here, and `check_sockets` finds the
             // hang-up.
             Ok(ready) if ready > 0 => Err(io::ErrorKind::Interrupted.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -323,11 +323,11 @@ impl Parker for Sleep<'_> {
 
 impl Transport for Shm {
     fn receive(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> Result<usize, TransportError> {
-        if self.until_look == 0 {
-            self.look();
-            self.until_look = LOOK_EVERY;
+        if self.until_check == 0 {
+            self.check_sockets();
+            self.until_check = CHECK_SOCKETS_EVERY;
         }
-        self.until_look -= 1;
+        self.until_check -= 1;
         if self.connections.is_empty() && self.listener.is_none() {
             return Err(TransportError::Gone);
         }
@@ -409,7 +409,7 @@ impl Transport for Shm {
             }
             Waited::TimedOut | Waited::Broken(_) => {}
         }
-        self.look();
+        self.check_sockets();
         Ok(())
     }
 
@@ -429,7 +429,7 @@ impl Transport for Shm {
 
     fn disarm(&mut self) {
         self.connections.iter().for_each(|connection| connection.rings.own_park().finish());
-        self.look();
+        self.check_sockets();
     }
 
     fn packet_bytes(&self) -> usize {
