@@ -4,7 +4,7 @@
 //! - **Flow** `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility. `usable` tells
 //!   a caller if it may take a path; every caller has a fallback. [`detect`] gives the reason and the advice, for
 //!   `memlift doctor`.
-//! - **Order** a result is stored before its bit in `KNOWN` (Release); a reader loads that bit with Acquire. Two
+//! - **Order** a result is stored before its bit in `PROBED` (Release); a reader loads that bit with Acquire. Two
 //!   threads that race for the first result probe twice and store the same.
 //! - **Owner** process-wide. Masks are only added; a mask takes effect from the next call on.
 //! - **Not here** instruction sets of the copy kernels: those belong to `memlift_kernels` (`MEMLIFT_ISA`).
@@ -98,7 +98,7 @@ impl std::fmt::Display for Facility {
 const _: () = assert!(Facility::ALL.len() <= 32, "the sets below are 32 bits");
 
 /// Bits of the facilities that were probed.
-static KNOWN: AtomicU32 = AtomicU32::new(0);
+static PROBED: AtomicU32 = AtomicU32::new(0);
 /// Bits of the probed facilities that exist.
 static PRESENT: AtomicU32 = AtomicU32::new(0);
 /// Bits of the facilities masked by [`mask`], besides those of the environment.
@@ -109,12 +109,12 @@ pub fn usable(facility: Facility) -> bool {
     if masked(facility) {
         return false;
     }
-    if KNOWN.load(Ordering::Acquire) & facility.bit() == 0 {
+    if PROBED.load(Ordering::Acquire) & facility.bit() == 0 {
         let present = probe::probe(facility).is_ok();
         if present {
             PRESENT.fetch_or(facility.bit(), Ordering::Relaxed);
         }
-        KNOWN.fetch_or(facility.bit(), Ordering::Release);
+        PROBED.fetch_or(facility.bit(), Ordering::Release);
     }
     PRESENT.load(Ordering::Relaxed) & facility.bit() != 0
 }

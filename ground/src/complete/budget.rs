@@ -18,7 +18,7 @@
 //! full length repeatedly end without success: the awaited thread may need this very core, and if it does not, such spins do
 //! not pay anyway. A shorter spin that fails only shows that the average was too low, and the wait then corrects the average.
 //!
-//! One long wait between bursts must not make the waits of the next burst sleep: a wait counts for at most [`JUMP`] spin
+//! One long wait between bursts must not make the waits of the next burst sleep: a wait counts for at most [`OUTLIER_LIMIT`] spin
 //! limits, or twice the average.
 //!
 //! The cap: if a waiter works between two waits for more than [`SPARSE`] times the length of a wait, a spin saves one wake-up
@@ -111,15 +111,15 @@ const OVERSLEEP_NS_MAX: u64 = 400_000;
 /// If two clock reads of a spin are this far apart, the scheduler has given the core to another thread in between.
 pub(super) const LOST_NS: u64 = 500_000;
 /// After this many consecutive failed spins of full length, the waiter stops spinning for a while.
-const IN_VAIN: u32 = 3;
+const FAILED_SPINS_MAX: u32 = 3;
 /// A waiter spins if the time between its waits is at most this many times its average wait.
 const SPARSE: u64 = 4;
 /// It also spins if the time between its waits is at least this many times its spin limit.
 const RARE: u64 = 200;
 /// Limit of one wait's weight, in spin limits, unless the average is longer.
-const JUMP: u64 = 3;
+const OUTLIER_LIMIT: u64 = 3;
 /// One wait in this many spins even if the average says that spinning does not pay.
-const EXPLORE: u64 = 256;
+const EXPLORE_EVERY: u64 = 256;
 /// Number of waits without spinning after a spin has lost its core: the first time, and at most.
 const PENALTY: u32 = 8;
 const PENALTY_MAX: u32 = 1024;
@@ -177,7 +177,7 @@ impl Budget {
             let early = self.oversleep_ns + self.deviation_ns;
             return Plan { sleep_ns: expected.saturating_sub(early), spin_ns: limit + early };
         }
-        let explore = self.waits % EXPLORE == EXPLORE - 1;
+        let explore = self.waits % EXPLORE_EVERY == EXPLORE_EVERY - 1;
         Plan { sleep_ns: 0, spin_ns: if explore { limit } else { 0 } }
     }
 
@@ -207,7 +207,7 @@ impl Budget {
             return;
         }
         self.in_vain += 1;
-        if self.in_vain >= IN_VAIN {
+        if self.in_vain >= FAILED_SPINS_MAX {
             self.lost_core();
         }
     }
@@ -227,7 +227,7 @@ impl Budget {
             return;
         }
         // One very long idle period must not outweigh the burst that follows it.
-        let most = self.limit_ns().saturating_mul(JUMP).max(2 * self.average_ns).min(50_000_000);
+        let most = self.limit_ns().saturating_mul(OUTLIER_LIMIT).max(2 * self.average_ns).min(50_000_000);
         self.waits += 1;
         let waited = waited_ns.min(if self.waits == 1 { 50_000_000 } else { most });
         if self.waits == 1 {
@@ -328,7 +328,7 @@ mod tests {
         let short = budget.plan(None).spin_ns;
         (0..10).for_each(|_| budget.spun_in_vain(short));
         assert!(budget.plan(None).spin_ns > 0);
-        (0..IN_VAIN).for_each(|_| budget.spun_in_vain(100_000));
+        (0..FAILED_SPINS_MAX).for_each(|_| budget.spun_in_vain(100_000));
         assert_eq!(budget.plan(None).spin_ns, 0);
     }
 

@@ -2,7 +2,7 @@
 //! One pause of a spinning core: PAUSE everywhere, or a wait for a write to a cache line if the CPU has such an
 //! instruction.
 //!
-//! - **Flow** `HardwareWait::detect` (cpuid, minus MEMLIFT_DISABLE) ─▶ `breathe` in each turn of the spin loop
+//! - **Flow** `HardwareWait::detect` (cpuid, minus MEMLIFT_DISABLE) ─▶ `pause_on_line` in each turn of the spin loop
 //! - **Order** arm the monitor ─▶ check the condition again ─▶ wait: a store between the check and the wait ends the
 //!   wait immediately
 //! - **Source** Intel SDM (UMONITOR, UMWAIT, C0.1); AMD APM (MONITORX, MWAITX)
@@ -41,7 +41,7 @@ impl HardwareWait {
 
     /// Waits briefly: until the cache line at `line` is written or some microseconds have passed. `ready` is
     /// called after the monitor is armed.
-    pub(super) fn breathe(self, line: *const u8, ready: impl FnOnce() -> bool) {
+    pub(super) fn pause_on_line(self, line: *const u8, ready: impl FnOnce() -> bool) {
         #[cfg(target_arch = "x86_64")]
         if !line.is_null() {
             match self {

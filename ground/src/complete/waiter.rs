@@ -55,7 +55,7 @@ pub struct Waiter {
     /// Time at which the last wait ended.
     ended: Option<Instant>,
     /// True if the last spin ended because the other side ran on this core.
-    beside: bool,
+    shares_core: bool,
 }
 
 /// Number of waits without a sleep after which the process's counters are updated.
@@ -79,7 +79,7 @@ impl Waiter {
             stats: WaiterStats::default(),
             published: WaiterStats::default(),
             ended: None,
-            beside: false,
+            shares_core: false,
         }
     }
 
@@ -216,20 +216,20 @@ impl Waiter {
         let found = loop {
             let mut found = false;
             // If the other side runs on this core, frequent checks only keep it from running.
-            for _ in 0..if self.beside { 1 } else { TURNS } {
+            for _ in 0..if self.shares_core { 1 } else { TURNS } {
                 if ready() {
                     found = true;
                     break;
                 }
-                self.hardware.breathe(line, &mut *ready);
+                self.hardware.pause_on_line(line, &mut *ready);
             }
             self.stats.turns += u64::from(TURNS);
             let mut now = Instant::now();
-            if !found && (self.beside || now.duration_since(start) >= YIELD_AFTER) {
+            if !found && (self.shares_core || now.duration_since(start) >= YIELD_AFTER) {
                 std::thread::yield_now();
                 let back = Instant::now();
                 found = ready();
-                self.beside = found && back.duration_since(now) >= OTHERS_RAN;
+                self.shares_core = found && back.duration_since(now) >= OTHERS_RAN;
                 now = back;
             }
             lost |= now.duration_since(last).as_nanos() >= u128::from(LOST_NS);

@@ -64,7 +64,7 @@ impl Installed {
     }
 
     /// In a child: closes the fd of the parent's page, so that readers do not find it among the child's fds.
-    fn disown(&self) {
+    fn close_parents_fd(&self) {
         let Some(fd) = self.region.as_fd() else { return };
         if self.identity.is_some() && identity(fd) == self.identity {
             let raw: RawFd = fd.as_raw_fd();
@@ -139,7 +139,7 @@ fn install() -> Option<&'static Installed> {
         _ => match Installed::make() {
             Ok(installed) => {
                 if let Some(parent) = inherited {
-                    parent.disown();
+                    parent.close_parents_fd();
                 }
                 let installed: &'static Installed = Box::leak(Box::new(installed));
                 INSTALLED.store(ptr::from_ref(installed).cast_mut(), Ordering::Release);

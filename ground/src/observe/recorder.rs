@@ -2,8 +2,8 @@
 //! Connects to the trace of `memlift record` if its library is loaded into this process: operations, and work that services do on their
 //! own, are written to the trace.
 //!
-//! - **Flow** the first operation that checks for a tap ──[`find`]──▶ the library's functions, by name ──▶ a tap that calls one of them for
-//!   operations; [`work`] calls the other
+//! - **Flow** the first operation that checks for a tap ──[`find_tap`]──▶ the library's functions, by name ──▶ a tap that calls one of them
+//!   for operations; [`work`] calls the other
 //! - **Order** [`work_begins`] is one relaxed load if nothing is recorded. [`work`] takes no lock and allocates nothing, so a page-fault
 //!   handler may call it
 //! - **Not here** the trace: bindings/tap, docs/formats/trace.md
@@ -53,7 +53,7 @@ pub fn work(began_ns: u64, work: &Work) {
         return;
     }
     let took_ns = page::now_ns().saturating_sub(began_ns);
-    // SAFETY: not null, so it is the library's function of this type (`find`), which only takes numbers; the library stays
+    // SAFETY: not null, so it is the library's function of this type (`find_tap`), which only takes numbers; the library stays
     // loaded.
     unsafe {
         std::mem::transmute::<*mut c_void, WorkFn>(function)(
@@ -93,7 +93,7 @@ fn symbol(name: &CStr) -> *mut c_void {
 }
 
 /// Returns the recorder of this process, if its library is loaded.
-pub(super) fn find() -> Option<Box<dyn Tap>> {
+pub(super) fn find_tap() -> Option<Box<dyn Tap>> {
     std::env::var_os("MEMLIFT_TRACE")?;
     WORK.store(symbol(c"memlift_tap_work"), Ordering::Relaxed);
     let found = symbol(c"memlift_tap_operation");

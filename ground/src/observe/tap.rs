@@ -49,7 +49,7 @@ pub fn tapped() -> bool {
 
 #[cold]
 fn ask() -> bool {
-    let found = recorder::find();
+    let found = recorder::find_tap();
     let mut place = TAP.write().unwrap_or_else(PoisonError::into_inner);
     if STATE.load(Ordering::Relaxed) == UNKNOWN {
         STATE.store(if found.is_some() { SET } else { NONE }, Ordering::Relaxed);

@@ -14,14 +14,14 @@ pub(super) const THP_BYTES: u64 = 2 << 20;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Returns true if an anonymous region of `bytes` asks for transparent huge pages.
-pub(super) fn wants_thp(bytes: u64, wish: HugePages) -> bool {
-    wish == HugePages::Auto && bytes >= THP_BYTES && usable(Facility::Thp)
+pub(super) fn wants_thp(bytes: u64, huge_pages: HugePages) -> bool {
+    huge_pages == HugePages::Auto && bytes >= THP_BYTES && usable(Facility::Thp)
 }
 
 /// Returns true if a shared region of `bytes` asks for transparent huge pages. Shared memory has a switch of its
 /// own, which most systems have off.
-pub(super) fn wants_shared_thp(bytes: u64, wish: HugePages) -> bool {
-    wants_thp(bytes, wish)
+pub(super) fn wants_shared_thp(bytes: u64, huge_pages: HugePages) -> bool {
+    wants_thp(bytes, huge_pages)
         && fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
             .is_ok_and(|modes| !modes.contains("[never]") && !modes.contains("[deny]"))
 }
@@ -48,8 +48,8 @@ pub(crate) fn free_huge_pages(page_bytes: u64) -> u64 {
 /// Returns the page size to request from hugetlb if enough pages are free for `bytes`. Only if pages can be
 /// populated by a call that can fail: touching a page beyond the hugetlb cgroup's limit ends the process with
 /// SIGBUS.
-pub(super) fn reserved_page_for(bytes: u64, wish: HugePages) -> Option<u64> {
-    let wanted = wish == HugePages::Auto && bytes >= THP_BYTES;
+pub(super) fn reserved_page_for(bytes: u64, huge_pages: HugePages) -> Option<u64> {
+    let wanted = huge_pages == HugePages::Auto && bytes >= THP_BYTES;
     if !wanted || !usable(Facility::HugePages) || !usable(Facility::PopulateWrite) {
         return None;
     }

@@ -164,7 +164,7 @@ impl Region {
             page_bytes: map::page_bytes(),
             numa_node: None,
         };
-        region.settle(options, &|| false)?;
+        region.apply_options(options, &|| false)?;
         Ok(region)
     }
 
@@ -175,7 +175,7 @@ impl Region {
     ///
     /// [`RegionError::Empty`], [`RegionError::Headroom`], or the error of memfd_create, ftruncate or mmap.
     pub fn memfd(name: &str, bytes: u64, options: &RegionOptions) -> Result<Region, RegionError> {
-        Region::memfd_unless(name, bytes, options, &|| false)
+        Region::memfd_interruptible(name, bytes, options, &|| false)
     }
 
     /// Does what [`memfd`](Region::memfd) does, but gives up when `stop` returns true. `stop` is called every few
@@ -184,7 +184,7 @@ impl Region {
     /// # Errors
     ///
     /// The errors of [`memfd`](Region::memfd), and [`RegionError::Stopped`].
-    pub fn memfd_unless(
+    pub fn memfd_interruptible(
         name: &str,
         bytes: u64,
         options: &RegionOptions,
@@ -251,7 +251,7 @@ impl Region {
             page_bytes,
             numa_node: None,
         };
-        region.settle(options, stop)?;
+        region.apply_options(options, stop)?;
         Ok(region)
     }
 
@@ -316,7 +316,7 @@ impl Region {
             page_bytes,
             numa_node: None,
         };
-        region.settle(options, &|| false)?;
+        region.apply_options(options, &|| false)?;
         Ok(region)
     }
 
@@ -351,12 +351,12 @@ impl Region {
             page_bytes,
             numa_node: None,
         };
-        region.settle(options, &|| false)?;
+        region.apply_options(options, &|| false)?;
         Ok(region)
     }
 
     /// Applies the options to a new mapping: the memory policy first, because it must be set before pages exist.
-    fn settle(&mut self, options: &RegionOptions, stop: &dyn Fn() -> bool) -> Result<(), RegionError> {
+    fn apply_options(&mut self, options: &RegionOptions, stop: &dyn Fn() -> bool) -> Result<(), RegionError> {
         if options.dont_fork {
             self.mapping.dont_fork()?;
         }

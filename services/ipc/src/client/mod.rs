@@ -495,7 +495,7 @@ fn take_fd(region: &mut Region) -> OwnedFd {
 fn request_segment(bytes: u64, stop: &dyn Fn() -> bool) -> Result<(Region, OwnedFd), RegionError> {
     holds_none("mapping memory");
     let options = RegionOptions { sole_writer: true, ..RegionOptions::default() };
-    let mut region = Region::memfd_unless("memlift-request", bytes, &options, stop)?;
+    let mut region = Region::memfd_interruptible("memlift-request", bytes, &options, stop)?;
     let fd = take_fd(&mut region);
     Ok((region, fd))
 }
