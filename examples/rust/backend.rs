@@ -129,7 +129,7 @@ fn main() {
         // SAFETY: both have this length and are apart; the target is never freed, and not read after a loss.
         #[expect(unsafe_code, reason = "names the device for a copy of raw memory")]
         let copied = unsafe {
-            engine.copy_told(target.as_mut_ptr(), source.as_ptr(), source.len(), Executor::Idxd, false)
+            engine.copy_with(target.as_mut_ptr(), source.as_ptr(), source.len(), Executor::Idxd, false)
         };
         copied.map(|()| assert!(*target == source[..], "every byte"))
     };

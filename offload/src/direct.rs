@@ -13,7 +13,7 @@ use crate::run::{Share, record, share_chunk_bytes};
 use crate::submit::{Cache, Pattern, Queue};
 use memlift_ground::observe::{self, CacheState, DecisionRecord, Executor};
 use memlift_kernels::{Routine, Shape, repeat_8, shape};
-use memlift_place::{Choice, Helpers, PIECE_BYTES, Picked, Stores, Why};
+use memlift_place::{Choice, Helpers, PIECE_BYTES, Picked, StoreKind, Why};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ impl Engine {
     /// The conditions of [`copy_raw`](Engine::copy_raw). After [`Lost`] the device may still write to the target: those
     /// bytes must not be used again, nor unmapped, as long as the process lives. It may also still read the source: whatever
     /// lies there later may be copied to the target.
-    pub unsafe fn copy_told(
+    pub unsafe fn copy_with(
         &self,
         target: *mut u8,
         source: *const u8,
@@ -119,7 +119,7 @@ impl Engine {
         let cache = if streams { CacheState::Cold } else { CacheState::Hot };
         let predicted_ns =
             self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
-        let choice = Choice { executor, cache, predicted_ns, why: Why::Told };
+        let choice = Choice { executor, cache, predicted_ns, why: Why::Requested };
         let start_ns = observe::now_ns();
         // SAFETY: the caller promises both ranges until this returns, which is after `finish`. A device that has not
         // finished is reported as `Lost`, whose conditions forbid any use of the ranges.
@@ -145,11 +145,11 @@ impl Engine {
     }
 
     /// Returns the way in which a copy of `bytes` stores.
-    fn stores(&self, streams: bool, bytes: usize) -> Stores {
+    fn stores(&self, streams: bool, bytes: usize) -> StoreKind {
         if streams {
-            Stores::Streaming(shape(Routine::Copy, bytes, self.kernels.isa))
+            StoreKind::Streaming(shape(Routine::Copy, bytes, self.kernels.isa))
         } else {
-            Stores::Temporal
+            StoreKind::Temporal
         }
     }
 
@@ -468,7 +468,7 @@ impl Engine {
             self.numbers.placer.learn(choice, opcode, bytes, measured_ns as f64);
         }
         observe::record(choice.executor, opcode, bytes as u64, measured_ns, true);
-        if self.background.saw(bytes) {
+        if self.background.count_call(bytes) {
             self.calibrate_later();
         }
         let record = DecisionRecord {
@@ -483,7 +483,7 @@ impl Engine {
         };
         observe::decide(record);
         if observe::tapped() {
-            tell(opcode, bytes, buffers, &record);
+            report_to_tap(opcode, bytes, buffers, &record);
         }
     }
 }
@@ -503,7 +503,7 @@ impl FullSince {
 ///
 /// # Safety
 ///
-/// The conditions of [`Engine::copy_told`].
+/// The conditions of [`Engine::copy_with`].
 unsafe fn copy_by(
     queue: &Queue,
     target: *mut u8,
@@ -564,7 +564,12 @@ unsafe fn copy_by(
 
 /// Reports a synchronous call to the tap, as the descriptor that would have done the same.
 #[cold]
-fn tell(opcode: Opcode, bytes: usize, buffers: Option<(*mut u8, *const u8)>, record: &DecisionRecord) {
+fn report_to_tap(
+    opcode: Opcode,
+    bytes: usize,
+    buffers: Option<(*mut u8, *const u8)>,
+    record: &DecisionRecord,
+) {
     let mut descriptor = Descriptor::new(opcode, Flags::NONE);
     descriptor.size = u32::try_from(bytes).unwrap_or(u32::MAX);
     if let Some((target, source)) = buffers {

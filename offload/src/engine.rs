@@ -10,7 +10,7 @@
 //! - **Not here** the synchronous calls: see `direct`
 
 use crate::error::EngineError;
-use crate::run::{Absent, Hands, Inline, Worker, WorkerSettings, open_dsa};
+use crate::run::{Absent, ExecutorSettings, Inline, Worker, WorkerSettings, open_dsa};
 use crate::submit::{BatchTicket, Operation, Queue, Reason, Rejected, RejectedBatch, Ticket};
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::config::Config;
@@ -39,7 +39,7 @@ pub struct Engine {
     pub(crate) worker: Arc<Worker>,
     pub(crate) splits: bool,
     pub(crate) background: Background,
-    hands: Arc<Hands>,
+    executor_settings: Arc<ExecutorSettings>,
     policy: WaitPolicy,
     queue: Queue,
     /// The device, opened at first use; an error is remembered, and opening is not tried again.
@@ -51,7 +51,7 @@ pub struct Engine {
 pub(crate) struct Numbers {
     pub placer: Placer,
     pub refine: Refine,
-    hands: Arc<Hands>,
+    executor_settings: Arc<ExecutorSettings>,
     path: Option<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ impl Numbers {
     fn adopt(&self, measured: Calibration) -> Calibrated {
         let path = self.path.as_deref();
         let before = self.placer.loaded();
-        let isa = self.hands.kernels().isa;
+        let isa = self.executor_settings.kernels().isa;
         let saved = if measured.trust.trusted || !memlift_place::load(path, isa).is_measured() {
             memlift_place::save(&measured, path)
         } else {
@@ -84,7 +84,7 @@ impl Numbers {
         let loaded = self.placer.loaded();
         let thresholds = &loaded.calibration.thresholds;
         let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
-        self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
+        self.executor_settings.stream_from(limit(thresholds.nt_from_cold_bytes));
         // Both settings are global to the process: an engine without measured numbers does not change those of another
         // engine.
         if loaded.is_measured() {
@@ -148,14 +148,14 @@ impl Engine {
 
     fn with(config: &Config, kernels: &'static Kernels) -> Engine {
         let policy = WaitPolicy::from_config(config);
-        let hands = Arc::new(Hands::new(kernels, usize::MAX));
+        let executor_settings = Arc::new(ExecutorSettings::new(kernels, usize::MAX));
         let settings =
             WorkerSettings { threads: config.engine.workers, queue_depth: RING_DEPTH, wait: policy };
-        let worker = Arc::new(Worker::new(settings, Arc::clone(&hands)));
+        let worker = Arc::new(Worker::new(settings, Arc::clone(&executor_settings)));
         let queue = if settings.threads > 0 {
             Queue::worker(Arc::clone(&worker), policy)
         } else {
-            Queue::inline(Inline::new(RING_DEPTH, Arc::clone(&hands)), policy)
+            Queue::inline(Inline::new(RING_DEPTH, Arc::clone(&executor_settings)), policy)
         };
         let loaded = memlift_place::load(config.engine.calibration.as_deref(), kernels.isa);
         let background =
@@ -163,7 +163,7 @@ impl Engine {
         let numbers = Numbers {
             placer: Placer::new(loaded, kernels.isa),
             refine: Refine::new(kernels.isa),
-            hands: Arc::clone(&hands),
+            executor_settings: Arc::clone(&executor_settings),
             path: config.engine.calibration.clone(),
         };
         numbers.apply();
@@ -174,7 +174,7 @@ impl Engine {
             worker,
             splits: config.engine.split,
             background,
-            hands,
+            executor_settings,
             policy,
             queue,
             dsa: OnceLock::new(),
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     fn opened_dsa(&self) -> Result<&Device, &Absent> {
-        let open = || open_dsa(Path::new("/"), &self.hands);
+        let open = || open_dsa(Path::new("/"), &self.executor_settings);
         self.dsa.get_or_init(|| Ok(Device::dsa(open()?, self.policy))).as_ref()
     }
 
@@ -277,7 +277,7 @@ impl Engine {
 
     /// Makes a queue that runs on the thread that polls it or waits.
     pub fn inline_queue(&self, depth: usize) -> Queue {
-        Queue::inline(Inline::new(depth, Arc::clone(&self.hands)), self.policy)
+        Queue::inline(Inline::new(depth, Arc::clone(&self.executor_settings)), self.policy)
     }
 
     /// Submits to DSA if there is a device that supports the operation, otherwise to [`queue`](Engine::queue), with the cost

@@ -5,7 +5,7 @@
 use memlift_ground::complete::WaitPolicy;
 use memlift_kernels::persist::{check, copy_lines_crc};
 use memlift_offload::log::{Fence, NearData};
-use memlift_offload::run::{Hands, Inline, Worker, WorkerSettings};
+use memlift_offload::run::{ExecutorSettings, Inline, Worker, WorkerSettings};
 use memlift_offload::submit::{Operation, OperationError, Outcome, Queue};
 use memlift_spec::operand::log::{RECORD_RANGES, RangeWord};
 use memlift_spec::{Opcode, Status};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 const SALT: u32 = 77;
 
 fn queues() -> [Queue; 3] {
-    let hands = || Arc::new(Hands::new(memlift_kernels::active(), usize::MAX));
+    let executor_settings = || Arc::new(ExecutorSettings::new(memlift_kernels::active(), usize::MAX));
     let worker = |threads| {
         let settings = WorkerSettings { threads, queue_depth: 64, wait: WaitPolicy::AUTO };
-        Queue::worker(Arc::new(Worker::new(settings, hands())), WaitPolicy::AUTO)
+        Queue::worker(Arc::new(Worker::new(settings, executor_settings())), WaitPolicy::AUTO)
     };
-    [Queue::inline(Inline::new(64, hands()), WaitPolicy::AUTO), worker(1), worker(3)]
+    [Queue::inline(Inline::new(64, executor_settings()), WaitPolicy::AUTO), worker(1), worker(3)]
 }
 
 #[derive(Clone, Copy)]

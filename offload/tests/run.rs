@@ -2,20 +2,20 @@
 //! The executors as processes see them: forks, endings, idleness.
 
 use memlift_ground::complete::WaitPolicy;
-use memlift_offload::run::{Hands, Inline, Worker, WorkerSettings};
+use memlift_offload::run::{ExecutorSettings, Inline, Worker, WorkerSettings};
 use memlift_offload::submit::{Operation, OperationError, Queue};
 use memlift_spec::{Backend, Completion, Descriptor, Flags, Opcode, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-fn hands() -> Arc<Hands> {
-    Arc::new(Hands::new(memlift_kernels::active(), usize::MAX))
+fn executor_settings() -> Arc<ExecutorSettings> {
+    Arc::new(ExecutorSettings::new(memlift_kernels::active(), usize::MAX))
 }
 
 fn worker(threads: usize) -> Arc<Worker> {
     let settings = WorkerSettings { threads, queue_depth: 64, wait: WaitPolicy::AUTO };
-    Arc::new(Worker::new(settings, hands()))
+    Arc::new(Worker::new(settings, executor_settings()))
 }
 
 /// Runs `child` in a forked child, which must return true within ten seconds.
@@ -83,7 +83,7 @@ fn dropping_an_executor_runs_what_is_queued() {
         // SAFETY: the records outlive the executors, which are dropped in here.
         unsafe {
             match threads {
-                None => Inline::new(64, hands()).submit(&noops).unwrap(),
+                None => Inline::new(64, executor_settings()).submit(&noops).unwrap(),
                 Some(threads) => worker(threads).submit(&noops).unwrap(),
             }
         }
@@ -127,7 +127,7 @@ fn an_idle_worker_does_not_wake_up() {
 
 #[test]
 fn records_without_an_address_are_not_written() {
-    let inline = Inline::new(4, hands());
+    let inline = Inline::new(4, executor_settings());
     let mut fill = Descriptor::new(Opcode::FILL, Flags::NONE);
     let mut target = vec![0u8; 100];
     fill.target = target.as_mut_ptr().expose_provenance() as u64;

@@ -4,7 +4,7 @@
 
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::region::{Region, RegionOffset, RegionOptions};
-use memlift_offload::run::{Hands, Inline, Worker, WorkerSettings};
+use memlift_offload::run::{ExecutorSettings, Inline, Worker, WorkerSettings};
 use memlift_offload::submit::{
     Cache, DeltaFound, Lease, Operation, OperationError, Pattern, Queue, Reason, Source, Target,
 };
@@ -12,17 +12,17 @@ use memlift_spec::{Opcode, Status};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-fn hands() -> Arc<Hands> {
-    Arc::new(Hands::new(memlift_kernels::active(), 256 * 1024))
+fn executor_settings() -> Arc<ExecutorSettings> {
+    Arc::new(ExecutorSettings::new(memlift_kernels::active(), 256 * 1024))
 }
 
 fn inline(depth: usize) -> Queue {
-    Queue::inline(Inline::new(depth, hands()), WaitPolicy::AUTO)
+    Queue::inline(Inline::new(depth, executor_settings()), WaitPolicy::AUTO)
 }
 
 fn worker(threads: usize, queue_depth: usize) -> Queue {
     let settings = WorkerSettings { threads, queue_depth, wait: WaitPolicy::AUTO };
-    Queue::worker(Arc::new(Worker::new(settings, hands())), WaitPolicy::AUTO)
+    Queue::worker(Arc::new(Worker::new(settings, executor_settings())), WaitPolicy::AUTO)
 }
 
 fn queues() -> [Queue; 3] {
@@ -254,7 +254,7 @@ fn a_deadline_leaves_the_ticket_usable() {
 
 #[test]
 fn another_backend_can_be_injected() {
-    let queue = Queue::foreign(Box::new(Inline::new(4, hands())), WaitPolicy::AUTO);
+    let queue = Queue::foreign(Box::new(Inline::new(4, executor_settings())), WaitPolicy::AUTO);
     let data = bytes(5000, 4);
     let ticket = queue.submit(Operation::copy(data.clone())).unwrap();
     assert!(!ticket.is_done());

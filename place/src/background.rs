@@ -6,7 +6,7 @@
 //!   decide by the result
 //! - **Order** no call waits: until the thread is done, and if it cannot measure, the built-in numbers are used
 //! - **Owner** the thread is detached and owns what it needs; `stop` ends it early. A forked child starts no thread.
-//! - **Limits** on a machine that is never quiet it gives up after [`LOOKS`] checks; a calibration file marked "not
+//! - **Limits** on a machine that is never quiet it gives up after [`IDLE_CHECKS_MAX`] checks; a calibration file marked "not
 //!   trusted" stops further attempts for an hour (`store`)
 
 use super::quiet::{cores, idle_cores};
@@ -18,9 +18,9 @@ use std::time::Duration;
 const AFTER_BYTES: u64 = 1 << 30;
 /// Most core time that the calibration may take.
 pub(super) const BUDGET: Duration = Duration::from_secs(1);
-/// Most checks for an idle core, [`BETWEEN`] apart.
-const LOOKS: usize = 600;
-const BETWEEN: Duration = Duration::from_millis(500);
+/// Most checks for an idle core, [`IDLE_CHECK_PAUSE`] apart.
+const IDLE_CHECKS_MAX: usize = 600;
+const IDLE_CHECK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Starts the calibration of one engine, at most once.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Background {
 
     /// Counts one placed call; returns true for the single call that must start the calibration.
     #[inline]
-    pub fn saw(&self, bytes: usize) -> bool {
+    pub fn count_call(&self, bytes: usize) -> bool {
         let left_bytes = self.left_bytes.load(Ordering::Relaxed);
         if left_bytes == 0 {
             return false;
@@ -61,7 +61,7 @@ impl Background {
         let stop = Arc::clone(&self.stop);
         let work = move || {
             yield_to_all();
-            for _ in 0..LOOKS {
+            for _ in 0..IDLE_CHECKS_MAX {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
@@ -69,7 +69,7 @@ impl Background {
                     measure(&stop);
                     return;
                 }
-                std::thread::sleep(BETWEEN);
+                std::thread::sleep(IDLE_CHECK_PAUSE);
             }
         };
         // If no thread can be started, the built-in numbers stay in use.
@@ -102,15 +102,15 @@ mod tests {
     fn it_starts_once_after_so_many_bytes_and_never_unless_wanted() {
         let background = Background::new(true);
         let half = (AFTER_BYTES / 2) as usize;
-        assert!(!background.saw(half - 1));
-        assert!(!background.saw(1));
-        assert!(background.saw(half));
-        assert!(!background.saw(usize::MAX));
+        assert!(!background.count_call(half - 1));
+        assert!(!background.count_call(1));
+        assert!(background.count_call(half));
+        assert!(!background.count_call(usize::MAX));
         let unwanted = Background::new(false);
-        assert!(!unwanted.saw(usize::MAX));
+        assert!(!unwanted.count_call(usize::MAX));
         let cancelled = Background::new(true);
         cancelled.cancel();
-        assert!(!cancelled.saw(usize::MAX));
+        assert!(!cancelled.count_call(usize::MAX));
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..4096 {
-                        started.fetch_add(usize::from(background.saw(1 << 20)), Ordering::Relaxed);
+                        started.fetch_add(usize::from(background.count_call(1 << 20)), Ordering::Relaxed);
                     }
                 });
             }

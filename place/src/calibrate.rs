@@ -17,13 +17,13 @@
 use super::arena::{ARENA_BYTES, ARENA_BYTES_MIN, Arena, core_ns, time};
 use super::background::BUDGET;
 use super::builtin;
-use super::fit::{fit, median, quiet};
+use super::fit::{fit, lower_quartile, median};
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT, Line, Model, Thresholds};
 use super::quiet::{Trust, Watch};
 use super::residency::load_cycles;
 use super::shapes::{self, ShapeFrom};
-use super::stores::Stores;
+use super::stores::StoreKind;
 use memlift_ground::observe::{CacheState, Executor};
 use memlift_ground::region::RegionError;
 use memlift_kernels::{Kernels, Shape, rep_movsb_from, set_rep_movsb_from};
@@ -69,7 +69,7 @@ pub trait Helpers {
     /// # Safety
     ///
     /// `source` is readable and `target` writable for `bytes` until this returns, and they do not overlap.
-    unsafe fn share(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize);
+    unsafe fn share(&self, stores: StoreKind, target: *mut u8, source: *const u8, bytes: usize);
 }
 
 /// Measures this machine, including `worker` if it has threads.
@@ -174,7 +174,7 @@ impl Bench<'_> {
         let mut model = Model::default();
         let hot = self.copies(CacheState::Hot);
         let cold = self.copies(CacheState::Cold);
-        self.others(&mut model);
+        self.measure_other_operations(&mut model);
         let trust = if self.limit.is_over() {
             Trust { trusted: false, why: "it could not finish in time".to_owned(), ..self.watch.verdict() }
         } else {
@@ -274,7 +274,7 @@ impl Bench<'_> {
                         })
                     })
                     .collect();
-                (bytes as u64, quiet(&mut times) / bytes as f64)
+                (bytes as u64, lower_quartile(&mut times) / bytes as f64)
             })
             .collect();
         let (first, last) = (sweep[0].1, sweep[sweep.len() - 1].1);
@@ -345,7 +345,7 @@ impl Bench<'_> {
                 time_shared(|| worker.round_trip())
             })
             .collect();
-        quiet(&mut times) as u64
+        lower_quartile(&mut times) as u64
     }
 
     fn window(&mut self, cache: CacheState, bytes: usize) -> (*mut u8, *const u8) {
@@ -367,21 +367,22 @@ impl Bench<'_> {
             let rounds = ((24 << 20) / bytes).clamp(4, 15);
             let mut times = [Vec::new(), Vec::new(), Vec::new()];
             for _ in 0..rounds {
-                let streaming = Stores::Streaming(shapes::at(&self.shapes, bytes, self.kernels.isa));
-                for (stores, times) in [Stores::Temporal, streaming].into_iter().zip(&mut times) {
+                let streaming = StoreKind::Streaming(shapes::at(&self.shapes, bytes, self.kernels.isa));
+                for (stores, times) in [StoreKind::Temporal, streaming].into_iter().zip(&mut times) {
                     let (target, source) = self.window(cache, bytes);
                     if cache == CacheState::Hot {
-                        self.warm(stores, target, source, bytes);
+                        self.prepare_caches(stores, target, source, bytes);
                     }
                     // SAFETY: the window lies in the two buffers of the arena, which are mapped and do not overlap.
                     times.push(time(|| unsafe { stores.copy(self.kernels, target, source, bytes) }));
                 }
                 if let Some(worker) = self.worker.filter(|_| shift >= 20) {
-                    let streams = cache == CacheState::Cold || quiet(&mut times[1]) < quiet(&mut times[0]);
-                    let stores = if streams { streaming } else { Stores::Temporal };
+                    let streams = cache == CacheState::Cold
+                        || lower_quartile(&mut times[1]) < lower_quartile(&mut times[0]);
+                    let stores = if streams { streaming } else { StoreKind::Temporal };
                     let (target, source) = self.window(cache, bytes);
                     if cache == CacheState::Hot {
-                        self.warm(stores, target, source, bytes);
+                        self.prepare_caches(stores, target, source, bytes);
                     }
                     times[2]
                         // SAFETY: the window lies in the two buffers of the arena, which outlive the call and do not
@@ -395,8 +396,8 @@ impl Bench<'_> {
                 self.watch.point(streaming);
                 self.check_load();
             }
-            copies.temporal.push((bytes as u64, quiet(temporal)));
-            copies.streaming.push((bytes as u64, quiet(streaming)));
+            copies.temporal.push((bytes as u64, lower_quartile(temporal)));
+            copies.streaming.push((bytes as u64, lower_quartile(streaming)));
             if !split.is_empty() {
                 // The best time counts: slower ones had no free second core, which does not apply to later copies.
                 copies.split.push((bytes as u64, split.iter().copied().fold(f64::INFINITY, f64::min)));
@@ -407,9 +408,9 @@ impl Bench<'_> {
 
     /// Brings both buffers into the state that repeated copies of this kind leave, as far as they fit into a cache: stores
     /// past the cache evict the target, and the next such copy pays for that.
-    fn warm(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
+    fn prepare_caches(&self, stores: StoreKind, target: *mut u8, source: *const u8, bytes: usize) {
         if bytes <= 8 << 20 {
-            for stores in [Stores::Temporal, stores] {
+            for stores in [StoreKind::Temporal, stores] {
                 // SAFETY: the window lies in the two buffers of the arena, which are mapped and do not overlap.
                 unsafe { stores.copy(self.kernels, target, source, bytes) };
             }
@@ -423,7 +424,7 @@ impl Bench<'_> {
         }
     }
 
-    fn others(&mut self, model: &mut Model) {
+    fn measure_other_operations(&mut self, model: &mut Model) {
         let all: [(Executor, Opcode); 8] = [
             (Executor::InlineTemporal, Opcode::FILL),
             (Executor::InlineNt, Opcode::FILL),
@@ -446,7 +447,7 @@ impl Bench<'_> {
                     for (&(executor, opcode), times) in all.iter().zip(&mut times) {
                         let (target, source) = self.window(cache, bytes * 2);
                         if cache == CacheState::Hot {
-                            self.warm(Stores::Temporal, target, source, bytes);
+                            self.prepare_caches(StoreKind::Temporal, target, source, bytes);
                             // SAFETY: both ranges belong to the window, which lies in the arena and is twice as long as
                             // `bytes`.
                             unsafe { self.run(executor, opcode, target, source, bytes) };
@@ -456,7 +457,7 @@ impl Bench<'_> {
                     }
                 }
                 for (points, times) in points.iter_mut().zip(&mut times) {
-                    points.push((bytes as u64, quiet(times)));
+                    points.push((bytes as u64, lower_quartile(times)));
                 }
             }
             for ((executor, opcode), points) in all.iter().zip(&points) {
@@ -465,7 +466,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs one of the operations that `others` measures.
+    /// Runs one of the operations that `measure_other_operations` measures.
     ///
     /// # Safety
     ///

@@ -18,13 +18,13 @@ pub enum Why {
     /// The executor has the lowest predicted time.
     Fastest = 1,
     /// The executor was in use, and no other is predicted to be faster by enough.
-    Held = 2,
+    Incumbent = 2,
     /// The executor is second best and was tried to keep its prediction accurate.
     Explored = 3,
     /// No other executor can run the operation.
     Only = 4,
     /// The caller named the executor.
-    Told = 5,
+    Requested = 5,
 }
 
 /// Returns the text of a reason code from the stats page.

@@ -10,7 +10,7 @@ use super::model::{LINES, Line};
 /// Fewest points of one line.
 const POINTS_MIN: usize = 3;
 /// A further line must reduce the error to at most this share.
-const EARNS: f64 = 0.6;
+const ERROR_RATIO_MAX: f64 = 0.6;
 
 /// Fits lines to `points`, which ascend in bytes; at least one is needed. The first line also serves smaller
 /// sizes, so its intercept is not negative.
@@ -29,8 +29,8 @@ fn stretches(points: &[(u64, f64)]) -> Vec<Line> {
     let mut best = (vec![theil_sen(points)], 0.0);
     best.1 = error(&best.0[0], points);
     for lines in 2..=LINES {
-        let earns = |error: f64| error < best.1 * EARNS && best.1 > points.len() as f64 * 1e-4;
-        if let Some(candidate) = cut(points, lines).filter(|candidate| earns(candidate.1)) {
+        let improves = |error: f64| error < best.1 * ERROR_RATIO_MAX && best.1 > points.len() as f64 * 1e-4;
+        if let Some(candidate) = cut(points, lines).filter(|candidate| improves(candidate.1)) {
             best = candidate;
         }
     }
@@ -92,7 +92,7 @@ pub(super) fn median(numbers: &mut [f64]) -> f64 {
 }
 
 /// Returns the lower quartile: the cost of a repeat that nothing disturbed. Noise only adds to a time.
-pub(super) fn quiet(numbers: &mut [f64]) -> f64 {
+pub(super) fn lower_quartile(numbers: &mut [f64]) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers.get(numbers.len() / 4).copied().unwrap_or(0.0)
 }

@@ -54,7 +54,7 @@ pub use quiet::idle_cores;
 pub use refine::{PIECE_BYTES, Picked, Refine};
 pub use residency::Residency;
 pub use store::{default_or, is_worth_measuring, load, save};
-pub use stores::Stores;
+pub use stores::StoreKind;
 
 /// Makes the kernels use the shapes of a calibration.
 pub fn apply_shapes(calibration: &Calibration) {
@@ -270,7 +270,7 @@ impl Placer {
             return choice(second, Why::Explored);
         }
         if let Some(held) = held.filter(|held| best.0 != held.0 && best.1 > held.1 * SWITCH_BELOW) {
-            return choice(held, Why::Held);
+            return choice(held, Why::Incumbent);
         }
         if best.1.is_infinite() {
             best.1 = 0.0;

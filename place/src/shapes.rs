@@ -3,17 +3,17 @@
 //!
 //! - **Flow** every candidate at the middle size ─▶ the best few at all sizes ─▶ [`ShapeFrom`] in the calibration ──
 //!   [`apply`] ──▶ the kernels' table, for copies and for all other routines, which start from these shapes (`refine`)
-//! - **Rule** the built-in shape stays unless another is faster by [`EARNS`].
+//! - **Rule** the built-in shape stays unless another is faster by [`REPLACE_BELOW`].
 //! - **Method** cold windows, one run of each candidate per round, lower quartiles.
 
 use super::arena::{Arena, time};
-use super::fit::quiet;
+use super::fit::lower_quartile;
 use super::quiet::Watch;
 use memlift_kernels::{Isa, Kernels, Routine, SHAPE_CLASSES, Shape, set_shape, shape_class_bytes};
 use serde::{Deserialize, Serialize};
 
 /// A shape must take less than this share of the built-in one's time to replace it.
-const EARNS: f64 = 0.97;
+const REPLACE_BELOW: f64 = 0.97;
 /// Candidates that are measured at every size.
 const FINALISTS: usize = 6;
 
@@ -38,8 +38,11 @@ pub(super) fn measure(
     let candidates = Shape::candidates(kernels.isa);
     let first = times(kernels, arena, &candidates, sizes[1], 3);
     let built_in = candidates[0];
-    let mut ranking: Vec<(f64, Shape)> =
-        first.into_iter().zip(candidates).map(|(mut times, shape)| (quiet(&mut times), shape)).collect();
+    let mut ranking: Vec<(f64, Shape)> = first
+        .into_iter()
+        .zip(candidates)
+        .map(|(mut times, shape)| (lower_quartile(&mut times), shape))
+        .collect();
     ranking.sort_by(|a, b| a.0.total_cmp(&b.0));
     let best = ranking.into_iter().map(|(_, shape)| shape).filter(|shape| *shape != built_in);
     let finalists: Vec<Shape> = [built_in].into_iter().chain(best.take(FINALISTS)).collect();
@@ -49,7 +52,7 @@ pub(super) fn measure(
         watch.sample();
         let mut measured = times(kernels, arena, &finalists, bytes, 5);
         measured.iter_mut().for_each(|times| watch.point(times));
-        let ns: Vec<f64> = measured.iter_mut().map(|times| quiet(times)).collect();
+        let ns: Vec<f64> = measured.iter_mut().map(|times| lower_quartile(times)).collect();
         let best = choose(&ns);
         found.push(ShapeFrom {
             // Each size stands for the sizes around it, down to half way to the size before.
@@ -64,7 +67,7 @@ pub(super) fn measure(
 /// Returns the index of the fastest shape, or 0 (the built-in one) if that is nearly as fast.
 fn choose(ns: &[f64]) -> usize {
     let best = (0..ns.len()).min_by(|&a, &b| ns[a].total_cmp(&ns[b])).unwrap_or(0);
-    if ns[best] < ns[0] * EARNS { best } else { 0 }
+    if ns[best] < ns[0] * REPLACE_BELOW { best } else { 0 }
 }
 
 fn times(

@@ -5,7 +5,7 @@ use memlift_kernels::{Kernels, Shape};
 
 /// The way in which a copy stores.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Stores {
+pub enum StoreKind {
     /// Through the cache.
     Temporal,
     /// Past the cache, in this shape.
@@ -14,7 +14,7 @@ pub enum Stores {
     None,
 }
 
-impl Stores {
+impl StoreKind {
     /// Copies `bytes`.
     ///
     /// # Safety
@@ -24,9 +24,9 @@ impl Stores {
         // SAFETY: the caller promises that both ranges have `bytes` and do not overlap.
         unsafe {
             match self {
-                Stores::Temporal => (kernels.copy)(target, source, bytes),
-                Stores::Streaming(shape) => (kernels.shaped.copy)(target, source, bytes, shape),
-                Stores::None => {}
+                StoreKind::Temporal => (kernels.copy)(target, source, bytes),
+                StoreKind::Streaming(shape) => (kernels.shaped.copy)(target, source, bytes, shape),
+                StoreKind::None => {}
             }
         }
     }

@@ -5,14 +5,14 @@
 use memlift_conformance::{Plan, run, run_each};
 use memlift_ground::complete::WaitPolicy;
 use memlift_kernels::{Isa, Kernels};
-use memlift_offload::run::{Hands, Inline, Worker, WorkerSettings};
+use memlift_offload::run::{ExecutorSettings, Inline, Worker, WorkerSettings};
 use std::sync::Arc;
 
 /// Ordinary stores only, and streaming stores for everything.
 const STREAMING_FROM: [usize; 2] = [usize::MAX, 1];
 
-fn hands(kernels: &'static Kernels, streaming_from_bytes: usize) -> Arc<Hands> {
-    Arc::new(Hands::new(kernels, streaming_from_bytes))
+fn executor_settings(kernels: &'static Kernels, streaming_from_bytes: usize) -> Arc<ExecutorSettings> {
+    Arc::new(ExecutorSettings::new(kernels, streaming_from_bytes))
 }
 
 fn pass(backend: &dyn memlift_spec::Backend, share: u64) {
@@ -26,7 +26,7 @@ fn pass(backend: &dyn memlift_spec::Backend, share: u64) {
 #[test]
 fn inline_conforms() {
     for from in STREAMING_FROM {
-        pass(&Inline::new(3, hands(memlift_kernels::active(), from)), 1);
+        pass(&Inline::new(3, executor_settings(memlift_kernels::active(), from)), 1);
     }
 }
 
@@ -35,7 +35,7 @@ fn worker_conforms_with_any_number_of_threads() {
     for threads in [0, 1, 3] {
         for from in STREAMING_FROM {
             let settings = WorkerSettings { threads, queue_depth: 4, wait: WaitPolicy::AUTO };
-            pass(&Worker::new(settings, hands(memlift_kernels::active(), from)), 3);
+            pass(&Worker::new(settings, executor_settings(memlift_kernels::active(), from)), 3);
         }
     }
 }
@@ -45,7 +45,7 @@ fn every_instruction_set_conforms() {
     for isa in [Isa::Scalar, Isa::Sse2, Isa::Avx2, Isa::Avx512] {
         if let Some(kernels) = memlift_kernels::for_isa(isa) {
             for from in STREAMING_FROM {
-                pass(&Inline::new(8, hands(kernels, from)), 5);
+                pass(&Inline::new(8, executor_settings(kernels, from)), 5);
             }
         }
     }
@@ -57,7 +57,7 @@ const EACH: u64 = 100_000;
 #[test]
 #[ignore = "soak"]
 fn soak_every_opcode_inline() {
-    let inline = Inline::new(64, hands(memlift_kernels::active(), usize::MAX));
+    let inline = Inline::new(64, executor_settings(memlift_kernels::active(), usize::MAX));
     let count =
         run_each(&inline, EACH, &Plan::from_environment()).unwrap_or_else(|failure| panic!("{failure}"));
     println!("{count} descriptors");
@@ -67,7 +67,7 @@ fn soak_every_opcode_inline() {
 #[ignore = "soak"]
 fn soak_every_opcode_on_the_worker() {
     let settings = WorkerSettings { threads: 2, queue_depth: 64, wait: WaitPolicy::AUTO };
-    let worker = Worker::new(settings, hands(memlift_kernels::active(), 1));
+    let worker = Worker::new(settings, executor_settings(memlift_kernels::active(), 1));
     let count =
         run_each(&worker, EACH, &Plan::from_environment()).unwrap_or_else(|failure| panic!("{failure}"));
     println!("{count} descriptors");
@@ -102,7 +102,7 @@ fn the_suite_notices_a_backend_that_lies() {
             self.0.poll()
         }
     }
-    let short = Short(Inline::new(8, hands(memlift_kernels::active(), usize::MAX)));
+    let short = Short(Inline::new(8, executor_settings(memlift_kernels::active(), usize::MAX)));
     let failure = run(&short, &Plan { cases: 100, ..Plan::from_environment() }).unwrap_err();
     assert!(failure.what.contains("differ"), "{failure}");
 }

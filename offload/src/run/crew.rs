@@ -9,7 +9,7 @@
 //! - **Failure** a panic answers its descriptor with HARDWARE_1, and the thread continues
 
 use super::execute::{Context, execute};
-use super::{Hands, Share, Work, batch, record};
+use super::{ExecutorSettings, Share, Work, batch, record};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use memlift_ground::complete::{FutexParker, ParkWord, WaitPolicy, Waited, Waiter};
@@ -33,13 +33,13 @@ struct Job {
     task: Task,
 }
 
-/// Value of `Seat::at`: the thread is between two jobs.
+/// Value of `ThreadState::at`: the thread is between two jobs.
 const IDLE: u64 = u64::MAX;
-/// Value of `Seat::at`: the thread is taking a job, which may be any that was submitted.
+/// Value of `ThreadState::at`: the thread is taking a job, which may be any that was submitted.
 const TAKING: u64 = u64::MAX - 1;
 
 /// State of one thread of the crew. Only the thread itself writes `at`.
-struct Seat {
+struct ThreadState {
     /// [`IDLE`], [`TAKING`], or the sequence number of the job that the thread runs.
     at: AtomicU64,
     /// Park word for sleeping until there is work.
@@ -51,17 +51,17 @@ struct Seat {
 /// The threads' shared state.
 pub(super) struct Crew {
     ring: ArrayQueue<Job>,
-    seats: Box<[CachePadded<Seat>]>,
+    states: Box<[CachePadded<ThreadState>]>,
     stop: AtomicBool,
     sequence: AtomicU64,
     /// Number of DRAINs that are waiting.
     draining: AtomicUsize,
     /// Held while a caller runs a job because there are no threads.
-    turn: Mutex<()>,
+    caller_lock: Mutex<()>,
     pub completed: AtomicU64,
     pub panics: AtomicU64,
     pub capabilities: Capabilities,
-    hands: Arc<Hands>,
+    executor_settings: Arc<ExecutorSettings>,
     wait: WaitPolicy,
 }
 
@@ -70,19 +70,25 @@ fn parker(word: &ParkWord) -> FutexParker<'_> {
 }
 
 impl Crew {
-    pub fn new(threads: usize, depth: usize, wait: WaitPolicy, hands: Arc<Hands>) -> Crew {
-        let seat = || Seat { at: AtomicU64::new(IDLE), park: ParkWord::new(), drained: ParkWord::new() };
+    pub fn new(
+        threads: usize,
+        depth: usize,
+        wait: WaitPolicy,
+        executor_settings: Arc<ExecutorSettings>,
+    ) -> Crew {
+        let state =
+            || ThreadState { at: AtomicU64::new(IDLE), park: ParkWord::new(), drained: ParkWord::new() };
         Crew {
             ring: ArrayQueue::new(depth.max(1)),
-            seats: (0..threads).map(|_| CachePadded::new(seat())).collect(),
+            states: (0..threads).map(|_| CachePadded::new(state())).collect(),
             stop: AtomicBool::new(false),
             sequence: AtomicU64::new(0),
             draining: AtomicUsize::new(0),
-            turn: Mutex::new(()),
+            caller_lock: Mutex::new(()),
             completed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             capabilities: super::capabilities(depth.max(1) as u32),
-            hands,
+            executor_settings,
             wait,
         }
     }
@@ -98,7 +104,7 @@ impl Crew {
                 .spawn(move || crew.work(index))
                 .ok()
         };
-        (0..self.seats.len()).map_while(start).collect()
+        (0..self.states.len()).map_while(start).collect()
     }
 
     /// Queues a task and wakes one sleeping thread. Returns `false` if the ring is full; then the task is dropped.
@@ -110,8 +116,8 @@ impl Crew {
         }
         // The job is in the ring; a thread that is about to sleep checks the ring after it has set its park word.
         fence(Ordering::SeqCst);
-        if let Some(seat) = self.seats.iter().find(|seat| seat.park.is_parked()) {
-            parker(&seat.park).wake();
+        if let Some(state) = self.states.iter().find(|state| state.park.is_parked()) {
+            parker(&state.park).wake();
         }
         true
     }
@@ -121,40 +127,41 @@ impl Crew {
         if !self.ring.is_empty() {
             return 0;
         }
-        self.seats.iter().filter(|seat| seat.at.load(Ordering::Relaxed) == IDLE).count()
+        self.states.iter().filter(|state| state.at.load(Ordering::Relaxed) == IDLE).count()
     }
 
     /// Returns how many of the first `started` threads spin while they wait for work; the number may have changed on
     /// return.
     pub fn awake(&self, started: usize) -> usize {
-        let waits =
-            |seat: &&CachePadded<Seat>| seat.at.load(Ordering::Relaxed) == IDLE && !seat.park.is_parked();
-        self.seats.iter().take(started).filter(waits).count()
+        let waits = |state: &&CachePadded<ThreadState>| {
+            state.at.load(Ordering::Relaxed) == IDLE && !state.park.is_parked()
+        };
+        self.states.iter().take(started).filter(waits).count()
     }
 
     /// Makes the threads end once the ring is empty.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        for seat in &self.seats {
-            parker(&seat.park).wake();
+        for state in &self.states {
+            parker(&state.park).wake();
         }
     }
 
     /// Runs one job on the calling thread, which does not belong to the crew; returns false if there is none.
     pub fn run_one(&self) -> bool {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _locked = self.caller_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(job) = self.ring.pop() else { return false };
         self.run(job, None);
         true
     }
 
     fn work(&self, index: usize) {
-        let seat = &self.seats[index];
+        let state = &self.states[index];
         let mut waiter = Waiter::new(self.wait);
         loop {
-            seat.at.store(TAKING, Ordering::SeqCst);
+            state.at.store(TAKING, Ordering::SeqCst);
             let job = self.ring.pop();
-            seat.at.store(job.as_ref().map_or(IDLE, |job| job.sequence), Ordering::SeqCst);
+            state.at.store(job.as_ref().map_or(IDLE, |job| job.sequence), Ordering::SeqCst);
             self.tell_drains();
             if let Some(job) = job {
                 self.run(job, Some(index));
@@ -164,7 +171,7 @@ impl Crew {
                 return;
             }
             let ready = || !self.ring.is_empty() || self.stop.load(Ordering::Acquire);
-            match waiter.wait(&parker(&seat.park), ptr::null(), ready, None, None) {
+            match waiter.wait(&parker(&state.park), ptr::null(), ready, None, None) {
                 Waited::Ready | Waited::TimedOut => {}
                 // The kernel refuses futexes: poll slowly instead of spinning.
                 Waited::Broken(_) => thread::sleep(Duration::from_millis(1)),
@@ -172,7 +179,7 @@ impl Crew {
         }
     }
 
-    fn run(&self, job: Job, seat: Option<usize>) {
+    fn run(&self, job: Job, index: Option<usize>) {
         let Job { sequence, task } = job;
         match task {
             Task::Share(share) => {
@@ -180,7 +187,7 @@ impl Crew {
             }
             Task::Descriptor(work) => {
                 if work.descriptor.opcode() == Opcode::DRAIN {
-                    self.drain(sequence, seat);
+                    self.drain(sequence, index);
                 }
                 self.run_descriptor(work, |descriptor, context| {
                     // SAFETY: the submitter promised that the descriptor's memory is valid until its record is written.
@@ -195,7 +202,7 @@ impl Crew {
 
     fn run_descriptor(&self, work: Work, execute: impl FnOnce(&Descriptor, &Context<'_>)) {
         let Work { descriptor, notify } = work;
-        let context = Context { capabilities: self.capabilities, hands: &self.hands };
+        let context = Context { capabilities: self.capabilities, executor_settings: &self.executor_settings };
         if catch_unwind(AssertUnwindSafe(|| execute(&descriptor, &context))).is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
             // SAFETY: `execute` panicked before it stored the record (storing cannot panic), so the memory is still
@@ -210,10 +217,10 @@ impl Crew {
 
     fn drain(&self, sequence: u64, me: Option<usize>) {
         let waits = |index: usize| {
-            let at = self.seats[index].at.load(Ordering::SeqCst);
+            let at = self.states[index].at.load(Ordering::SeqCst);
             Some(index) != me && (at == TAKING || at < sequence)
         };
-        let done = || !(0..self.seats.len()).any(waits);
+        let done = || !(0..self.states.len()).any(waits);
         let Some(me) = me else {
             // A caller runs this job: then there are no threads, and callers run one at a time.
             return;
@@ -223,7 +230,7 @@ impl Crew {
         }
         self.draining.fetch_add(1, Ordering::SeqCst);
         let mut waiter = Waiter::new(self.wait);
-        let park = &self.seats[me].drained;
+        let park = &self.states[me].drained;
         while !done() {
             if let Waited::Broken(_) = waiter.wait(&parker(park), ptr::null(), done, None, None) {
                 thread::yield_now();
@@ -238,8 +245,8 @@ impl Crew {
         if self.draining.load(Ordering::SeqCst) == 0 {
             return;
         }
-        for seat in &self.seats {
-            parker(&seat.drained).wake();
+        for state in &self.states {
+            parker(&state.drained).wake();
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::execute::{Context, perform, settle_stores};
 use super::validate::Place;
-use super::{Hands, capabilities};
+use super::{ExecutorSettings, capabilities};
 use memlift_ground::facility::{self, Facility};
 use memlift_idxd::portal::{self, Instructions};
 use memlift_idxd::{Cpu, Idxd, Machine, Settings};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 /// Executes on the calling core what a device has left undone.
 #[derive(Clone, Debug)]
-pub struct Finisher(Arc<Hands>);
+pub struct Finisher(Arc<ExecutorSettings>);
 
 impl Finisher {
-    /// Makes a finisher that works with `hands`.
-    pub fn new(hands: Arc<Hands>) -> Finisher {
-        Finisher(hands)
+    /// Makes a finisher that works with `executor_settings`.
+    pub fn new(executor_settings: Arc<ExecutorSettings>) -> Finisher {
+        Finisher(executor_settings)
     }
 }
 
@@ -35,7 +35,7 @@ unsafe impl Cpu for Finisher {
     }
 
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
-        let context = Context { capabilities: self.capabilities(), hands: &self.0 };
+        let context = Context { capabilities: self.capabilities(), executor_settings: &self.0 };
         let place = if in_batch { Place::Batch } else { Place::Queue };
         // SAFETY: the caller lends the descriptor's memory, and that of the members of a batch, for this
         // call.
@@ -73,7 +73,7 @@ pub fn node() -> Option<u32> {
 ///
 /// # Errors
 /// [`Absent`].
-pub fn open_dsa(root: &Path, hands: &Arc<Hands>) -> Result<Idxd, Absent> {
+pub fn open_dsa(root: &Path, executor_settings: &Arc<ExecutorSettings>) -> Result<Idxd, Absent> {
     if facility::detect(Facility::Dsa) == facility::Availability::Masked {
         return Err(Absent::Masked);
     }
@@ -84,7 +84,7 @@ pub fn open_dsa(root: &Path, hands: &Arc<Hands>) -> Result<Idxd, Absent> {
     };
     let mut failures = Vec::new();
     for queue in machine.candidates(node()) {
-        let cpu = Box::new(Finisher::new(Arc::clone(hands)));
+        let cpu = Box::new(Finisher::new(Arc::clone(executor_settings)));
         let opened = portal::open(queue, allowed).map_err(|error| error.to_string()).and_then(|portal| {
             Idxd::new(queue, portal, cpu, Settings::default()).map_err(|error| error.to_string())
         });

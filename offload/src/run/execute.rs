@@ -7,10 +7,10 @@
 //! - **Not here** queues and threads; batches (`batch`)
 //!
 //! If CACHE_CONTROL is set, stores go through the cache. If it is clear, stores of at least
-//! `Hands::streaming_from_bytes` go past it.
+//! `ExecutorSettings::streaming_from_bytes` go past it.
 
 use super::validate::{self, Place};
-use super::{Hands, batch, record};
+use super::{ExecutorSettings, batch, record};
 use memlift_kernels::{Delta, DeltaError, Kernels, cache_flush, repeat_8};
 use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status};
 use std::ptr;
@@ -18,13 +18,13 @@ use std::ptr;
 /// The inputs of an execution besides the descriptor.
 pub(super) struct Context<'a> {
     pub capabilities: Capabilities,
-    pub hands: &'a Hands,
+    pub executor_settings: &'a ExecutorSettings,
 }
 
 impl Context<'_> {
     pub(super) fn streams(&self, descriptor: &Descriptor) -> bool {
         !descriptor.flags().has(Flags::CACHE_CONTROL)
-            && descriptor.size as usize >= self.hands.streaming_from_bytes()
+            && descriptor.size as usize >= self.executor_settings.streaming_from_bytes()
     }
 }
 
@@ -95,7 +95,7 @@ fn target(address: u64) -> *mut u8 {
 /// `validate::check` accepted the descriptor, and its addresses are valid for their use.
 unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
     let bytes = descriptor.size as usize;
-    let kernels = context.hands.kernels();
+    let kernels = context.executor_settings.kernels();
     let mut done = record::ended(Status::SUCCESS);
     done.bytes_completed = descriptor.size;
     // SAFETY: for every call below: the caller promises that the descriptor's ranges are valid for `bytes` (or for the size
@@ -153,11 +153,11 @@ unsafe fn memmove(descriptor: &Descriptor, context: &Context<'_>) {
         if descriptor.flags().has(Flags::STRICT_ORDER) {
             copy_in_order(target(to), source(from), bytes);
         } else if to.abs_diff(from) < bytes as u64 {
-            (context.hands.kernels().move_overlapping)(target(to), source(from), bytes);
+            (context.executor_settings.kernels().move_overlapping)(target(to), source(from), bytes);
         } else if context.streams(descriptor) {
-            (context.hands.kernels().copy_nt)(target(to), source(from), bytes);
+            (context.executor_settings.kernels().copy_nt)(target(to), source(from), bytes);
         } else {
-            (context.hands.kernels().copy)(target(to), source(from), bytes);
+            (context.executor_settings.kernels().copy)(target(to), source(from), bytes);
         }
     }
 }
@@ -176,9 +176,9 @@ unsafe fn fill(descriptor: &Descriptor, context: &Context<'_>) {
             let pattern = pattern.to_le_bytes();
             (0..bytes).for_each(|index| to.add(index).write_volatile(pattern[index % 16]));
         } else if context.streams(descriptor) {
-            (context.hands.kernels().fill_nt)(to, pattern, bytes);
+            (context.executor_settings.kernels().fill_nt)(to, pattern, bytes);
         } else {
-            (context.hands.kernels().fill)(to, pattern, bytes);
+            (context.executor_settings.kernels().fill)(to, pattern, bytes);
         }
     }
 }
@@ -260,7 +260,7 @@ fn delta_failed(status: Status, entry: usize) -> Completion {
 /// inverted form; the other forms are derived from it.
 unsafe fn crc(descriptor: &Descriptor, context: &Context<'_>, copy_to: Option<*mut u8>) -> u32 {
     let (from, bytes, flags) = (source(descriptor.source), descriptor.size as usize, descriptor.flags());
-    let kernels = context.hands.kernels();
+    let kernels = context.executor_settings.kernels();
     // SAFETY: the caller promises that the seed's address, the source and the target are valid; validation checked that
     // source and target do not overlap.
     unsafe {

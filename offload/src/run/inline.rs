@@ -7,7 +7,7 @@
 //!   descriptors
 
 use super::execute::{Context, execute};
-use super::{Hands, Notify, Work, capabilities};
+use super::{ExecutorSettings, Notify, Work, capabilities};
 use crossbeam_queue::ArrayQueue;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The backend whose descriptors run on the thread that polls it.
 pub struct Inline {
     queue: ArrayQueue<Work>,
-    turn: Mutex<()>,
-    hands: Arc<Hands>,
+    poll_lock: Mutex<()>,
+    executor_settings: Arc<ExecutorSettings>,
 }
 
 impl std::fmt::Debug for Inline {
@@ -30,8 +30,8 @@ impl std::fmt::Debug for Inline {
 
 impl Inline {
     /// Makes a queue of `depth` descriptors (at least one).
-    pub fn new(depth: usize, hands: Arc<Hands>) -> Inline {
-        Inline { queue: ArrayQueue::new(depth.max(1)), turn: Mutex::new(()), hands }
+    pub fn new(depth: usize, executor_settings: Arc<ExecutorSettings>) -> Inline {
+        Inline { queue: ArrayQueue::new(depth.max(1)), poll_lock: Mutex::new(()), executor_settings }
     }
 
     /// Queues one descriptor with its `notify`. Returns `false` if the queue is full; then nothing will be
@@ -46,7 +46,8 @@ impl Inline {
     }
 
     fn run(&self, descriptor: &Descriptor, notify: Option<&Arc<dyn Notify>>) {
-        let context = Context { capabilities: self.capabilities(), hands: &self.hands };
+        let context =
+            Context { capabilities: self.capabilities(), executor_settings: &self.executor_settings };
         // SAFETY: the submitter promised that the descriptor's memory is valid until its record is written.
         unsafe { execute(descriptor, &context) };
         if let Some(notify) = notify {
@@ -77,7 +78,7 @@ unsafe impl Backend for Inline {
 
     /// Runs the oldest descriptor (a batch counts as one). A second poller waits for the first.
     fn poll(&self) -> usize {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _locked = self.poll_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Work { descriptor, notify }) = self.queue.pop() else { return 0 };
         self.run(&descriptor, notify.as_ref());
         1

@@ -53,15 +53,15 @@ pub(crate) struct Work {
 /// Settings of an engine's software executors: the kernels, and the size from which a descriptor without
 /// CACHE_CONTROL is written past the cache (set by calibration).
 #[derive(Debug)]
-pub struct Hands {
+pub struct ExecutorSettings {
     kernels: &'static Kernels,
     streaming_from_bytes: AtomicUsize,
 }
 
-impl Hands {
+impl ExecutorSettings {
     /// Makes settings with `kernels` that stream from `streaming_from_bytes` on.
-    pub const fn new(kernels: &'static Kernels, streaming_from_bytes: usize) -> Hands {
-        Hands { kernels, streaming_from_bytes: AtomicUsize::new(streaming_from_bytes) }
+    pub const fn new(kernels: &'static Kernels, streaming_from_bytes: usize) -> ExecutorSettings {
+        ExecutorSettings { kernels, streaming_from_bytes: AtomicUsize::new(streaming_from_bytes) }
     }
 
     /// Returns the routines that the executors run.

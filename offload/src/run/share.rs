@@ -13,7 +13,7 @@
 
 use memlift_ground::complete::{FutexParker, ParkWord, WaitPolicy, Waited, Waiter};
 use memlift_kernels::Kernels;
-use memlift_place::Stores;
+use memlift_place::StoreKind;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub(crate) fn share_chunk_bytes(bytes: usize) -> usize {
 
 pub(crate) struct Share {
     kernels: &'static Kernels,
-    stores: Stores,
+    stores: StoreKind,
     target: *mut u8,
     source: *const u8,
     bytes: usize,
@@ -52,7 +52,7 @@ impl Share {
     /// Both ranges are valid for `bytes` and do not overlap until [`Share::finish`] has returned.
     pub unsafe fn new(
         kernels: &'static Kernels,
-        stores: Stores,
+        stores: StoreKind,
         target: *mut u8,
         source: *const u8,
         bytes: usize,

@@ -12,9 +12,9 @@
 //! If no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
 
 use super::crew::{Crew, Task};
-use super::{Hands, Share, Work, fork, share_chunk_bytes};
+use super::{ExecutorSettings, Share, Work, fork, share_chunk_bytes};
 use memlift_ground::complete::WaitPolicy;
-use memlift_place::{Helpers, Stores};
+use memlift_place::{Helpers, StoreKind};
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -45,13 +45,13 @@ pub struct WorkerStats {
 /// The backend of engine threads.
 pub struct Worker {
     settings: WorkerSettings,
-    hands: Arc<Hands>,
-    /// A boxed `Hold`. It is replaced only in a forked child, which leaks the parent's.
-    hold: AtomicPtr<Hold>,
+    executor_settings: Arc<ExecutorSettings>,
+    /// A boxed `CrewOfProcess`. It is replaced only in a forked child, which leaks the parent's.
+    of_process: AtomicPtr<CrewOfProcess>,
 }
 
 /// The crew of one process generation (see `fork`).
-struct Hold {
+struct CrewOfProcess {
     generation: u32,
     crew: Arc<Crew>,
     threads: OnceLock<Vec<JoinHandle<()>>>,
@@ -65,18 +65,18 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     /// Makes a worker; its threads start with the first submission.
-    pub fn new(settings: WorkerSettings, hands: Arc<Hands>) -> Worker {
-        let hold = AtomicPtr::new(Self::fresh(settings, &hands));
-        Worker { settings, hands, hold }
+    pub fn new(settings: WorkerSettings, executor_settings: Arc<ExecutorSettings>) -> Worker {
+        let of_process = AtomicPtr::new(Self::fresh(settings, &executor_settings));
+        Worker { settings, executor_settings, of_process }
     }
 
     /// Returns the statistics of this process; a forked child starts from zero.
     pub fn stats(&self) -> WorkerStats {
-        let hold = self.hold();
+        let of_process = self.of_process();
         WorkerStats {
-            completed: hold.crew.completed.load(Ordering::Relaxed),
-            panics: hold.crew.panics.load(Ordering::Relaxed),
-            threads: hold.threads.get().map_or(0, Vec::len),
+            completed: of_process.crew.completed.load(Ordering::Relaxed),
+            panics: of_process.crew.panics.load(Ordering::Relaxed),
+            threads: of_process.threads.get().map_or(0, Vec::len),
         }
     }
 
@@ -87,7 +87,7 @@ impl Worker {
 
     /// Returns the number of threads that have nothing to do; it may have changed on return.
     pub fn idle(&self) -> usize {
-        self.hold().crew.idle()
+        self.of_process().crew.idle()
     }
 
     /// Starts the threads now instead of with the first submission.
@@ -111,35 +111,35 @@ impl Worker {
         (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share)))).count()
     }
 
-    fn fresh(settings: WorkerSettings, hands: &Arc<Hands>) -> *mut Hold {
+    fn fresh(settings: WorkerSettings, executor_settings: &Arc<ExecutorSettings>) -> *mut CrewOfProcess {
         let WorkerSettings { threads, queue_depth, wait } = settings;
-        Box::into_raw(Box::new(Hold {
+        Box::into_raw(Box::new(CrewOfProcess {
             generation: fork::generation(),
-            crew: Arc::new(Crew::new(threads, queue_depth, wait, Arc::clone(hands))),
+            crew: Arc::new(Crew::new(threads, queue_depth, wait, Arc::clone(executor_settings))),
             threads: OnceLock::new(),
         }))
     }
 
     fn started(&self) -> &Crew {
-        let hold = self.hold();
-        hold.threads.get_or_init(|| hold.crew.start());
-        &hold.crew
+        let of_process = self.of_process();
+        of_process.threads.get_or_init(|| of_process.crew.start());
+        &of_process.crew
     }
 
-    fn hold(&self) -> &Hold {
-        let current = self.hold.load(Ordering::Acquire);
+    fn of_process(&self) -> &CrewOfProcess {
+        let current = self.of_process.load(Ordering::Acquire);
         // SAFETY: the pointer came from `Box::into_raw`. It is replaced only in a forked child, which leaks the old
         // one, and freed only by drop, which has `&mut self`.
-        let hold = unsafe { &*current };
-        if hold.generation == fork::generation() { hold } else { self.hold_of_child(current) }
+        let of_process = unsafe { &*current };
+        if of_process.generation == fork::generation() { of_process } else { self.of_child(current) }
     }
 
     /// Replaces the parent's crew in a forked child: its threads only exist in the parent, perhaps in the middle of a
     /// job.
     #[cold]
-    fn hold_of_child(&self, current: *mut Hold) -> &Hold {
-        let fresh = Self::fresh(self.settings, &self.hands);
-        match self.hold.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+    fn of_child(&self, current: *mut CrewOfProcess) -> &CrewOfProcess {
+        let fresh = Self::fresh(self.settings, &self.executor_settings);
+        match self.of_process.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: `fresh` is live, and `self` owns it now.
             Ok(_) => unsafe { &*fresh },
             Err(other) => {
@@ -156,24 +156,24 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let hold = *self.hold.get_mut();
+        let of_process = *self.of_process.get_mut();
         // SAFETY: the pointer came from `Box::into_raw` and is freed only below, in this drop.
-        if unsafe { (*hold).generation } != fork::generation() {
+        if unsafe { (*of_process).generation } != fork::generation() {
             // The crew is the parent's, and this is a child: its jobs belong to threads that do not exist here.
             return;
         }
         // SAFETY: the pointer came from `Box::into_raw` and is only taken back here, once.
-        let hold = unsafe { Box::from_raw(hold) };
-        hold.crew.stop();
+        let of_process = unsafe { Box::from_raw(of_process) };
+        of_process.crew.stop();
         let me = thread::current().id();
-        for thread in hold.threads.into_inner().into_iter().flatten() {
+        for thread in of_process.threads.into_inner().into_iter().flatten() {
             // A thread of the crew can be the last owner, through a notification; it must not join itself.
             if thread.thread().id() != me {
                 // The thread catches panics, so joining does not fail because of one.
                 let _ = thread.join();
             }
         }
-        while hold.crew.run_one() {}
+        while of_process.crew.run_one() {}
     }
 }
 
@@ -185,7 +185,7 @@ unsafe impl Backend for Worker {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.hold().crew.capabilities
+        self.of_process().crew.capabilities
     }
 
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
@@ -200,9 +200,9 @@ unsafe impl Backend for Worker {
 
     /// Runs one job on this thread if there are no threads; otherwise does nothing, because the threads need no help.
     fn poll(&self) -> usize {
-        let hold = self.hold();
-        let threads = hold.threads.get().map_or(0, Vec::len);
-        usize::from(threads == 0 && hold.crew.run_one())
+        let of_process = self.of_process();
+        let threads = of_process.threads.get().map_or(0, Vec::len);
+        usize::from(threads == 0 && of_process.crew.run_one())
     }
 }
 
@@ -216,23 +216,26 @@ impl Helpers for Worker {
     }
 
     fn awake(&self) -> usize {
-        let hold = self.hold();
-        hold.crew.awake(hold.threads.get().map_or(0, Vec::len))
+        let of_process = self.of_process();
+        of_process.crew.awake(of_process.threads.get().map_or(0, Vec::len))
     }
 
     fn round_trip(&self) {
         let (target, source) = (std::ptr::null_mut(), std::ptr::null());
-        // SAFETY: with `Stores::None` no byte is copied, so neither address is accessed.
-        let share = unsafe { Share::new(self.hands.kernels(), Stores::None, target, source, 1, 1) };
+        // SAFETY: with `StoreKind::None` no byte is copied, so neither address is accessed.
+        let share =
+            unsafe { Share::new(self.executor_settings.kernels(), StoreKind::None, target, source, 1, 1) };
         if self.offer(&share, 1) == 1 {
             share.finish_by_others(20_000);
         }
     }
 
-    unsafe fn share(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
+    unsafe fn share(&self, stores: StoreKind, target: *mut u8, source: *const u8, bytes: usize) {
         let chunk_bytes = share_chunk_bytes(bytes);
         // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
-        let share = unsafe { Share::new(self.hands.kernels(), stores, target, source, bytes, chunk_bytes) };
+        let share = unsafe {
+            Share::new(self.executor_settings.kernels(), stores, target, source, bytes, chunk_bytes)
+        };
         self.offer(&share, 1);
         share.finish();
     }
@@ -251,7 +254,10 @@ mod tests {
 
     #[test]
     fn a_panic_is_answered_and_the_thread_goes_on() {
-        let worker = Worker::new(settings(1, 8), Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)));
+        let worker = Worker::new(
+            settings(1, 8),
+            Arc::new(ExecutorSettings::new(memlift_kernels::active(), usize::MAX)),
+        );
         let mut records = [Completion::PENDING; 2];
         let records = ptr::from_mut(&mut records).cast::<Completion>();
         let noop = |index: usize| {
@@ -275,7 +281,10 @@ mod tests {
 
     #[test]
     fn without_threads_the_caller_runs_the_ring() {
-        let worker = Worker::new(settings(0, 2), Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)));
+        let worker = Worker::new(
+            settings(0, 2),
+            Arc::new(ExecutorSettings::new(memlift_kernels::active(), usize::MAX)),
+        );
         let noop = [Descriptor::new(Opcode::NOOP, Flags::NONE); 3];
         // SAFETY: a NOOP without a record touches no memory.
         assert_eq!(unsafe { worker.submit(&noop) }, Err(Busy { accepted: 2 }));

@@ -226,7 +226,7 @@ impl Core {
                 Executor::Worker(worker) => worker.submit_work(work()).then_some(()).ok_or(Full),
                 Executor::Foreign { backend, flights, .. } => {
                     let mut flights = flights.lock().unwrap_or_else(PoisonError::into_inner);
-                    self.reap(&mut flights);
+                    self.release_settled(&mut flights);
                     backend.submit(&[descriptor]).map_err(|_| Full)?;
                     flights.push(Arc::clone(flight));
                     Ok(())
@@ -238,13 +238,13 @@ impl Core {
     fn poll(&self) -> usize {
         let done = self.backend().poll();
         if let Executor::Foreign { flights, .. } = &self.executor {
-            self.reap(&mut flights.lock().unwrap_or_else(PoisonError::into_inner));
+            self.release_settled(&mut flights.lock().unwrap_or_else(PoisonError::into_inner));
         }
         done
     }
 
     /// Releases settled flights, and notifies their waiters, because a foreign backend does not.
-    fn reap(&self, flights: &mut Vec<Arc<Flight>>) {
+    fn release_settled(&self, flights: &mut Vec<Arc<Flight>>) {
         flights.retain(|flight| {
             let settled = flight.settled();
             if settled {
@@ -259,7 +259,7 @@ impl Core {
     }
 
     /// Polls a device that works on its own and wakes no thread. Backends that only work when polled are not polled here.
-    pub(super) fn look_after(&self) {
+    pub(super) fn poll_device(&self) {
         if self.counted_as() == observe::Executor::Idxd {
             self.poll();
         }

@@ -12,14 +12,14 @@ use memlift_spec::{Completion, Opcode, Status};
 use std::sync::Arc;
 use std::time::Instant;
 
-struct Pending {
+struct TicketInner {
     flight: Arc<Flight>,
     core: Arc<Core>,
     predicted_ns: Option<u64>,
     released: bool,
 }
 
-impl Pending {
+impl TicketInner {
     fn wait(&self, deadline: Option<Instant>) -> bool {
         self.flight.settled()
             || (self.flight.is_own() && self.core.wait(&self.flight, self.predicted_ns, deadline))
@@ -40,7 +40,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for TicketInner {
     fn drop(&mut self) {
         if self.released {
             return;
@@ -55,17 +55,17 @@ impl Drop for Pending {
 
 /// An operation in flight.
 #[must_use = "dropping a ticket waits for the operation: keep it, `wait` or `detach`"]
-pub struct Ticket(Pending);
+pub struct Ticket(TicketInner);
 
 /// A batch in flight.
 #[must_use = "dropping a ticket waits for the batch: keep it, `wait` or `detach`"]
-pub struct BatchTicket(Pending);
+pub struct BatchTicket(TicketInner);
 
 macro_rules! ticket {
     ($ticket:ident) => {
         impl $ticket {
             pub(super) fn new(flight: Arc<Flight>, core: Arc<Core>) -> $ticket {
-                $ticket(Pending { flight, core, predicted_ns: None, released: false })
+                $ticket(TicketInner { flight, core, predicted_ns: None, released: false })
             }
 
             /// Sets the cost model's prediction of the wait, nanoseconds.
@@ -76,7 +76,7 @@ macro_rules! ticket {
 
             /// Returns true if it has completed. Runs nothing, except that a device is polled.
             pub fn is_done(&self) -> bool {
-                self.0.core.look_after();
+                self.0.core.poll_device();
                 self.0.flight.settled()
             }
 

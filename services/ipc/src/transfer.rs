@@ -60,7 +60,7 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// `source` is readable and `target` writable for `bytes`, and they do not overlap. After [`Lost`] as for [`Engine::copy_told`].
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap. After [`Lost`] as for [`Engine::copy_with`].
     unsafe fn range(self, target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> Result<u32, Lost> {
         let engine = Engine::global();
         // SAFETY: both ranges have `bytes` bytes and are apart, as the caller vouches; after [`Lost`] it does not reuse the
@@ -71,7 +71,7 @@ impl Transfer {
                     return Ok(engine.copy_crc32c_raw(target, source, bytes, seed, self.how.hint()));
                 }
                 How::Placed(cache) => engine.copy_raw(target, source, bytes, cache),
-                How::Told { by, streams } => engine.copy_told(target, source, bytes, by, streams)?,
+                How::Told { by, streams } => engine.copy_with(target, source, bytes, by, streams)?,
             }
         }
         Ok(0)
@@ -148,7 +148,7 @@ impl Outgoing<'_> {
     /// # Safety
     ///
     /// `target` is writable for as many bytes as it has and does not overlap the source. After [`Lost`] as for
-    /// [`Engine::copy_told`].
+    /// [`Engine::copy_with`].
     pub(crate) unsafe fn copy_to(&self, target: *mut u8, transfer: Transfer) -> Result<Option<u32>, Lost> {
         if self.bytes() == 0 {
             return Ok(transfer.crc.then_some(0));

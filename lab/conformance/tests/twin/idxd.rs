@@ -15,7 +15,7 @@ use memlift_idxd::portal::Written;
 use memlift_idxd::{Idxd, Mode, Portal, Settings, Untrusted, WorkQueue};
 use memlift_model::{Fortune, Twin};
 use memlift_offload::Engine;
-use memlift_offload::run::{Absent, Finisher, Hands, open_dsa};
+use memlift_offload::run::{Absent, ExecutorSettings, Finisher, open_dsa};
 use memlift_offload::submit::{Operation, Queue};
 use memlift_spec::{Backend, Completion, Descriptor, Flags, Opcode, Status};
 use std::io::{self, Read};
@@ -105,12 +105,12 @@ unsafe impl Portal for End {
     }
 }
 
-fn hands() -> Arc<Hands> {
-    Arc::new(Hands::new(memlift_kernels::active(), usize::MAX))
+fn executor_settings() -> Arc<ExecutorSettings> {
+    Arc::new(ExecutorSettings::new(memlift_kernels::active(), usize::MAX))
 }
 
 pub fn finisher() -> Box<Finisher> {
-    Box::new(Finisher::new(hands()))
+    Box::new(Finisher::new(executor_settings()))
 }
 
 fn open(queue: &WorkQueue, portal: Box<dyn Portal>) -> Idxd {
@@ -434,16 +434,16 @@ fn a_queue_that_sysfs_lists_is_opened_asked_and_used() {
     let path = root.path().join("dev/dsa/wq0.0");
     let behind =
         std::thread::spawn(move || device_behind(std::fs::File::open(path).unwrap()).join().unwrap());
-    let device = open_dsa(root.path(), &hands()).unwrap();
+    let device = open_dsa(root.path(), &executor_settings()).unwrap();
     assert_eq!(device.portal(), "write", "a FIFO cannot be mapped, as a queue without the right");
     pass(&device, 30);
     let offloaded = device.stats().offloaded;
     drop(device);
     assert!(offloaded > 50 && behind.join().unwrap() > offloaded);
-    assert!(matches!(open_dsa(machine("0").path(), &hands()), Err(Absent::NoQueue)));
+    assert!(matches!(open_dsa(machine("0").path(), &executor_settings()), Err(Absent::NoQueue)));
     let unreadable = machine("1");
     std::fs::remove_file(unreadable.path().join("dev/dsa/wq0.0")).unwrap();
-    let error = open_dsa(unreadable.path(), &hands()).unwrap_err();
+    let error = open_dsa(unreadable.path(), &executor_settings()).unwrap_err();
     assert!(matches!(&error, Absent::Unusable(why) if why.starts_with("wq0.0: ")), "{error}");
 }
 
@@ -469,7 +469,7 @@ fn an_engine_sends_what_is_queued_or_told_to_its_device() {
     for (by, goes) in [(Executor::Idxd, true), (Executor::InlineTemporal, false)] {
         let (mut target, before) = (vec![0; plain.len()], took());
         // SAFETY: both are this long, and apart.
-        unsafe { engine.copy_told(target.as_mut_ptr(), plain.as_ptr(), plain.len(), by, false) }.unwrap();
+        unsafe { engine.copy_with(target.as_mut_ptr(), plain.as_ptr(), plain.len(), by, false) }.unwrap();
         assert_eq!((target == plain, took() > before), (true, goes));
     }
 }

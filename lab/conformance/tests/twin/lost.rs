@@ -77,7 +77,7 @@ fn a_copy_that_was_told_to_use_it_ends_with_an_error_and_later_ones_go_without_i
     let plain = bytes(200_000);
     let told = |target: &mut [u8]| {
         // SAFETY: both are this long, and apart; a target that is lost is leaked.
-        unsafe { engine.copy_told(target.as_mut_ptr(), plain.as_ptr(), plain.len(), Executor::Idxd, false) }
+        unsafe { engine.copy_with(target.as_mut_ptr(), plain.as_ptr(), plain.len(), Executor::Idxd, false) }
     };
     let lost = Box::leak(vec![0; plain.len()].into_boxed_slice());
     wire.hold();
