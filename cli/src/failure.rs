@@ -28,7 +28,7 @@ pub enum Failure {
     /// Something that the command needs does not exist.
     Unavailable(String),
     /// The reader of the output has stopped reading: this is no error, and nothing is printed.
-    NobodyReads,
+    OutputClosed,
 }
 
 impl Failure {
@@ -52,7 +52,7 @@ impl Failure {
     /// Prints the failure on standard error; returns the exit code of the command.
     pub fn exit(&self) -> ExitCode {
         let kind = match self {
-            Self::NobodyReads => return ExitCode::from(self.exit_code()),
+            Self::OutputClosed => return ExitCode::from(self.exit_code()),
             Self::Failed(_) => "failed",
             Self::Usage(_) => "usage",
             Self::Unavailable(_) => "unavailable",
@@ -71,7 +71,7 @@ impl Failure {
     /// Returns the exit code of the command.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NobodyReads => 0,
+            Self::OutputClosed => 0,
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,
             Self::Unavailable(_) => 3,
@@ -82,7 +82,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NobodyReads => Ok(()),
+            Self::OutputClosed => Ok(()),
             Self::Failed(text) | Self::Usage(text) | Self::Unavailable(text) => formatter.write_str(text),
         }
     }
@@ -91,7 +91,7 @@ impl fmt::Display for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::NobodyReads;
+            return Self::OutputClosed;
         }
         Self::of(&error)
     }

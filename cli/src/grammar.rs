@@ -53,11 +53,11 @@ pub enum Command {
         /// Print one snapshot and end; also what happens when the output is not a terminal
         #[arg(long)]
         once: bool,
-        /// Milliseconds between two looks
+        /// Milliseconds between two readings
         #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
         interval_ms: u64,
     },
-    /// The same for Prometheus
+    /// Show the work of every process as metrics for Prometheus
     #[command(group = clap::ArgGroup::new("where").required(true).args(["listen", "once"]))]
     Metrics {
         /// Address to listen on, for example 127.0.0.1:9464

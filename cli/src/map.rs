@@ -103,7 +103,7 @@ pub enum Verb {
     },
     /// Do not make a move that was planned
     Cancel {
-        /// As `memlift map show` prints it
+        /// Number of the move, as `memlift map show` prints it
         id: u64,
         #[command(flatten)]
         from: From,

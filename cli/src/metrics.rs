@@ -15,7 +15,7 @@ use std::time::Duration;
 use memlift::ground::observe::{OperationStats, RowStats, Snapshot, WaitingStats};
 
 use crate::failure::Failure;
-use crate::sample::{Counting, Sample, program, sessions};
+use crate::sample::{DropinCounters, Sample, program, sessions};
 use crate::series::{Amount, Metric, Series, Source};
 use crate::{http, print};
 
@@ -88,13 +88,13 @@ fn metrics(sample: &Sample) -> Vec<Metric> {
 }
 
 /// Collects metrics of one source, which share labels.
-struct Of<'a> {
+struct MetricsOf<'a> {
     source: Source,
     labels: Vec<(&'static str, String)>,
     all: &'a mut Vec<Metric>,
 }
 
-impl Of<'_> {
+impl MetricsOf<'_> {
     fn put(&mut self, name: &str, help: &str, amount: Amount) {
         let (source, labels) = (self.source.clone(), self.labels.clone());
         self.all.push(Metric { source, name: name.to_owned(), help: help.to_owned(), labels, amount });
@@ -109,13 +109,13 @@ fn process(one: &Snapshot, job: &str, all: &mut Vec<Metric>) {
     };
     let job_label = ("job", job.to_owned());
     let isa = ("isa", one.process.isa.clone());
-    let mut of = Of { source: source("process"), labels: vec![job_label.clone(), isa], all };
+    let mut of = MetricsOf { source: source("process"), labels: vec![job_label.clone(), isa], all };
     of.put(
         "memlift_processes",
         "Processes that use memlift and that this user may observe.",
         Amount::Gauge(1),
     );
-    let mut of = Of { source: source("process"), labels: vec![job_label.clone()], all };
+    let mut of = MetricsOf { source: source("process"), labels: vec![job_label.clone()], all };
     for (name, help, value) in [
         ("memlift_decisions_total", "Placement decisions.", one.process.decisions),
         (
@@ -142,7 +142,7 @@ fn process(one: &Snapshot, job: &str, all: &mut Vec<Metric>) {
             ("opcode", counted.opcode.clone()),
         ];
         let part = format!("{} {}", counted.executor, counted.opcode);
-        operations(counted, &mut Of { source: source(&part), labels, all });
+        operations(counted, &mut MetricsOf { source: source(&part), labels, all });
     }
     for shown in &one.rows {
         row(shown, &source(&format!("row {:?}", shown.id)), job, all);
@@ -154,7 +154,7 @@ fn process(one: &Snapshot, job: &str, all: &mut Vec<Metric>) {
             ("name", session.name),
             ("role", session.role),
         ];
-        let mut of = Of { source: source("session"), labels, all };
+        let mut of = MetricsOf { source: source("session"), labels, all };
         of.put("memlift_ipc_outstanding", "Calls under way.", Amount::Gauge(session.outstanding));
     }
 }
@@ -167,7 +167,7 @@ fn service(opcode: &str) -> &'static str {
     }
 }
 
-fn operations(counted: &OperationStats, of: &mut Of<'_>) {
+fn operations(counted: &OperationStats, of: &mut MetricsOf<'_>) {
     of.put("memlift_operations_total", "Operations, by who ran them.", Amount::Counter(counted.operations));
     of.put("memlift_operation_bytes_total", "Bytes worked on.", Amount::Counter(counted.bytes));
     of.put(
@@ -190,7 +190,7 @@ fn row(shown: &RowStats, source: &Source, job: &str, all: &mut Vec<Metric>) {
         ("name", shown.name.clone()),
         ("role", shown.role.clone()),
     ];
-    let mut of = Of { source: source.clone(), labels, all };
+    let mut of = MetricsOf { source: source.clone(), labels, all };
     let name = |field: &str| format!("memlift_{}_{field}", shown.service);
     for value in &shown.values {
         let amount = match value.name.ends_with("_total") {
@@ -205,12 +205,12 @@ fn row(shown: &RowStats, source: &Source, job: &str, all: &mut Vec<Metric>) {
     }
 }
 
-fn dropin(counting: &Counting, job: &str, all: &mut Vec<Metric>) {
-    let page = &counting.page;
-    let source = |part: String| Source { pid: counting.pid, start_unix_ns: page.start_unix_ns, part };
+fn dropin(counters: &DropinCounters, job: &str, all: &mut Vec<Metric>) {
+    let page = &counters.page;
+    let source = |part: String| Source { pid: counters.pid, start_unix_ns: page.start_unix_ns, part };
     let name = page.name.strip_prefix("memlift:").unwrap_or(&page.name).to_owned();
     let labels = vec![("job", job.to_owned()), ("service", "transform".to_owned()), ("name", name)];
-    let mut of = Of { source: source(page.name.clone()), labels: labels.clone(), all };
+    let mut of = MetricsOf { source: source(page.name.clone()), labels: labels.clone(), all };
     let serving = u64::from(page.state == "serving");
     of.put(
         "memlift_dropin_serving",
@@ -220,7 +220,7 @@ fn dropin(counting: &Counting, job: &str, all: &mut Vec<Metric>) {
     for row in &page.rows {
         let mut labels = labels.clone();
         labels.push(("operation", row.name.clone()));
-        let mut of = Of { source: source(format!("{} {}", page.name, row.name)), labels, all };
+        let mut of = MetricsOf { source: source(format!("{} {}", page.name, row.name)), labels, all };
         of.put("memlift_dropin_messages_total", "Messages of a drop-in.", Amount::Counter(row.count));
         of.put(
             "memlift_dropin_read_bytes_total",

@@ -56,7 +56,7 @@ pub enum When {
     Disk,
 }
 
-/// Serve, or look at a log.
+/// Serve a node, or inspect its log.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct NodeArgs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Output of a command: text or JSON to standard output, progress to standard error.
 //!
-//! - **Rule** a reader that goes away (`memlift doctor | head -1`) ends the command quietly, see [`Failure::NobodyReads`].
+//! - **Rule** a reader that goes away (`memlift doctor | head -1`) ends the command quietly, see [`Failure::OutputClosed`].
 
 use std::io::{self, IsTerminal, Write};
 

@@ -38,7 +38,7 @@ const CHILD_ARGUMENT: &str = "--memlift-probe";
 
 /// Time and output size of one library.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-struct Taken {
+struct ProbeResult {
     us: f64,
     bytes: usize,
 }
@@ -132,7 +132,12 @@ fn openssl_configuration(module: &Path) -> String {
     )
 }
 
-fn child(what: &str, library: &Path, shape: Shape, configuration: Option<&Path>) -> Result<Taken, String> {
+fn child(
+    what: &str,
+    library: &Path,
+    shape: Shape,
+    configuration: Option<&Path>,
+) -> Result<ProbeResult, String> {
     let program = std::env::current_exe().map_err(|error| format!("finding this program: {error}"))?;
     let mut command = Command::new(&program);
     let shape = serde_json::to_string(&shape).map_err(|error| error.to_string())?;
@@ -173,7 +178,7 @@ pub fn child_main() -> Option<ExitCode> {
     })
 }
 
-fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<Taken, String> {
+fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<ProbeResult, String> {
     let what = arguments.next().unwrap_or_default();
     let path: OsString = arguments.next().unwrap_or_default();
     let shape: OsString = arguments.next().unwrap_or_default();
@@ -201,7 +206,7 @@ fn message(bytes: usize) -> Vec<u8> {
 }
 
 /// Returns the median microseconds of `work` over some milliseconds, after a first run.
-fn time(mut work: impl FnMut() -> Result<usize, String>) -> Result<Taken, String> {
+fn time(mut work: impl FnMut() -> Result<usize, String>) -> Result<ProbeResult, String> {
     let bytes = work()?;
     let begin = Instant::now();
     let mut samples = Vec::new();
@@ -210,7 +215,7 @@ fn time(mut work: impl FnMut() -> Result<usize, String>) -> Result<Taken, String
         work()?;
         samples.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    Ok(Taken { us: median(samples), bytes })
+    Ok(ProbeResult { us: median(samples), bytes })
 }
 
 const GZIP_BITS: c_int = 15 + 16;
@@ -224,7 +229,7 @@ fn open(path: &OsString) -> Result<&'static Library, String> {
     Ok(Box::leak(Box::new(library)))
 }
 
-fn deflate(path: &OsString, message: &[u8], shape: Shape) -> Result<Taken, String> {
+fn deflate(path: &OsString, message: &[u8], shape: Shape) -> Result<ProbeResult, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| error.to_string();
     // SAFETY: the types are those that zlib.h declares for these names.
@@ -278,7 +283,7 @@ fn deflate(path: &OsString, message: &[u8], shape: Shape) -> Result<Taken, Strin
     if result != Z_STREAM_END || whole.chunks(message.len()).any(|part| part != message) {
         return Err("what it packed does not unpack to the message".to_owned());
     }
-    Ok(Taken { us: taken.us / calls as f64, bytes: taken.bytes.div_ceil(calls) })
+    Ok(ProbeResult { us: taken.us / calls as f64, bytes: taken.bytes.div_ceil(calls) })
 }
 
 type Handle = *mut c_void;
@@ -290,7 +295,7 @@ const LOAD_CONFIG: u64 = 0x40;
 
 /// Measures AES-GCM. `provider` names the provider that must do the work, because libcrypto reports no error if it could not
 /// load one.
-fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken, String> {
+fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<ProbeResult, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| format!("{error} (OpenSSL 3 has it)");
     // SAFETY: the types are those that the headers of OpenSSL 3 declare for these names.

@@ -24,14 +24,14 @@ pub struct Sample {
     /// The snapshot of each stats page.
     pub processes: Vec<Snapshot>,
     /// Drop-ins that publish counters.
-    pub dropins: Vec<Counting>,
+    pub dropins: Vec<DropinCounters>,
     /// Jobs under a budget.
     pub jobs: Vec<Job>,
 }
 
 /// A drop-in in a process.
 #[derive(Debug)]
-pub struct Counting {
+pub struct DropinCounters {
     pub pid: u32,
     pub command: String,
     pub page: Page,
@@ -101,8 +101,8 @@ impl Sample {
     /// The process has none of these; the error is the reason that it has no page.
     pub fn of(pid: u32) -> Result<Self, ObserveError> {
         let page = observe::attach(pid);
-        let in_page = |page: page::Page| Counting { pid, command: command_line(pid), page };
-        let dropins: Vec<Counting> = page::pages(pid).into_iter().map(in_page).collect();
+        let in_page = |page: page::Page| DropinCounters { pid, command: command_line(pid), page };
+        let dropins: Vec<DropinCounters> = page::pages(pid).into_iter().map(in_page).collect();
         let jobs: Vec<Job> = jobs().into_iter().filter(|job| job.pids.contains(&pid)).collect();
         let processes = match page {
             Ok(view) => vec![view.snapshot()],
@@ -119,7 +119,8 @@ impl Sample {
             value["sessions"] = json!(sessions(one).collect::<Vec<_>>());
             value
         };
-        let dropin = |one: &Counting| json!({ "pid": one.pid, "command": one.command, "counters": one.page });
+        let dropin =
+            |one: &DropinCounters| json!({ "pid": one.pid, "command": one.command, "counters": one.page });
         let job = |job: &Job| json!({ "job": job.index, "pids": job.pids, "numbers": job.row });
         json!({
             "processes": self.processes.iter().map(process).collect::<Vec<_>>(),
@@ -137,12 +138,12 @@ impl Sample {
 }
 
 /// Returns the pages of drop-ins of all processes.
-fn dropins() -> Vec<Counting> {
+fn dropins() -> Vec<DropinCounters> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
     let of = |pid: u32| {
-        page::pages(pid).into_iter().map(move |page| Counting { pid, command: command_line(pid), page })
+        page::pages(pid).into_iter().map(move |page| DropinCounters { pid, command: command_line(pid), page })
     };
     pids.into_iter().flat_map(of).collect()
 }

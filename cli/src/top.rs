@@ -89,15 +89,15 @@ fn quantile(row: &OperationStats, share: f64) -> String {
 }
 
 /// Item to which a row belongs.
-pub enum Owner<'a> {
+pub enum RowOwner<'a> {
     Process(&'a Snapshot, &'a RowStats),
     Job(&'a crate::sample::Job),
 }
 
 /// Returns a line for each session, pool, node, job and drop-in, with its numbers formatted by `text`; numbers whose text
 /// is empty are left out.
-pub fn services(sample: &Sample, text: impl Fn(&Owner<'_>, &RowValue) -> String) -> Vec<Vec<String>> {
-    let numbers = |owner: &Owner<'_>, row: &RowStats| {
+pub fn services(sample: &Sample, text: impl Fn(&RowOwner<'_>, &RowValue) -> String) -> Vec<Vec<String>> {
+    let numbers = |owner: &RowOwner<'_>, row: &RowStats| {
         let shown = row.values.iter().filter_map(|value| {
             let text = text(owner, value);
             (!text.is_empty()).then(|| format!("{} {text}", label(&value.name)))
@@ -107,12 +107,12 @@ pub fn services(sample: &Sample, text: impl Fn(&Owner<'_>, &RowValue) -> String)
     let mut rows = Vec::new();
     for job in &sample.jobs {
         let pid = job.pids.first().map_or("–".to_owned(), u32::to_string);
-        let numbers = numbers(&Owner::Job(job), &job.row);
+        let numbers = numbers(&RowOwner::Job(job), &job.row);
         rows.push(vec![pid, job.row.service.clone(), job.row.role.clone(), job.row.name.clone(), numbers]);
     }
     for one in &sample.processes {
         for row in &one.rows {
-            let numbers = numbers(&Owner::Process(one, row), row);
+            let numbers = numbers(&RowOwner::Process(one, row), row);
             let pid = one.process.pid.to_string();
             rows.push(vec![pid, row.service.clone(), row.role.clone(), row.name.clone(), numbers]);
         }
@@ -185,7 +185,7 @@ impl Sort {
 
 /// Reaction to a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum After {
+enum KeyAction {
     Nothing,
     Draw,
     End,
@@ -218,15 +218,15 @@ fn live(terminal: &mut DefaultTerminal, interval: Duration) -> std::io::Result<(
             }
             let after = match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press => screen.key(key.code, key.modifiers),
-                Event::Resize(..) => After::Draw,
-                _ => After::Nothing,
+                Event::Resize(..) => KeyAction::Draw,
+                _ => KeyAction::Nothing,
             };
             match after {
-                After::End => return Ok(()),
-                After::Draw => {
+                KeyAction::End => return Ok(()),
+                KeyAction::Draw => {
                     terminal.draw(|frame| screen.draw(frame, &before, &now, interval))?;
                 }
-                After::Nothing => {}
+                KeyAction::Nothing => {}
             }
         }
         before = std::mem::replace(&mut now, Sample::take());
@@ -234,9 +234,9 @@ fn live(terminal: &mut DefaultTerminal, interval: Duration) -> std::io::Result<(
 }
 
 impl Screen {
-    fn key(&mut self, code: KeyCode, modifiers: KeyModifiers) -> After {
+    fn key(&mut self, code: KeyCode, modifiers: KeyModifiers) -> KeyAction {
         if code == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL) {
-            return After::End;
+            return KeyAction::End;
         }
         if self.editing {
             match code {
@@ -244,23 +244,23 @@ impl Screen {
                 KeyCode::Esc => (self.editing, self.filter) = (false, String::new()),
                 KeyCode::Backspace => drop(self.filter.pop()),
                 KeyCode::Char(letter) => self.filter.push(letter),
-                _ => return After::Nothing,
+                _ => return KeyAction::Nothing,
             }
-            return After::Draw;
+            return KeyAction::Draw;
         }
         match code {
-            KeyCode::Char('q') => return After::End,
+            KeyCode::Char('q') => return KeyAction::End,
             KeyCode::Esc if self.decisions => self.decisions = false,
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
-            KeyCode::Esc => return After::End,
+            KeyCode::Esc => return KeyAction::End,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Char('/') => self.editing = true,
             KeyCode::Char('d') | KeyCode::Enter => self.decisions = !self.decisions,
             KeyCode::Down | KeyCode::Char('j') => self.selected += 1,
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
-            _ => return After::Nothing,
+            _ => return KeyAction::Nothing,
         }
-        After::Draw
+        KeyAction::Draw
     }
 
     /// Appends the rates of this sample to the history.
@@ -327,8 +327,8 @@ impl Screen {
         }
         let services = services(now, |owner, value| {
             let rate = match owner {
-                Owner::Process(of, row) => change.row(of, row, value),
-                Owner::Job(job) => change.job(job, value),
+                RowOwner::Process(of, row) => change.row(of, row, value),
+                RowOwner::Job(job) => change.job(job, value),
             };
             match value.name.ends_with("_total") {
                 false => number(value),
@@ -508,7 +508,7 @@ mod tests {
             screen.processes(&change, &now).iter().map(|(one, _)| one.process.pid).collect()
         };
         assert_eq!(order(&screen), [1, 2]);
-        assert_eq!(screen.key(KeyCode::Char('s'), KeyModifiers::NONE), After::Draw);
+        assert_eq!(screen.key(KeyCode::Char('s'), KeyModifiers::NONE), KeyAction::Draw);
         assert_eq!((screen.sort, order(&screen)), (Sort::Operations, vec![2, 1]));
         for letter in "/alp".chars() {
             screen.key(KeyCode::Char(letter), KeyModifiers::NONE);
@@ -519,8 +519,8 @@ mod tests {
         screen.key(KeyCode::Char('d'), KeyModifiers::NONE);
         let text = drawn(&mut screen, &before, &now);
         assert!(text.contains("decisions of 2 (beta)") && text.contains(reason_text(22)), "{text}");
-        assert_eq!(screen.key(KeyCode::Esc, KeyModifiers::NONE), After::Draw, "closes the decisions");
-        assert_eq!(screen.key(KeyCode::Esc, KeyModifiers::NONE), After::End);
+        assert_eq!(screen.key(KeyCode::Esc, KeyModifiers::NONE), KeyAction::Draw, "closes the decisions");
+        assert_eq!(screen.key(KeyCode::Esc, KeyModifiers::NONE), KeyAction::End);
     }
 
     #[test]
@@ -535,8 +535,8 @@ mod tests {
     #[test]
     fn keys_end_it() {
         let mut screen = Screen::default();
-        assert_eq!(screen.key(KeyCode::Char('q'), KeyModifiers::NONE), After::End);
-        assert_eq!(screen.key(KeyCode::Char('c'), KeyModifiers::CONTROL), After::End);
-        assert_eq!(screen.key(KeyCode::Char('c'), KeyModifiers::NONE), After::Nothing);
+        assert_eq!(screen.key(KeyCode::Char('q'), KeyModifiers::NONE), KeyAction::End);
+        assert_eq!(screen.key(KeyCode::Char('c'), KeyModifiers::CONTROL), KeyAction::End);
+        assert_eq!(screen.key(KeyCode::Char('c'), KeyModifiers::NONE), KeyAction::Nothing);
     }
 }

@@ -39,9 +39,9 @@ pub fn check(
 ) -> Result<(), Failure> {
     let subject = Subject::find(subject, place)?;
     let uses = trace.map(Uses::read).transpose()?;
-    let mut found = look(&subject, &place.root)?;
+    let mut found = search(&subject, &place.root)?;
     found.remarks.extend(subject.program().and_then(|program| privileged(&place.root.outside(&program))));
-    found.remarks.extend(original::outdated(&subject, &place.root));
+    found.remarks.extend(original::outdated_remark(&subject, &place.root));
     if let Some(uses) = &uses {
         found.remarks.extend(uses.remarks.iter().cloned());
         let unused = Dropin::ALL.into_iter().filter(|one| !uses.has(*one));
@@ -70,7 +70,7 @@ pub fn check(
     print::line(&text(&subject, &entries, &found.remarks))
 }
 
-fn look(subject: &Subject, root: &Root) -> Result<Found, Failure> {
+fn search(subject: &Subject, root: &Root) -> Result<Found, Failure> {
     if !matches!(subject, Subject::Command(_)) && root.is_this_machine() {
         // All files that any of its processes has loaded, except for this command, which may be a child of
         // the subject.

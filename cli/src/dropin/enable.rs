@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::check;
 use super::copies::{self, Copy, Found, Kind};
-use super::files::{Whose, marked, refuse_foreign, write};
+use super::files::{FileOwner, marked, refuse_foreign, write};
 use super::openssl_cnf;
 use super::original::{Base, OPENSSL_FILE, openssl_file};
 use super::root::Root;
@@ -158,7 +158,7 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
     for one in wanted {
         let (library, remark) = installed(one, root)?;
         remarks.extend(remark);
-        remarks.extend(unit.and_then(|unit| hidden(unit, &library)));
+        remarks.extend(unit.and_then(|unit| hidden_reason(unit, &library)));
         if one == Dropin::Libz {
             let text = library.display().to_string();
             if text.contains([' ', ':']) {
@@ -190,7 +190,7 @@ fn plan(subject: &Subject, args: &EnableArgs) -> Result<Plan, Failure> {
         files.push(Planned { path: target, text });
     }
     environment.push(("MEMLIFT_STATS".to_owned(), "1".to_owned()));
-    remarks.extend(subject.program().and_then(|program| upgrade(&program, &environment)));
+    remarks.extend(subject.program().and_then(|program| upgrade_remark(&program, &environment)));
     if let Some(unit) = unit.filter(|_| root.is_this_machine() && !Path::new(SYSTEMD_RUNS).is_dir()) {
         let program = unit.program.as_ref().map_or("its program".into(), |program| program.to_string_lossy());
         remarks.push(format!(
@@ -339,7 +339,7 @@ fn base_configuration(args: &EnableArgs, own: Option<PathBuf>, found: &Found) ->
 }
 
 /// Returns a remark about a server that replaces its own binary while it runs, and its environment then.
-fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
+fn upgrade_remark(program: &Path, environment: &[(String, String)]) -> Option<String> {
     if program.file_name()? != "nginx" {
         return None;
     }
@@ -352,7 +352,7 @@ fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
 }
 
 /// Returns the reason that a unit might not see a library; `None` if no reason is known.
-fn hidden(unit: &Unit, library: &Path) -> Option<String> {
+fn hidden_reason(unit: &Unit, library: &Path) -> Option<String> {
     let at_home = ["/home", "/root", "/run/user"].iter().any(|folder| library.starts_with(folder));
     let confined = unit.confinement.iter().find(|line| at_home || !line.starts_with("ProtectHome"))?;
     Some(format!(
@@ -401,7 +401,7 @@ pub fn disable(subject: &str, place: &Place, dry_run: bool, as_json: bool) -> Re
     };
     let mut ours = Vec::new();
     for path in paths {
-        if refuse_foreign(&path)? == Whose::Ours {
+        if refuse_foreign(&path)? == FileOwner::Ours {
             ours.push(path);
         }
     }

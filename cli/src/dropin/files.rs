@@ -26,9 +26,9 @@ pub fn marked(text: &str) -> String {
 
 /// Owner of a file at one of our paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub enum FileOwner {
     /// There is no file.
-    Nobodys,
+    Missing,
     /// The file is as memlift wrote it.
     Ours,
     /// Memlift wrote the file, and somebody changed it.
@@ -38,26 +38,26 @@ pub enum Whose {
 }
 
 /// Finds out who wrote the file at `path`.
-pub fn whose(path: &Path) -> Result<Whose, Failure> {
+pub fn owner_of(path: &Path) -> Result<FileOwner, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Whose::Nobodys),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(FileOwner::Missing),
         Err(error) => return Err(Failure::Failed(format!("{}: {error}", path.display()))),
     };
-    let Some((first, rest)) = text.split_once('\n') else { return Ok(Whose::Foreign) };
+    let Some((first, rest)) = text.split_once('\n') else { return Ok(FileOwner::Foreign) };
     Ok(match first.strip_prefix(MARKER) {
-        None => Whose::Foreign,
-        Some(stated) if u64::from_str_radix(stated, 16) == Ok(sum(rest)) => Whose::Ours,
-        Some(_) => Whose::Edited,
+        None => FileOwner::Foreign,
+        Some(stated) if u64::from_str_radix(stated, 16) == Ok(sum(rest)) => FileOwner::Ours,
+        Some(_) => FileOwner::Edited,
     })
 }
 
 /// Returns an error for a file that is not as memlift wrote it.
-pub fn refuse_foreign(path: &Path) -> Result<Whose, Failure> {
-    let why = match whose(path)? {
-        Whose::Foreign => "was not written by memlift",
-        Whose::Edited => "was edited since memlift wrote it",
-        whose => return Ok(whose),
+pub fn refuse_foreign(path: &Path) -> Result<FileOwner, Failure> {
+    let why = match owner_of(path)? {
+        FileOwner::Foreign => "was not written by memlift",
+        FileOwner::Edited => "was edited since memlift wrote it",
+        owner => return Ok(owner),
     };
     Err(Failure::Failed(format!("{} {why}: it stays as it is; move it away first", path.display())))
 }

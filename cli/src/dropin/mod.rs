@@ -36,7 +36,7 @@ pub enum Verb {
     /// Show a program's copies of zlib and OpenSSL, and whether a drop-in would help
     Check {
         #[command(flatten)]
-        whom: Whom,
+        subject_args: SubjectArgs,
         /// Only look, do not measure
         #[arg(long)]
         no_measure: bool,
@@ -47,7 +47,7 @@ pub enum Verb {
     /// Attach the drop-ins: write a setting beside the unit, or print the environment for a command
     Enable {
         #[command(flatten)]
-        whom: Whom,
+        subject_args: SubjectArgs,
         /// Say what would be written and write nothing
         #[arg(long)]
         dry_run: bool,
@@ -61,12 +61,12 @@ pub enum Verb {
     /// Prove which processes have a drop-in, and show what it has done
     Status {
         #[command(flatten)]
-        whom: Whom,
+        subject_args: SubjectArgs,
     },
     /// Undo exactly what enable wrote
     Disable {
         #[command(flatten)]
-        whom: Whom,
+        subject_args: SubjectArgs,
         /// Say what would be removed and remove nothing
         #[arg(long)]
         dry_run: bool,
@@ -75,7 +75,7 @@ pub enum Verb {
 
 /// The program or service that a verb is about.
 #[derive(Debug, clap::Args)]
-pub struct Whom {
+pub struct SubjectArgs {
     /// A systemd service, a command, or a process id
     #[arg(value_name = "UNIT|COMMAND|PID")]
     subject: String,
@@ -96,7 +96,7 @@ pub enum Which {
     Openssl,
 }
 
-impl Whom {
+impl SubjectArgs {
     fn parts(self) -> (String, Place) {
         (self.subject, Place { root: Root::new(self.root), user: self.user })
     }
@@ -105,24 +105,24 @@ impl Whom {
 /// Runs a verb.
 pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     match verb {
-        Verb::Check { whom, no_measure, trace } => {
-            let (subject, place) = whom.parts();
+        Verb::Check { subject_args, no_measure, trace } => {
+            let (subject, place) = subject_args.parts();
             check::check(&subject, &place, !no_measure, trace.as_deref(), json)
         }
-        Verb::Enable { whom, dry_run, only, openssl_conf } => {
-            let (subject, place) = whom.parts();
+        Verb::Enable { subject_args, dry_run, only, openssl_conf } => {
+            let (subject, place) = subject_args.parts();
             let only = only.into_iter().map(|which| match which {
                 Which::Libz => Dropin::Libz,
                 Which::Openssl => Dropin::OpenSsl,
             });
             enable::enable(&EnableArgs { subject, place, dry_run, only: only.collect(), openssl_conf }, json)
         }
-        Verb::Status { whom } => {
-            let (subject, place) = whom.parts();
+        Verb::Status { subject_args } => {
+            let (subject, place) = subject_args.parts();
             status::status(&subject, &place, json)
         }
-        Verb::Disable { whom, dry_run } => {
-            let (subject, place) = whom.parts();
+        Verb::Disable { subject_args, dry_run } => {
+            let (subject, place) = subject_args.parts();
             enable::disable(&subject, &place, dry_run, json)
         }
     }

@@ -47,7 +47,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Returns the first lines of a copy; [`outdated`] reads the second one.
+    /// Returns the first lines of a copy; [`outdated_remark`] reads the second one.
     pub fn heading(&self) -> String {
         format!(
             "# A copy with one provider more; the original is not read by whoever reads this one.\n{BASE}{:016x} {}\n",
@@ -58,7 +58,7 @@ impl Base {
 }
 
 /// Returns a remark if the original of the copy that enable made for the subject has changed since.
-pub fn outdated(subject: &Subject, root: &Root) -> Option<String> {
+pub fn outdated_remark(subject: &Subject, root: &Root) -> Option<String> {
     let copy = fs::read_to_string(openssl_file(subject).ok()?).ok()?;
     let stated = copy.lines().take(3).find_map(|line| line.strip_prefix(BASE))?;
     let (stated, base) = stated.split_once(' ')?;

@@ -49,7 +49,7 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
     if processes.is_empty() {
         return Err(unseen.unwrap_or_else(|| Failure::Unavailable(format!("{} has ended", subject.name()))));
     }
-    let outdated = original::outdated(&subject, &place.root);
+    let outdated = original::outdated_remark(&subject, &place.root);
     if as_json {
         print::json(
             &json!({ "remarks": outdated.iter().collect::<Vec<_>>(), "subject": subject.name(), "kind": subject.kind(), "processes": processes.iter().map(Process::json).collect::<Vec<_>>() }),

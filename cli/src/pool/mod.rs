@@ -38,8 +38,8 @@ pub enum Verb {
         #[arg(long, value_parser = size, default_value = "256K")]
         size: u64,
         /// How transactions are made durable
-        #[arg(long, value_enum, default_value_t = How::Redo)]
-        mechanism: How,
+        #[arg(long, value_enum, default_value_t = MechanismArg::Redo)]
+        mechanism: MechanismArg,
         /// Lanes of the log: writers at once, plus one that groups share
         #[arg(long, default_value_t = 8)]
         lanes: u32,
@@ -58,7 +58,7 @@ pub enum Verb {
         /// File of the pool
         path: PathBuf,
         #[command(flatten)]
-        with: With,
+        with: MoreFiles,
     },
     /// Look for damage in headers, log, directory and bitmaps, and follow every pointer
     #[command(
@@ -68,7 +68,7 @@ pub enum Verb {
         /// File of the pool
         path: PathBuf,
         #[command(flatten)]
-        with: With,
+        with: MoreFiles,
     },
     /// Make a damaged pool one that opens, and list every change
     #[command(
@@ -87,7 +87,7 @@ pub enum Verb {
         #[arg(long)]
         accept_loss: bool,
         #[command(flatten)]
-        with: With,
+        with: MoreFiles,
     },
     /// Print the objects, decoded by the types that the pool knows
     #[command(
@@ -102,11 +102,11 @@ pub enum Verb {
         /// Only the object that holds this byte of the heap, decimal or 0x…
         #[arg(long, value_parser = offset)]
         offset: Option<u64>,
-        /// Stop after so many
+        /// Stop after this many objects
         #[arg(long, value_name = "COUNT")]
         limit: Option<u64>,
         #[command(flatten)]
-        with: With,
+        with: MoreFiles,
     },
     /// Move objects together and give what is free back to the file system
     #[command(
@@ -141,7 +141,7 @@ pub enum Verb {
         #[command(flatten)]
         args: ServeArgs,
         #[command(flatten)]
-        with: With,
+        with: MoreFiles,
     },
     /// Serve a key-value store in a pool to clients of Redis; the pool is made if there is none
     #[command(
@@ -177,13 +177,13 @@ pub enum Verb {
 
 /// The rest of a pool that is interleaved over several files.
 #[derive(Debug, Args)]
-pub struct With {
+pub struct MoreFiles {
     /// Another file of an interleaved pool, once for each; those in the folder of the first are found without
     #[arg(long = "with", value_name = "FILE")]
     others: Vec<PathBuf>,
 }
 
-impl With {
+impl MoreFiles {
     fn files(&self, path: PathBuf) -> Vec<PathBuf> {
         let mut files = vec![path];
         files.extend(self.others.iter().cloned());
@@ -199,7 +199,7 @@ pub struct ServeArgs {
     size: Option<u64>,
     /// How transactions are made durable
     #[arg(long, value_enum)]
-    mechanism: Option<How>,
+    mechanism: Option<MechanismArg>,
     /// Lanes of the log
     #[arg(long)]
     lanes: Option<u32>,
@@ -213,7 +213,7 @@ pub struct ServeArgs {
 
 /// A mechanism, as the command line calls it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum How {
+pub enum MechanismArg {
     /// Changes go to the log, one fence, later to their place
     Redo,
     /// Old contents go to the log, then changes are made in place; no mirror in memory
@@ -224,13 +224,13 @@ pub enum How {
     Shadow,
 }
 
-impl From<How> for Mechanism {
-    fn from(how: How) -> Mechanism {
-        match how {
-            How::Redo => Mechanism::Redo,
-            How::Undo => Mechanism::Undo,
-            How::Checkpoint => Mechanism::Checkpoint,
-            How::Shadow => Mechanism::Shadow,
+impl From<MechanismArg> for Mechanism {
+    fn from(arg: MechanismArg) -> Mechanism {
+        match arg {
+            MechanismArg::Redo => Mechanism::Redo,
+            MechanismArg::Undo => Mechanism::Undo,
+            MechanismArg::Checkpoint => Mechanism::Checkpoint,
+            MechanismArg::Shadow => Mechanism::Shadow,
         }
     }
 }
@@ -250,8 +250,13 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
             dump::dump(&with.files(path), name, offset, limit, json)
         }
         Verb::Serve { path, listen, allow_remote, durability, threads, memory, copies, readers } => {
-            let options =
-                serve::How { durability, threads: threads.map(usize::from), memory, copies, readers };
+            let options = serve::ServeSettings {
+                durability,
+                threads: threads.map(usize::from),
+                memory,
+                copies,
+                readers,
+            };
             serve::serve(&path, listen, allow_remote, options, json)
         }
         Verb::Backup { path, target, rate } => change::backup(&path, &target, rate, json),

@@ -35,7 +35,7 @@ const READERS_BYTES: u64 = 64 << 20;
 
 /// Settings of the server.
 #[derive(Debug)]
-pub struct How {
+pub struct ServeSettings {
     pub durability: When,
     pub threads: Option<usize>,
     pub memory: Option<u64>,
@@ -48,7 +48,7 @@ pub fn serve(
     path: &Path,
     listen: SocketAddr,
     allow_remote: bool,
-    how: How,
+    settings: ServeSettings,
     as_json: bool,
 ) -> Result<(), Failure> {
     if !listen.ip().is_loopback() && !allow_remote {
@@ -56,7 +56,7 @@ pub fn serve(
             "{listen} is reached from other machines and there is no authentication: add --allow-remote if that is meant"
         )));
     }
-    if let Some(folder) = how.copies.as_ref().filter(|folder| !folder.is_dir()) {
+    if let Some(folder) = settings.copies.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Failure::Usage(format!("--copies {}: there is no such folder", folder.display())));
     }
     // Before any thread starts, because threads inherit which signals are blocked.
@@ -65,13 +65,14 @@ pub fn serve(
         TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
     let address = listener.local_addr()?;
     // A section is a shard: writers of different sections do not wait for each other.
-    let readers_bytes = how.readers.unwrap_or(READERS_BYTES);
-    let options = Options { sections: 16, mirror_bytes: how.memory, readers_bytes, ..Options::default() };
+    let readers_bytes = settings.readers.unwrap_or(READERS_BYTES);
+    let options =
+        Options { sections: 16, mirror_bytes: settings.memory, readers_bytes, ..Options::default() };
     let pool = match Pool::open_or_create(path, &options) {
         Err(error @ Error::InUse { .. }) => Err(error),
         // The pool is of a kind without snapshots for readers (undo, shadow), or the name of their socket is taken: so it is
         // opened without readers. Any other error occurs again.
-        Err(_) if how.readers.is_none() => {
+        Err(_) if settings.readers.is_none() => {
             Pool::open_or_create(path, &Options { readers_bytes: 0, ..options })
         }
         opened => opened,
@@ -83,7 +84,7 @@ pub fn serve(
     } else {
         print::line(&format!("{} on {address}\n  {}", path.display(), pool.guarantee()))?;
     }
-    let durability = match how.durability {
+    let durability = match settings.durability {
         When::Sync => Durability::Sync,
         When::Group => Durability::Group,
         When::Buffered => Durability::Buffered,
@@ -91,8 +92,8 @@ pub fn serve(
     let plain = ServerOptions::default();
     let options = ServerOptions {
         durability,
-        threads: how.threads.unwrap_or(plain.threads),
-        copies: how.copies,
+        threads: settings.threads.unwrap_or(plain.threads),
+        copies: settings.copies,
         ..plain
     };
     server::serve(listener, &pool, &options, &stop).map_err(failure(path))?;

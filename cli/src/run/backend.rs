@@ -30,9 +30,9 @@ pub enum Choice {
 
 /// Chooses the backend of a run: the requested one; `Auto` takes user space if that works, otherwise a
 /// cgroup.
-pub fn choose(asked: Backend, program: &Program) -> Result<Choice, Failure> {
+pub fn choose(requested: Backend, program: &Program) -> Result<Choice, Failure> {
     let user = user(program);
-    match (asked, user) {
+    match (requested, user) {
         (Backend::Auto | Backend::User, Ok(library)) => Ok(Choice::User { library }),
         (Backend::User, Err(why)) => Err(Failure::Unavailable(why)),
         (Backend::Kernel, _) => kernel::find().map(Choice::Kernel).map_err(Failure::Unavailable),

@@ -133,7 +133,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
     let thread = {
         let (made, stop, overs, args, budget) =
             (made.clone(), stop.clone(), overs.clone(), args.clone(), budget.bytes);
-        std::thread::spawn(move || look(&made, &args, budget, &stop, &overs))
+        std::thread::spawn(move || watch(&made, &args, budget, &stop, &overs))
     };
     // A frozen process receives no signal.
     let stuck = |signal| {
@@ -175,7 +175,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
 }
 
 /// Checks the group until the program has ended; returns true if the program was ended for lack of memory.
-fn look(made: &Made, args: &Args, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
+fn watch(made: &Made, args: &Args, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
     let grace = GRACE_BYTES as u64;
     let mut paused: Option<Instant> = None;
     while !stop.load(Ordering::Acquire) {

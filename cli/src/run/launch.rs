@@ -32,9 +32,9 @@ use crate::print;
 const PATIENCE: u32 = 40;
 /// Consecutive checks, a tenth of a second apart, that must find that a paused job does not react to a signal before it is
 /// killed.
-const DEAF_ASKS: u32 = 3;
+const UNRESPONSIVE_CHECKS: u32 = 3;
 /// In a run with fewer checks than this little was seen, so the kernel's peak of its processes counts too.
-const FEW_LOOKS: u32 = 10;
+const FEW_CHECKS: u32 = 10;
 
 /// Result of a run.
 #[derive(Clone, Debug, Default)]
@@ -156,14 +156,14 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
         let members = registry.processes(block).filter_map(memlift::zmem::block::Slot::pid).chain([pid]);
         let deaf = job.ledger().paused() && members.into_iter().any(|pid| supervise::is_pending(pid, signal));
         asks = if deaf { asks + 1 } else { 0 };
-        if asks >= DEAF_ASKS {
+        if asks >= UNRESPONSIVE_CHECKS {
             print::warn(&format!(
                 "the job is paused for want of memory and cannot take {}: it is ended by force",
                 supervise::signal_name(signal)
             ));
             end(registry, block, pid, true);
         }
-        asks >= DEAF_ASKS
+        asks >= UNRESPONSIVE_CHECKS
     };
     let ended = child.wait(stuck).map_err(|error| Failure::Failed(error.to_string()))?;
     let wall_s = began.elapsed().as_secs_f64();
@@ -177,7 +177,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
         refusal(outside, total.max(0) as u64)
     });
     // In a job that ended within a few checks little was seen.
-    let unseen = if peaks.looks.load(Ordering::Relaxed) < FEW_LOOKS { ended.peak_resident } else { 0 };
+    let unseen = if peaks.looks.load(Ordering::Relaxed) < FEW_CHECKS { ended.peak_resident } else { 0 };
     let (control, ledger) = (job.control(), job.ledger());
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
     Ok(Outcome {
