@@ -20,6 +20,7 @@ use crate::error::{Error, LOWER_MAX, Result};
 use crate::layout::{BODIES_OFFSET, BODIES_ZONES, Entry, ZONE_SLABS};
 use crate::lost::Watch;
 use crate::medium::{Mapped, Medium, Striped};
+use crate::options::exceeds_memory;
 use crate::words::Words;
 
 /// See the module's header.
@@ -184,12 +185,19 @@ impl Image {
                 place,
             )
         }
-        .map(|_| ())
         .map_err(|errno| Error::File {
             action: "map",
             path: mapped.path().to_owned(),
             source: errno.into(),
-        })
+        })?;
+        if exceeds_memory(to) {
+            // SAFETY: the advice changes no byte of the image, which is mapped up to `to`.
+            let advised = unsafe {
+                rustix::mm::madvise(self.base.cast(), usize::try_from(to).expect(NEVER), Advice::Random)
+            };
+            let _ = advised; // without it the image is as right, and slower
+        }
+        Ok(())
     }
 
     /// Maps [from, to) stripe by stripe.

@@ -139,6 +139,13 @@ impl Options {
     }
 }
 
+/// Returns true if a file of so many bytes may not fit into the memory that this process may have, beside a mirror. Its mappings are
+/// read page by page then: what the kernel reads ahead (up to megabytes for each page fault, as the disk's `read_ahead_kb` says)
+/// would throw out pages that are still used.
+pub(crate) fn exceeds_memory(bytes: u64) -> bool {
+    bytes > memlift_ground::region::Headroom::read().limit_bytes / 2
+}
+
 /// A pool takes twice as many addresses as it may grow to: most are left to the program.
 fn default_max_bytes() -> u64 {
     let addresses = rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX);

@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex};
 use memlift_kernels::persist;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::LOST;
 use super::detect::{self, Guarantee};
 use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::lost::Watch;
-use crate::options::Domain;
+use crate::options::{Domain, exceeds_memory};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -216,8 +216,16 @@ impl Mapped {
                 self.file.as_fd(),
                 from,
             )
+        }?;
+        // A private view is read once, from its start to its end.
+        if !self.private && exceeds_memory(to) {
+            // SAFETY: the advice changes no byte of the file, which is mapped up to `to`.
+            let advised = unsafe {
+                rustix::mm::madvise(self.base.cast(), usize::try_from(to).expect(NEVER), Advice::Random)
+            };
+            let _ = advised; // without it the mapping is as right, and slower
         }
-        .map(|_| ())
+        Ok(())
     }
 
     /// The address of a range.
