@@ -70,7 +70,8 @@ impl Store {
         self.apply_to(u64::MAX)
     }
 
-    /// The same up to a sequence: whoever waits for that one does not run after a writer that goes on.
+    /// Applies what is published without a gap, up to the sequence `last` and no further, so that a caller who waits for that
+    /// sequence does not chase a writer that keeps appending.
     fn apply_to(&self, last: u64) -> Result<()> {
         if self.mechanism == Mechanism::Undo {
             return Ok(()); // everything is at its place
