@@ -18,7 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use memlift::spec::trace::{CHUNKS_AT, COMMAND_AT, CPU_AT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word};
+use memlift::spec::trace::{
+    CHUNKS_AT, COMMAND_TEXT, CPU_TEXT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word,
+};
 use memlift::zmem::supervise::Supervised;
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -145,8 +147,8 @@ fn create(args: &Args) -> Result<(File, PathBuf), Failure> {
     words
         .into_iter()
         .try_for_each(|(index, value)| put(file, index, value))
-        .and_then(|()| text(file, CPU_AT, memlift_cli::machine::cpu_name().as_bytes()))
-        .and_then(|()| text(file, COMMAND_AT, &command))
+        .and_then(|()| text(file, CPU_TEXT, memlift_cli::machine::cpu_name().as_bytes()))
+        .and_then(|()| text(file, COMMAND_TEXT, &command))
         .and_then(|()| put(file, word::MAGIC, MAGIC))
         .map_err(failed)?;
     let path = output.target().to_path_buf();

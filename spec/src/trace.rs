@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The trace of a program: `memlift record` writes it, and `memlift whatif` reads it.
 //!
-//! - **Layout** 0 header of 4096 bytes: u64 words at the indices in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`] · [`WAKES_AT`] the
+//! - **Layout** 0 header of 4096 bytes: u64 words at the indices in [`word`], text at [`CPU_TEXT`] and [`COMMAND_TEXT`] · [`WAKES_AT`] the
 //!   last wake of each object, a word each ([`Wake`]), used while the program runs · [`CHUNKS_AT`] chunks, one after the other, each a
 //!   multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes. A record: kind u16 · site u16 · parameter u32 · 7 words, whose
 //!   meaning depends on the kind, see [`Kind`].
@@ -33,9 +33,9 @@ pub const CHUNK_BYTES_MAX: usize = 256 << 10;
 /// Smallest and largest limit of a trace, bytes.
 pub const LIMIT_BYTES: (u64, u64) = (1 << 20, 1 << 40);
 /// Offset of the text that names the CPU, and its bytes; filled up with zeros.
-pub const CPU_AT: (usize, usize) = (256, 64);
+pub const CPU_TEXT: (usize, usize) = (256, 64);
 /// Offset of the command line, and its bytes; filled up with zeros.
-pub const COMMAND_AT: (usize, usize) = (320, 704);
+pub const COMMAND_TEXT: (usize, usize) = (320, 704);
 /// Upper bound of times and durations, nanoseconds: 36 years.
 pub const TIME_NS_MAX: u64 = 1 << 60;
 /// Upper bound of sizes and of addresses of code, bytes.
@@ -177,7 +177,7 @@ impl Kind {
 
     /// Returns the kind of this number.
     #[must_use]
-    pub fn of(number: u32) -> Option<Kind> {
+    pub fn from_number(number: u32) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 
@@ -278,7 +278,7 @@ pub enum Reason {
 impl Reason {
     /// Returns the reason of this number.
     #[must_use]
-    pub fn of(number: u32) -> Option<Reason> {
+    pub fn from_number(number: u32) -> Option<Reason> {
         [Reason::Memory, Reason::Process, Reason::Stream, Reason::Time, Reason::Start]
             .into_iter()
             .find(|reason| *reason as u32 == number)
@@ -348,7 +348,7 @@ impl Record {
         let word = |index: usize| number(bytes, 8 * index, 8);
         let fault = |field, found, fix| Err(Fault { at, field, found, fix });
         let found = word(0) & 0xffff;
-        let Some(kind) = Kind::of(found as u32) else {
+        let Some(kind) = Kind::from_number(found as u32) else {
             return fault(
                 "record.kind",
                 found,
@@ -403,7 +403,7 @@ impl Record {
             if record.words[2] > u64::from(u32::MAX) {
                 return fault("record.waker", record.words[2], "less than 2^32 is expected: record again");
             }
-            if Reason::of(record.parameter).is_none() {
+            if Reason::from_number(record.parameter).is_none() {
                 return fault(
                     "record.parameter",
                     record.parameter.into(),
@@ -411,7 +411,7 @@ impl Record {
                 );
             }
         }
-        if kind == Kind::Counted && !Kind::of(record.parameter).is_some_and(Kind::is_call) {
+        if kind == Kind::Counted && !Kind::from_number(record.parameter).is_some_and(Kind::is_call) {
             return fault(
                 "record.parameter",
                 record.parameter.into(),
@@ -609,7 +609,7 @@ impl<'a> File<'a> {
         number(self.bytes, 8 * index, 8)
     }
 
-    /// Returns a text of the header ([`CPU_AT`] or [`COMMAND_AT`]) up to its first zero. It may be no UTF-8.
+    /// Returns a text of the header ([`CPU_TEXT`] or [`COMMAND_TEXT`]) up to its first zero. It may be no UTF-8.
     #[must_use]
     pub fn text(&self, place: (usize, usize)) -> &'a [u8] {
         let text = &self.bytes[place.0..place.0 + place.1];
@@ -678,5 +678,6 @@ impl<'a> Iterator for Chunks<'a> {
     }
 }
 
-const _: () = assert!(HEADER_BYTES >= COMMAND_AT.0 + COMMAND_AT.1 && CPU_AT.0 + CPU_AT.1 <= COMMAND_AT.0);
-const _: () = assert!(word::USED * 8 <= CPU_AT.0 && CHUNK_BYTES_MAX.is_multiple_of(HEADER_BYTES));
+const _: () =
+    assert!(HEADER_BYTES >= COMMAND_TEXT.0 + COMMAND_TEXT.1 && CPU_TEXT.0 + CPU_TEXT.1 <= COMMAND_TEXT.0);
+const _: () = assert!(word::USED * 8 <= CPU_TEXT.0 && CHUNK_BYTES_MAX.is_multiple_of(HEADER_BYTES));

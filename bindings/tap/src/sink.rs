@@ -440,7 +440,7 @@ pub unsafe extern "C" fn memlift_tap_work(
     written: u64,
     parts: u64,
 ) {
-    let Some(kind) = Kind::of(kind).filter(|kind| kind.is_work()) else { return };
+    let Some(kind) = Kind::from_number(kind).filter(|kind| kind.is_work()) else { return };
     let thread = current();
     quietly(thread, || {
         let start = start_ns.saturating_sub(START_NS.load(Relaxed));

@@ -59,7 +59,7 @@ impl Uses {
                 let record = Record::decode(record, at + (index * RECORD_BYTES) as u64);
                 let record = record.map_err(|fault| failed(fault.to_string()))?;
                 if record.kind == Kind::Counted
-                    && Kind::of(record.parameter).is_some_and(|kind| dropin_of(kind).is_some())
+                    && Kind::from_number(record.parameter).is_some_and(|kind| dropin_of(kind).is_some())
                 {
                     small += record.words[1];
                 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use super::interval;
 use super::site::{Code, Site};
 use memlift_spec::trace::{
-    COMMAND_AT, CPU_AT, Chunk, Fault, File, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
+    COMMAND_TEXT, CPU_TEXT, Chunk, Fault, File, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
 };
 
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
@@ -272,8 +272,8 @@ impl Trace {
             String::from_utf8_lossy(file.text(place)).chars().map(plain).collect()
         };
         let mut trace = Trace {
-            command: text(COMMAND_AT),
-            cpu: text(CPU_AT),
+            command: text(COMMAND_TEXT),
+            cpu: text(CPU_TEXT),
             cores: file.word(word::CORES),
             threshold: file.word(word::THRESHOLD),
             start_unix_ns: file.word(word::START_UNIX_NS),
@@ -302,7 +302,7 @@ impl Trace {
             for record in &thread.records {
                 match record.kind {
                     Kind::Counted => {
-                        if let Some(kind) = Kind::of(record.parameter) {
+                        if let Some(kind) = Kind::from_number(record.parameter) {
                             let counted = self.counted.entry(kind).or_default();
                             counted.calls = counted.calls.saturating_add(record.words[1]);
                             counted.bytes = counted.bytes.saturating_add(record.words[2]);
