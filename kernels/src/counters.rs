@@ -41,7 +41,7 @@ pub enum State {
     /// The drop-in does the work itself.
     Serving = 1,
     /// The drop-in passes all calls on to the replaced library; the reason of the page says why.
-    Aside = 2,
+    PassingOn = 2,
 }
 
 /// The page as every process sees it. Words are little-endian, text is filled with zeros.
@@ -90,8 +90,8 @@ pub struct Amount {
 }
 
 /// The page until it is shared, and the source of the header of every shared page.
-static HOME: Page = Page::new();
-/// The page that is counted into; null means `HOME`.
+static PRIVATE_PAGE: Page = Page::new();
+/// The page that is counted into; null means `PRIVATE_PAGE`.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static SHARED: AtomicBool = AtomicBool::new(false);
 /// File descriptor of `PAGE`'s memfd, and its inode, by which the descriptor is verified before it is closed.
@@ -101,16 +101,16 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 /// Sets the names of the library (also the name of its memfd: `memlift:` and a word) and of its rows, at most [`ROWS`]. Text
 /// beyond 31 bytes is cut. Call it at load; a second call with the same names changes nothing.
 pub fn declare(name: &str, rows: &[&str]) {
-    put(&HOME.name, name);
-    for (row, name) in HOME.rows.iter().zip(rows) {
+    put(&PRIVATE_PAGE.name, name);
+    for (row, name) in PRIVATE_PAGE.rows.iter().zip(rows) {
         put(&row.name, name);
     }
-    HOME.rows_used.store(rows.len().min(ROWS) as u64, Ordering::Relaxed);
+    PRIVATE_PAGE.rows_used.store(rows.len().min(ROWS) as u64, Ordering::Relaxed);
 }
 
 /// Sets the drop-in's state and the reason for it (at most 159 bytes).
 pub fn set_state(state: State, reason: &str) {
-    for page in [&HOME, current()] {
+    for page in [&PRIVATE_PAGE, current()] {
         put(&page.reason, reason);
         page.state.store(state as u64, Ordering::Relaxed);
     }
@@ -166,7 +166,7 @@ pub fn get(row: usize) -> Amount {
 #[inline]
 fn current() -> &'static Page {
     // SAFETY: `PAGE` is null or points to a mapping that only `renew` removes, while no other thread exists.
-    unsafe { PAGE.load(Ordering::Acquire).as_ref() }.unwrap_or(&HOME)
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }.unwrap_or(&PRIVATE_PAGE)
 }
 
 /// Runs in a forked child: gives the child a page of its own, so that it does not count into its parent's.
@@ -194,10 +194,10 @@ fn inode(fd: i32) -> Option<u64> {
     }
 }
 
-/// Creates and maps a sealed memfd with `HOME`'s header; returns null if the system refuses.
+/// Creates and maps a sealed memfd with `PRIVATE_PAGE`'s header; returns null if the system refuses.
 fn map() -> *mut Page {
     let mut name = [0u8; NAME_BYTES + 1];
-    take(&HOME.name, &mut name[..NAME_BYTES]);
+    copy_text(&PRIVATE_PAGE.name, &mut name[..NAME_BYTES]);
     // SAFETY: plain system calls on a descriptor that was made here; `name` ends with a zero. The descriptor is moved up because
     // the program may count on getting the low numbers.
     unsafe {
@@ -245,7 +245,7 @@ impl Page {
         }
     }
 
-    /// Copies `HOME`'s header; the counters stay at zero.
+    /// Copies `PRIVATE_PAGE`'s header; the counters stay at zero.
     fn fill(&self) {
         let copy = |from: &AtomicU64, to: &AtomicU64| {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -254,16 +254,16 @@ impl Page {
             from.iter().zip(to).for_each(|(from, to)| copy(from, to));
         };
         for (from, to) in [
-            (&HOME.version, &self.version),
-            (&HOME.page_bytes, &self.page_bytes),
-            (&HOME.rows_used, &self.rows_used),
-            (&HOME.state, &self.state),
+            (&PRIVATE_PAGE.version, &self.version),
+            (&PRIVATE_PAGE.page_bytes, &self.page_bytes),
+            (&PRIVATE_PAGE.rows_used, &self.rows_used),
+            (&PRIVATE_PAGE.state, &self.state),
         ] {
             copy(from, to);
         }
-        text(&HOME.name, &self.name);
-        text(&HOME.reason, &self.reason);
-        for (from, to) in HOME.rows.iter().zip(&self.rows) {
+        text(&PRIVATE_PAGE.name, &self.name);
+        text(&PRIVATE_PAGE.reason, &self.reason);
+        for (from, to) in PRIVATE_PAGE.rows.iter().zip(&self.rows) {
             text(&from.name, &to.name);
         }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -298,7 +298,7 @@ fn put(words: &[AtomicU64], text: &str) {
     }
 }
 
-fn take(words: &[AtomicU64], text: &mut [u8]) {
+fn copy_text(words: &[AtomicU64], text: &mut [u8]) {
     for (word, piece) in words.iter().zip(text.chunks_exact_mut(8)) {
         piece.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
     }
@@ -330,7 +330,7 @@ impl<'a> View<'a> {
     pub fn state(&self) -> State {
         match self.word(48) {
             1 => State::Serving,
-            2 => State::Aside,
+            2 => State::PassingOn,
             _ => State::Loaded,
         }
     }

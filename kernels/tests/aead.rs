@@ -319,12 +319,12 @@ fn ranges_that_are_refused() {
     };
     assert_eq!(update(8, 16, 0), Err(Refused::Misaligned));
     assert_eq!(update(32, 16, 0), Ok(()));
-    assert_eq!(update(32, 16, 0), Err(Refused::Again));
-    assert_eq!(update(16, 17, 0), Err(Refused::Again));
+    assert_eq!(update(32, 16, 0), Err(Refused::Repeated));
+    assert_eq!(update(16, 17, 0), Err(Refused::Repeated));
     assert_eq!(update(0, 48, 16), Err(Refused::Overlap));
     assert_eq!(update(0, 32, 32), Ok(()));
     assert_eq!(update(48, 20, 64), Ok(()));
-    assert_eq!(update(64, 16, 64), Err(Refused::Again), "four bytes of it came");
+    assert_eq!(update(64, 16, 64), Err(Refused::Repeated), "four bytes of it came");
     assert_eq!(update(MESSAGE_BYTES_MAX - 16, 17, 0), Err(Refused::TooLong));
     assert_eq!(update(u64::MAX - 15, 1, 0), Err(Refused::TooLong));
     for bytes in [0, 48, 67, 69, 80] {

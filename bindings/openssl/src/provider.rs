@@ -48,7 +48,7 @@ pub unsafe extern "C" fn OSSL_provider_init(
         // The page shows the state separately, so the reason is stored without the part before the colon.
         let reason = choice.reason.to_str().unwrap_or_default();
         let why = reason.split_once(": ").map_or(reason, |(_, why)| why);
-        counters::set_state(if choice.serves { State::Serving } else { State::Aside }, why);
+        counters::set_state(if choice.serves { State::Serving } else { State::PassingOn }, why);
         counters::share_if_asked();
         Box::into_raw(Box::new(Provider { core, choice }))
     });

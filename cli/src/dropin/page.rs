@@ -43,7 +43,7 @@ impl Page {
         });
         let state = match view.state() {
             State::Serving => "serving",
-            State::Aside => "aside",
+            State::PassingOn => "aside",
             State::Loaded => "loaded",
         };
         Page {

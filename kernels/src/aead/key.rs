@@ -87,8 +87,8 @@ impl Key {
     #[inline]
     fn leading(&self) -> Option<&Prepared> {
         match self.prepared.get() {
-            Some(prepared) => prepared.leads().then_some(&**prepared),
-            None => Routines::active().lead().then(|| self.prepared()),
+            Some(prepared) => prepared.is_faster_than_library().then_some(&**prepared),
+            None => Routines::active().are_faster_than_library().then(|| self.prepared()),
         }
     }
 

@@ -87,7 +87,7 @@ pub enum Refused {
     Misaligned,
     /// The range contains bytes that were already given.
     #[error("some bytes of this range came before: give each byte of a message once")]
-    Again,
+    Repeated,
     /// Bytes of the message are missing, or bytes beyond its length were given.
     #[error(
         "not exactly the bytes of the message have come: give those that are missing, then ask for the tag"

@@ -61,18 +61,18 @@ impl Own {
         self.state.aad_bytes += bytes.len() as u64;
         if self.state.block_bytes > 0 {
             let (head, rest) = bytes.split_at(bytes.len().min(16 - self.state.block_bytes));
-            self.keep(head);
+            self.absorb(head);
             bytes = rest;
         }
         if self.state.block_bytes == 0 {
             let (whole, rest) = bytes.split_at(bytes.len() & !15);
             self.state.hash = self.prepared.hash(self.state.hash, whole);
-            self.keep(rest);
+            self.absorb(rest);
         }
     }
 
     /// Adds bytes to the incomplete block, which has room for them, and hashes the block once it is full.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn absorb(&mut self, bytes: &[u8]) {
         let state = &mut self.state;
         state.block[state.block_bytes..][..bytes.len()].copy_from_slice(bytes);
         state.block_bytes += bytes.len();
@@ -103,7 +103,7 @@ impl Own {
         unsafe {
             if self.state.block_bytes > 0 {
                 done = bytes.min(16 - self.state.block_bytes);
-                self.cut(source, target, done);
+                self.update_partial_block(source, target, done);
             }
             let whole = (bytes - done) & !15;
             if whole > 0 {
@@ -117,7 +117,7 @@ impl Own {
             if bytes > done {
                 self.state.pad = self.prepared.pad(self.state.counter).to_be_bytes();
                 self.state.counter = after(self.state.counter, 1);
-                self.cut(source.add(done), target.add(done), bytes - done);
+                self.update_partial_block(source.add(done), target.add(done), bytes - done);
             }
         }
     }
@@ -126,7 +126,7 @@ impl Own {
     ///
     /// # Safety
     /// The conditions of [`update`](Own::update).
-    unsafe fn cut(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
+    unsafe fn update_partial_block(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
         let mut sealed = [0; 16];
         let pad = &self.state.pad[self.state.block_bytes..];
         for (i, (sealed, pad)) in sealed.iter_mut().zip(pad).enumerate().take(bytes) {
@@ -137,7 +137,7 @@ impl Own {
                 *sealed = if self.direction == Direction::Seal { text ^ pad } else { text };
             }
         }
-        self.keep(&sealed[..bytes]);
+        self.absorb(&sealed[..bytes]);
     }
 
     pub(super) fn tag(&mut self) -> [u8; TAG_BYTES] {

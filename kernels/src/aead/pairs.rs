@@ -232,7 +232,7 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize, const PAST: bool>(
     target: *mut u8,
     bytes: usize,
 ) -> Element {
-    let mut run = Run::<MODE, ROUNDS, PAST> {
+    let mut run = PassState::<MODE, ROUNDS, PAST> {
         schedule,
         counters: _mm256_add_epi32(get(&Both::of(counter)), _mm256_set_epi32(0, 0, 0, 1, 0, 0, 0, 0)),
         sum: _mm256_setzero_si256(),
@@ -284,14 +284,14 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize, const PAST: bool>(
 }
 
 /// The values that one turn of the loop passes to the next.
-struct Run<'key, const MODE: u8, const ROUNDS: usize, const PAST: bool> {
+struct PassState<'key, const MODE: u8, const ROUNDS: usize, const PAST: bool> {
     schedule: &'key Schedule,
     /// The next two counter blocks.
     counters: __m256i,
     sum: __m256i,
 }
 
-impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS, PAST> {
+impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> PassState<'_, MODE, ROUNDS, PAST> {
     /// Returns the next counter blocks combined with the first round key.
     #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
     #[inline]
@@ -351,7 +351,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
     /// Ciphers `COUNT` registers of two blocks each and returns the sealed blocks.
     ///
     /// # Safety
-    /// The conditions of [`end`](Run::end).
+    /// The conditions of [`end`](PassState::end).
     #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn cipher<const COUNT: usize>(&mut self, source: *const u8, target: *mut u8) -> [__m256i; COUNT] {
@@ -375,10 +375,10 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         self.sum = _mm256_xor_si256(reduce(products), sealed[COUNT - 1]);
     }
 
-    /// Does the [`cipher`](Run::cipher) of this turn, interleaved with the [`hash`](Run::hash) of the previous turn.
+    /// Does the [`cipher`](PassState::cipher) of this turn, interleaved with the [`hash`](PassState::hash) of the previous turn.
     ///
     /// # Safety
-    /// The conditions of [`end`](Run::end).
+    /// The conditions of [`end`](PassState::end).
     #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn turn(

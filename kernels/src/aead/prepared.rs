@@ -79,7 +79,7 @@ impl Routines {
 
     /// Returns true if a pass is faster than aws-lc, in hot and cold memory: aws-lc uses AVX-512 itself, but has no code for two
     /// blocks per register.
-    pub(super) fn lead(self) -> bool {
+    pub(super) fn are_faster_than_library(self) -> bool {
         self == Routines::Pairs
     }
 }
@@ -188,8 +188,8 @@ impl Prepared {
     }
 
     /// Returns true if [`pass`](Prepared::pass) is faster than aws-lc for every message.
-    pub(super) fn leads(&self) -> bool {
-        self.routines.lead()
+    pub(super) fn is_faster_than_library(&self) -> bool {
+        self.routines.are_faster_than_library()
     }
 
     /// Encrypts one block.
@@ -215,11 +215,11 @@ impl Prepared {
         field::power(self.powers[0], u128::from(exponent), |a, b| self.multiply(a, b))
     }
 
-    /// Returns `a·H^−place`.
-    pub(super) fn place(&self, mut a: Element, place: u64) -> Element {
+    /// Returns `a·H^−exponent`.
+    pub(super) fn divide_by_power(&self, mut a: Element, exponent: u64) -> Element {
         let positions = self.positions.get_or_init(|| self.positions());
         for (k, powers) in positions.iter().enumerate() {
-            let digit = (place >> (4 * k)) as usize % 16;
+            let digit = (exponent >> (4 * k)) as usize % 16;
             if digit != 0 {
                 a = self.multiply(a, powers[digit]);
             }

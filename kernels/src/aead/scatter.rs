@@ -86,7 +86,7 @@ impl<'key> Scatter<'key> {
             return Ok(());
         }
         if !self.coverage.add(at..at + bytes as u64) {
-            return Err(Refused::Again);
+            return Err(Refused::Repeated);
         }
         let block = at / 16;
         let counter = self.counter + 1 + u128::from(block);
@@ -94,7 +94,7 @@ impl<'key> Scatter<'key> {
         let hash =
             unsafe { self.prepared.pass((self.direction, Store::Cached), counter, 0, source, target, bytes) };
         let last_block = block + bytes.div_ceil(16) as u64 - 1;
-        self.sum ^= self.prepared.place(hash, last_block);
+        self.sum ^= self.prepared.divide_by_power(hash, last_block);
         Ok(())
     }
 

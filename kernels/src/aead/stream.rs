@@ -103,7 +103,7 @@ impl Stream {
     /// Creates a stream with the given routines; `key` has 16 or 32 bytes.
     fn of(key: &[u8], seals: bool, routines: Routines) -> Stream {
         let key_bytes = key.len();
-        let routines = if routines.lead() {
+        let routines = if routines.are_faster_than_library() {
             let direction = if seals { Direction::Seal } else { Direction::Open };
             Engine::Own(Box::new(Own::new(Prepared::of(key, routines), direction)))
         } else {
@@ -283,12 +283,12 @@ impl Context {
             };
             assert!(done == 1, "no memory for a nonce of {} bytes", nonce.len());
         }
-        let done = self.turn(nonce.as_ptr(), seals);
+        let done = self.set_direction(nonce.as_ptr(), seals);
         assert!(done, "aws-lc refused a nonce of {} bytes", nonce.len());
     }
 
     /// Sets the direction, and the nonce if it is not null; the context already knows the nonce's length.
-    fn turn(&mut self, nonce: *const u8, encrypts: bool) -> bool {
+    fn set_direction(&mut self, nonce: *const u8, encrypts: bool) -> bool {
         // SAFETY: the context has cipher and key; `nonce` is null or as long as the context was told.
         let done = unsafe {
             let direction = c_int::from(encrypts);
@@ -314,7 +314,7 @@ impl Context {
     fn tag(&mut self, first: bool) -> [u8; TAG_BYTES] {
         let mut tag = [0; TAG_BYTES];
         if first {
-            assert!(self.turn(ptr::null(), true), "aws-lc refused to turn a context round");
+            assert!(self.set_direction(ptr::null(), true), "aws-lc refused to turn a context round");
             let mut written_bytes = 0;
             // SAFETY: the context has key and nonce; the cipher writes no bytes here, so any target is valid.
             let done = unsafe { lc::EVP_EncryptFinal_ex(self.0, tag.as_mut_ptr(), &mut written_bytes) };

@@ -221,7 +221,7 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
     bytes: usize,
 ) -> Element {
     let keys: [__m512i; 15] = core::array::from_fn(|i| _mm512_broadcast_i32x4(round(schedule.rounds[i])));
-    let mut run = Run::<MODE, ROUNDS> {
+    let mut run = PassState::<MODE, ROUNDS> {
         strides: core::array::from_fn(|i| _mm512_broadcast_i32x4(block(schedule.strides[i]))),
         counters: _mm512_add_epi32(
             _mm512_broadcast_i32x4(block(counter)),
@@ -278,7 +278,7 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
 }
 
 /// The values that one turn of the loop passes to the next.
-struct Run<const MODE: u8, const ROUNDS: usize> {
+struct PassState<const MODE: u8, const ROUNDS: usize> {
     strides: [__m512i; 4],
     /// The next four counter blocks.
     counters: __m512i,
@@ -287,7 +287,7 @@ struct Run<const MODE: u8, const ROUNDS: usize> {
     sum: __m512i,
 }
 
-impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
+impl<const MODE: u8, const ROUNDS: usize> PassState<MODE, ROUNDS> {
     /// Ciphers and hashes `REGISTERS` registers of four blocks each; `REGISTERS` is 1 or a multiple of 4.
     ///
     /// # Safety

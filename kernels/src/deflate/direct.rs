@@ -86,7 +86,7 @@ impl Run<'_> {
     /// # Safety
     /// The table has one slot per hash value.
     #[inline(always)]
-    unsafe fn look(&mut self, at: usize, bytes: u64) -> usize {
+    unsafe fn swap_position(&mut self, at: usize, bytes: u64) -> usize {
         // SAFETY: a hash is less than the number of slots.
         unsafe {
             let slot = self.table.add(hash(bytes));
@@ -134,7 +134,7 @@ impl Run<'_> {
     /// # Safety
     /// The output has [`room`] for it; `base` points to `end` bytes; every position in the table is before `start`.
     #[inline(always)]
-    unsafe fn all<S: Same, const FAR: bool>(mut self, start: usize) -> Self {
+    unsafe fn pack_all<S: Same, const FAR: bool>(mut self, start: usize) -> Self {
         let mut at = start;
         let stop = self.end.saturating_sub(TAIL_BYTES);
         // Two adjacent literals are stored together.
@@ -147,14 +147,14 @@ impl Run<'_> {
             }
             while at < stop {
                 let bytes = eight(self.base.add(at));
-                let mut from = self.look(at, bytes);
+                let mut from = self.swap_position(at, bytes);
                 if !self.same::<FAR>(at, bytes, from) {
                     let (code, count) = self.code.literal(bytes as u8);
                     self.hold |= code << self.count;
                     self.count += count;
                     at += 1;
                     let bytes = bytes >> 8;
-                    from = self.look(at, bytes);
+                    from = self.swap_position(at, bytes);
                     if !self.same::<FAR>(at, bytes, from) {
                         self.literal(bytes as u8);
                         at += 1;
@@ -178,16 +178,22 @@ impl Run<'_> {
     }
 }
 
-/// Does the same as [`Run::all`], compiled for AVX2.
+/// Does the same as [`Run::pack_all`], compiled for AVX2.
 ///
 /// # Safety
-/// The conditions of [`Run::all`]; the CPU has these features.
+/// The conditions of [`Run::pack_all`]; the CPU has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
-unsafe fn all_avx2(run: Run<'_>, start: usize) -> Run<'_> {
+unsafe fn pack_all_avx2(run: Run<'_>, start: usize) -> Run<'_> {
     use super::same::Avx2;
     // SAFETY: the caller guarantees the run's buffers and the CPU's features.
-    unsafe { if run.end > run.window { run.all::<Avx2, true>(start) } else { run.all::<Avx2, false>(start) } }
+    unsafe {
+        if run.end > run.window {
+            run.pack_all::<Avx2, true>(start)
+        } else {
+            run.pack_all::<Avx2, false>(start)
+        }
+    }
 }
 
 impl Direct {
@@ -238,12 +244,12 @@ impl Direct {
         let run = unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.fast {
-                all_avx2(run, start)
+                pack_all_avx2(run, start)
             } else {
-                run.all::<Words, true>(start)
+                run.pack_all::<Words, true>(start)
             }
             #[cfg(not(target_arch = "x86_64"))]
-            run.all::<Words, true>(start)
+            run.pack_all::<Words, true>(start)
         };
         Written { bytes: run.next as usize - next as usize, hold: run.hold, count: run.count }
     }

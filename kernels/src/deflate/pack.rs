@@ -103,7 +103,7 @@ impl Packer {
         if !bits.fits() {
             return Err(TargetTooSmall);
         }
-        self.segments.all(effort, source, &mut bits)?;
+        self.segments.pack_message(effort, source, &mut bits)?;
         bits.align();
         let sum = checksum::update(format, checksum::initial(format), source);
         frame::back(format, sum, source.len() as u64, &mut bits);

@@ -56,7 +56,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     const DEEP: bool = T::WAYS > 1 && INNER > 4;
 
     /// True if the search measures the gain of the older half of the positions: a table with eight of them may go back to fewer.
-    const WEIGHS: bool = LOOK > 4;
+    const MEASURES_GAIN: bool = LOOK > 4;
 
     /// In a long match, one position in this many is inserted into the table.
     const STRIDE: usize = if Self::DEEP { 2 } else { 4 };
@@ -129,7 +129,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         // Length and position in one number: of equal lengths, the later position gives the larger number.
         let (mut best, mut half) = (0, 0);
         for way in 0..LOOK {
-            if Self::WEIGHS && way == LOOK / 2 {
+            if Self::MEASURES_GAIN && way == LOOK / 2 {
                 half = best;
             }
             let from = slot.place(way);
@@ -140,7 +140,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
             }
             best = best.max(length << 16 | from);
         }
-        if Self::WEIGHS {
+        if Self::MEASURES_GAIN {
             self.gain += (best >> 16) - (half >> 16);
         }
         let (length, from) = (best >> 16, best & 0xffff);
@@ -152,7 +152,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     /// # Safety
     /// The conditions of [`longest`](Search::longest).
     #[inline(always)]
-    unsafe fn farthest<const FAR: bool>(&self, at: usize, slot: T) -> (usize, usize) {
+    unsafe fn longest_beyond_32<const FAR: bool>(&self, at: usize, slot: T) -> (usize, usize) {
         let most = (self.end - at).min(MATCH_BYTES.1);
         let mut best = (0, 0);
         for way in 0..LOOK {
@@ -217,7 +217,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
                 if length == WIDE_BYTES {
                     // If matches are long, comparing all of them to their ends pays.
                     if Self::DEEP {
-                        (length, from) = self.farthest::<FAR>(at, slot);
+                        (length, from) = self.longest_beyond_32::<FAR>(at, slot);
                     } else {
                         let most = (self.end - at).min(MATCH_BYTES.1);
                         length = extend::<S>(self.base.add(from), self.base.add(at), most);

@@ -53,19 +53,19 @@ const NARROW: usize = 32;
 const WIDE_AGAIN: usize = 4 * SEGMENT_BYTES;
 
 /// A search is made shallow if fewer than one byte in this many shares its token with another byte.
-const DULL: usize = 64;
+const SHALLOW_RATIO: usize = 64;
 
 /// The tokens of a segment may wait for those of the next if there are fewer than one per this many bytes.
 const SPARSE: usize = 16;
-/// The tokens of a segment of at least this many bytes may wait, as long as fewer than `HELD` tokens wait in all.
+/// The tokens of a segment of at least this many bytes may wait, as long as fewer than `WAITING_TOKENS_MAX` tokens wait in all.
 const SPARSE_BYTES: usize = 2048;
-const HELD: usize = 2048;
+const WAITING_TOKENS_MAX: usize = 2048;
 /// Most bytes of a token, and of a block besides its tokens.
 const TOKEN_BYTES: usize = 6;
 const BLOCK_BYTES: usize = 512;
 
 /// Most bytes that waiting tokens add to the output of the segment that ends the wait.
-pub const HELD_BYTES: usize = HELD * TOKEN_BYTES + BLOCK_BYTES;
+pub const WAITING_BYTES_MAX: usize = WAITING_TOKENS_MAX * TOKEN_BYTES + BLOCK_BYTES;
 
 /// Number of bytes that are sampled before the preset code is tried, and the average code length up to which it is, bits.
 const SAMPLES: usize = 64;
@@ -110,7 +110,7 @@ impl Segments {
             preset: Preset::new(),
             writer: Writer::new(isa),
             counts: Counts::new(),
-            tokens: zeros(WINDOW_BYTES + HELD + WINDOW_BYTES / SPARSE)?,
+            tokens: zeros(WINDOW_BYTES + WAITING_TOKENS_MAX + WINDOW_BYTES / SPARSE)?,
             held: 0,
             held_counts: Counts::new(),
             scratch: zeros(direct::room(WINDOW_BYTES))?,
@@ -141,7 +141,7 @@ impl Segments {
         self.held = 0;
     }
 
-    /// Moves the base: the buffer of the next [`one`](Segments::one) starts `bytes` later.
+    /// Moves the base: the buffer of the next [`pack_segment`](Segments::pack_segment) starts `bytes` later.
     pub fn rebase(&mut self, bytes: usize) {
         debug_assert!(bytes <= usize::from(u16::MAX));
         self.matcher.rebase(bytes as u16);
@@ -162,7 +162,7 @@ impl Segments {
     /// Packs `buffer[start..]`, at most 32 KiB, with the history before it. Writes all of it as one block, after the waiting
     /// tokens, unless `may_wait` is true and its tokens are few: then they wait.
     #[expect(clippy::too_many_arguments, reason = "what a block is made of and where it goes")]
-    pub fn one(
+    pub fn pack_segment(
         &mut self,
         effort: Effort,
         buffer: &[u8],
@@ -190,7 +190,11 @@ impl Segments {
             }
             self.held_counts.add(&self.counts);
             self.held += used;
-            return if may_wait && self.held < HELD { Ok(()) } else { self.write_held(last, bits) };
+            return if may_wait && self.held < WAITING_TOKENS_MAX {
+                Ok(())
+            } else {
+                self.write_held(last, bits)
+            };
         }
         let held = self.held;
         if self.holds() {
@@ -228,7 +232,7 @@ impl Segments {
             let depth = self.depth.unwrap_or(Depth::Usual);
             let tokens = &mut self.tokens[self.held + used..];
             let found = self.matcher.find(buffer, at, pause, window, depth, tokens, &mut self.counts);
-            self.judge(&found, found.at - at);
+            self.adjust_search(&found, found.at - at);
             (at, used) = (found.at, used + found.tokens);
         }
         used
@@ -243,16 +247,16 @@ impl Segments {
     }
 
     /// Chooses depth and positions per hash for the next bytes from the result of the last search.
-    fn judge(&mut self, found: &Found, bytes: usize) {
+    fn adjust_search(&mut self, found: &Found, bytes: usize) {
         self.judged += bytes;
         if bytes < PIECE_BYTES / 4 {
             return;
         }
-        let dull = (bytes - found.tokens) * DULL < bytes;
+        let shallow = (bytes - found.tokens) * SHALLOW_RATIO < bytes;
         let deep = found.tokens * if self.shape == LARGE { DEEP } else { DEEP_MIDDLE } < bytes;
         self.depth = Some(if deep {
             Depth::Deep
-        } else if dull {
+        } else if shallow {
             Depth::Shallow
         } else {
             Depth::Usual
@@ -304,7 +308,7 @@ impl Segments {
     }
 
     /// Packs a whole message.
-    pub fn all(&mut self, effort: Effort, source: &[u8], bits: &mut Bits<'_>) -> Result<(), Full> {
+    pub fn pack_message(&mut self, effort: Effort, source: &[u8], bits: &mut Bits<'_>) -> Result<(), Full> {
         self.begin(effort, Some(source.len()));
         let (mut base, mut start) = (0, 0);
         loop {
@@ -316,7 +320,7 @@ impl Segments {
                 base += by;
             }
             let last = end == source.len();
-            self.one(effort, &source[base..end], start - base, WINDOW_BYTES, last, !last, bits)?;
+            self.pack_segment(effort, &source[base..end], start - base, WINDOW_BYTES, last, !last, bits)?;
             if end == source.len() {
                 return Ok(());
             }

@@ -12,7 +12,7 @@ use super::bits::Bits;
 use super::block::stored;
 use super::codes::WINDOW_BYTES;
 use super::room::{no_memory, zeros};
-use super::segment::{HELD_BYTES, Segments};
+use super::segment::{Segments, WAITING_BYTES_MAX};
 use super::{Effort, Format, checksum, frame};
 use core::mem::MaybeUninit;
 
@@ -43,7 +43,7 @@ pub struct Pushed {
 const BUFFER_BYTES: usize = 2 * WINDOW_BYTES;
 /// Most bytes that are written at a time: start of the frame, waiting tokens, a stored block of 32 KiB, a flush, end of the
 /// frame.
-const PENDING_BYTES: usize = WINDOW_BYTES + HELD_BYTES + 64;
+const PENDING_BYTES: usize = WINDOW_BYTES + WAITING_BYTES_MAX + 64;
 
 /// Packs one message after the other, each in pieces of any size, with a fixed amount of memory (about 460 KiB).
 pub struct PackStream {
@@ -195,7 +195,7 @@ impl PackStream {
 
     /// Writes the unpacked bytes as one block, and then the flush. Returns the number of bytes that went to `output`.
     fn write(&mut self, output: &mut [MaybeUninit<u8>], flush: Flush) -> usize {
-        let held = if self.segments.holds() { HELD_BYTES } else { 0 };
+        let held = if self.segments.holds() { WAITING_BYTES_MAX } else { 0 };
         let direct = output.len() >= self.filled - self.done + held + 64;
         let pending = &mut *self.pending;
         // SAFETY: the slice has the same bytes, and only initialized bytes are written to them.
@@ -213,7 +213,8 @@ impl PackStream {
         if self.done != self.filled || last || self.segments.holds() {
             let buffer = &self.buffer[..self.filled];
             let (window, may_wait) = (1 << self.window_bits, flush == Flush::None);
-            let done = self.segments.one(self.effort, buffer, self.done, window, last, may_wait, &mut bits);
+            let done =
+                self.segments.pack_segment(self.effort, buffer, self.done, window, last, may_wait, &mut bits);
             debug_assert!(done.is_ok(), "there is room for a stored block");
             self.done = self.filled;
         }

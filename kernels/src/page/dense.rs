@@ -23,7 +23,7 @@ const WORKSPACE_BYTES: usize = 104 << 10;
 pub(super) struct Workspace {
     bytes: [u8; WORKSPACE_BYTES],
     /// Address at which the context was made; `holds` says if it packs or unpacks.
-    home: usize,
+    context_at: usize,
     holds: u8,
 }
 
@@ -33,18 +33,18 @@ const UNPACKS: u8 = 2;
 
 impl Workspace {
     pub(super) const fn new() -> Workspace {
-        Workspace { bytes: [0; WORKSPACE_BYTES], home: 0, holds: NOTHING }
+        Workspace { bytes: [0; WORKSPACE_BYTES], context_at: 0, holds: NOTHING }
     }
 
     /// Returns the context's address, and true if a context of the wanted kind is ready there.
     fn context(&mut self, wanted: u8) -> (*mut std::ffi::c_void, bool) {
         let start = self.bytes.as_mut_ptr().cast::<std::ffi::c_void>();
-        (start, self.holds == wanted && self.home == start.addr())
+        (start, self.holds == wanted && self.context_at == start.addr())
     }
 
     /// Records that a context of this kind is ready at the present address.
-    fn keep(&mut self, kind: u8) {
-        (self.home, self.holds) = (self.bytes.as_ptr().addr(), kind);
+    fn mark_ready(&mut self, kind: u8) {
+        (self.context_at, self.holds) = (self.bytes.as_ptr().addr(), kind);
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) fn pack(workspace: &mut Workspace, page: &[u8; PAGE_BYTES], target: &
                     return None;
                 }
             }
-            workspace.keep(PACKS);
+            workspace.mark_ready(PACKS);
         }
         let bytes = ZSTD_compress2(
             context,
@@ -103,7 +103,7 @@ pub(super) fn unpack(workspace: &mut Workspace, source: &[u8], page: &mut [u8; P
             if ZSTD_isError(set) != 0 {
                 return None;
             }
-            workspace.keep(UNPACKS);
+            workspace.mark_ready(UNPACKS);
         }
         let bytes = ZSTD_decompressDCtx(
             context,

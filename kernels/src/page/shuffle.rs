@@ -19,7 +19,7 @@ pub(super) fn shuffle<const W: usize>(page: &[u8; PAGE_BYTES], planes: &mut [u8;
             bytes.copy_from_slice(&page[at..at + 16]);
         }
         for _ in 0..4 {
-            rows = turn(rows);
+            rows = perfect_shuffle(rows);
         }
         for (row, bytes) in rows.iter().enumerate() {
             let at = row * plane + group * 16;
@@ -38,7 +38,7 @@ pub(super) fn unshuffle<const W: usize>(planes: &[u8; PAGE_BYTES], page: &mut [u
             bytes.copy_from_slice(&planes[at..at + 16]);
         }
         for _ in 0..W.trailing_zeros() {
-            rows = turn(rows);
+            rows = perfect_shuffle(rows);
         }
         for (row, bytes) in rows.iter().enumerate() {
             let at = group * 16 * W + row * 16;
@@ -49,7 +49,7 @@ pub(super) fn unshuffle<const W: usize>(planes: &[u8; PAGE_BYTES], page: &mut [u
 
 /// The perfect shuffle: takes the bytes of the first half and of the second half alternately.
 #[inline(always)]
-fn turn<const W: usize>(rows: [[u8; 16]; W]) -> [[u8; 16]; W] {
+fn perfect_shuffle<const W: usize>(rows: [[u8; 16]; W]) -> [[u8; 16]; W] {
     let mut turned = [[0; 16]; W];
     for row in 0..W / 2 {
         (turned[2 * row], turned[2 * row + 1]) = interleave(rows[row], rows[row + W / 2]);

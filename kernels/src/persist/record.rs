@@ -82,7 +82,7 @@ struct Limits {
 impl Limits {
     /// Returns the offset as an index if the `bytes` there lie in the heap; `None` if they leave the heap or overlap the record.
     #[inline(always)]
-    fn place(&self, offset: u64, bytes: u64) -> Option<usize> {
+    fn offset_in_heap(&self, offset: u64, bytes: u64) -> Option<usize> {
         let end = offset.checked_add(bytes)?;
         if end > self.heap_bytes {
             return None;
@@ -124,9 +124,9 @@ pub unsafe fn check(
     salt: u32,
     position: u64,
 ) -> Result<RecordHeader, Fault> {
-    // SAFETY: the caller guarantees that `record` is readable for `available` bytes; `head` accepts no longer record.
+    // SAFETY: the caller guarantees that `record` is readable for `available` bytes; `verified_header` accepts no longer record.
     unsafe {
-        let header = head(record, available, salt, position)?;
+        let header = verified_header(record, available, salt, position)?;
         walk(record, &header, |_, _, _, _| Ok(()))?;
         Ok(header)
     }
@@ -155,22 +155,22 @@ pub unsafe fn apply(
     write_back: bool,
 ) -> Result<Applied, Fault> {
     // SAFETY: the caller guarantees that `record` is readable for `available` bytes.
-    let header = unsafe { head(record, available, salt, position)? };
+    let header = unsafe { verified_header(record, available, salt, position)? };
     if header.kind == RECORD_PAGES {
         return Err(Fault::Kind { kind: header.kind });
     }
     let limits =
         Limits { heap: heap.addr(), heap_bytes, record: record.addr(), record_bytes: header.bytes as usize };
     let bounds = |entry: usize, offset: u64, bytes: usize, _: *const u8| {
-        limits.place(offset, bytes as u64).map(|_| ()).ok_or(Fault::Bounds { entry })
+        limits.offset_in_heap(offset, bytes as u64).map(|_| ()).ok_or(Fault::Bounds { entry })
     };
     let copy = crate::active().copy;
     let instruction = instruction();
     let mut data_bytes = 0;
     let store = |_: usize, offset: u64, bytes: usize, data: *const u8| {
-        let offset = limits.place(offset, bytes as u64).ok_or(Fault::Changed)?;
-        // SAFETY: `walk` passes data within the record. `place` has just checked the very numbers that are used here: the target
-        // lies in the heap, which the caller guarantees to be writable, and not in the record.
+        let offset = limits.offset_in_heap(offset, bytes as u64).ok_or(Fault::Changed)?;
+        // SAFETY: `walk` passes data within the record. `offset_in_heap` has just checked the very numbers that are used here: the
+        // target lies in the heap, which the caller guarantees to be writable, and not in the record.
         unsafe {
             let target = heap.add(offset);
             if bytes <= LINE_BYTES {
@@ -189,7 +189,7 @@ pub unsafe fn apply(
         data_bytes += bytes as u64;
         Ok(())
     };
-    // SAFETY: `head` found the whole record within the `available` bytes that the caller guarantees.
+    // SAFETY: `verified_header` found the whole record within the `available` bytes that the caller guarantees.
     unsafe {
         walk(record, &header, bounds)?;
         walk(record, &header, store).map_err(|_| Fault::Changed)?;
@@ -198,7 +198,12 @@ pub unsafe fn apply(
 }
 
 /// Returns a copy of the header after checking size, kind, position and checksum.
-unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) -> Result<RecordHeader, Fault> {
+unsafe fn verified_header(
+    record: *const u8,
+    available: usize,
+    salt: u32,
+    position: u64,
+) -> Result<RecordHeader, Fault> {
     if available < RECORD_ALIGN {
         return Err(Fault::Header);
     }

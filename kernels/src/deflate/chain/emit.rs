@@ -5,7 +5,7 @@
 //!   writes the pending bytes, then the tokens, or the bytes of a stored block from the window, then the end of the block.
 //! - **Order** no input is read while a block is being written, so its tokens and bytes stay in place.
 
-use super::level::{Kind, Strategy};
+use super::level::{SearchMethod, Strategy};
 use super::{Chains, Codes, Io, PENDING_BYTES};
 use crate::deflate::bits::Bits;
 use crate::deflate::block::{FIXED, Plan, Table, stored_bits};
@@ -66,7 +66,7 @@ impl Chains {
         self.block = end as isize;
         let counts = &self.codes().counts;
         let stored_size = stored.map_or(usize::MAX, |from| stored_bits(self.count, end - from));
-        if self.level.kind == Kind::Stored && self.used == 0 {
+        if self.level.method == SearchMethod::Stored && self.used == 0 {
             return self.begin_stored(stored.unwrap_or(end), end, last);
         }
         let fixed_size = 3 + FIXED.price(counts);

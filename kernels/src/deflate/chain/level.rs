@@ -3,7 +3,7 @@
 
 /// Method of the search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum SearchMethod {
     /// Everything is stored; nothing is searched.
     Stored,
     /// The first match found is taken.
@@ -31,7 +31,7 @@ pub enum Strategy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Level {
     /// Method of the search.
-    pub(super) kind: Kind,
+    pub(super) method: SearchMethod,
     /// If the match so far has at least this length, only a quarter of the candidates is compared for a longer one.
     pub good: u32,
     /// Lazy: from this length on, the next byte is not searched for a longer match. Greedy: positions inside matches up to this
@@ -43,24 +43,24 @@ pub struct Level {
     pub depth: u32,
 }
 
-const fn level(kind: Kind, good: u32, lazy: u32, nice: u32, depth: u32) -> Level {
-    Level { kind, good, lazy, nice, depth }
+const fn level(method: SearchMethod, good: u32, lazy: u32, nice: u32, depth: u32) -> Level {
+    Level { method, good, lazy, nice, depth }
 }
 
 /// Row of levels 7 to 9. On every corpus of the benchmark it packs at least as small as zlib's level 9, and a deeper search
 /// makes no file smaller by more than chance; so a deeper level 9 would sometimes be larger than level 8.
-const BEST: Level = level(Kind::Lazy, 16, 128, 258, 160);
+const BEST: Level = level(SearchMethod::Lazy, 16, 128, 258, 160);
 
 /// Chains here link positions with four equal bytes (zlib's: three) and skip positions that cannot be longer matches, so less
 /// depth finds more.
 const LEVELS: [Level; 10] = [
-    level(Kind::Stored, 0, 0, 0, 0),
-    level(Kind::Greedy, 4, 8, 8, 3),
-    level(Kind::Greedy, 4, 12, 16, 6),
-    level(Kind::Greedy, 4, 16, 32, 12),
-    level(Kind::Lazy, 8, 16, 32, 12),
-    level(Kind::Lazy, 16, 32, 64, 32),
-    level(Kind::Lazy, 32, 64, 160, 96),
+    level(SearchMethod::Stored, 0, 0, 0, 0),
+    level(SearchMethod::Greedy, 4, 8, 8, 3),
+    level(SearchMethod::Greedy, 4, 12, 16, 6),
+    level(SearchMethod::Greedy, 4, 16, 32, 12),
+    level(SearchMethod::Lazy, 8, 16, 32, 12),
+    level(SearchMethod::Lazy, 16, 32, 64, 32),
+    level(SearchMethod::Lazy, 32, 64, 160, 96),
     BEST,
     BEST,
     BEST,
@@ -69,13 +69,13 @@ const LEVELS: [Level; 10] = [
 impl Level {
     /// Returns the same method with other limits.
     pub const fn tuned(self, good: u32, lazy: u32, nice: u32, depth: u32) -> Level {
-        Level { kind: self.kind, good, lazy, nice, depth }
+        Level { method: self.method, good, lazy, nice, depth }
     }
 
     /// Returns true if both use the same method; only then can a stream change between them without first writing the bytes it
     /// has read.
     pub fn is_like(&self, other: &Level) -> bool {
-        self.kind == other.kind
+        self.method == other.method
     }
 
     /// Returns the row of a level, 0 to 9.

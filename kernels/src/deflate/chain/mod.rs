@@ -81,7 +81,7 @@ pub struct Chains {
     /// Bytes of the window that are initialized, by input or by zeros; the chain entries for them are initialized, too.
     initialized: usize,
     /// Number of tokens at which a block ends.
-    most: usize,
+    block_tokens: usize,
     level: Level,
     strategy: Strategy,
     /// Position of the search (`start`), and end of the bytes that were read (`filled`).
@@ -94,7 +94,8 @@ pub struct Chains {
     /// Length of the match at the byte before `start`, which is kept until the next byte is searched; less than 3 if there is
     /// none.
     length: usize,
-    from: usize,
+    /// Position of the bytes that this match repeats.
+    match_at: usize,
     /// True if the byte before `start` has no token yet.
     available: bool,
     /// Number of bytes since the last match.
@@ -208,7 +209,7 @@ impl Chains {
                 memory_level,
                 hash_bits,
                 initialized: 0,
-                most: self::tokens(memory_level) - 1,
+                block_tokens: self::tokens(memory_level) - 1,
                 level: Level::of(6),
                 strategy: Strategy::Default,
                 start: history,
@@ -217,7 +218,7 @@ impl Chains {
                 hashed: 0,
                 ended: false,
                 length: 0,
-                from: 0,
+                match_at: 0,
                 available: false,
                 misses: 0,
                 shortest: 3,
@@ -259,7 +260,7 @@ impl Chains {
 
     /// Changes how the next bytes are searched. If the method changes, the caller must first have written all that was read.
     pub fn set_level(&mut self, level: Level, strategy: Strategy) {
-        if self.level.kind != level.kind {
+        if self.level.method != level.method {
             self.hashed = self.start;
         }
         (self.level, self.strategy) = (level, strategy);
@@ -323,8 +324,11 @@ impl Chains {
             }
             io.read += self.fill(&io.input[io.read..]);
             let more = until == Until::More || io.read != io.input.len();
-            let ended =
-                if self.level.kind == level::Kind::Stored { self.store(more) } else { self.search(more) };
+            let ended = if self.level.method == level::SearchMethod::Stored {
+                self.store(more)
+            } else {
+                self.search(more)
+            };
             match ended {
                 search::Ended::Full => self.begin_block(false),
                 search::Ended::Short if io.read == io.input.len() => return false,
@@ -334,7 +338,7 @@ impl Chains {
                     self.ended = finish;
                     if self.used != 0
                         || finish
-                        || self.level.kind == level::Kind::Stored && self.waiting() != 0
+                        || self.level.method == level::SearchMethod::Stored && self.waiting() != 0
                     {
                         self.begin_block(finish);
                     }
@@ -401,6 +405,6 @@ impl Chains {
         self.filled -= bytes;
         self.block -= bytes as isize;
         self.hashed -= bytes;
-        self.from = self.from.saturating_sub(bytes);
+        self.match_at = self.match_at.saturating_sub(bytes);
     }
 }

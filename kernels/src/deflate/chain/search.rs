@@ -8,7 +8,7 @@
 //!   than literals.
 
 use super::emit::STORED_BYTES;
-use super::level::{Kind, Strategy};
+use super::level::{SearchMethod, Strategy};
 use super::{AHEAD_BYTES, Chains};
 use crate::deflate::codes::{literal, matched};
 use core::ptr;
@@ -29,7 +29,7 @@ const NEAR_BYTES: usize = 4096;
 const SHORTEST: usize = 3;
 /// Number of bytes that are examined to choose the shortest match, and number of text bytes among them from which on it is four
 /// bytes.
-const LOOK_BYTES: usize = 250;
+const SAMPLE_BYTES: usize = 250;
 const TEXT_BYTES: usize = 240;
 const HASH: u32 = 0x9E37_79B1;
 /// After this many bytes without a match, only every second position is searched, then every fourth: noise has few matches, and
@@ -242,10 +242,10 @@ impl Chains {
         if self.used == 0 {
             self.shortest = self.shortest_match();
         }
-        match (self.strategy, self.level.kind) {
+        match (self.strategy, self.level.method) {
             (Strategy::HuffmanOnly, _) => self.literals(more),
             (Strategy::Runs, _) => self.runs(more),
-            (_, Kind::Lazy) => self.lazy(more),
+            (_, SearchMethod::Lazy) => self.lazy(more),
             _ => self.greedy(more),
         }
     }
@@ -254,11 +254,11 @@ impl Chains {
     /// less than a match.
     /// A block of few bytes uses the fixed code, whose literals are long, so there three bytes are taken.
     fn shortest_match(&self) -> usize {
-        if self.filled - self.start < LOOK_BYTES {
+        if self.filled - self.start < SAMPLE_BYTES {
             return SHORTEST;
         }
-        // SAFETY: `LOOK_BYTES` bytes from `start` on were read, as the line above checks.
-        let bytes = unsafe { core::slice::from_raw_parts(self.base().add(self.start), LOOK_BYTES) };
+        // SAFETY: `SAMPLE_BYTES` bytes from `start` on were read, as the line above checks.
+        let bytes = unsafe { core::slice::from_raw_parts(self.base().add(self.start), SAMPLE_BYTES) };
         let is_text = |byte: &&u8| matches!(**byte, 9..=13 | 32..=126);
         if bytes.iter().filter(is_text).count() >= TEXT_BYTES { SHORTEST + 1 } else { SHORTEST }
     }
@@ -266,7 +266,7 @@ impl Chains {
     /// Returns the reason why a search ends at a position with `rest` bytes left and `used` tokens so far; `None` if it continues.
     #[inline(always)]
     fn ends(&self, used: usize, rest: usize, more: bool) -> Option<Ended> {
-        if used == self.most {
+        if used == self.block_tokens {
             Some(Ended::Full)
         } else if more && rest < AHEAD_BYTES {
             Some(Ended::Short)
@@ -318,7 +318,7 @@ impl Chains {
 
     fn lazy(&mut self, more: bool) -> Ended {
         let (mut at, mut used) = (self.start, self.used);
-        let (mut length, mut from, mut available) = (self.length, self.from, self.available);
+        let (mut length, mut from, mut available) = (self.length, self.match_at, self.available);
         let mut misses = self.misses;
         let ended = loop {
             let rest = self.filled - at;
@@ -372,7 +372,7 @@ impl Chains {
             }
         };
         (self.start, self.used) = (at, used);
-        (self.length, self.from, self.available, self.misses) = (length, from, available, misses);
+        (self.length, self.match_at, self.available, self.misses) = (length, from, available, misses);
         ended
     }
 

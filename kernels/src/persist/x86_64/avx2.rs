@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The AVX2 level: stores of 32 bytes past the caches; CRC by the instruction of SSE4.2, four lines at a time.
 
-use super::{LINE_BYTES, SHORT, WORDS, four, gather, one, short, streams, word};
+use super::{
+    LINE_BYTES, SHORT, WORDS, load_words, short, state_after_four_lines, state_after_line, streams, word,
+};
 use crate::vector::Vector;
 use core::arch::x86_64::__m256i;
 
@@ -29,7 +31,7 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
         let checksum = !(state as u32);
         for line in (0..lines).rev() {
             let at = line * LINE_BYTES;
-            let mut words = gather(record.add(at));
+            let mut words = load_words(record.add(at));
             if line == 0 {
                 words[0] = words[0] >> 32 << 32 | u64::from(checksum);
             }
@@ -51,7 +53,7 @@ unsafe fn long(salt: u32, record: *const u8, lines: usize) -> u64 {
         let mut state = streams::<SHORT>(salt, record);
         let mut line = SHORT;
         while lines - line >= 4 {
-            state = four(state, record.add(line * LINE_BYTES));
+            state = state_after_four_lines(state, record.add(line * LINE_BYTES));
             line += 4;
         }
         while line < lines {
@@ -61,7 +63,7 @@ unsafe fn long(salt: u32, record: *const u8, lines: usize) -> u64 {
                 words[i] = word(record.add(line * LINE_BYTES), i);
                 i += 1;
             }
-            state = one(state, words);
+            state = state_after_line(state, words);
             line += 1;
         }
         state
@@ -85,7 +87,7 @@ pub(in super::super) unsafe fn copy_lines_crc(
             let (low, high) = (__m256i::load(source.add(at)), __m256i::load(source.add(at + 32)));
             low.stream(target.add(at));
             high.stream(target.add(at + 32));
-            state = one(state, core::mem::transmute::<[__m256i; 2], [u64; WORDS]>([low, high]));
+            state = state_after_line(state, core::mem::transmute::<[__m256i; 2], [u64; WORDS]>([low, high]));
         }
         lines &= lines - 1;
     }

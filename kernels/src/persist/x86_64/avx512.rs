@@ -8,7 +8,7 @@
 //!
 //! Source: the one of `arch/x86_64/avx512/crc`.
 
-use super::{LINE_BYTES, SHORT, gather, short};
+use super::{LINE_BYTES, SHORT, load_words, short};
 use crate::arch::x86_64::avx512::crc::{finish, fold, multipliers};
 use crate::vector::Vector;
 use core::arch::x86_64::{
@@ -55,7 +55,7 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
 #[inline(always)]
 unsafe fn gathered(line: *const u8) -> __m512i {
     // SAFETY: the caller guarantees a line, aligned to 8; a vector and eight words have the same size and no padding.
-    unsafe { core::mem::transmute::<[u64; 8], __m512i>(gather(line)) }
+    unsafe { core::mem::transmute::<[u64; 8], __m512i>(load_words(line)) }
 }
 
 /// Stores a line of a record in the log, and returns it.

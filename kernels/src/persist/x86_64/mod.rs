@@ -5,7 +5,7 @@
 //!   can be started in every cycle. Each state is moved to the record's end by one carry-less product, and one CRC of the sum of the
 //!   products joins them. With more lines AVX-512 folds four at a time, and AVX2 continues in groups of four.
 //! - **Order** the first line is stored last, because its first four bytes are the checksum.
-//! - **Why** records are loaded by words: see `gather`.
+//! - **Why** records are loaded by words: see `load_words`.
 //! - **Owner** an appended record belongs to its caller alone, and is read twice; a line of a page is read once, so its checksum is that
 //!   of the stored bytes.
 //!
@@ -44,7 +44,7 @@ unsafe fn reduced(product: __m128i) -> u64 {
 
 /// Returns the state after one more line.
 #[inline(always)]
-unsafe fn one(mut state: u64, line: [u64; WORDS]) -> u64 {
+unsafe fn state_after_line(mut state: u64, line: [u64; WORDS]) -> u64 {
     let mut i = 0;
     while i < WORDS {
         // SAFETY: the function that this is inlined into enables SSE4.2.
@@ -66,7 +66,7 @@ unsafe fn word(line: *const u8, i: usize) -> u64 {
 /// hundred nanoseconds and more. A load of one word is served from the store itself. The loads are volatile, so that the compiler
 /// does not combine them.
 #[inline(always)]
-unsafe fn gather(line: *const u8) -> [u64; WORDS] {
+unsafe fn load_words(line: *const u8) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     let mut i = 0;
     while i < WORDS {
@@ -104,7 +104,7 @@ unsafe fn streams<const LINES: usize>(salt: u32, record: *const u8) -> u64 {
 
 /// Returns the state after four more lines.
 #[inline(always)]
-unsafe fn four(state: u64, lines: *const u8) -> u64 {
+unsafe fn state_after_four_lines(state: u64, lines: *const u8) -> u64 {
     // SAFETY: the caller guarantees four lines, and its function enables SSE4.2 and PCLMULQDQ.
     unsafe {
         let mut states = [state, 0, 0, 0];
