@@ -14,7 +14,7 @@
 use crate::adapt::Decision;
 use crate::request::{Body, Packing, Plan};
 use crate::scratch::{STAGE_BYTES, Scratch, Slab};
-use crate::store::{Store, bring, pass, pull, push};
+use crate::store::{Store, copy_through, load_stage, prefetch_near, store_stage};
 use crate::{Error, Options, Outcome};
 use memlift_offload::Engine;
 use memlift_offload::codec::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
@@ -36,7 +36,7 @@ pub(crate) struct Place {
 
 /// Everything a run needs besides its plan.
 #[derive(Clone, Copy)]
-pub(crate) struct Run<'a> {
+pub(crate) struct FlatRun<'a> {
     pub engine: &'a Engine,
     pub scratch: &'a Scratch,
     pub options: &'a Options,
@@ -53,7 +53,7 @@ struct Cipher<'a> {
     tag: [u8; 16],
 }
 
-impl Run<'_> {
+impl FlatRun<'_> {
     fn direct(&self) -> bool {
         self.decision.store == Store::Temporal && !self.options.ordered
     }
@@ -74,9 +74,9 @@ impl Run<'_> {
         unsafe { (self.engine.kernels().crc32c)(from, bytes, seed) }
     }
 
-    unsafe fn push(&self, from: &[u8], target: *mut u8) {
+    unsafe fn store_stage(&self, from: &[u8], target: *mut u8) {
         // SAFETY: the caller guarantees that `target` is writable for the length of `from` and does not overlap it.
-        unsafe { push(self.engine, self.decision.store, self.options.ordered, from, target) };
+        unsafe { store_stage(self.engine, self.decision.store, self.options.ordered, from, target) };
     }
 
     /// Runs a plan whose sizes, capacity and overlaps were checked.
@@ -90,7 +90,7 @@ impl Run<'_> {
         unsafe {
             match plan.body {
                 Body::Copy => {
-                    let crc = pass(
+                    let crc = copy_through(
                         self.engine,
                         self.decision.store,
                         self.options.ordered,
@@ -127,14 +127,14 @@ impl Run<'_> {
             let near = isolated && bytes <= NEAR_BYTES;
             let streams = (near || self.decision.store == Store::Streaming) && cipher.key.streams();
             if near {
-                bring(source, bytes);
+                prefetch_near(source, bytes);
             }
             if whole && !self.options.ordered && (self.direct() || streams) {
                 before = before.map(|seed| self.crc(source, bytes, seed));
                 let tag = if streams {
                     cipher.streaming(source, target, bytes)?
                 } else {
-                    cipher.once(source, target, bytes)?
+                    cipher.seal_or_open(source, target, bytes)?
                 };
                 after = after.map(|seed| self.crc(target, bytes, seed));
                 tag
@@ -158,12 +158,12 @@ impl Run<'_> {
                 loop {
                     let part = (bytes - done).min(BLOCK_BYTES);
                     let stage = &mut slab.stage[..part];
-                    pull(self.engine, self.decision.store, source.add(done), stage);
+                    load_stage(self.engine, self.decision.store, source.add(done), stage);
                     let at = stage.as_mut_ptr();
                     before = before.map(|seed| self.crc(at, part, seed));
                     match &mut stream {
                         Some(stream) => stream.try_update(at, at, part)?,
-                        None => match cipher.once(at, at, part) {
+                        None => match cipher.seal_or_open(at, at, part) {
                             Ok(made) => tag = made,
                             Err(error) => {
                                 target.write_bytes(0, bytes);
@@ -172,7 +172,7 @@ impl Run<'_> {
                         },
                     }
                     after = after.map(|seed| self.crc(at, part, seed));
-                    self.push(stage, target.add(done));
+                    self.store_stage(stage, target.add(done));
                     done += part;
                     if done == bytes {
                         break;
@@ -242,10 +242,10 @@ impl Run<'_> {
                 ));
             }
             let packed = to.as_mut_ptr();
-            let tag = cipher.map(|cipher| cipher.once(packed, packed, written)).transpose()?;
+            let tag = cipher.map(|cipher| cipher.seal_or_open(packed, packed, written)).transpose()?;
             let after = plan.after.map(|seed| self.crc(packed, written, seed));
             if staged {
-                self.push(&stage[..written], target);
+                self.store_stage(&stage[..written], target);
             }
             Ok(Outcome {
                 tag,
@@ -278,7 +278,7 @@ impl Run<'_> {
             let from: &[u8] = match cipher {
                 Some(cipher) => {
                     let stage = &mut stage[..bytes];
-                    cipher.once(source, stage.as_mut_ptr(), bytes)?;
+                    cipher.seal_or_open(source, stage.as_mut_ptr(), bytes)?;
                     stage
                 }
                 None if bytes == 0 => &[],
@@ -303,7 +303,7 @@ impl Run<'_> {
             }
             let after = plan.after.map(|seed| self.crc(to.as_ptr(), done.written, seed));
             if staged {
-                self.push(&beside[..done.written], target);
+                self.store_stage(&beside[..done.written], target);
             }
             Ok(Outcome {
                 crc: before.or(after),
@@ -320,7 +320,12 @@ impl Cipher<'_> {
     /// # Safety
     ///
     /// The source is readable and the target writable for `bytes`; they are the same range or do not overlap.
-    unsafe fn once(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
+    unsafe fn seal_or_open(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<[u8; 16], Error> {
         // SAFETY: the caller guarantees both ranges of `bytes`, and that they are the same range or do not overlap.
         unsafe {
             if self.seals {
@@ -338,7 +343,7 @@ impl Cipher<'_> {
     ///
     /// # Safety
     ///
-    /// The conditions of [`once`](Cipher::once).
+    /// The conditions of [`seal_or_open`](Cipher::seal_or_open).
     unsafe fn streaming(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
         // SAFETY: the caller guarantees both ranges of `bytes`, and that they are the same range or do not overlap.
         unsafe {

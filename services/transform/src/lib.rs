@@ -48,7 +48,7 @@ mod transfer;
 #[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
 mod transform;
 
-pub use adapt::{Adapt, Contention, Decision, Explanation, Why};
+pub use adapt::{Adapt, Contention, Decision, Explanation, PlacementReason};
 pub use compcpy::{PAGE_BYTES, compcpy};
 pub use error::Error;
 pub use frame::{HEADER_BYTES, RECORD_BYTES};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies bytes from the source into a stage and from a stage into the target, through the caches or past them.
 //!
-//! - **Flow** `pull` (source ──▶ stage), `push` (stage ──▶ target), `pass` (source ──▶ target).
+//! - **Flow** `load_stage` (source ──▶ stage), `store_stage` (stage ──▶ target), `copy_through` (source ──▶ target).
 //! - **Order** ordered: the 64-byte lines are written in ascending order, each complete before the next one starts (x86 keeps the order
 //!   of stores; elsewhere a release fence stands between lines). Not ordered: in any order. Streaming stores end with a fence.
 //! - **Owner** source and target are raw addresses that the caller guarantees; stages are private.
@@ -59,7 +59,7 @@ const LINE_BYTES: usize = 64;
 /// # Safety
 ///
 /// Never faults, whatever the address; `source + bytes` must not wrap around.
-pub(crate) unsafe fn bring(source: *const u8, bytes: usize) {
+pub(crate) unsafe fn prefetch_near(source: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..bytes).step_by(LINE_BYTES) {
         use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
@@ -76,13 +76,13 @@ pub(crate) unsafe fn bring(source: *const u8, bytes: usize) {
 ///
 /// The conditions of `work` for each piece; `source` is a valid range of `bytes`.
 unsafe fn piecewise(source: *const u8, bytes: usize, mut work: impl FnMut(usize, usize)) {
-    // SAFETY: `bring` never faults, and `source + bytes` does not wrap, as it is a valid range.
-    unsafe { bring(source, bytes.min(PIECE_BYTES)) };
+    // SAFETY: `prefetch_near` never faults, and `source + bytes` does not wrap, as it is a valid range.
+    unsafe { prefetch_near(source, bytes.min(PIECE_BYTES)) };
     for offset in (0..bytes).step_by(PIECE_BYTES) {
         let next = offset + PIECE_BYTES;
         if next < bytes {
-            // SAFETY: `bring` never faults, and `source + bytes` does not wrap, as it is a valid range.
-            unsafe { bring(source.wrapping_add(next), (bytes - next).min(PIECE_BYTES)) };
+            // SAFETY: `prefetch_near` never faults, and `source + bytes` does not wrap, as it is a valid range.
+            unsafe { prefetch_near(source.wrapping_add(next), (bytes - next).min(PIECE_BYTES)) };
         }
         work(offset, PIECE_BYTES.min(bytes - offset));
     }
@@ -93,7 +93,7 @@ unsafe fn piecewise(source: *const u8, bytes: usize, mut work: impl FnMut(usize,
 /// # Safety
 ///
 /// `source` is readable for the stage's length.
-pub(crate) unsafe fn pull(engine: &Engine, store: Store, source: *const u8, stage: &mut [u8]) {
+pub(crate) unsafe fn load_stage(engine: &Engine, store: Store, source: *const u8, stage: &mut [u8]) {
     let copy = engine.kernels().copy;
     let stage_bytes = stage.len();
     let stage = stage.as_mut_ptr();
@@ -115,7 +115,13 @@ pub(crate) unsafe fn pull(engine: &Engine, store: Store, source: *const u8, stag
 /// # Safety
 ///
 /// `target` is writable for the stage's length.
-pub(crate) unsafe fn push(engine: &Engine, store: Store, ordered: bool, stage: &[u8], target: *mut u8) {
+pub(crate) unsafe fn store_stage(
+    engine: &Engine,
+    store: Store,
+    ordered: bool,
+    stage: &[u8],
+    target: *mut u8,
+) {
     let kernels = engine.kernels();
     // SAFETY: the caller guarantees that `target` is writable for the stage's length; the private stage does not overlap it.
     unsafe {
@@ -134,7 +140,7 @@ pub(crate) unsafe fn push(engine: &Engine, store: Store, ordered: bool, stage: &
 /// # Safety
 ///
 /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
-pub(crate) unsafe fn pass(
+pub(crate) unsafe fn copy_through(
     engine: &Engine,
     store: Store,
     ordered: bool,
@@ -220,7 +226,7 @@ mod tests {
                         // SAFETY: both buffers hold `bytes` from these addresses on.
                         let crc = unsafe {
                             let place = (source.as_ptr().add(offset), target.as_mut_ptr().add(1), bytes);
-                            pass(engine, store, ordered, place, Some(5))
+                            copy_through(engine, store, ordered, place, Some(5))
                         };
                         assert_eq!(crc, Some(want));
                         assert_eq!(target[1..=bytes], source[offset..offset + bytes]);

@@ -16,7 +16,7 @@ use crate::frame::{
 };
 use crate::request::{Body, Chain, Packing, Plan};
 use crate::scratch::{Lease, STAGE_BYTES, Slab};
-use crate::store::{Store, push};
+use crate::store::{Store, store_stage};
 use crate::{Error, Options, Outcome, Transform};
 use memlift_offload::Engine;
 use memlift_offload::codec::SealKey;
@@ -185,7 +185,7 @@ impl<'a> Transfer<'a> {
             progress.crc = plan.before.or(plan.after).unwrap_or(0);
             if asked.forward {
                 // SAFETY: the capacity was checked to be at least `HEADER_BYTES`, and the caller guarantees the target.
-                unsafe { push(engine, Store::Temporal, options.ordered, &header_bytes, target) };
+                unsafe { store_stage(engine, Store::Temporal, options.ordered, &header_bytes, target) };
                 progress.target_bytes = HEADER_BYTES as u64;
             } else {
                 progress.source_bytes = HEADER_BYTES as u64;
@@ -248,7 +248,8 @@ impl<'a> Transfer<'a> {
             if self.is_finished() {
                 break;
             }
-            let (read, written, crc) = if asked.forward { self.forward(&asked)? } else { self.back(&asked)? };
+            let (read, written, crc) =
+                if asked.forward { self.frame_block(&asked)? } else { self.unframe_block(&asked)? };
             self.progress = Progress {
                 blocks: self.progress.blocks + 1,
                 source_bytes: self.progress.source_bytes + read as u64,
@@ -279,7 +280,7 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    fn aad<'b>(room: &'b mut Vec<u8>, header: &[u8], record: &[u8], aad: &[u8]) -> &'b [u8] {
+    fn join_aad<'b>(room: &'b mut Vec<u8>, header: &[u8], record: &[u8], aad: &[u8]) -> &'b [u8] {
         room.clear();
         room.extend_from_slice(header);
         room.extend_from_slice(&record[..RECORD_AAD_BYTES]);
@@ -287,7 +288,7 @@ impl<'a> Transfer<'a> {
         room
     }
 
-    fn forward(&mut self, asked: &Steps<'_>) -> Result<(usize, usize, u32), Error> {
+    fn frame_block(&mut self, asked: &Steps<'_>) -> Result<(usize, usize, u32), Error> {
         let number = self.progress.blocks;
         let last = number + 1 == self.header.blocks;
         let plain = self.header.plain_bytes(number);
@@ -304,7 +305,7 @@ impl<'a> Transfer<'a> {
             let target = self.target.add(framed);
             if self.decision.store == Store::Isolated {
                 // The source is read once, past the outer caches; every later step reads the private copy.
-                crate::store::pull(self.engine, self.decision.store, from, &mut beside[..plain]);
+                crate::store::load_stage(self.engine, self.decision.store, from, &mut beside[..plain]);
                 from = beside.as_ptr();
             }
             let block = std::slice::from_raw_parts(from, plain);
@@ -334,7 +335,7 @@ impl<'a> Transfer<'a> {
             let direct = self.decision.store == Store::Temporal && !self.ordered;
             let from = if packed { stage.as_ptr() } else { block.as_ptr() };
             if let Some((key, of_message, aad)) = asked.seal {
-                let aad = Transfer::aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
+                let aad = Transfer::join_aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
                 let nonce = nonce(of_message, number, last);
                 // Seals in place in the stage, or from the block into the stage if nothing was packed.
                 let key = key.expanded();
@@ -346,21 +347,21 @@ impl<'a> Transfer<'a> {
                     key.try_seal(&nonce, aad, from, to, stored)?
                 };
                 if !direct && !streams {
-                    push(self.engine, self.decision.store, self.ordered, &record.to_bytes(), target);
-                    push(self.engine, self.decision.store, self.ordered, &stage[..stored], body);
+                    store_stage(self.engine, self.decision.store, self.ordered, &record.to_bytes(), target);
+                    store_stage(self.engine, self.decision.store, self.ordered, &stage[..stored], body);
                 } else {
-                    push(self.engine, Store::Temporal, false, &record.to_bytes(), target);
+                    store_stage(self.engine, Store::Temporal, false, &record.to_bytes(), target);
                 }
             } else {
                 let bytes = std::slice::from_raw_parts(from, stored);
-                push(self.engine, Store::Temporal, self.ordered, &record.to_bytes(), target);
-                push(self.engine, self.decision.store, self.ordered, bytes, body);
+                store_stage(self.engine, Store::Temporal, self.ordered, &record.to_bytes(), target);
+                store_stage(self.engine, self.decision.store, self.ordered, bytes, body);
             }
             Ok((plain, RECORD_BYTES + stored, crc))
         }
     }
 
-    fn back(&mut self, asked: &Steps<'_>) -> Result<(usize, usize, u32), Error> {
+    fn unframe_block(&mut self, asked: &Steps<'_>) -> Result<(usize, usize, u32), Error> {
         let number = self.progress.blocks;
         let last = number + 1 == self.header.blocks;
         let framed = self.progress.source_bytes as usize;
@@ -378,11 +379,11 @@ impl<'a> Transfer<'a> {
             let direct = self.decision.store == Store::Temporal && !self.ordered;
             let mut from: *const u8 = body.as_ptr();
             if self.decision.store == Store::Isolated {
-                crate::store::pull(self.engine, self.decision.store, from, &mut stage[..stored]);
+                crate::store::load_stage(self.engine, self.decision.store, from, &mut stage[..stored]);
                 from = stage.as_ptr();
             }
             if let Some((key, of_message, aad)) = asked.seal {
-                let aad = Transfer::aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
+                let aad = Transfer::join_aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
                 let nonce = nonce(of_message, number, last);
                 let opened = key.expanded().open(&nonce, aad, &record.tag, from, stage.as_mut_ptr(), stored);
                 opened.map_err(|_| Error::WrongTag)?;
@@ -412,7 +413,7 @@ impl<'a> Transfer<'a> {
             }
             let crc = if checks { crc32c(block.as_ptr(), plain, self.progress.crc) } else { 0 };
             if plain_at != target.cast_const() {
-                push(self.engine, self.decision.store, self.ordered, block, target);
+                store_stage(self.engine, self.decision.store, self.ordered, block, target);
             }
             Ok((RECORD_BYTES + stored, plain, crc))
         }

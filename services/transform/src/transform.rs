@@ -7,7 +7,7 @@
 //! - **Not here** the work of each step (`flat`, `transfer`).
 
 use crate::adapt::{Adapt, Decision, Explanation, Message};
-use crate::flat::{Place, Run};
+use crate::flat::{FlatRun, Place};
 use crate::request::{Body, Plan};
 use crate::scratch::Scratch;
 use crate::transfer::{Progress, Transfer};
@@ -149,7 +149,7 @@ impl Transform {
         }
         if in_place && matches!(plan.body, Body::Copy) {
             // Nothing is moved, but a checksum may have been requested.
-            let decision = self.told_nothing();
+            let decision = self.decision_without_probe();
             // SAFETY: the caller guarantees that the source is readable for `bytes`.
             let crc = plan.before.map(|seed| unsafe { (self.engine.kernels().crc32c)(source, bytes, seed) });
             return Ok(Outcome { read: bytes, written: bytes, tag: None, crc, crc_after: None, decision });
@@ -163,7 +163,7 @@ impl Transform {
         unsafe {
             let start_ns = now_ns();
             let decision = self.adapt.decide(self.engine, &message, start_ns);
-            let run = Run { engine: self.engine, scratch: &self.scratch, options, decision };
+            let run = FlatRun { engine: self.engine, scratch: &self.scratch, options, decision };
             let outcome = run.run(&plan, Place { source, bytes, target, capacity });
             let outcome = outcome.inspect_err(|_| self.adapt.refused(&message, start_ns, now_ns()))?;
             self.adapt.learn(&message, &decision, start_ns, now_ns());
@@ -171,12 +171,12 @@ impl Transform {
         }
     }
 
-    fn told_nothing(&self) -> Decision {
+    fn decision_without_probe(&self) -> Decision {
         Decision {
             store: crate::Store::Temporal,
             cache: memlift_ground::observe::CacheState::Unknown,
             contended: false,
-            why: crate::adapt::Why::Small,
+            why: crate::adapt::PlacementReason::Small,
             predicted_ns: 0.0,
         }
     }

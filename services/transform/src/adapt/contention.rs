@@ -2,8 +2,8 @@
 //! Measures contention, that is, how busy other programs keep the caches. [`Contention`] is the interface of every source; `Watch`
 //! samples it.
 //!
-//! - **Flow** `Watch::passed` is called after each message. It samples once some MiB have passed and the time since the last sample is a
-//!   hundred times what that sample cost. A sample gives a level (1: as good as it ever was), and the level sets the contended state,
+//! - **Flow** `Watch::note_message` is called after each message. It samples once some MiB have passed and the time since the last sample is
+//!   a hundred times what that sample cost. A sample gives a level (1: as good as it ever was), and the level sets the contended state,
 //!   with hysteresis and a shortest time between two changes.
 //! - **Order** one thread samples at a time (the lock is only tried, never waited for); all threads read atomic words.
 //! - **Owner** there is no thread of its own: a process that transforms nothing measures nothing.
@@ -130,7 +130,7 @@ impl Watch {
     }
 
     /// Counts a message of `bytes` that ended at `start_ns`, and measures contention if it is time.
-    pub fn passed(&self, bytes: usize, start_ns: u64) {
+    pub fn note_message(&self, bytes: usize, start_ns: u64) {
         let passed = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if !self.enabled || passed < BYTES_BETWEEN {
             return;
@@ -156,12 +156,12 @@ impl Watch {
         });
         let knee_is_due = start_ns.saturating_sub(tools.knee_round_ns) > KNEE_EVERY_NS;
         if knee_is_due && self.samples() % 4 == 3 {
-            if tools.knee.turn() {
+            if tools.knee.measure_next_size() {
                 tools.knee_round_ns = start_ns;
                 self.knee_bytes.store(tools.knee.bytes(), Ordering::Relaxed);
             }
         } else if let Some(level) = tools.source.sample() {
-            self.judge(level, start_ns);
+            self.update_contended(level, start_ns);
         }
         self.samples.fetch_add(1, Ordering::Relaxed);
         let end_ns = now_ns();
@@ -172,7 +172,7 @@ impl Watch {
     }
 
     /// Sets the contended state above the threshold, clears it below half of the threshold; at most one change per `STAY_NS`.
-    fn judge(&self, level: f64, at_ns: u64) {
+    fn update_contended(&self, level: f64, at_ns: u64) {
         self.level.store((level as f32).to_bits(), Ordering::Relaxed);
         let contended = self.contended();
         let limit = 1.0 + if contended { self.threshold * LEAVE_AT } else { self.threshold };
@@ -192,17 +192,17 @@ mod tests {
     fn the_state_turns_with_hysteresis_and_stays() {
         let watch = Watch::new(0.35, true);
         let mut at_ns = 10 * STAY_NS;
-        let mut judge = |level, later_ns| {
+        let mut contended_after = |level, later_ns| {
             at_ns += later_ns;
-            watch.judge(level, at_ns);
+            watch.update_contended(level, at_ns);
             watch.contended()
         };
-        assert!(!judge(1.34, STAY_NS));
-        assert!(judge(1.40, STAY_NS));
-        assert!(judge(1.20, STAY_NS), "between the two limits nothing turns");
-        assert!(!judge(1.10, STAY_NS));
-        assert!(!judge(1.90, STAY_NS / 2), "not before the least stay");
-        assert!(judge(1.90, STAY_NS));
+        assert!(!contended_after(1.34, STAY_NS));
+        assert!(contended_after(1.40, STAY_NS));
+        assert!(contended_after(1.20, STAY_NS), "between the two limits nothing turns");
+        assert!(!contended_after(1.10, STAY_NS));
+        assert!(!contended_after(1.90, STAY_NS / 2), "not before the least stay");
+        assert!(contended_after(1.90, STAY_NS));
     }
 
     #[derive(Debug)]
@@ -222,7 +222,7 @@ mod tests {
         let watch = Watch::new(0.35, true);
         watch.replace(Box::new(Loud));
         for _ in 0..100 {
-            watch.passed(4096, now_ns());
+            watch.note_message(4096, now_ns());
         }
         assert_eq!((watch.samples(), watch.spent_ns()), (0, 0));
         assert!(!watch.contended());

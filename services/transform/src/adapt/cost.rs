@@ -12,7 +12,7 @@
 //!   incumbent's average changes, the averages of the others are scaled by the same factor. Otherwise each slow phase would look like a
 //!   reason to change the store.
 
-use super::Why;
+use super::PlacementReason;
 use crate::store::Store;
 use memlift_spec::Opcode;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -50,7 +50,7 @@ pub(super) struct Costs {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub store: Store,
-    pub why: Why,
+    pub why: PlacementReason,
     pub predicted_ns: f64,
 }
 
@@ -79,7 +79,7 @@ impl Costs {
         let choice = |store, why| Choice { store, why, predicted_ns: cost(store) * bytes as f64 * 1e-6 };
         let untried = |store: &Store| slot.tries[*store as usize].load(Ordering::Relaxed) < TRIES;
         if let Some(store) = Store::ALL.into_iter().find(untried) {
-            return choice(store, Why::Tried);
+            return choice(store, PlacementReason::Tried);
         }
         let fastest = Store::ALL.into_iter().map(cost).fold(f64::INFINITY, f64::min);
         let mut ranked = Store::ALL.map(|store| {
@@ -92,10 +92,10 @@ impl Costs {
         if count % TRY_EVERY == TRY_EVERY - 1 {
             if count % TRY_ALL_EVERY == TRY_ALL_EVERY - 1 {
                 let other = if (count / TRY_ALL_EVERY).is_multiple_of(2) { third } else { second };
-                return choice(other.0, Why::Tried);
+                return choice(other.0, PlacementReason::Tried);
             }
             if second.1 < best.1 * TRY_WITHIN {
-                return choice(second.0, Why::Tried);
+                return choice(second.0, PlacementReason::Tried);
             }
         }
         let incumbent = slot.incumbent.load(Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Costs {
         {
             let stayed_ns = now_ns.saturating_sub(slot.since_ns.load(Ordering::Relaxed));
             if stayed_ns < STAY_NS || best.1 > held.1 * SWITCH_BELOW {
-                return choice(held.0, Why::Held);
+                return choice(held.0, PlacementReason::Held);
             }
         }
         if incumbent != best.0 as u32 + 1 {
@@ -112,9 +112,9 @@ impl Costs {
             slot.since_ns.store(now_ns, Ordering::Relaxed);
         }
         let why = match best.0 {
-            Store::Temporal => Why::TemporalFaster,
-            store if cost(store) <= cost(Store::Temporal) => Why::StreamingFaster,
-            _ => Why::Contended,
+            Store::Temporal => PlacementReason::TemporalFaster,
+            store if cost(store) <= cost(Store::Temporal) => PlacementReason::StreamingFaster,
+            _ => PlacementReason::Contended,
         };
         choice(best.0, why)
     }
@@ -173,13 +173,13 @@ mod tests {
         let mut tried = [0; 3];
         for _ in 0..3 * TRIES {
             let choice = costs.choose(AT.0, AT.1, 0, |_| 1.0);
-            assert_eq!(choice.why, Why::Tried);
+            assert_eq!(choice.why, PlacementReason::Tried);
             tried[choice.store as usize] += 1;
             costs.learn(AT.0, AT.1, choice.store, 1000 + choice.store as u64 * 500);
         }
         assert_eq!(tried, [TRIES; 3]);
         let choice = costs.choose(AT.0, AT.1, 0, |_| 1.0);
-        assert_eq!((choice.store, choice.why), (Store::Temporal, Why::TemporalFaster));
+        assert_eq!((choice.store, choice.why), (Store::Temporal, PlacementReason::TemporalFaster));
     }
 
     #[test]
@@ -190,9 +190,9 @@ mod tests {
         };
         assert_eq!(choose(0, 0.0).store, Store::Temporal);
         let held = choose(STAY_NS / 2, 0.5);
-        assert_eq!((held.store, held.why), (Store::Temporal, Why::Held));
+        assert_eq!((held.store, held.why), (Store::Temporal, PlacementReason::Held));
         let turned = choose(STAY_NS * 2, 0.5);
-        assert_eq!((turned.store, turned.why), (Store::Isolated, Why::Contended));
+        assert_eq!((turned.store, turned.why), (Store::Isolated, PlacementReason::Contended));
         assert_eq!(choose(STAY_NS * 2 + 1, 0.0).store, Store::Isolated, "it stays for a while");
     }
 
@@ -211,13 +211,13 @@ mod tests {
         let choice = costs.choose(AT.0, AT.1, STAY_NS * 2, |_| 1.0);
         assert_eq!(
             (choice.store, choice.why),
-            (Store::Temporal, Why::TemporalFaster),
+            (Store::Temporal, PlacementReason::TemporalFaster),
             "nobody has tried the others since"
         );
         // The other store is measured again; its cost has not changed.
         (0..20).for_each(|_| costs.learn(AT.0, AT.1, Store::Streaming, 1100));
         let choice = costs.choose(AT.0, AT.1, STAY_NS * 4, |_| 1.0);
-        assert_eq!((choice.store, choice.why), (Store::Streaming, Why::StreamingFaster));
+        assert_eq!((choice.store, choice.why), (Store::Streaming, PlacementReason::StreamingFaster));
     }
 
     #[test]
@@ -228,6 +228,6 @@ mod tests {
             costs.learn(AT.0, AT.1, Store::Isolated, 985);
         }
         let choice = costs.choose(AT.0, AT.1, STAY_NS * 9, |_| 1.0);
-        assert_eq!((choice.store, choice.why), (Store::Temporal, Why::Held));
+        assert_eq!((choice.store, choice.why), (Store::Temporal, PlacementReason::Held));
     }
 }

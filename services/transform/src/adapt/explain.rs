@@ -77,13 +77,13 @@ pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize) -> Explanatio
 
 impl std::fmt::Display for Explanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.bytes < super::GATE_BYTES {
+        if self.bytes < super::PROBE_BYTES_MIN {
             return write!(
                 f,
                 "{} of {} bytes: below {} bytes nothing is looked at, results go through the cache",
                 self.opcode,
                 self.bytes,
-                super::GATE_BYTES
+                super::PROBE_BYTES_MIN
             );
         }
         write!(

@@ -20,8 +20,8 @@ pub(super) struct Knee {
 }
 
 impl Knee {
-    /// Measures the next size; returns true if it was the last one of a round.
-    pub fn turn(&mut self) -> bool {
+    /// Measures one size; returns true if it was the last one of a round.
+    pub fn measure_next_size(&mut self) -> bool {
         let shift = SHIFTS.start() + self.points.len() as u32;
         let ring = Ring::new(1 << shift);
         black_box(ring.walk(ring.lines()));
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn a_round_ends_with_a_knee() {
         let mut knee = Knee::default();
-        let turns = (1..=10).find(|_| knee.turn());
-        assert_eq!(turns, Some(5));
+        let calls = (1..=10).find(|_| knee.measure_next_size());
+        assert_eq!(calls, Some(5));
         assert!((1 << 20..=1 << 24).contains(&knee.bytes()));
     }
 }

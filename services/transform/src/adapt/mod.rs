@@ -37,7 +37,7 @@ use memlift_spec::Opcode;
 use residency::Residency;
 
 /// Smaller messages are not probed: the probe would cost more than it could save.
-pub const GATE_BYTES: usize = 4096;
+pub const PROBE_BYTES_MIN: usize = 4096;
 
 /// Upper bound of a footprint's weight while no contention is measured: then it only decides between stores of about equal cost.
 const QUIET_WEIGHT: f64 = 0.05;
@@ -45,7 +45,7 @@ const QUIET_WEIGHT: f64 = 0.05;
 /// Reason for the choice of a store. The codes are those of the stats page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
-pub enum Why {
+pub enum PlacementReason {
     /// Source or target is in cache.
     Cached = 16,
     /// A streaming or isolated store was measured to be at least as fast as ordinary stores.
@@ -74,7 +74,7 @@ pub struct Decision {
     /// True if the caches counted as contended.
     pub contended: bool,
     /// Reason for the store.
-    pub why: Why,
+    pub why: PlacementReason,
     /// Expected time, nanoseconds; 0 if no time was known.
     pub predicted_ns: f64,
 }
@@ -132,7 +132,13 @@ impl Adapt {
     #[expect(unsafe_code, reason = "looks at lines that the caller vouches for")]
     pub(crate) unsafe fn decide(&self, engine: &Engine, message: &Message, now_ns: u64) -> Decision {
         let contended = self.watch.contended();
-        let told = |store, cache| Decision { store, cache, contended, why: Why::Told, predicted_ns: 0.0 };
+        let without_prediction = |store, cache| Decision {
+            store,
+            cache,
+            contended,
+            why: PlacementReason::Told,
+            predicted_ns: 0.0,
+        };
         let fixed = match self.settings.placement {
             Placement::Adaptive => None,
             Placement::Temporal => Some(Store::Temporal),
@@ -140,19 +146,25 @@ impl Adapt {
             Placement::Isolated => Some(Store::Isolated),
         };
         if let Some(store) = fixed {
-            return told(store, CacheState::Unknown);
+            return without_prediction(store, CacheState::Unknown);
         }
-        if message.bytes < GATE_BYTES {
-            return Decision { why: Why::Small, ..told(Store::Temporal, CacheState::Unknown) };
+        if message.bytes < PROBE_BYTES_MIN {
+            return Decision {
+                why: PlacementReason::Small,
+                ..without_prediction(Store::Temporal, CacheState::Unknown)
+            };
         }
         let cached = match message.cache {
-            Cache::Hot => return told(Store::Temporal, CacheState::Hot),
+            Cache::Hot => return without_prediction(Store::Temporal, CacheState::Hot),
             Cache::Cold => false,
             // SAFETY: the caller guarantees that source and target of the message are readable for their lengths.
             Cache::Auto => unsafe { self.residency.cached(engine, message, self.watch.knee_bytes()) },
         };
         if cached {
-            return Decision { why: Why::Cached, ..told(Store::Temporal, CacheState::Hot) };
+            return Decision {
+                why: PlacementReason::Cached,
+                ..without_prediction(Store::Temporal, CacheState::Hot)
+            };
         }
         let choice =
             self.costs.choose(message.opcode, message.bytes, now_ns, |store| self.price(store, contended));
@@ -167,7 +179,7 @@ impl Adapt {
 
     /// Learns from the time that a message took, and measures contention if that is due.
     pub(crate) fn learn(&self, message: &Message, decision: &Decision, start_ns: u64, end_ns: u64) {
-        if message.bytes < GATE_BYTES {
+        if message.bytes < PROBE_BYTES_MIN {
             return observe::count(message.opcode, message.bytes as u64);
         }
         let took_ns = end_ns.saturating_sub(start_ns);
@@ -185,7 +197,7 @@ impl Adapt {
             measured_ns: took_ns,
             reason: decision.why as u16,
         });
-        self.watch.passed(message.bytes, end_ns);
+        self.watch.note_message(message.bytes, end_ns);
     }
 
     /// Counts a message that ended with an error.

@@ -22,13 +22,14 @@ use memlift_place::timed_loads;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const CLASSES: usize = 40;
-const LINES: usize = 3;
+/// Number of lines that a probe times in the source, and as many in the target.
+const PROBED_LINES: usize = 3;
 const LINE_BYTES: usize = 64;
 /// Every message of at least this size is probed, bytes.
 const EACH_BYTES: usize = 1 << 20;
 const INTERVAL_MAX: u32 = 32;
 /// Value of the limit if none can be measured.
-const BLIND: u32 = u32::MAX;
+const LIMIT_UNKNOWN: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Residency {
@@ -72,14 +73,14 @@ impl Residency {
         // SAFETY: `buffer` and `bytes` are the message's source or target and its length, which the caller guarantees to be
         // readable.
         let hot = |buffer, bytes| unsafe { hot_lines(buffer, bytes, turn, limit) };
-        let cached = if limit == BLIND {
+        let cached = if limit == LIMIT_UNKNOWN {
             fits
         } else {
             let source = hot(message.source, message.bytes);
-            let target = if source == LINES { 0 } else { hot(message.target, message.target_bytes) };
+            let target = if source == PROBED_LINES { 0 } else { hot(message.target, message.target_bytes) };
             source + target >= 2
         };
-        class.store(next(seen, cached), Ordering::Relaxed);
+        class.store(state_after_probe(seen, cached), Ordering::Relaxed);
         cached
     }
 
@@ -90,7 +91,7 @@ impl Residency {
         }
         // The engine's own limit is for buffers whose pages were not touched for long, so it includes page walks.
         let limit = measure().unwrap_or(match engine.placer().hot_cycles() {
-            0 => BLIND,
+            0 => LIMIT_UNKNOWN,
             cycles => cycles,
         });
         self.limit_cycles.store(limit, Ordering::Relaxed);
@@ -99,12 +100,12 @@ impl Residency {
 
     /// Returns the limit in cycles, or `None` if it is not measured or cannot be.
     pub fn limit_cycles(&self) -> Option<u32> {
-        Some(self.limit_cycles.load(Ordering::Relaxed)).filter(|&limit| limit != 0 && limit != BLIND)
+        Some(self.limit_cycles.load(Ordering::Relaxed)).filter(|&limit| limit != 0 && limit != LIMIT_UNKNOWN)
     }
 }
 
 /// Returns the new state of a class after a probe with this result.
-fn next(seen: u32, cached: bool) -> u32 {
+fn state_after_probe(seen: u32, cached: bool) -> u32 {
     let interval = seen >> 1 & 0x7f;
     let interval = match interval {
         0 => 1,
@@ -116,15 +117,16 @@ fn next(seen: u32, cached: bool) -> u32 {
 
 #[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
 unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) -> usize {
-    let stride = bytes / LINES;
+    let stride = bytes / PROBED_LINES;
     if stride < LINE_BYTES {
-        return LINES;
+        return PROBED_LINES;
     }
     let jitter = turn % (stride / LINE_BYTES) * LINE_BYTES;
-    let places = std::array::from_fn::<_, LINES, _>(|index| buffer.wrapping_add(index * stride + jitter));
+    let places =
+        std::array::from_fn::<_, PROBED_LINES, _>(|index| buffer.wrapping_add(index * stride + jitter));
     // SAFETY: each address lies in the buffer, which the caller guarantees to be readable for `bytes`.
     let cycles = unsafe { timed_loads(places) };
-    cycles.map_or(LINES, |cycles| cycles.into_iter().filter(|&cycles| cycles <= limit).count())
+    cycles.map_or(PROBED_LINES, |cycles| cycles.into_iter().filter(|&cycles| cycles <= limit).count())
 }
 
 /// Measures the limit: a third of the way between a load from the first-level cache and one from memory. It takes lower
@@ -169,7 +171,7 @@ mod tests {
         let mut class = 0;
         let mut intervals = Vec::new();
         for cached in [false, false, false, false, false, false, false, true, true] {
-            class = next(class, cached);
+            class = state_after_probe(class, cached);
             assert_eq!(class & 1 == 1, cached);
             intervals.push((class >> 8) + 1);
         }
