@@ -12,7 +12,7 @@ use std::path::Path;
 
 use memlift::ground::facility::{self, Availability, Facility};
 use memlift::idxd::portal::Instructions;
-use memlift::idxd::{Device, Machine, Mode, WorkQueue};
+use memlift::idxd::{Device, DsaInventory, Mode, WorkQueue};
 use memlift::offload::Engine;
 
 use super::Check;
@@ -46,7 +46,7 @@ pub fn checks() -> Vec<Check> {
         may_map: has_capability(&status, CAP_SYS_RAWIO),
     };
     let root = Path::new("/");
-    let machine = Machine::discover(root);
+    let machine = DsaInventory::discover(root);
     let mut checks = checks_of(root, &machine, &here);
     if !machine.candidates(here.node).is_empty() {
         checks.push(match Engine::global().dsa() {
@@ -64,7 +64,7 @@ fn has_capability(status: &str, bit: u32) -> bool {
     mask.is_some_and(|mask| mask >> bit & 1 == 1)
 }
 
-fn checks_of(root: &Path, machine: &Machine, here: &Here) -> Vec<Check> {
+fn checks_of(root: &Path, machine: &DsaInventory, here: &Here) -> Vec<Check> {
     if machine.devices.is_empty() {
         return vec![no_device(root, machine)];
     }
@@ -81,7 +81,7 @@ fn checks_of(root: &Path, machine: &Machine, here: &Here) -> Vec<Check> {
     checks
 }
 
-fn no_device(root: &Path, machine: &Machine) -> Check {
+fn no_device(root: &Path, machine: &DsaInventory) -> Check {
     let on_bus =
         fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten().any(|entry| {
             let says = |file: &str| {
@@ -103,7 +103,7 @@ fn no_device(root: &Path, machine: &Machine) -> Check {
     }
 }
 
-fn device(root: &Path, machine: &Machine, device: &Device) -> Check {
+fn device(root: &Path, machine: &DsaInventory, device: &Device) -> Check {
     let name = &device.name;
     let mine = || machine.queues.iter().filter(|queue| queue.device == *name);
     if !device.enabled {
@@ -142,7 +142,7 @@ fn configure(device: &Device, queue: Option<&WorkQueue>, enable: bool) -> String
     )
 }
 
-fn queue(machine: &Machine, queue: &WorkQueue, here: &Here) -> Check {
+fn queue(machine: &DsaInventory, queue: &WorkQueue, here: &Here) -> Check {
     let WorkQueue { name, device, kind, .. } = queue;
     let mode = if queue.mode == Mode::Shared { "shared" } else { "dedicated" };
     let owner = machine.devices.iter().find(|it| it.name == *device);
@@ -222,7 +222,7 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a folder")).expect("writable");
             fs::write(path, text).expect("writable");
         }
-        checks_of(root.path(), &Machine::discover(root.path()), here)
+        checks_of(root.path(), &DsaInventory::discover(root.path()), here)
     }
 
     /// A working machine; the tests change single lines of it.

@@ -14,7 +14,7 @@
 use crate::discover::WorkQueue;
 use crate::flight::{Flight, Offer};
 use crate::limits::Limits;
-use crate::memory::{Home, deliver, members};
+use crate::memory::{ForkMark, deliver, members};
 use crate::portal::Portal;
 use crate::probe::{Untrusted, probe};
 use memlift_spec::{Backend, Busy, Capabilities, Completion, Descriptor, Flags, Opcode};
@@ -91,7 +91,7 @@ enum Place {
     Flying(Box<Flight>),
     /// Ends when everything submitted before it has ended.
     Drain {
-        wish: Box<Descriptor>,
+        submitted: Box<Descriptor>,
         sequence: u64,
     },
     /// A thread in `poll` has taken the flight out.
@@ -104,10 +104,10 @@ struct State {
     places: Vec<Place>,
     limits: Limits,
     /// Number of descriptors that the device has.
-    away: usize,
+    in_device: usize,
     sequence: u64,
     /// Time at which the device last answered, or was first given a descriptor.
-    heard: Instant,
+    silent_since: Instant,
     /// True if nothing more is submitted to the portal.
     closed: bool,
     offer: Offer,
@@ -120,7 +120,7 @@ pub struct Idxd {
     cpu: Box<dyn Cpu>,
     settings: Settings,
     size: usize,
-    home: Home,
+    fork_mark: ForkMark,
     state: Mutex<State>,
     /// Queue of a forked child.
     child: OnceLock<Mutex<VecDeque<Descriptor>>>,
@@ -175,9 +175,9 @@ impl Idxd {
         let state = State {
             places: (0..size).map(|_| Place::Free).collect(),
             limits,
-            away: 0,
+            in_device: 0,
             sequence: 0,
-            heard: Instant::now(),
+            silent_since: Instant::now(),
             closed: false,
             offer: Offer::default(),
         };
@@ -186,7 +186,7 @@ impl Idxd {
             cpu,
             settings,
             size,
-            home: Home::new().map_err(|error| Untrusted::Memory(error.into()))?,
+            fork_mark: ForkMark::new().map_err(|error| Untrusted::Memory(error.into()))?,
             state: Mutex::new(state),
             child: OnceLock::new(),
             counters: Counters::default(),
@@ -230,10 +230,10 @@ impl Idxd {
     fn send(&self, state: &mut State, flight: &mut Flight) {
         loop {
             if state.closed {
-                return flight.stay();
+                return flight.leave_to_cpu();
             }
-            let State { limits, away, offer, .. } = state;
-            flight.offer(limits, self.size - *away, offer);
+            let State { limits, in_device, offer, .. } = state;
+            flight.offer(limits, self.size - *in_device, offer);
             if offer.descriptors.is_empty() {
                 return;
             }
@@ -242,21 +242,21 @@ impl Idxd {
             match unsafe { self.portal.offer(&offer.descriptors) } {
                 Ok(taken) => {
                     let taken = taken.min(offer.descriptors.len());
-                    flight.took(offer, taken);
-                    if *away == 0 {
-                        state.heard = Instant::now();
+                    flight.note_accepted(offer, taken);
+                    if *in_device == 0 {
+                        state.silent_since = Instant::now();
                     }
-                    *away += taken;
+                    *in_device += taken;
                     self.counters.offloaded.fetch_add(taken as u64, Ordering::Relaxed);
-                    if *away == 0 {
+                    if *in_device == 0 {
                         self.counters.full.fetch_add(1, Ordering::Relaxed);
-                        flight.barred(offer);
+                        flight.note_kernel_refusal(offer);
                         continue;
                     }
                     return;
                 }
                 Err(error) => {
-                    if flight.barred(offer) {
+                    if flight.note_kernel_refusal(offer) {
                         limits.batch_max = 0;
                         self.counters.unrolled.fetch_add(1, Ordering::Relaxed);
                     }
@@ -270,15 +270,15 @@ impl Idxd {
     fn step(&self, state: &mut State, flight: &mut Flight) -> Step {
         let answers = flight.collect();
         if answers > 0 {
-            state.away -= answers;
-            state.heard = Instant::now();
+            state.in_device -= answers;
+            state.silent_since = Instant::now();
         }
         if flight.settle() {
             return Step::Ended;
         }
-        if flight.away > 0 && self.counters.quarantined.load(Ordering::Relaxed) {
-            state.away -= flight.away;
-            self.counters.lost.fetch_add(flight.away as u64, Ordering::Relaxed);
+        if flight.in_device > 0 && self.counters.quarantined.load(Ordering::Relaxed) {
+            state.in_device -= flight.in_device;
+            self.counters.lost.fetch_add(flight.in_device as u64, Ordering::Relaxed);
             return Step::Ended;
         }
         self.send(state, flight);
@@ -290,11 +290,11 @@ impl Idxd {
 
     fn end(&self, flight: Box<Flight>) {
         self.counters.faults.fetch_add(flight.faults(), Ordering::Relaxed);
-        for (wish, done) in flight.endings() {
+        for (submitted, done) in flight.endings() {
             // SAFETY: the submitter waits for the last of these stores, and lends its memory until then.
-            unsafe { deliver(wish, &done) };
+            unsafe { deliver(submitted, &done) };
         }
-        if flight.away > 0 {
+        if flight.in_device > 0 {
             // The device may still write the records and read the list, so they are leaked.
             std::mem::forget(flight);
         }
@@ -321,19 +321,23 @@ impl Idxd {
 
     /// Executes the oldest descriptor of a forked child's queue.
     fn poll_child(&self) -> usize {
-        let Some(wish) = self.child().pop_front() else { return 0 };
+        let Some(submitted) = self.child().pop_front() else { return 0 };
         // SAFETY: the child guaranteed its memory when it submitted the descriptor.
-        unsafe { deliver(&wish, &self.perform(&wish, false)) };
+        unsafe { deliver(&submitted, &self.perform(&submitted, false)) };
         1
     }
 
     /// Continues one flight as far as possible; returns true if it has ended.
-    fn fly<'a>(&'a self, mut state: MutexGuard<'a, State>, index: usize) -> (MutexGuard<'a, State>, bool) {
+    fn advance<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        index: usize,
+    ) -> (MutexGuard<'a, State>, bool) {
         let mut flight = match replace(&mut state.places[index], Place::Free) {
             Place::Flying(flight) => flight,
-            Place::Drain { wish, sequence } if !Idxd::waits(&state, sequence) => {
+            Place::Drain { submitted, sequence } if !Idxd::waits(&state, sequence) => {
                 // SAFETY: the submitter's memory is lent. DRAIN accesses only its record.
-                unsafe { deliver(&wish, &self.perform(&wish, false)) };
+                unsafe { deliver(&submitted, &self.perform(&submitted, false)) };
                 return (state, true);
             }
             other => {
@@ -368,8 +372,8 @@ impl Idxd {
     }
 
     /// Stops using the device if it has not answered for too long.
-    fn judge(&self, state: &mut State) {
-        if state.away > 0 && state.heard.elapsed() > self.settings.patience {
+    fn give_up_if_silent(&self, state: &mut State) {
+        if state.in_device > 0 && state.silent_since.elapsed() > self.settings.patience {
             state.closed = true;
             self.counters.quarantined.store(true, Ordering::Relaxed);
         }
@@ -392,7 +396,7 @@ unsafe impl Backend for Idxd {
     }
 
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
-        if !self.home.is_here() {
+        if !self.fork_mark.is_here() {
             let mut queue = self.child();
             let accepted = descriptors.len().min(self.size - queue.len());
             queue.extend(&descriptors[..accepted]);
@@ -400,7 +404,7 @@ unsafe impl Backend for Idxd {
         }
         let mut state = self.lock();
         let mut place = 0;
-        for (accepted, wish) in descriptors.iter().enumerate() {
+        for (accepted, submitted) in descriptors.iter().enumerate() {
             while place < state.places.len() && !matches!(state.places[place], Place::Free) {
                 place += 1;
             }
@@ -409,15 +413,15 @@ unsafe impl Backend for Idxd {
             }
             state.sequence += 1;
             let sequence = state.sequence;
-            if wish.opcode() == Opcode::DRAIN {
-                state.places[place] = Place::Drain { wish: Box::new(*wish), sequence };
+            if submitted.opcode() == Opcode::DRAIN {
+                state.places[place] = Place::Drain { submitted: Box::new(*submitted), sequence };
                 continue;
             }
-            let mut flight = if Flight::is_batch(wish) {
+            let mut flight = if Flight::is_batch(submitted) {
                 // SAFETY: the caller guarantees the list; `is_batch` checked its alignment and length.
-                Flight::batch(wish, &unsafe { members(wish) }, &state.limits, sequence)
+                Flight::batch(submitted, &unsafe { members(submitted) }, &state.limits, sequence)
             } else {
-                Flight::single(wish, &state.limits, sequence)
+                Flight::single(submitted, &state.limits, sequence)
             };
             self.send(&mut state, &mut flight);
             state.places[place] = Place::Flying(Box::new(flight));
@@ -426,7 +430,7 @@ unsafe impl Backend for Idxd {
     }
 
     fn poll(&self) -> usize {
-        if !self.home.is_here() {
+        if !self.fork_mark.is_here() {
             return self.poll_child();
         }
         let mut state = self.lock();
@@ -434,12 +438,12 @@ unsafe impl Backend for Idxd {
         for index in 0..self.size {
             if !matches!(state.places[index], Place::Free | Place::Taken { .. }) {
                 let ended;
-                (state, ended) = self.fly(state, index);
+                (state, ended) = self.advance(state, index);
                 count += usize::from(ended);
             }
         }
         if count == 0 {
-            self.judge(&mut state);
+            self.give_up_if_silent(&mut state);
         }
         count
     }
@@ -447,7 +451,7 @@ unsafe impl Backend for Idxd {
 
 impl Drop for Idxd {
     fn drop(&mut self) {
-        if !self.home.is_here() {
+        if !self.fork_mark.is_here() {
             while self.poll_child() > 0 {}
             return;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the kernel's description of DSA devices and their work queues.
 //!
-//! - **Flow** `sys/bus/dsa/devices/{dsaN,wqN.M}` below a root folder (`/` except in tests) ──▶ [`Machine`] ──▶ queues in the order in
+//! - **Flow** `sys/bus/dsa/devices/{dsaN,wqN.M}` below a root folder (`/` except in tests) ──▶ [`DsaInventory`] ──▶ queues in the order in
 //!   which to try them.
 //! - **Layout** `op_cap` and `op_config` are 256 bits as hexadecimal groups, the highest first, separated by commas. A kernel that
 //!   refuses BATCH to unprivileged programs leaves out its bit.
@@ -76,7 +76,7 @@ pub struct WorkQueue {
 
 /// All devices and queues that the kernel lists.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Machine {
+pub struct DsaInventory {
     /// True if the bus exists, that is, the driver is loaded.
     pub driver: bool,
     /// All devices, sorted by name.
@@ -101,12 +101,12 @@ impl WorkQueue {
     }
 }
 
-impl Machine {
+impl DsaInventory {
     /// Reads the sysfs below `root`.
-    pub fn discover(root: &Path) -> Machine {
+    pub fn discover(root: &Path) -> DsaInventory {
         let folder = root.join("sys/bus/dsa/devices");
         let Ok(entries) = fs::read_dir(&folder) else {
-            return Machine { driver: root.join("sys/bus/dsa").is_dir(), ..Machine::default() };
+            return DsaInventory { driver: root.join("sys/bus/dsa").is_dir(), ..DsaInventory::default() };
         };
         let mut names: Vec<String> =
             entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -123,7 +123,7 @@ impl Machine {
             let device = devices.iter().find(|device| device.name == owner)?;
             Some(queue(name, device, &attributes(name), root))
         });
-        Machine { driver: true, queues: queues.collect(), devices: devices.clone() }
+        DsaInventory { driver: true, queues: queues.collect(), devices: devices.clone() }
     }
 
     /// Returns the queues that programs may use, in the order in which to try them on a CPU of memory node `node`.
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn queues_of_this_node_come_first_and_those_for_others_never() {
         let root = two_nodes();
-        let machine = Machine::discover(root.path());
+        let machine = DsaInventory::discover(root.path());
         let names =
             |node| machine.candidates(node).iter().map(|queue| queue.name.clone()).collect::<Vec<_>>();
         // wq1.0 belongs to a device that is not a DSA.
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn limits_are_read_and_what_is_missing_is_narrow() {
         let root = two_nodes();
-        let machine = Machine::discover(root.path());
+        let machine = DsaInventory::discover(root.path());
         let queue = &machine.queues[0];
         assert_eq!((queue.name.as_str(), queue.mode, queue.size), ("wq0.0", Mode::Dedicated, 32));
         assert_eq!((queue.transfer_bytes_max, queue.batch_max), (2 << 20, 32));
@@ -296,7 +296,7 @@ mod tests {
         assert!(queue.supports(Opcode::MEMMOVE) && queue.supports(Opcode::COPY_CRC));
         assert!(queue.supports(Opcode::CACHE_FLUSH) && !queue.supports(Opcode::SEAL));
         let bare = tree(&[("dsa0/state", "enabled\n"), ("wq0.0/state", "enabled\n")]);
-        let machine = Machine::discover(bare.path());
+        let machine = DsaInventory::discover(bare.path());
         assert!(!machine.queues[0].supports(Opcode::NOOP) && !machine.queues[0].overlap);
         assert!(machine.candidates(None).is_empty());
     }
@@ -306,7 +306,7 @@ mod tests {
         let root = two_nodes();
         let config = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,0000000d\n";
         fs::write(root.path().join("sys/bus/dsa/devices/wq0.1/op_config"), config).unwrap();
-        let machine = Machine::discover(root.path());
+        let machine = DsaInventory::discover(root.path());
         let queue = machine.queues.iter().find(|queue| queue.name == "wq0.1").unwrap();
         let known = [Opcode::NOOP, Opcode::BATCH, Opcode::DRAIN, Opcode::MEMMOVE, Opcode::FILL];
         assert_eq!(known.map(|opcode| queue.supports(opcode)), [true, false, true, true, false]);
@@ -324,8 +324,8 @@ mod tests {
     #[test]
     fn a_machine_without_the_driver_has_nothing() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(Machine::discover(root.path()), Machine::default());
+        assert_eq!(DsaInventory::discover(root.path()), DsaInventory::default());
         fs::create_dir_all(root.path().join("sys/bus/dsa/devices")).unwrap();
-        assert!(Machine::discover(root.path()).driver);
+        assert!(DsaInventory::discover(root.path()).driver);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 pub(crate) struct Flight {
     /// The submitted descriptor: BATCH, or the only member.
-    wish: Descriptor,
+    submitted: Descriptor,
     is_batch: bool,
     members: Vec<Member>,
     /// One record for each member, and one for the batch.
@@ -39,7 +39,7 @@ pub(crate) struct Flight {
     /// Index of the first member that has not ended.
     from: usize,
     /// Number of descriptors that the device has.
-    pub away: usize,
+    pub in_device: usize,
     /// Number in the order of submission.
     pub sequence: u64,
 }
@@ -47,54 +47,56 @@ pub(crate) struct Flight {
 impl Flight {
     /// Creates the flight of one descriptor of any opcode but DRAIN. A batch whose list cannot be read is left to the CPU,
     /// which refuses it.
-    pub fn single(wish: &Descriptor, limits: &Limits, sequence: u64) -> Flight {
-        let member = Member::new(*wish, !limits.takes(wish, false));
-        Flight::new(*wish, vec![member], false, sequence)
+    pub fn single(submitted: &Descriptor, limits: &Limits, sequence: u64) -> Flight {
+        let member = Member::new(*submitted, !limits.takes(submitted, false));
+        Flight::new(*submitted, vec![member], false, sequence)
     }
 
-    /// Returns true if the list of the batch `wish` may be read.
-    pub fn is_batch(wish: &Descriptor) -> bool {
+    /// Returns true if the list of the batch `submitted` may be read.
+    pub fn is_batch(submitted: &Descriptor) -> bool {
         let flags = Flags::COMPLETION_VALID.0 | Flags::REQUEST_COMPLETION.0;
-        wish.opcode() == Opcode::BATCH
-            && wish.flags().0 == flags
-            && has_record(wish)
-            && (wish.pasid, wish.reserved, wish.interrupt_handle, wish.target) == (0, 0, 0, 0)
-            && wish.operation == [0; 3]
-            && wish.source.is_multiple_of(64)
-            && (BATCH_MIN..=BATCH_MAX).contains(&wish.size)
+        submitted.opcode() == Opcode::BATCH
+            && submitted.flags().0 == flags
+            && has_record(submitted)
+            && (submitted.pasid, submitted.reserved, submitted.interrupt_handle, submitted.target)
+                == (0, 0, 0, 0)
+            && submitted.operation == [0; 3]
+            && submitted.source.is_multiple_of(64)
+            && (BATCH_MIN..=BATCH_MAX).contains(&submitted.size)
     }
 
     /// Creates the flight of a batch and its members.
-    pub fn batch(wish: &Descriptor, members: &[Descriptor], limits: &Limits, sequence: u64) -> Flight {
+    pub fn batch(submitted: &Descriptor, members: &[Descriptor], limits: &Limits, sequence: u64) -> Flight {
         let members: Vec<Member> =
             members.iter().map(|member| Member::new(*member, !limits.takes(member, true))).collect();
-        let mut flight = Flight::new(*wish, members, true, sequence);
-        let uncut =
-            |member: &Member| !member.cpu_only && u64::from(member.wish.size) <= limits.transfer_bytes_max;
+        let mut flight = Flight::new(*submitted, members, true, sequence);
+        let uncut = |member: &Member| {
+            !member.cpu_only && u64::from(member.submitted.size) <= limits.transfer_bytes_max
+        };
         flight.whole = limits.supports(Opcode::BATCH)
             && flight.members.len() as u32 <= limits.batch_max
             && flight.members.iter().all(uncut);
         flight
     }
 
-    fn new(wish: Descriptor, members: Vec<Member>, is_batch: bool, sequence: u64) -> Flight {
+    fn new(submitted: Descriptor, members: Vec<Member>, is_batch: bool, sequence: u64) -> Flight {
         let records = Records::new(members.len() + usize::from(is_batch));
         Flight {
-            wish,
+            submitted,
             is_batch,
             members,
             records,
             list: Vec::new(),
             whole: false,
             from: 0,
-            away: 0,
+            in_device: 0,
             sequence,
         }
     }
 
     /// Returns the end of the current stretch of members, which need not wait for each other.
     fn stretch(&self) -> usize {
-        let fenced = |member: &Member| member.wish.flags().has(Flags::FENCE);
+        let fenced = |member: &Member| member.submitted.flags().has(Flags::FENCE);
         let behind = self.members.iter().skip(self.from + 1).position(fenced);
         behind.map_or(self.members.len(), |index| self.from + 1 + index)
     }
@@ -104,7 +106,7 @@ impl Flight {
         offer.descriptors.clear();
         offer.members.clear();
         if self.whole {
-            if self.away == 0 && room > 0 {
+            if self.in_device == 0 && room > 0 {
                 offer.descriptors.push(self.as_batch(limits));
             }
             return;
@@ -128,25 +130,25 @@ impl Flight {
         let head = self.members.len();
         (0..=head).for_each(|index| self.records.clear(index));
         for (index, member) in self.members.iter_mut().enumerate() {
-            member.piece = limits.for_device(&member.wish, self.records.address(index), true);
+            member.piece = limits.for_device(&member.submitted, self.records.address(index), true);
         }
         self.list = self.members.iter().map(|member| member.piece).collect();
-        let mut batch = self.wish;
+        let mut batch = self.submitted;
         batch.source = self.list.as_ptr().expose_provenance() as u64;
         batch.completion_address = self.records.address(head);
         batch
     }
 
     /// Records that the device has accepted the first `count` descriptors of an offer.
-    pub fn took(&mut self, offer: &Offer, count: usize) {
-        self.away += count;
-        offer.members.iter().take(count).for_each(|&index| self.members[index].stage = Stage::Away);
+    pub fn note_accepted(&mut self, offer: &Offer, count: usize) {
+        self.in_device += count;
+        offer.members.iter().take(count).for_each(|&index| self.members[index].stage = Stage::InDevice);
     }
 
     /// Records that the kernel refuses the first descriptor of an offer: a batch continues member by member, anything else on
     /// the CPU.
     /// Returns true if it was a batch.
-    pub fn barred(&mut self, offer: &Offer) -> bool {
+    pub fn note_kernel_refusal(&mut self, offer: &Offer) -> bool {
         match offer.members.first() {
             Some(&index) => {
                 self.members[index].cpu_only = true;
@@ -158,8 +160,8 @@ impl Flight {
     }
 
     /// Records that the device gets no more of this flight: the rest is left to the CPU.
-    pub fn stay(&mut self) {
-        self.whole &= self.away > 0;
+    pub fn leave_to_cpu(&mut self) {
+        self.whole &= self.in_device > 0;
         for member in &mut self.members {
             member.cpu_only = true;
             if member.stage == Stage::Ready && !self.whole {
@@ -170,14 +172,14 @@ impl Flight {
 
     /// Reads the records; returns how many descriptors the device has answered.
     pub fn collect(&mut self) -> usize {
-        if self.away == 0 {
+        if self.in_device == 0 {
             return 0;
         }
         if self.whole {
             if self.records.load(self.members.len()).is_none() {
                 return 0;
             }
-            (self.whole, self.away) = (false, 0);
+            (self.whole, self.in_device) = (false, 0);
             for (index, member) in self.members.iter_mut().enumerate() {
                 match self.records.load(index) {
                     Some(done) if done.status() != Status::ABANDONED => member.answered(&done),
@@ -189,14 +191,14 @@ impl Flight {
         }
         let mut answers = 0;
         for (index, member) in self.members.iter_mut().enumerate() {
-            if member.stage == Stage::Away
+            if member.stage == Stage::InDevice
                 && let Some(done) = self.records.load(index)
             {
                 member.answered(&done);
                 answers += 1;
             }
         }
-        self.away -= answers;
+        self.in_device -= answers;
         answers
     }
 
@@ -249,7 +251,7 @@ impl Flight {
             Stage::Done(done) => done,
             _ => ended(Status::DEVICE_LOST),
         };
-        let members = self.members.iter().map(move |member| (&member.wish, ending(member)));
+        let members = self.members.iter().map(move |member| (&member.submitted, ending(member)));
         let all = self.members.iter().map(ending);
         let ran = all.filter(|done| done.status() != Status::ABANDONED).count() as u32;
         let status = match () {
@@ -258,6 +260,6 @@ impl Flight {
             () => Status::SUCCESS,
         };
         let head = Completion { bytes_completed: ran, ..ended(status) };
-        members.chain(self.is_batch.then_some((&self.wish, head)))
+        members.chain(self.is_batch.then_some((&self.submitted, head)))
     }
 }

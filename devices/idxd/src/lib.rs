@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Intel DSA through the kernel's idxd driver: a [`Backend`](memlift_spec::Backend) whose results are right whatever the device does.
 //!
-//! - **Flow** [`discover`](Machine::discover) reads sysfs and gives the queues in the order in which to try them; [`portal::open`] opens
+//! - **Flow** [`discover`](DsaInventory::discover) reads sysfs and gives the queues in the order in which to try them; [`portal::open`] opens
 //!   one (ENQCMD, MOVDIR64B or write(2)); [`Idxd::new`] tests it by a NOOP and a BATCH. A submitted descriptor goes to the device; `poll`
 //!   reads the records, continues after faults, executes what the device refuses, and then writes the submitter's record, once.
 //! - **Owner** records and batch lists that the device accesses belong to this crate (`memory`), never to the submitter.
@@ -26,6 +26,6 @@ mod probe;
 mod rest;
 
 pub use backend::{Cpu, Idxd, Settings, Stats};
-pub use discover::{Device, Machine, Mode, WorkQueue};
+pub use discover::{Device, DsaInventory, Mode, WorkQueue};
 pub use portal::Portal;
 pub use probe::Untrusted;

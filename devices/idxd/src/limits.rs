@@ -26,10 +26,10 @@ impl Limits {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
 
-    /// Returns true if the device may get `wish`. Invalid descriptors, and those whose end could not be observed, are left to
-    /// the CPU.
-    pub fn takes(&self, wish: &Descriptor, in_batch: bool) -> bool {
-        let (flags, opcode) = (wish.flags(), wish.opcode());
+    /// Returns true if the device may get `submitted`. Invalid descriptors, and those whose end could not be observed, are left
+    /// to the CPU.
+    pub fn takes(&self, submitted: &Descriptor, in_batch: bool) -> bool {
+        let (flags, opcode) = (submitted.flags(), submitted.opcode());
         let known = matches!(
             opcode,
             Opcode::NOOP
@@ -46,13 +46,13 @@ impl Limits {
         let silent = in_batch
             && !has_result
             && flags.0 & (Flags::COMPLETION_VALID.0 | Flags::REQUEST_COMPLETION.0) == 0;
-        let told = has_record(wish) && (requested || (in_batch && !has_result));
-        let plain = wish.pasid == 0 && wish.reserved == 0 && wish.interrupt_handle == 0;
+        let told = has_record(submitted) && (requested || (in_batch && !has_result));
+        let plain = submitted.pasid == 0 && submitted.reserved == 0 && submitted.interrupt_handle == 0;
         let odd = flags.has(Flags::REQUEST_INTERRUPT) || (!in_batch && flags.has(Flags::FENCE));
-        let fits = u64::from(wish.size) <= self.transfer_bytes_max
-            || (self.transfer_bytes_max > 0 && is_resumable(opcode) && is_sound(wish));
-        let overlap = is_repeatable(wish) || (self.overlap && !flags.has(Flags::STRICT_ORDER));
-        let sized = wish.size > 0 || opcode == Opcode::NOOP;
+        let fits = u64::from(submitted.size) <= self.transfer_bytes_max
+            || (self.transfer_bytes_max > 0 && is_resumable(opcode) && is_sound(submitted));
+        let overlap = is_repeatable(submitted) || (self.overlap && !flags.has(Flags::STRICT_ORDER));
+        let sized = submitted.size > 0 || opcode == Opcode::NOOP;
         known && self.supports(opcode) && (told || silent) && plain && !odd && fits && overlap && sized
     }
 
@@ -83,13 +83,13 @@ impl Limits {
     }
 }
 
-/// Returns true if cutting `wish` into parts could not let through an operation that is refused as a whole.
-fn is_sound(wish: &Descriptor) -> bool {
-    let size = u64::from(wish.size);
-    let (source, target) = (wish.source, wish.target);
-    let ranges = match wish.opcode() {
+/// Returns true if cutting `submitted` into parts could not let through an operation that is refused as a whole.
+fn is_sound(submitted: &Descriptor) -> bool {
+    let size = u64::from(submitted.size);
+    let (source, target) = (submitted.source, submitted.target);
+    let ranges = match submitted.opcode() {
         Opcode::MEMMOVE | Opcode::COPY_CRC | Opcode::COMPARE => vec![source, target],
-        Opcode::DUALCAST => vec![source, target, wish.target2()],
+        Opcode::DUALCAST => vec![source, target, submitted.target2()],
         Opcode::FILL => vec![target],
         _ => vec![source],
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One operation that a device and the CPU execute in turn, until it has ended.
 //!
-//! - **Flow** Ready ──▶ Away ──▶ `answered`: it is done, or a part of it, or it had a fault ──▶ Ready, or Cpu ──▶ `performed` ──▶ Ready,
+//! - **Flow** Ready ──▶ InDevice ──▶ `answered`: it is done, or a part of it, or it had a fault ──▶ Ready, or Cpu ──▶ `performed` ──▶ Ready,
 //!   or Done.
 //! - **Rule** the part that a fault's record reports as done counts; the CPU executes the next part, across the missing page, and the
 //!   device gets the rest. After [`FAULTS_MAX`] faults, if little is left, or if the device refused or failed, the CPU executes all of
@@ -24,7 +24,7 @@ pub(crate) enum Stage {
     /// It may be submitted to the device.
     Ready,
     /// The device has it.
-    Away,
+    InDevice,
     /// The CPU executes its next part.
     Cpu,
     /// The operation has ended.
@@ -34,7 +34,7 @@ pub(crate) enum Stage {
 /// An operation that has not ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    pub wish: Descriptor,
+    pub submitted: Descriptor,
     progress: Progress,
     /// The descriptor that was last given to the device or the CPU.
     pub piece: Descriptor,
@@ -50,13 +50,13 @@ pub(crate) const fn ended(status: Status) -> Completion {
 }
 
 impl Member {
-    pub fn new(wish: Descriptor, cpu_only: bool) -> Member {
+    pub fn new(submitted: Descriptor, cpu_only: bool) -> Member {
         let stage = if cpu_only { Stage::Cpu } else { Stage::Ready };
-        Member { wish, progress: Progress::default(), piece: wish, faults: 0, cpu_only, stage }
+        Member { submitted, progress: Progress::default(), piece: submitted, faults: 0, cpu_only, stage }
     }
 
     pub fn rest(&self) -> Descriptor {
-        rest(&self.wish, &self.progress)
+        rest(&self.submitted, &self.progress)
     }
 
     pub fn is_done(&self) -> bool {
@@ -65,7 +65,7 @@ impl Member {
 
     /// Handles the device's answer for `piece`.
     pub fn answered(&mut self, done: &Completion) {
-        let resumable = is_resumable(self.wish.opcode());
+        let resumable = is_resumable(self.submitted.opcode());
         match Status(done.status().code()) {
             Status::SUCCESS | Status::SUCCESS_PREDICATE => self.advance(done),
             Status::PAGE_FAULT | Status::PAGE_RESPONSE_INVALID if resumable => self.faulted(done),
@@ -74,7 +74,7 @@ impl Member {
     }
 
     fn faulted(&mut self, done: &Completion) {
-        let backward = self.wish.opcode() == Opcode::MEMMOVE && done.result == 1;
+        let backward = self.submitted.opcode() == Opcode::MEMMOVE && done.result == 1;
         let whole = self.piece.size == self.rest().size;
         if done.bytes_completed >= self.piece.size || (backward && !whole) {
             return self.failed(done.status());
@@ -101,7 +101,7 @@ impl Member {
 
     /// Records that `piece` was done.
     fn advance(&mut self, done: &Completion) {
-        let opcode = self.wish.opcode();
+        let opcode = self.submitted.opcode();
         let compares = matches!(opcode, Opcode::COMPARE | Opcode::COMPARE_PATTERN);
         let differs = compares && done.result == 1;
         if !differs && self.piece.size != self.rest().size {
@@ -116,8 +116,11 @@ impl Member {
             Opcode::CRC | Opcode::COPY_CRC => (0, u64::from(done.crc())),
             _ => (0, 0),
         };
-        let bytes_completed =
-            if differs { self.progress.front.saturating_add(done.bytes_completed) } else { self.wish.size };
+        let bytes_completed = if differs {
+            self.progress.front.saturating_add(done.bytes_completed)
+        } else {
+            self.submitted.size
+        };
         self.stage =
             Stage::Done(Completion { result, bytes_completed, value, ..ended(Status(done.status().code())) });
     }
@@ -133,7 +136,7 @@ impl Member {
 
     /// Handles the CPU's result.
     pub fn performed(&mut self, done: &Completion) {
-        if self.progress.is_none() && self.piece.size == self.wish.size {
+        if self.progress.is_none() && self.piece.size == self.submitted.size {
             self.stage = Stage::Done(*done);
         } else if done.status().is_success() {
             self.advance(done);

@@ -38,17 +38,17 @@ pub(crate) const fn has_record(d: &Descriptor) -> bool {
         && d.completion_address.is_multiple_of(32)
 }
 
-/// Writes the submitter's record of `wish`, if it is wanted: always if the submitter requested it, else only after a failure.
+/// Writes the submitter's record of `submitted`, if it is wanted: always if the submitter requested it, else only after a failure.
 ///
 /// # Safety
 ///
 /// The submitter's memory is still lent.
-pub(crate) unsafe fn deliver(wish: &Descriptor, done: &Completion) {
-    let wanted = wish.flags().has(Flags::REQUEST_COMPLETION) || done.status != Status::SUCCESS.0;
-    if has_record(wish) && wanted {
+pub(crate) unsafe fn deliver(submitted: &Descriptor, done: &Completion) {
+    let wanted = submitted.flags().has(Flags::REQUEST_COMPLETION) || done.status != Status::SUCCESS.0;
+    if has_record(submitted) && wanted {
         // SAFETY: the caller guarantees that the submitter's memory is lent, so 32 bytes are writable; `has_record` checked the
         // alignment.
-        unsafe { store(ptr::with_exposed_provenance_mut(wish.completion_address as usize), done) };
+        unsafe { store(ptr::with_exposed_provenance_mut(submitted.completion_address as usize), done) };
     }
 }
 
@@ -101,16 +101,16 @@ const PAGE: usize = 4096;
 
 /// A page that is zero in every forked child.
 #[derive(Debug)]
-pub(crate) struct Home(NonNull<AtomicU8>);
+pub(crate) struct ForkMark(NonNull<AtomicU8>);
 
 // SAFETY: after `new` the page is only read, by atomic loads.
-unsafe impl Send for Home {}
+unsafe impl Send for ForkMark {}
 // SAFETY: shared uses are atomic loads of a page that stays mapped until drop.
-unsafe impl Sync for Home {}
+unsafe impl Sync for ForkMark {}
 
-impl Home {
+impl ForkMark {
     /// Allocates the page and sets it to 1 in this process.
-    pub fn new() -> rustix::io::Result<Home> {
+    pub fn new() -> rustix::io::Result<ForkMark> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: this is a new mapping, which nobody else has.
         let page = unsafe {
@@ -124,7 +124,7 @@ impl Home {
         let mark = NonNull::new(page.cast::<AtomicU8>()).ok_or(rustix::io::Errno::NOMEM)?;
         // SAFETY: the page is mapped, writable and zero, which is a valid AtomicU8.
         unsafe { mark.as_ref() }.store(1, Ordering::Relaxed);
-        Ok(Home(mark))
+        Ok(ForkMark(mark))
     }
 
     /// Returns true in the process that created the page.
@@ -134,7 +134,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for ForkMark {
     fn drop(&mut self) {
         // SAFETY: this owns the mapping, and nobody has a reference into it any more.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), PAGE) };
@@ -164,10 +164,10 @@ mod tests {
         {
             let mut records = Records::new(1);
             records.clear(0);
-            let mut wish = Descriptor::new(memlift_spec::Opcode::NOOP, Flags(flags));
-            wish.completion_address = records.address(0);
+            let mut submitted = Descriptor::new(memlift_spec::Opcode::NOOP, Flags(flags));
+            submitted.completion_address = records.address(0);
             // SAFETY: the record lives until the end of the test.
-            unsafe { deliver(&wish, &Completion { status, ..Completion::PENDING }) };
+            unsafe { deliver(&submitted, &Completion { status, ..Completion::PENDING }) };
             assert_eq!(records.load(0).is_some(), told, "{flags} {status}");
         }
     }

@@ -45,39 +45,39 @@ pub(crate) const fn is_repeatable(d: &Descriptor) -> bool {
     !(matches!(d.opcode(), Opcode::MEMMOVE) && d.source.abs_diff(d.target) < d.size as u64)
 }
 
-/// Returns the rest of `wish`; if anything was done, the operation must be resumable ([`is_resumable`]).
-pub(crate) fn rest(wish: &Descriptor, progress: &Progress) -> Descriptor {
-    let mut rest = *wish;
+/// Returns the rest of `submitted`; if anything was done, the operation must be resumable ([`is_resumable`]).
+pub(crate) fn rest(submitted: &Descriptor, progress: &Progress) -> Descriptor {
+    let mut rest = *submitted;
     rest.size -= progress.front + progress.back;
     let front = u64::from(progress.front);
     if front == 0 {
         return rest;
     }
-    match wish.opcode() {
+    match submitted.opcode() {
         Opcode::MEMMOVE | Opcode::COMPARE => {
-            (rest.source, rest.target) = (wish.source + front, wish.target + front)
+            (rest.source, rest.target) = (submitted.source + front, submitted.target + front)
         }
         Opcode::FILL => {
             rest.target += front;
-            if wish.flags().has(Flags::FILL_16) {
-                let pattern = u128::from(wish.pattern_upper()) << 64 | u128::from(wish.source);
+            if submitted.flags().has(Flags::FILL_16) {
+                let pattern = u128::from(submitted.pattern_upper()) << 64 | u128::from(submitted.source);
                 let turned = pattern.rotate_right((front % 16 * 8) as u32);
                 (rest.source, rest.operation[0]) = (turned as u64, (turned >> 64) as u64);
             } else {
-                rest.source = wish.source.rotate_right((front % 8 * 8) as u32);
+                rest.source = submitted.source.rotate_right((front % 8 * 8) as u32);
             }
         }
         Opcode::COMPARE_PATTERN => {
             rest.source += front;
-            rest.target = wish.target.rotate_right((front % 8 * 8) as u32);
+            rest.target = submitted.target.rotate_right((front % 8 * 8) as u32);
         }
         Opcode::DUALCAST => {
-            (rest.source, rest.target) = (wish.source + front, wish.target + front);
+            (rest.source, rest.target) = (submitted.source + front, submitted.target + front);
             rest.operation[0] += front;
         }
         Opcode::CRC | Opcode::COPY_CRC => {
             rest.source += front;
-            if wish.opcode() == Opcode::COPY_CRC {
+            if submitted.opcode() == Opcode::COPY_CRC {
                 rest.target += front;
             }
             rest.flags_opcode &= !Flags::CRC_SEED_ADDRESS.0;

@@ -49,7 +49,7 @@ pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
 }
 
 fn dsa() -> Result<(), Absent> {
-    if memlift_idxd::Machine::discover(std::path::Path::new("/")).candidates(None).is_empty() {
+    if memlift_idxd::DsaInventory::discover(std::path::Path::new("/")).candidates(None).is_empty() {
         return absent(
             "no DSA work queue for user space",
             "nothing to do on most machines; the section Intel DSA says what is missing",

@@ -11,7 +11,7 @@ use super::validate::Place;
 use super::{ExecutorSettings, capabilities};
 use memlift_ground::facility::{self, Facility};
 use memlift_idxd::portal::{self, Instructions};
-use memlift_idxd::{Cpu, Idxd, Machine, Settings};
+use memlift_idxd::{Cpu, DsaInventory, Idxd, Settings};
 use memlift_spec::{Capabilities, Completion, Descriptor};
 use std::path::Path;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub fn open_dsa(root: &Path, executor_settings: &Arc<ExecutorSettings>) -> Resul
     if facility::detect(Facility::Dsa) == facility::Availability::Masked {
         return Err(Absent::Masked);
     }
-    let machine = Machine::discover(root);
+    let machine = DsaInventory::discover(root);
     let allowed = Instructions {
         enqcmd: facility::usable(Facility::Enqcmd),
         movdir64b: facility::usable(Facility::Movdir64b),
