@@ -19,7 +19,7 @@ use memlift_spec::trace::{Kind, Packing};
 
 use crate::entry::entries;
 use crate::real::function;
-use crate::sink::{Touched, look, timed, within_call};
+use crate::sink::{Touched, mark_if_due, timed, within_call};
 use crate::thread::{COUNTED, current};
 
 const Z_STREAM_ERROR: c_int = -2;
@@ -75,7 +75,7 @@ fn call<R>(
         if let Some(place) = COUNTED.iter().position(|one| *one == kind)
             && thread.count(place, bytes)
         {
-            look(thread);
+            mark_if_due(thread);
         }
         return real();
     }

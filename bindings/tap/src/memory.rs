@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize};
 use memlift_spec::trace::Kind;
 
 use crate::entry::entries;
-use crate::sink::{Touched, look, timed, within_call};
+use crate::sink::{Touched, mark_if_due, timed, within_call};
 use crate::thread::current;
 
 type CopyFn = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
@@ -115,7 +115,7 @@ fn big(place: usize, bytes: usize) -> bool {
     }
     let thread = current();
     if thread.count(place, bytes) {
-        look(thread);
+        mark_if_due(thread);
     }
     false
 }

@@ -33,7 +33,7 @@ enum Class {
 
 /// Direction of bytes through a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum StreamDirection {
     /// Bytes come in.
     In,
     /// Bytes go out.
@@ -73,7 +73,7 @@ impl Object {
     }
 
     /// Returns the object for the bytes through a descriptor; `None` if it is neither a pipe nor a socket with a name.
-    pub fn stream(file: c_int, way: Way) -> Option<Object> {
+    pub fn stream(file: c_int, direction: StreamDirection) -> Option<Object> {
         let mut status = MaybeUninit::<libc::stat>::zeroed();
         // SAFETY: the kernel fills the structure, for which zeros are also valid.
         let status = unsafe {
@@ -86,13 +86,13 @@ impl Object {
             libc::S_IFIFO => Some(Object::new(Class::Pipe, &[status.st_dev, status.st_ino])),
             libc::S_IFSOCK => {
                 let Some(peer) = Name::of(file, libc::getpeername) else {
-                    return (way == Way::In).then(|| Object::accepting(file)).flatten();
+                    return (direction == StreamDirection::In).then(|| Object::accepting(file)).flatten();
                 };
                 let own = Name::of(file, libc::getsockname)?;
                 if own.is_empty() && peer.is_empty() {
                     return None;
                 }
-                let (to, from) = if way == Way::In { (own, peer) } else { (peer, own) };
+                let (to, from) = if direction == StreamDirection::In { (own, peer) } else { (peer, own) };
                 Some(Object::new(Class::Connection, &[to.hash, from.hash]))
             }
             _ => None,

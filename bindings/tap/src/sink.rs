@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes to the trace: chunks are claimed by one atomic addition, and belong to their thread.
 //!
-//! - **Flow** a recorded call goes through [`timed`] to [`put`], with its [`site`]. [`look`] writes the counts and a mark (the thread's
-//!   CPU time, faults and waits), at most once a millisecond; a mark is also written after a call that has waited ([`waited`]).
+//! - **Flow** a recorded call goes through [`timed`] to [`put`], with its [`site`]. [`mark_if_due`] writes the counts and a mark (the
+//!   thread's CPU time, faults and waits), at most once a millisecond; a mark is also written after a call that has waited ([`waited`]).
 //! - **Method** a thread that ends a wait stores its number and the time in a word of the trace that all processes share ([`woke`]); the
 //!   thread that has waited finds them there. A wake writes no record, because nearly all wakes end no wait.
-//! - **Order** a record is written first, then `used`, with Release. Nothing is recorded while code of this library runs ([`quietly`]) or
-//!   inside a library's call that is itself recorded.
+//! - **Order** a record is written first, then `used`, with Release. Nothing is recorded while code of this library runs
+//!   ([`without_recording_itself`]) or inside a library's call that is itself recorded.
 //! - **Owner** the file is mapped whole and shared by all processes; nobody changes another thread's chunk.
 //! - **Not here** creating the file: `memlift record` has reserved all of its space, so no write can find the disk full.
 
@@ -41,8 +41,8 @@ static BEFORE: AtomicU32 = AtomicU32::new(0);
 pub static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// Runs `work`, unless code of this library already runs on this thread; errno is restored afterwards.
-fn quietly(thread: &Thread, work: impl FnOnce()) {
-    if !mapping::is_there() || thread.inside.swap(1, Relaxed) != 0 {
+fn without_recording_itself(thread: &Thread, work: impl FnOnce()) {
+    if !mapping::is_there() || thread.in_own_code.swap(1, Relaxed) != 0 {
         return;
     }
     // SAFETY: the address is that of the thread's own errno, which does not change during its life.
@@ -54,7 +54,7 @@ fn quietly(thread: &Thread, work: impl FnOnce()) {
     work();
     // SAFETY: the address is that of the thread's own errno, which does not change during its life.
     unsafe { *libc::__errno_location() = errno };
-    thread.inside.store(0, Relaxed);
+    thread.in_own_code.store(0, Relaxed);
 }
 
 /// Claims a chunk for the thread; returns false if the trace is full.
@@ -131,7 +131,7 @@ fn started(thread: &Thread) {
     }
 }
 
-/// Writes a record. To be called inside [`quietly`] only.
+/// Writes a record. To be called inside [`without_recording_itself`] only.
 fn put(thread: &Thread, record: &Record) {
     let used = thread.used.load(Relaxed);
     let room = thread.chunk.load(Relaxed) != 0 && used + RECORD_BYTES as u32 <= thread.bytes.load(Relaxed);
@@ -209,7 +209,7 @@ fn cpu_ns(usage: &libc::rusage) -> u64 {
     1000 * (us(usage.ru_utime) + us(usage.ru_stime))
 }
 
-/// Writes the thread's counts, then its progress. To be called inside [`quietly`] only.
+/// Writes the thread's counts, then its progress. To be called inside [`without_recording_itself`] only.
 fn mark(thread: &Thread, kind: Kind) {
     if pid() != mapping::PID.load(Relaxed) {
         return;
@@ -218,7 +218,7 @@ fn mark(thread: &Thread, kind: Kind) {
     thread.marked_ns.store(time, Relaxed);
     for (place, count) in thread.counts.iter().enumerate() {
         let calls = count.calls.load(Relaxed);
-        let new = calls.wrapping_sub(count.told.swap(calls, Relaxed));
+        let new = calls.wrapping_sub(count.recorded.swap(calls, Relaxed));
         let bytes = count.bytes.swap(0, Relaxed);
         if new > 0 {
             let words = [time, new.into(), bytes, 0, 0, 0, 0];
@@ -240,8 +240,8 @@ fn mark(thread: &Thread, kind: Kind) {
 
 /// Writes a mark if the last one is at least a millisecond old.
 #[cold]
-pub fn look(thread: &Thread) {
-    quietly(thread, || {
+pub fn mark_if_due(thread: &Thread) {
+    without_recording_itself(thread, || {
         if now().saturating_sub(thread.marked_ns.load(Relaxed)) >= MARK_NS {
             mark(thread, Kind::Mark);
         }
@@ -251,7 +251,7 @@ pub fn look(thread: &Thread) {
 /// Begins recording: the first thread of the process gets the first number of the trace, whichever thread calls first.
 pub fn begin() {
     let thread = current();
-    quietly(thread, || mark(thread, Kind::Mark));
+    without_recording_itself(thread, || mark(thread, Kind::Mark));
 }
 
 /// Records that this thread is about to end waits for `object`.
@@ -259,7 +259,7 @@ pub fn begin() {
 pub fn woke(object: Option<Object>) {
     let Some(object) = object else { return };
     let thread = current();
-    quietly(thread, || {
+    without_recording_itself(thread, || {
         if thread.chunk.load(Relaxed) == 0 {
             mark(thread, Kind::Mark);
         }
@@ -284,12 +284,12 @@ pub fn waited<R>(reason: Reason, call: impl FnOnce() -> R, ended_by: impl FnOnce
     let thread = current();
     let begin = now();
     if begin.saturating_sub(thread.marked_ns.load(Relaxed)) >= MARK_NS {
-        look(thread);
+        mark_if_due(thread);
     }
     let result = call();
     let end = now();
     if end.saturating_sub(begin) >= WAIT_NS {
-        quietly(thread, || {
+        without_recording_itself(thread, || {
             put_wait(thread, reason, begin, end, ended_by(&result));
             mark(thread, Kind::Mark);
         });
@@ -321,7 +321,7 @@ pub fn reads(object: impl FnOnce() -> Option<Object>) {
     let begin = thread.polled_ns.load(Relaxed);
     if begin != 0 {
         thread.polled_ns.store(0, Relaxed);
-        quietly(thread, || put_wait(thread, Reason::Stream, begin - 1, now(), object()));
+        without_recording_itself(thread, || put_wait(thread, Reason::Stream, begin - 1, now(), object()));
     }
 }
 
@@ -334,7 +334,7 @@ pub fn end(kind: Kind) {
         _ => Object::memory(unsafe { libc::pthread_self() } as usize),
     };
     woke(Some(ends));
-    quietly(thread, || {
+    without_recording_itself(thread, || {
         mark(thread, Kind::End);
         if kind == Kind::Exit && pid() == mapping::PID.load(Relaxed) {
             let usage = usage(libc::RUSAGE_SELF);
@@ -375,7 +375,7 @@ pub fn timed<R>(
     let thread = current();
     let mut start = now();
     if start.saturating_sub(thread.marked_ns.load(Relaxed)) >= MARK_NS {
-        look(thread);
+        mark_if_due(thread);
         start = now();
     }
     let before = (bytes >= FAULTS_FROM).then(faults);
@@ -386,7 +386,7 @@ pub fn timed<R>(
         let half = |count: u64| count.min(u64::from(u32::MAX - 1));
         half(after.0 - before.0) | half(after.1 - before.1) << 32
     });
-    quietly(thread, || {
+    without_recording_itself(thread, || {
         let done = touched(&result);
         let words = [
             start,
@@ -417,12 +417,12 @@ pub unsafe extern "C" fn memlift_tap_operation(
     bytes: u64,
 ) {
     let thread = current();
-    quietly(thread, || {
+    without_recording_itself(thread, || {
         let start = start_ns.saturating_sub(START_NS.load(Relaxed));
         let words = [start, wall_ns, source, target, bytes, bytes, FAULTS_UNKNOWN];
         put(thread, &Record { kind: Kind::Operation, site: 0, parameter: opcode, words });
     });
-    look(thread);
+    mark_if_due(thread);
 }
 
 /// Records work that a memlift service did on its own initiative; the service calls this function by its name, also in handlers
@@ -442,12 +442,12 @@ pub unsafe extern "C" fn memlift_tap_work(
 ) {
     let Some(kind) = Kind::from_number(kind).filter(|kind| kind.is_work()) else { return };
     let thread = current();
-    quietly(thread, || {
+    without_recording_itself(thread, || {
         let start = start_ns.saturating_sub(START_NS.load(Relaxed));
         let words = [start, wall_ns, 0, 0, read, written, parts];
         put(thread, &Record { kind, site: 0, parameter, words });
     });
-    look(thread);
+    mark_if_due(thread);
 }
 
 /// Returns true if this call lies within a library's call that is being recorded; `here` is an address on the stack. A

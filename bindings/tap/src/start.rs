@@ -46,7 +46,7 @@ extern "C" fn at_load() {
     }
     mapping::open(base, limit, at(word::START_MONOTONIC_NS), number);
     sink::begin();
-    weigh();
+    measure_cost();
     memory::begin(threshold as usize);
     library::begin(transform as usize);
 }
@@ -60,7 +60,7 @@ extern "C" fn thread_ends(_block: *mut c_void) {
 }
 
 /// Writes the remaining counts, then ends the process as libc's function does.
-fn leave(code: c_int) -> ! {
+fn exit_process(code: c_int) -> ! {
     sink::end(Kind::Exit);
     loop {
         // SAFETY: the call takes a number and does not return.
@@ -74,7 +74,7 @@ fn leave(code: c_int) -> ! {
 /// The conditions of libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(code: c_int) -> ! {
-    leave(code)
+    exit_process(code)
 }
 
 /// Replaces libc's function: records the end of the process before it exits.
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn _exit(code: c_int) -> ! {
 /// The conditions of libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
-    leave(code)
+    exit_process(code)
 }
 
 /// Maps the trace; returns its address, and the bytes that it may have.
@@ -149,7 +149,7 @@ fn page() -> Option<*mut AtomicU32> {
 
 /// Measures the cost of recording and of counting one call, once for all processes; this takes about 50 µs. The lowest cost of
 /// several batches is used, because another program may have had the core during one of them.
-fn weigh() {
+fn measure_cost() {
     const ROUNDS: u64 = 32;
     const BATCHES: u64 = 8;
     let (Some(record), Some(count)) =
@@ -179,7 +179,7 @@ fn weigh() {
         recording = recording.min(middle - begin);
         counting = counting.min(mapping::now() - middle);
     }
-    thread.counts[0].told.store(thread.counts[0].calls.load(Relaxed), Relaxed);
+    thread.counts[0].recorded.store(thread.counts[0].calls.load(Relaxed), Relaxed);
     record.store((1000 * recording / ROUNDS).max(1), Relaxed);
     count.store((1000 * counting / ROUNDS).max(1), Relaxed);
 }

@@ -42,7 +42,7 @@ pub struct Count {
     /// Number of calls since the block was made; it is never reset, because every 4096 calls the clock is read.
     pub calls: AtomicU32,
     /// Number of these calls that are already in the trace.
-    pub told: AtomicU32,
+    pub recorded: AtomicU32,
     /// Bytes of the calls that are not in the trace yet.
     pub bytes: AtomicU64,
 }
@@ -65,7 +65,7 @@ pub struct Thread {
     /// Number of the process that this block belongs to.
     pub process: AtomicU32,
     /// 1 while code of this library runs, during which calls of a signal handler are not recorded.
-    pub inside: AtomicU32,
+    pub in_own_code: AtomicU32,
     /// Stack address of the outermost library call that is being recorded; 0 if there is none.
     pub outer: AtomicUsize,
     /// Time of the last mark.
@@ -107,7 +107,7 @@ impl Thread {
     /// Resets the block, because it is a copy of another process's.
     pub fn renew(&self, process: u32) {
         for count in &self.counts {
-            count.told.store(count.calls.load(Relaxed), Relaxed);
+            count.recorded.store(count.calls.load(Relaxed), Relaxed);
             count.bytes.store(0, Relaxed);
         }
         self.chunk.store(0, Relaxed);

@@ -22,11 +22,11 @@ use libc::{
 use memlift_spec::trace::Reason;
 
 use crate::mapping::now;
-use crate::object::{Object, Way};
+use crate::object::{Object, StreamDirection};
 use crate::sink::{polled, reads, recording, waited, woke};
 
 /// Returns libc's function of this name; null if it has none.
-fn found(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+fn libc_function(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = place.load(Relaxed);
     if !known.is_null() {
         return known;
@@ -75,7 +75,7 @@ macro_rules! entries {
                 Err(_) => unreachable!(),
             };
             static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-            let real = found(&REAL, NAME);
+            let real = libc_function(&REAL, NAME);
             if real.is_null() {
                 return $missing() as $result;
             }
@@ -103,10 +103,11 @@ fn time(real: impl FnOnce() -> c_int) -> c_int {
 
 /// Runs a read from a descriptor.
 fn input(file: c_int, real: impl FnOnce() -> ssize_t) -> ssize_t {
-    let result =
-        waited(Reason::Stream, real, |bytes| (*bytes >= 0).then(|| Object::stream(file, Way::In)).flatten());
+    let result = waited(Reason::Stream, real, |bytes| {
+        (*bytes >= 0).then(|| Object::stream(file, StreamDirection::In)).flatten()
+    });
     if result >= 0 {
-        reads(|| Object::stream(file, Way::In));
+        reads(|| Object::stream(file, StreamDirection::In));
     }
     result
 }
@@ -190,7 +191,7 @@ entries! {
             // SAFETY: the caller guarantees `count` descriptors.
             let mut files = (0..count).map(|index| unsafe { *files.add(index) });
             let ready = files.find(|file| file.revents & (libc::POLLIN | libc::POLLHUP) != 0)?;
-            Object::stream(ready.fd, Way::In)
+            Object::stream(ready.fd, StreamDirection::In)
         })
     };
     select(count: c_int, reading: *mut fd_set, writing: *mut fd_set, errors: *mut fd_set, timeout: *mut timeval) -> c_int, failed, |real| {
@@ -198,7 +199,7 @@ entries! {
             let count = if *ready > 0 && !reading.is_null() { count } else { 0 };
             // SAFETY: the caller's set has room for descriptors below `count`.
             let file = (0..count).find(|file| unsafe { libc::FD_ISSET(*file, reading) })?;
-            Object::stream(file, Way::In)
+            Object::stream(file, StreamDirection::In)
         })
     };
     epoll_wait(poll: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int, failed, |real| many(real);
@@ -211,14 +212,17 @@ entries! {
     recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, failed, |real| input(socket, real);
     accept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int, failed, |real| accepted(socket, real);
     accept4(socket: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int, failed, |real| accepted(socket, real);
-    write(file: c_int, source: *const c_void, bytes: size_t) -> ssize_t, failed, |real| output(|| Object::stream(file, Way::Out), real);
-    writev(file: c_int, parts: *const iovec, count: c_int) -> ssize_t, failed, |real| output(|| Object::stream(file, Way::Out), real);
+    write(file: c_int, source: *const c_void, bytes: size_t) -> ssize_t, failed,
+        |real| output(|| Object::stream(file, StreamDirection::Out), real);
+    writev(file: c_int, parts: *const iovec, count: c_int) -> ssize_t, failed,
+        |real| output(|| Object::stream(file, StreamDirection::Out), real);
     send(socket: c_int, source: *const c_void, bytes: size_t, flags: c_int) -> ssize_t, failed,
-        |real| output(|| Object::stream(socket, Way::Out), real);
-    sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t, failed, |real| output(|| Object::stream(socket, Way::Out), real);
+        |real| output(|| Object::stream(socket, StreamDirection::Out), real);
+    sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t, failed,
+        |real| output(|| Object::stream(socket, StreamDirection::Out), real);
     sendto(socket: c_int, source: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, length: socklen_t) -> ssize_t, failed,
         // SAFETY: the address is null, or the caller's with `length` bytes.
-        |real| output(|| Object::stream(socket, Way::Out).or_else(|| unsafe { Object::address(to.cast(), length) }), real);
+        |real| output(|| Object::stream(socket, StreamDirection::Out).or_else(|| unsafe { Object::address(to.cast(), length) }), real);
     connect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int, failed,
         // SAFETY: the address is null, or the caller's with `length` bytes.
         |real| output(|| unsafe { Object::address(to.cast(), length) }, real);
