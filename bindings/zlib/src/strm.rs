@@ -88,7 +88,7 @@ pub unsafe fn output<'a>(strm: *mut z_stream) -> &'a mut [MaybeUninit<u8>] {
 ///
 /// # Safety
 /// `strm` is valid and `bytes` is at most `avail_in`.
-pub unsafe fn took(strm: *mut z_stream, bytes: usize) {
+pub unsafe fn consume_input(strm: *mut z_stream, bytes: usize) {
     // SAFETY: the caller guarantees a valid stream.
     unsafe {
         (*strm).next_in = (*strm).next_in.wrapping_add(bytes);
@@ -101,7 +101,7 @@ pub unsafe fn took(strm: *mut z_stream, bytes: usize) {
 ///
 /// # Safety
 /// `strm` is valid and `bytes` is at most `avail_out`.
-pub unsafe fn gave(strm: *mut z_stream, bytes: usize) {
+pub unsafe fn advance_output(strm: *mut z_stream, bytes: usize) {
     // SAFETY: the caller guarantees a valid stream.
     unsafe {
         (*strm).next_out = (*strm).next_out.wrapping_add(bytes);
@@ -120,7 +120,7 @@ pub unsafe fn write(strm: *mut z_stream, bytes: &[u8]) -> usize {
         let take = bytes.len().min((*strm).avail_out as usize);
         if take != 0 {
             ptr::copy_nonoverlapping(bytes.as_ptr(), (*strm).next_out, take);
-            gave(strm, take);
+            advance_output(strm, take);
         }
         take
     }

@@ -148,7 +148,7 @@ pub unsafe fn drain(state: &mut Deflate, strm: *mut z_stream) {
         unsafe {
             let mut io = Io { input: &[], output: strm::output(strm), read: 0, written: 0 };
             chains.drain(&mut io);
-            strm::gave(strm, io.written);
+            strm::advance_output(strm, io.written);
         }
     }
 }
@@ -165,9 +165,9 @@ unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
         if chains.is_ended() {
             state.status = Status::Finish;
         }
-        state.saw(&input[..read]);
-        strm::took(strm, read);
-        strm::gave(strm, written);
+        state.count_input(&input[..read]);
+        strm::consume_input(strm, read);
+        strm::advance_output(strm, written);
         if read != 0 && state.settings.wrap != Wrap::Raw {
             (*strm).adler = state.sum.into();
         }

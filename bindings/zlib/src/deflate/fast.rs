@@ -152,14 +152,14 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
             _ => state.sum,
         };
         if direct {
-            strm::gave(strm, bytes);
+            strm::advance_output(strm, bytes);
         } else {
             whole.scratch.set_len(bytes);
             let written = strm::write(strm, &whole.scratch);
             state.pending.push(&whole.scratch[written..]);
         }
         state.total = source.len() as u64;
-        strm::took(strm, source.len());
+        strm::consume_input(strm, source.len());
         if settings.wrap != Wrap::Raw {
             (*strm).adler = state.sum.into();
         }
@@ -206,7 +206,6 @@ unsafe fn wait(state: &mut Deflate, strm: *mut z_stream, source: &[u8], most: us
         return false;
     }
     state.window.push(source);
-    state.clean = false;
     // SAFETY: `source` is all of the stream's input.
     unsafe { read(state, strm, source) };
     true
@@ -214,10 +213,10 @@ unsafe fn wait(state: &mut Deflate, strm: *mut z_stream, source: &[u8], most: us
 
 /// Records that `source`, the first bytes of the input, was read.
 unsafe fn read(state: &mut Deflate, strm: *mut z_stream, source: &[u8]) {
-    state.saw(source);
+    state.count_input(source);
     // SAFETY: the caller guarantees a valid stream.
     unsafe {
-        strm::took(strm, source.len());
+        strm::consume_input(strm, source.len());
         if state.settings.wrap != Wrap::Raw {
             (*strm).adler = state.sum.into();
         }
@@ -270,7 +269,6 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes:
         }
         keep_history(&mut state.window, source, history);
         read(state, strm, source);
-        state.clean = true;
         if flush == Flush::Finish {
             let (back, bytes) = settings.back(state.sum, state.total);
             let written = if state.pending.is_empty() { strm::write(strm, &back[..bytes]) } else { 0 };
@@ -297,7 +295,7 @@ unsafe fn push(
         let pushed = unsafe {
             if pending.is_empty() && (*strm).avail_out != 0 {
                 let pushed = stream.push_uninit(&source[read..], strm::output(strm), flush);
-                strm::gave(strm, pushed.written);
+                strm::advance_output(strm, pushed.written);
                 pushed
             } else {
                 let pushed = stream.push_uninit(&source[read..], pending.free_room(), flush);

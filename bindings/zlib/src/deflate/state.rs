@@ -46,8 +46,6 @@ pub struct Deflate {
     pub status: Status,
     /// The flush of the last call, with zlib's values: −2 before the first call, −1 if the output was full.
     pub last_flush: c_int,
-    /// True if no input came after the last flush.
-    pub clean: bool,
     /// The two pieces of the stream's memory.
     pub first: NonNull<u8>,
     pub second: NonNull<u8>,
@@ -90,7 +88,6 @@ impl Deflate {
             route: Route::Open,
             status: Status::Init,
             last_flush: -2,
-            clean: false,
             first,
             second,
             chains: None,
@@ -128,7 +125,7 @@ impl Deflate {
     /// Starts the next message.
     pub fn restart(&mut self) {
         (self.route, self.status) = (Route::Open, Status::Init);
-        (self.last_flush, self.clean) = (-2, false);
+        self.last_flush = -2;
         (self.chains, self.ended, self.front_at) = (None, false, 0);
         (self.dictionary_sum, self.tuned, self.late) = (None, None, (0, 0));
         (self.sum, self.total) = (self.settings.wrap.first_sum() as u32, 0);
@@ -150,7 +147,7 @@ impl Deflate {
     }
 
     /// Counts bytes that were read, and continues the checksum.
-    pub fn saw(&mut self, bytes: &[u8]) {
+    pub fn count_input(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         self.sum = match self.settings.wrap {
             Wrap::Raw => self.sum,

@@ -31,11 +31,11 @@ enum Mode {
 
 /// Format of the file at the position where it is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Format {
     /// Not known yet.
-    Look,
+    Unknown,
     /// Plain bytes, not packed.
-    Copy,
+    Plain,
     Gzip,
 }
 
@@ -58,11 +58,11 @@ struct Gz {
     output: *mut u8,
     /// True if bytes are not packed or unpacked.
     direct: bool,
-    how: How,
+    format: Format,
     start: i64,
     eof: bool,
     /// True if a read asked for more bytes than the file has.
-    past: bool,
+    read_past_end: bool,
     level: c_int,
     strategy: c_int,
     /// True if a message has ended, so the next byte begins another.

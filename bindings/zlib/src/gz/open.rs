@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Opens files, sets their buffer size, and closes them.
 
-use super::{BUFFER_BYTES, Gz, How, Mode};
+use super::{BUFFER_BYTES, Format, Gz, Mode};
 use crate::export::fenced;
 use core::ffi::{c_char, c_int, c_uint};
 use core::ptr;
@@ -88,10 +88,10 @@ unsafe fn open(path: *const c_char, fd: c_int, mode: *const c_char) -> gzFile {
             output: ptr::null_mut(),
             // A file that is read counts as not packed until its first bytes are known; so an empty file does.
             direct: asked.direct || asked.mode == Mode::Read,
-            how: How::Look,
+            format: Format::Unknown,
             start,
             eof: false,
-            past: false,
+            read_past_end: false,
             level: asked.level,
             strategy: asked.strategy,
             reset: false,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The position in a file, and its errors.
 
-use super::{Gz, How, Mode};
+use super::{Format, Gz, Mode};
 use crate::export::fenced;
 use core::ffi::{c_char, c_int};
 use core::ptr;
@@ -16,7 +16,8 @@ unsafe fn rewind(gz: &mut Gz) -> c_int {
     if unsafe { libc::lseek64(gz.fd, gz.start, libc::SEEK_SET) } == -1 {
         return -1;
     }
-    (gz.have, gz.at, gz.eof, gz.past, gz.how, gz.seek) = (0, 0, false, false, How::Look, false);
+    (gz.have, gz.at, gz.eof, gz.read_past_end, gz.format, gz.seek) =
+        (0, 0, false, false, Format::Unknown, false);
     gz.clear_error();
     gz.strm.avail_in = 0;
     0
@@ -44,11 +45,11 @@ unsafe fn seek(gz: &mut Gz, mut offset: i64, whence: c_int) -> i64 {
     gz.seek = false;
     // SAFETY: system calls that take only numbers; `next` stays within the output buffer.
     unsafe {
-        if gz.mode == Mode::Read && gz.how == How::Copy && gz.at + offset >= 0 {
+        if gz.mode == Mode::Read && gz.format == Format::Plain && gz.at + offset >= 0 {
             if libc::lseek64(gz.fd, offset - i64::from(gz.have), libc::SEEK_CUR) == -1 {
                 return -1;
             }
-            (gz.have, gz.eof, gz.past) = (0, false, false);
+            (gz.have, gz.eof, gz.read_past_end) = (0, false, false);
             gz.clear_error();
             gz.strm.avail_in = 0;
             gz.at += offset;
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn gzoffset64(file: gzFile) -> z_off64_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzeof(file: gzFile) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
-    unsafe { Gz::of(file) }.map_or(0, |gz| (gz.mode == Mode::Read && gz.past).into())
+    unsafe { Gz::of(file) }.map_or(0, |gz| (gz.mode == Mode::Read && gz.read_past_end).into())
 }
 
 /// See zlib.h.
@@ -190,7 +191,7 @@ pub unsafe extern "C" fn gzclearerr(file: gzFile) {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     if let Some(gz) = unsafe { Gz::of(file) } {
         if gz.mode == Mode::Read {
-            (gz.eof, gz.past) = (false, false);
+            (gz.eof, gz.read_past_end) = (false, false);
         }
         gz.clear_error();
     }

@@ -4,7 +4,7 @@
 //! - **Flow** [`Gz::fetch`] detects the format, and unpacks or reads into the output buffer; large reads go directly to the program.
 //! - **Order** bytes behind a gzip message that do not begin another one are not delivered, and are no error.
 
-use super::{Gz, How, Mode};
+use super::{Format, Gz, Mode};
 use crate::export::fenced;
 use crate::inflate::{inflate, inflateEnd, inflateInit2_, inflateReset};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -84,14 +84,14 @@ impl Gz {
             let front = core::slice::from_raw_parts(self.strm.next_in, self.strm.avail_in as usize);
             if front.starts_with(&[31, 139]) {
                 inflateReset(&mut self.strm);
-                (self.how, self.direct) = (How::Gzip, false);
+                (self.format, self.direct) = (Format::Gzip, false);
             } else if !self.direct {
                 // Other bytes behind a gzip message are ignored.
                 (self.strm.avail_in, self.eof, self.have) = (0, true, 0);
             } else {
                 ptr::copy_nonoverlapping(front.as_ptr(), self.output, front.len());
                 (self.next, self.have) = (self.output, front.len() as c_uint);
-                (self.strm.avail_in, self.how, self.direct) = (0, How::Copy, true);
+                (self.strm.avail_in, self.format, self.direct) = (0, Format::Plain, true);
             }
             Ok(())
         }
@@ -134,7 +134,7 @@ impl Gz {
                     return Err(Failed);
                 }
                 Z_STREAM_END => {
-                    self.how = How::Look;
+                    self.format = Format::Unknown;
                     break;
                 }
                 _ if self.strm.avail_out == 0 => break,
@@ -151,20 +151,20 @@ impl Gz {
         // SAFETY: the output buffer has twice `size` bytes.
         unsafe {
             loop {
-                match self.how {
-                    How::Look => {
+                match self.format {
+                    Format::Unknown => {
                         self.find_format()?;
-                        if self.how == How::Look {
+                        if self.format == Format::Unknown {
                             return Ok(());
                         }
                     }
-                    How::Copy => {
+                    Format::Plain => {
                         let (target, bytes) = (self.output, 2 * self.size as usize);
                         self.have = self.load(target, bytes)? as c_uint;
                         self.next = target;
                         return Ok(());
                     }
-                    How::Gzip => {
+                    Format::Gzip => {
                         (self.strm.next_out, self.strm.avail_out) = (self.output, 2 * self.size);
                         self.unpack()?;
                     }
@@ -220,14 +220,14 @@ impl Gz {
                     self.next = self.next.add(some);
                     self.have -= some as c_uint;
                 } else if self.eof && self.strm.avail_in == 0 {
-                    self.past = true;
+                    self.read_past_end = true;
                     break;
-                } else if self.how == How::Look || some < 2 * self.size as usize {
+                } else if self.format == Format::Unknown || some < 2 * self.size as usize {
                     if self.fetch().is_err() {
                         return 0;
                     }
                     continue;
-                } else if self.how == How::Copy {
+                } else if self.format == Format::Plain {
                     let Ok(loaded) = self.load(target, some) else { return 0 };
                     some = loaded;
                 } else {
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn gzungetc(byte: c_int, file: gzFile) -> c_int {
         gz.next.write(byte as u8);
         gz.have += 1;
         gz.at -= 1;
-        gz.past = false;
+        gz.read_past_end = false;
         byte
     })
 }
@@ -373,7 +373,7 @@ pub unsafe extern "C" fn gzgets(file: gzFile, buf: *mut c_char, len: c_int) -> *
                 return ptr::null_mut();
             }
             if gz.have == 0 {
-                gz.past = true;
+                gz.read_past_end = true;
                 break;
             }
             let there = core::slice::from_raw_parts(gz.next, (gz.have as usize).min(most - written));
@@ -405,7 +405,7 @@ pub unsafe extern "C" fn gzdirect(file: gzFile) -> c_int {
     // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(0, || unsafe {
         let Some(gz) = Gz::of(file) else { return 0 };
-        if gz.mode == Mode::Read && gz.how == How::Look && gz.have == 0 {
+        if gz.mode == Mode::Read && gz.format == Format::Unknown && gz.have == 0 {
             let _ = gz.find_format(); // the next read reports an error
         }
         gz.direct.into()

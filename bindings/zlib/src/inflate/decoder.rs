@@ -9,7 +9,7 @@
 //! - **Owner** everything but the window is in the struct. The window is allocated when a call leaves bytes that a later one may refer to.
 //! - **Not here** the steps before the first block ([`front`](super::front)).
 
-use super::fast::{self, History, INPUT_BYTES, Place, ROOM_BYTES, Stop, Tables};
+use super::fast::{self, Cursor, History, INPUT_BYTES, ROOM_BYTES, Stop, Tables};
 use super::tables::{self, Alphabet, Counts, END, EXCEPTION, LINK, LITERAL, code_bits, extra_bits, value};
 use crate::memory::Memory;
 use core::ffi::{CStr, c_int, c_long, c_ulong};
@@ -727,7 +727,7 @@ impl Decoder {
         // SAFETY: the caller guarantees the buffers, and input and room for one turn.
         unsafe {
             let (input_end, output_end) = (io.input.add(io.have), io.output.add(io.room));
-            let mut place = Place {
+            let mut cursor = Cursor {
                 input: io.input,
                 input_end,
                 output: io.output,
@@ -735,10 +735,10 @@ impl Decoder {
                 hold: self.hold,
                 bits: self.bits,
             };
-            let stop = fast::run(&mut place, tables, history);
-            (io.input, io.have) = (place.input, input_end as usize - place.input as usize);
-            (io.output, io.room) = (place.output, output_end as usize - place.output as usize);
-            (self.hold, self.bits) = (place.hold, place.bits);
+            let stop = fast::run(&mut cursor, tables, history);
+            (io.input, io.have) = (cursor.input, input_end as usize - cursor.input as usize);
+            (io.output, io.room) = (cursor.output, output_end as usize - cursor.output as usize);
+            (self.hold, self.bits) = (cursor.hold, cursor.bits);
             stop
         }
     }

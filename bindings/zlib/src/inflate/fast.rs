@@ -50,7 +50,7 @@ impl History {
 }
 
 /// Input, output and unused bits of the loop.
-pub struct Place {
+pub struct Cursor {
     pub input: *const u8,
     pub input_end: *const u8,
     pub output: *mut u8,
@@ -71,16 +71,16 @@ pub struct Tables {
 /// Decodes symbols.
 ///
 /// # Safety
-/// `place` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, and at most 32 unused bits with zeros above them; the
+/// `cursor` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, and at most 32 unused bits with zeros above them; the
 /// tables were built by [`build`](super::tables::build); `history` describes memory that can be read.
-pub unsafe fn run(place: &mut Place, tables: Tables, history: &History) -> Stop {
+pub unsafe fn run(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi2") && std::arch::is_x86_feature_detected!("bmi1") {
         // SAFETY: the caller guarantees the conditions of `run`; the CPU was checked.
-        return unsafe { run_bmi2(place, tables, history) };
+        return unsafe { run_bmi2(cursor, tables, history) };
     }
     // SAFETY: the caller guarantees the conditions of `run`.
-    unsafe { run_any(place, tables, history) }
+    unsafe { run_any(cursor, tables, history) }
 }
 
 /// Does the same as [`run`], compiled for BMI1 and BMI2.
@@ -89,9 +89,9 @@ pub unsafe fn run(place: &mut Place, tables: Tables, history: &History) -> Stop 
 /// The conditions of [`run`], and the CPU has BMI1 and BMI2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2")]
-unsafe fn run_bmi2(place: &mut Place, tables: Tables, history: &History) -> Stop {
+unsafe fn run_bmi2(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
     // SAFETY: the caller guarantees the conditions of `run`.
-    unsafe { run_any(place, tables, history) }
+    unsafe { run_any(cursor, tables, history) }
 }
 
 /// Does the same as [`run`], for the instructions of its caller.
@@ -99,14 +99,14 @@ unsafe fn run_bmi2(place: &mut Place, tables: Tables, history: &History) -> Stop
 /// # Safety
 /// The conditions of [`run`].
 #[inline(always)]
-unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop {
+unsafe fn run_any(cursor: &mut Cursor, tables: Tables, history: &History) -> Stop {
     let literal_mask = (1u64 << tables.literal_bits) - 1;
     let distance_mask = (1u64 << tables.distance_bits) - 1;
-    let begin = place.input;
-    let (mut input, mut output) = (place.input, place.output);
-    let (mut hold, mut bits) = (place.hold, place.bits);
-    let input_stop = place.input_end.wrapping_sub(INPUT_BYTES);
-    let output_stop = place.output_end.wrapping_sub(ROOM_BYTES);
+    let begin = cursor.input;
+    let (mut input, mut output) = (cursor.input, cursor.output);
+    let (mut hold, mut bits) = (cursor.hold, cursor.bits);
+    let input_stop = cursor.input_end.wrapping_sub(INPUT_BYTES);
+    let output_stop = cursor.output_end.wrapping_sub(ROOM_BYTES);
     // SAFETY: for the whole loop: a turn begins with INPUT_BYTES and ROOM_BYTES left. It reads eight bytes at most seven bytes
     // behind its start, and writes at most two literals and a match, or three literals. An index has no more bits than its
     // table; second tables are those that a link names. A copy's source was checked against the bytes delivered and those in
@@ -202,10 +202,10 @@ unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop 
     };
     // Gives whole bytes back to the input, so that the stream is where a decoder that reads byte by byte would be.
     let back = (bits as usize >> 3).min(input as usize - begin as usize);
-    place.input = input.wrapping_sub(back);
-    place.output = output;
-    place.bits = bits - 8 * back as u32;
-    place.hold = hold & !(u64::MAX << place.bits);
+    cursor.input = input.wrapping_sub(back);
+    cursor.output = output;
+    cursor.bits = bits - 8 * back as u32;
+    cursor.hold = hold & !(u64::MAX << cursor.bits);
     stop
 }
 

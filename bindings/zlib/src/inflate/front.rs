@@ -18,7 +18,7 @@ const COMMENT: c_int = 0x1000;
 
 impl Decoder {
     /// Returns the program's header, if it gave one.
-    fn told<'a>(&self) -> Option<&'a mut gz_header> {
+    fn program_header<'a>(&self) -> Option<&'a mut gz_header> {
         // SAFETY: the program passed it to `inflateGetHeader` and keeps it until the start of the frame is read.
         unsafe { self.head.as_mut() }
     }
@@ -70,7 +70,7 @@ impl Decoder {
                 } else if self.flags & 0xe000 != 0 {
                     self.wrong(io, c"unknown header flags set");
                 } else {
-                    if let Some(head) = self.told() {
+                    if let Some(head) = self.program_header() {
                         head.text = self.flags >> 8 & 1;
                     }
                     self.sum_front(&(self.hold as u16).to_le_bytes());
@@ -80,7 +80,7 @@ impl Decoder {
             }
             Mode::Time => {
                 need!(32);
-                if let Some(head) = self.told() {
+                if let Some(head) = self.program_header() {
                     head.time = self.hold as c_ulong;
                 }
                 self.sum_front(&(self.hold as u32).to_le_bytes());
@@ -89,7 +89,7 @@ impl Decoder {
             }
             Mode::Os => {
                 need!(16);
-                if let Some(head) = self.told() {
+                if let Some(head) = self.program_header() {
                     (head.xflags, head.os) = (self.hold as c_int & 0xff, self.hold as c_int >> 8);
                 }
                 self.sum_front(&(self.hold as u16).to_le_bytes());
@@ -100,12 +100,12 @@ impl Decoder {
                 if self.flags & EXTRA != 0 {
                     need!(16);
                     self.length = self.hold as u32;
-                    if let Some(head) = self.told() {
+                    if let Some(head) = self.program_header() {
                         head.extra_len = self.length;
                     }
                     self.sum_front(&(self.hold as u16).to_le_bytes());
                     self.clear_hold();
-                } else if let Some(head) = self.told() {
+                } else if let Some(head) = self.program_header() {
                     head.extra = ptr::null_mut();
                 }
                 self.mode = Mode::Extra;
@@ -128,7 +128,7 @@ impl Decoder {
                     if !unsafe { self.text(io, is_name) } {
                         return Some(Z_OK);
                     }
-                } else if let Some(head) = self.told() {
+                } else if let Some(head) = self.program_header() {
                     *(if is_name { &mut head.name } else { &mut head.comment }) = ptr::null_mut();
                 }
                 self.length = 0;
@@ -143,7 +143,7 @@ impl Decoder {
                     }
                     self.clear_hold();
                 }
-                if let Some(head) = self.told() {
+                if let Some(head) = self.program_header() {
                     (head.hcrc, head.done) = (self.flags >> 9 & 1, 1);
                 }
                 self.check = 0;
@@ -183,7 +183,7 @@ impl Decoder {
             self.mode = Mode::Flags;
             return;
         }
-        if let Some(head) = self.told() {
+        if let Some(head) = self.program_header() {
             head.done = -1;
         }
         if self.wrap & 1 == 0 || !(((self.hold & 0xff) << 8) + (self.hold >> 8)).is_multiple_of(31) {
@@ -213,7 +213,7 @@ impl Decoder {
         let take = (self.length as usize).min(io.have);
         // SAFETY: `take` is at most the bytes of the input; the program's field has `extra_max` bytes.
         unsafe {
-            if let Some(head) = self.told()
+            if let Some(head) = self.program_header()
                 && !head.extra.is_null()
             {
                 let at = head.extra_len.wrapping_sub(self.length);
@@ -241,7 +241,7 @@ impl Decoder {
             let bytes = core::slice::from_raw_parts(io.input, io.have);
             let end = bytes.iter().position(|&byte| byte == 0);
             let bytes = &bytes[..end.map_or(bytes.len(), |end| end + 1)];
-            if let Some(head) = self.told() {
+            if let Some(head) = self.program_header() {
                 let (field, most) =
                     if is_name { (head.name, head.name_max) } else { (head.comment, head.comm_max) };
                 if !field.is_null() && self.length < most {

@@ -45,7 +45,7 @@ pub unsafe fn sync(strm: *mut z_stream, state: &mut Inflate) -> c_int {
         let input = crate::strm::input(strm);
         let (have, read) = search(core.have, input);
         core.have = have;
-        crate::strm::took(strm, read);
+        crate::strm::consume_input(strm, read);
         if have != 4 {
             return Z_DATA_ERROR;
         }
