@@ -19,13 +19,13 @@ use memlift_kernels::aead::{NONCE_BYTES, TAG_BYTES};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The object behind OpenSSL's handle: a context, and the core that requested it.
-struct Held {
+struct CipherHandle {
     context: Context,
     core: *const Core,
     broken: bool,
 }
 
-impl Held {
+impl CipherHandle {
     #[cold]
     fn raise(&self, reason: Reason) -> bool {
         // SAFETY: the core lives until teardown, and OpenSSL tears a provider down after its last context.
@@ -44,18 +44,18 @@ impl Held {
 /// Runs `work` on a context; returns 1 if it succeeds, and 0 if it fails or panics.
 ///
 /// # Safety
-/// `held` must be null or come from `newctx`, and be used by this thread only during the call.
+/// `handle` must be null or come from `newctx`, and be used by this thread only during the call.
 #[inline]
-unsafe fn with(held: *mut c_void, work: impl FnOnce(&mut Held) -> bool) -> c_int {
-    // SAFETY: the caller guarantees that `held` is null, or was boxed by `newctx` and is used by this thread only.
-    let Some(held) = (unsafe { held.cast::<Held>().as_mut() }) else { return 0 };
-    if held.broken {
+unsafe fn with(handle: *mut c_void, work: impl FnOnce(&mut CipherHandle) -> bool) -> c_int {
+    // SAFETY: the caller guarantees that `handle` is null, or was boxed by `newctx` and is used by this thread only.
+    let Some(handle) = (unsafe { handle.cast::<CipherHandle>().as_mut() }) else { return 0 };
+    if handle.broken {
         return 0;
     }
-    match catch_unwind(AssertUnwindSafe(|| work(held))) {
+    match catch_unwind(AssertUnwindSafe(|| work(handle))) {
         Ok(done) => c_int::from(done),
         Err(_) => {
-            held.broken = true;
+            handle.broken = true;
             0
         }
     }
@@ -63,28 +63,29 @@ unsafe fn with(held: *mut c_void, work: impl FnOnce(&mut Held) -> bool) -> c_int
 
 pub unsafe extern "C" fn newctx<const KEY_BYTES: usize>(provider: *mut c_void) -> *mut c_void {
     let made = catch_unwind(|| {
-        Box::new(Held { context: Context::new(KEY_BYTES), core: provider.cast(), broken: false })
+        Box::new(CipherHandle { context: Context::new(KEY_BYTES), core: provider.cast(), broken: false })
     });
-    made.map_or(ptr::null_mut(), |held| Box::into_raw(held).cast())
+    made.map_or(ptr::null_mut(), |handle| Box::into_raw(handle).cast())
 }
 
-pub unsafe extern "C" fn freectx(held: *mut c_void) {
-    if !held.is_null() {
+pub unsafe extern "C" fn freectx(handle: *mut c_void) {
+    if !handle.is_null() {
         // SAFETY: the box came from `newctx` or `dupctx`, and OpenSSL frees it once. A panic in a drop leaks memory at worst.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) })));
+        let _ =
+            catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(handle.cast::<CipherHandle>()) })));
     }
 }
 
-pub unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
+pub unsafe extern "C" fn dupctx(handle: *mut c_void) -> *mut c_void {
     // SAFETY: OpenSSL passes a context that was not freed, or null.
-    let Some(held) = (unsafe { held.cast::<Held>().as_ref() }) else { return ptr::null_mut() };
-    if held.broken {
+    let Some(handle) = (unsafe { handle.cast::<CipherHandle>().as_ref() }) else { return ptr::null_mut() };
+    if handle.broken {
         return ptr::null_mut();
     }
     let made = catch_unwind(AssertUnwindSafe(|| {
-        Box::new(Held { context: held.context.clone(), core: held.core, broken: false })
+        Box::new(CipherHandle { context: handle.context.clone(), core: handle.core, broken: false })
     }));
-    made.map_or(ptr::null_mut(), |held| Box::into_raw(held).cast())
+    made.map_or(ptr::null_mut(), |handle| Box::into_raw(handle).cast())
 }
 
 /// Sets direction, key, nonce and parameters of a context.
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
 /// The arguments are those of OpenSSL: `key` and `nonce` are null or as long as given, `params` is null or a list.
 #[inline]
 unsafe fn init(
-    held: *mut c_void,
+    handle: *mut c_void,
     seals: bool,
     (key, key_bytes): (*const c_uchar, usize),
     (nonce, nonce_bytes): (*const c_uchar, usize),
@@ -102,19 +103,19 @@ unsafe fn init(
     // SAFETY: OpenSSL passes a context of `newctx`; `key` and `nonce` are null or as long as given, and `params` is null or a
     // list.
     unsafe {
-        with(held, |held| {
+        with(handle, |handle| {
             let key = (!key.is_null()).then(|| slice::from_raw_parts(key, key_bytes));
             let nonce = (!nonce.is_null()).then(|| slice::from_raw_parts(nonce, nonce_bytes));
-            match held.context.init(seals, key, nonce) {
-                Ok(()) => set_all(held, params),
-                Err(reason) => held.raise(reason),
+            match handle.context.init(seals, key, nonce) {
+                Ok(()) => set_all(handle, params),
+                Err(reason) => handle.raise(reason),
             }
         })
     }
 }
 
 pub unsafe extern "C" fn encrypt_init(
-    held: *mut c_void,
+    handle: *mut c_void,
     key: *const c_uchar,
     key_bytes: usize,
     nonce: *const c_uchar,
@@ -122,11 +123,11 @@ pub unsafe extern "C" fn encrypt_init(
     params: *mut Param,
 ) -> c_int {
     // SAFETY: OpenSSL's arguments fulfil the conditions of `init`.
-    unsafe { init(held, true, (key, key_bytes), (nonce, nonce_bytes), params) }
+    unsafe { init(handle, true, (key, key_bytes), (nonce, nonce_bytes), params) }
 }
 
 pub unsafe extern "C" fn decrypt_init(
-    held: *mut c_void,
+    handle: *mut c_void,
     key: *const c_uchar,
     key_bytes: usize,
     nonce: *const c_uchar,
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn decrypt_init(
     params: *mut Param,
 ) -> c_int {
     // SAFETY: OpenSSL's arguments fulfil the conditions of `init`.
-    unsafe { init(held, false, (key, key_bytes), (nonce, nonce_bytes), params) }
+    unsafe { init(handle, false, (key, key_bytes), (nonce, nonce_bytes), params) }
 }
 
 /// Handles one call for additional data (no target), for message bytes, for a record, or for the end (no source).
@@ -143,12 +144,12 @@ pub unsafe extern "C" fn decrypt_init(
 /// `source` must be null or readable, `target` null or writable, for `bytes` bytes.
 #[inline]
 unsafe fn process(
-    held: &mut Held,
+    handle: &mut CipherHandle,
     target: *mut c_uchar,
     source: *const c_uchar,
     bytes: usize,
 ) -> Result<usize, Option<Reason>> {
-    let context = &mut held.context;
+    let context = &mut handle.context;
     if let Some(additional) = context.record.announced {
         if !ptr::eq(target, source) || target.is_null() {
             context.record.announced = None;
@@ -173,7 +174,7 @@ unsafe fn process(
 }
 
 pub unsafe extern "C" fn update(
-    held: *mut c_void,
+    handle: *mut c_void,
     target: *mut c_uchar,
     written_bytes: *mut usize,
     target_bytes: usize,
@@ -182,41 +183,41 @@ pub unsafe extern "C" fn update(
 ) -> c_int {
     // SAFETY: OpenSSL passes a context of `newctx`, buffers of the given lengths, and a writable `written_bytes`.
     unsafe {
-        with(held, |held| {
+        with(handle, |handle| {
             *written_bytes = 0;
             if bytes == 0 {
                 return true;
             }
             if target_bytes < bytes {
-                return held.raise(Reason::OutputBufferTooSmall);
+                return handle.raise(Reason::OutputBufferTooSmall);
             }
-            match process(held, target, source, bytes) {
+            match process(handle, target, source, bytes) {
                 Ok(bytes) => {
                     *written_bytes = bytes;
                     true
                 }
-                Err(reason) => held.raise(reason.unwrap_or(Reason::CipherOperationFailed)),
+                Err(reason) => handle.raise(reason.unwrap_or(Reason::CipherOperationFailed)),
             }
         })
     }
 }
 
 pub unsafe extern "C" fn finish(
-    held: *mut c_void,
+    handle: *mut c_void,
     _target: *mut c_uchar,
     written_bytes: *mut usize,
     _target_bytes: usize,
 ) -> c_int {
     // SAFETY: OpenSSL passes a context of `newctx`, a target of the given length, and a writable `written_bytes`.
     unsafe {
-        with(held, |held| {
+        with(handle, |handle| {
             *written_bytes = 0;
-            if held.context.record.announced.take().is_some() {
+            if handle.context.record.announced.take().is_some() {
                 return false;
             }
-            match held.context.finish() {
+            match handle.context.finish() {
                 Ok(()) => true,
-                Err(reason) => held.fail(reason),
+                Err(reason) => handle.fail(reason),
             }
         })
     }
@@ -224,7 +225,7 @@ pub unsafe extern "C" fn finish(
 
 /// The function of `EVP_Cipher`: does an update, or the end if there is no source.
 pub unsafe extern "C" fn cipher(
-    held: *mut c_void,
+    handle: *mut c_void,
     target: *mut c_uchar,
     written_bytes: *mut usize,
     target_bytes: usize,
@@ -233,16 +234,16 @@ pub unsafe extern "C" fn cipher(
 ) -> c_int {
     // SAFETY: OpenSSL passes a context of `newctx`, and buffers of the given lengths.
     unsafe {
-        with(held, |held| {
+        with(handle, |handle| {
             if target_bytes < bytes {
-                return held.raise(Reason::OutputBufferTooSmall);
+                return handle.raise(Reason::OutputBufferTooSmall);
             }
-            match process(held, target, source, bytes) {
+            match process(handle, target, source, bytes) {
                 Ok(_) => {
                     *written_bytes = bytes;
                     true
                 }
-                Err(reason) => held.fail(reason),
+                Err(reason) => handle.fail(reason),
             }
         })
     }
@@ -266,17 +267,17 @@ pub unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) 
     c_int::from(done.unwrap_or(false))
 }
 
-pub unsafe extern "C" fn get_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
+pub unsafe extern "C" fn get_ctx_params(handle: *mut c_void, params: *mut Param) -> c_int {
     // SAFETY: OpenSSL passes a context of `newctx`, and null or a list.
-    unsafe { with(held, |held| each(params, |name, param| get_one(held, name, param))) }
+    unsafe { with(handle, |handle| each(params, |name, param| get_one(handle, name, param))) }
 }
 
 /// Sets one parameter that OpenSSL asks for; returns false if that fails.
 ///
 /// # Safety
 /// `param` must be an entry of a list from OpenSSL.
-unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
-    let context = &mut held.context;
+unsafe fn get_one(handle: &mut CipherHandle, name: &[u8], param: &mut Param) -> bool {
+    let context = &mut handle.context;
     let done = match name {
         b"ivlen" => set_unsigned(param, context.nonce_bytes as u64),
         b"keylen" => set_unsigned(param, context.key_bytes as u64),
@@ -284,11 +285,11 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
         b"tlsaadpad" => set_unsigned(param, context.record.pad_bytes as u64),
         b"tag" => {
             let Some(made_bytes) = context.tag_bytes.filter(|_| context.seals) else {
-                return held.raise(Reason::TagNotSet);
+                return handle.raise(Reason::TagNotSet);
             };
             let bytes = if param.data.is_null() { made_bytes } else { param.data_bytes };
             if bytes == 0 || bytes > TAG_BYTES {
-                return held.raise(Reason::InvalidTag);
+                return handle.raise(Reason::InvalidTag);
             }
             set_octets(param, &context.tag[..bytes])
         }
@@ -298,7 +299,7 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
             }
             let bytes = context.nonce_bytes;
             if param.data_type == OCTET_STRING && !param.data.is_null() && param.data_bytes < bytes {
-                return held.raise(Reason::InvalidIvLength);
+                return handle.raise(Reason::InvalidIvLength);
             }
             // SAFETY: the nonce lies in the context, which the caller keeps alive while it uses the address.
             unsafe { set_octets_or_address(param, context.nonce_now()) }
@@ -317,12 +318,12 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
         }
         _ => true,
     };
-    done || held.raise(Reason::FailedToSetParameter)
+    done || handle.raise(Reason::FailedToSetParameter)
 }
 
-pub unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
+pub unsafe extern "C" fn set_ctx_params(handle: *mut c_void, params: *mut Param) -> c_int {
     // SAFETY: OpenSSL passes a context of `newctx`, and null or a list.
-    unsafe { with(held, |held| set_all(held, params)) }
+    unsafe { with(handle, |handle| set_all(handle, params)) }
 }
 
 /// Takes all parameters of a list.
@@ -330,41 +331,41 @@ pub unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -
 /// # Safety
 /// `params` must be null or a list from OpenSSL.
 #[inline]
-unsafe fn set_all(held: &mut Held, params: *mut Param) -> bool {
+unsafe fn set_all(handle: &mut CipherHandle, params: *mut Param) -> bool {
     // SAFETY: the caller guarantees that `params` is null or a list from OpenSSL.
-    unsafe { each(params, |name, param| set_one(held, name, param)) }
+    unsafe { each(params, |name, param| set_one(handle, name, param)) }
 }
 
 /// Takes one parameter; returns false if its value is refused.
 ///
 /// # Safety
 /// `param` must be an entry of a list from OpenSSL.
-unsafe fn set_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
-    let context = &mut held.context;
+unsafe fn set_one(handle: &mut CipherHandle, name: &[u8], param: &mut Param) -> bool {
+    let context = &mut handle.context;
     match name {
         b"tag" => {
             let Some(tag) = get_octets(param).filter(|tag| tag.len() <= TAG_BYTES) else {
-                return held.raise(Reason::FailedToGetParameter);
+                return handle.raise(Reason::FailedToGetParameter);
             };
             if context.seals {
-                return held.raise(Reason::TagNotNeeded);
+                return handle.raise(Reason::TagNotNeeded);
             }
             if tag.is_empty() {
-                return held.raise(Reason::InvalidTag);
+                return handle.raise(Reason::InvalidTag);
             }
             context.tag[..tag.len()].copy_from_slice(tag);
             context.tag_bytes = Some(tag.len());
             true
         }
         b"ivlen" => {
-            let Some(bytes) = get_size(param) else { return held.raise(Reason::FailedToGetParameter) };
-            context.set_nonce_bytes(bytes).map_or_else(|reason| held.raise(reason), |()| true)
+            let Some(bytes) = get_size(param) else { return handle.raise(Reason::FailedToGetParameter) };
+            context.set_nonce_bytes(bytes).map_or_else(|reason| handle.raise(reason), |()| true)
         }
         b"tlsaad" => {
             let Some(additional) = get_octets(param) else {
-                return held.raise(Reason::FailedToGetParameter);
+                return handle.raise(Reason::FailedToGetParameter);
             };
-            record::announce(context, additional).map_or_else(|reason| held.raise(reason), |()| true)
+            record::announce(context, additional).map_or_else(|reason| handle.raise(reason), |()| true)
         }
         b"tlsivfixed" => {
             // A length of -1 means that a whole nonce is given.
@@ -383,7 +384,7 @@ unsafe fn set_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
             if whole {
                 param.data_bytes = usize::MAX;
             }
-            done || held.raise(Reason::FailedToGetParameter)
+            done || handle.raise(Reason::FailedToGetParameter)
         }
         b"tlsivinv" => get_octets(param).is_some_and(|nonce| record::peer_nonce(context, nonce)),
         _ => true,

@@ -180,7 +180,7 @@ impl Context {
 
     /// Returns the stream of the current message, which is begun now if necessary.
     #[inline]
-    fn under_way(&mut self) -> Option<&mut Stream> {
+    fn current_stream(&mut self) -> Option<&mut Stream> {
         if !self.keyed() {
             return None;
         }
@@ -200,7 +200,7 @@ impl Context {
     /// Adds additional data to the message; returns false if no message can be begun or the stream refuses.
     #[inline]
     pub fn additional(&mut self, data: &[u8]) -> bool {
-        self.under_way().is_some_and(|stream| stream.try_aad(data).is_ok())
+        self.current_stream().is_some_and(|stream| stream.try_aad(data).is_ok())
     }
 
     /// Seals or opens message bytes.
@@ -209,7 +209,7 @@ impl Context {
     /// `source` must be readable and `target` writable for `bytes` bytes.
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> bool {
-        let Some(stream) = self.under_way() else { return false };
+        let Some(stream) = self.current_stream() else { return false };
         // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
         let done = unsafe { stream.try_update(source, target, bytes) }.is_ok();
         if done {
@@ -223,7 +223,7 @@ impl Context {
     pub fn finish(&mut self) -> Result<(), Option<Reason>> {
         let expected_bytes = self.tag_bytes;
         let seals = self.seals;
-        let Some(stream) = self.under_way() else { return Err(None) };
+        let Some(stream) = self.current_stream() else { return Err(None) };
         if !seals && expected_bytes.is_none() {
             return Err(Some(Reason::TagNotSet));
         }
@@ -245,7 +245,7 @@ impl Context {
     ///
     /// # Safety
     /// The conditions of [`update`](Context::update).
-    pub unsafe fn whole(
+    pub unsafe fn cipher_message(
         &mut self,
         additional: &[u8],
         source: *const u8,
@@ -273,18 +273,18 @@ impl Context {
                 key.open(nonce, additional, tag, source, target, bytes).is_ok()
             },
             // SAFETY: the caller guarantees that `source` is readable and `target` writable for `bytes` bytes.
-            _ => unsafe { self.whole_in_pieces(additional, source, target, bytes, tag) },
+            _ => unsafe { self.cipher_in_pieces(additional, source, target, bytes, tag) },
         };
         self.tally.count(self.seals, bytes as u64, right);
         right
     }
 
-    /// Does the same as [`whole`](Context::whole) for a nonce of another length than 12 bytes.
+    /// Does the same as [`cipher_message`](Context::cipher_message) for a nonce of another length than 12 bytes.
     ///
     /// # Safety
     /// The conditions of [`update`](Context::update).
     #[cold]
-    unsafe fn whole_in_pieces(
+    unsafe fn cipher_in_pieces(
         &mut self,
         additional: &[u8],
         source: *const u8,

@@ -126,7 +126,7 @@ pub unsafe fn cipher(
         if context.seals {
             context.record.sealed = context.record.sealed.checked_add(1).ok_or(Reason::TooManyRecords)?;
             explicit.copy_from_slice(&context.nonce_field[nonce_bytes - EXPLICIT_BYTES..nonce_bytes]);
-            let sealed = context.whole(additional, payload, payload, payload_bytes, tag);
+            let sealed = context.cipher_message(additional, payload, payload, payload_bytes, tag);
             advance(context);
             context.nonce = Nonce::Spent;
             if sealed { Ok(bytes) } else { Err(None) }
@@ -135,7 +135,7 @@ pub unsafe fn cipher(
                 return Err(None);
             }
             let mut expected = *tag;
-            let right = context.whole(additional, payload, payload, payload_bytes, &mut expected);
+            let right = context.cipher_message(additional, payload, payload, payload_bytes, &mut expected);
             context.nonce = Nonce::Spent;
             if right { Ok(payload_bytes) } else { Err(None) }
         }
