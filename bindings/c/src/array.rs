@@ -10,10 +10,10 @@ use std::ffi::{c_char, c_int, c_void};
 use memlift::ipc::message::Shape;
 use memlift::ipc::{Client, ElementType, Job, Outgoing, Payload, Tensor};
 
-use crate::fault::{Fault, hand, run};
-use crate::ipc::{COptions, judged};
-use crate::serve::{Asked, answered, taken};
-use crate::walk::{bytes, given, put, text};
+use crate::fault::{Fault, run, write_boxed};
+use crate::ipc::{COptions, checked_options};
+use crate::serve::{PendingRequest, answered, take_request};
+use crate::walk::{borrow_object, bytes, text, write_result};
 
 const DIMENSIONS_MAX: usize = 8;
 
@@ -88,7 +88,7 @@ impl CArray {
 
 /// Describes the caller's array for the service.
 fn outgoing<'a>(array: *const CArray) -> Result<Outgoing<'a>, Fault> {
-    let array = given(array, "array")?;
+    let array = borrow_object(array, "array")?;
     let (Ok(kind), Ok(element_bytes)) = (u8::try_from(array.kind), u8::try_from(array.element_bytes)) else {
         return Err(Fault::argument("an array's kind is one of the letters b i u f c"));
     };
@@ -125,10 +125,10 @@ pub unsafe extern "C" fn memlift_call_array(
     answer: *mut *mut Payload,
 ) -> c_int {
     run(|| {
-        let (operation, options) = (text(operation, "operation")?, judged(options)?);
-        let payload = given(client, "client")?.call(operation, outgoing(array)?, options)?;
+        let (operation, options) = (text(operation, "operation")?, checked_options(options)?);
+        let payload = borrow_object(client, "client")?.call(operation, outgoing(array)?, options)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(answer, payload, "answer") }
+        unsafe { write_boxed(answer, payload, "answer") }
     })
 }
 
@@ -146,10 +146,10 @@ pub unsafe extern "C" fn memlift_call_array_async(
     job: *mut *mut Job,
 ) -> c_int {
     run(|| {
-        let (operation, options) = (text(operation, "operation")?, judged(options)?);
-        let sent = given(client, "client")?.call_async(operation, outgoing(array)?, options)?;
+        let (operation, options) = (text(operation, "operation")?, checked_options(options)?);
+        let sent = borrow_object(client, "client")?.call_async(operation, outgoing(array)?, options)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(job, sent, "job") }
+        unsafe { write_boxed(job, sent, "job") }
     })
 }
 
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn memlift_call_array_async(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_array(answer: *const Payload, array: *mut CArray) -> c_int {
     run(|| {
-        let answer = given(answer, "answer")?;
-        put(array, CArray::of(answer.shape(), answer.as_ptr(), answer.bytes()), "array")
+        let answer = borrow_object(answer, "answer")?;
+        write_result(array, CArray::of(answer.shape(), answer.as_ptr(), answer.bytes()), "array")
     })
 }
 
@@ -172,10 +172,10 @@ pub unsafe extern "C" fn memlift_answer_array(answer: *const Payload, array: *mu
 ///
 /// `array` is null or has room for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_request_array(request: *const Asked, array: *mut CArray) -> c_int {
+pub unsafe extern "C" fn memlift_request_array(request: *const PendingRequest, array: *mut CArray) -> c_int {
     run(|| {
-        let request = given(request, "request")?.request();
-        put(array, CArray::of(request.shape(), request.as_ptr(), request.bytes()), "array")
+        let request = borrow_object(request, "request")?.request();
+        write_result(array, CArray::of(request.shape(), request.as_ptr(), request.bytes()), "array")
     })
 }
 
@@ -185,11 +185,14 @@ pub unsafe extern "C" fn memlift_request_array(request: *const Asked, array: *mu
 ///
 /// `request` was passed to a handler; it is not used afterwards, unless the array is refused.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_request_answer_array(request: *mut Asked, array: *const CArray) -> c_int {
+pub unsafe extern "C" fn memlift_request_answer_array(
+    request: *mut PendingRequest,
+    array: *const CArray,
+) -> c_int {
     run(|| {
         let data = outgoing(array)?;
         // SAFETY: `request` is null, or was passed to a handler and not ended; the caller gives it up.
-        answered(unsafe { taken(request) }?, &data);
+        answered(unsafe { take_request(request) }?, &data);
         Ok(())
     })
 }

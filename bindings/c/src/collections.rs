@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memlift::traverse::structures::{HashMap, Heap, Key, OrderedMap, hash, ordered};
 
-use crate::fault::{self, Fault, free, hand};
-use crate::walk::{Walks, bytes, copy_out, given, put};
+use crate::fault::{self, Fault, free, write_boxed};
+use crate::walk::{Walks, borrow_object, bytes, copy_out, write_result};
 
 /// The C type `memlift_hash` of `memlift_traverse.h`.
 pub struct Hash {
@@ -82,16 +82,16 @@ fn value_out(
     length: *mut usize,
     found: *mut c_int,
 ) -> Result<(), Fault> {
-    put(found, c_int::from(value.is_some()), "found")?;
+    write_result(found, c_int::from(value.is_some()), "found")?;
     let value = value.unwrap_or_default();
     if !length.is_null() {
-        put(length, value.len(), "length")?;
+        write_result(length, value.len(), "length")?;
     }
     copy_out(&value, to, room, "the value")
 }
 
 fn flag(to: *mut c_int, value: bool) -> Result<(), Fault> {
-    if to.is_null() { Ok(()) } else { put(to, c_int::from(value), "flag") }
+    if to.is_null() { Ok(()) } else { write_result(to, c_int::from(value), "flag") }
 }
 
 /// Creates an empty hash map.
@@ -106,12 +106,12 @@ pub unsafe extern "C" fn memlift_hash_create(
     map: *mut *mut Hash,
 ) -> c_int {
     fault::run(|| {
-        let walks = given(walks, "walks")?.clone();
+        let walks = borrow_object(walks, "walks")?.clone();
         let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
         let made = HashMap::create(&mut *walks.lock()?, log2)?;
         let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
-        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(map, hash, "map") }
+        // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(map, hash, "map") }
     })
 }
 
@@ -127,15 +127,15 @@ pub unsafe extern "C" fn memlift_hash_open(
     map: *mut *mut Hash,
 ) -> c_int {
     fault::run(|| {
-        let walks = given(walks, "walks")?.clone();
+        let walks = borrow_object(walks, "walks")?.clone();
         if handle.log2 > 40 {
             return Err(Fault::argument("the handle is none of a hash map"));
         }
         walks.lock()?.check_memory(handle.heads, handle.memory)?;
         let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
         let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
-        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(map, hash, "map") }
+        // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(map, hash, "map") }
     })
 }
 
@@ -147,9 +147,9 @@ pub unsafe extern "C" fn memlift_hash_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashHandle) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.heads));
-        put(handle, HashHandle { heads: at.heads, log2: at.log2.into(), memory }, "handle")
+        write_result(handle, HashHandle { heads: at.heads, log2: at.log2.into(), memory }, "handle")
     })
 }
 
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn memlift_hash_get(
     found: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let got = locked_both(map, |client, map| map.get(client, key(wanted)?).map_err(Fault::from))?;
         value_out(got, value, room, length, found)
     })
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn memlift_hash_insert(
     fresh: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let (map, value) = (given(map, "map")?, bytes(value, length, "value")?);
+        let (map, value) = (borrow_object(map, "map")?, bytes(value, length, "value")?);
         let new = locked_both(map, |client, map| Ok(map.insert(client, key(wanted)?, value)?))?;
         flag(fresh, new)
     })
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn memlift_hash_delete(
     removed: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let gone = locked_both(map, |client, map| Ok(map.remove(client, key(wanted)?)?))?;
         flag(removed, gone)
     })
@@ -245,10 +245,10 @@ pub unsafe extern "C" fn memlift_hash_add(
     found: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let old = locked_both(map, |client, map| Ok(map.add(client, number, addend)?))?;
         if let (Some(old), false) = (old, before.is_null()) {
-            put(before, old, "before")?;
+            write_result(before, old, "before")?;
         }
         flag(found, old.is_some())
     })
@@ -266,11 +266,11 @@ pub unsafe extern "C" fn memlift_ordered_create(
     map: *mut *mut Ordered,
 ) -> c_int {
     fault::run(|| {
-        let walks = given(walks, "walks")?.clone();
+        let walks = borrow_object(walks, "walks")?.clone();
         let made = OrderedMap::create(&mut *walks.lock()?, value_bytes)?;
         let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
-        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(map, ordered, "map") }
+        // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(map, ordered, "map") }
     })
 }
 
@@ -286,15 +286,15 @@ pub unsafe extern "C" fn memlift_ordered_open(
     map: *mut *mut Ordered,
 ) -> c_int {
     fault::run(|| {
-        let walks = given(walks, "walks")?.clone();
+        let walks = borrow_object(walks, "walks")?.clone();
         if !(1..=ordered::VALUE_BYTES_MAX as u64).contains(&handle.value_bytes) {
             return Err(Fault::argument("the handle is none of an ordered map"));
         }
         walks.lock()?.check_memory(handle.cell, handle.memory)?;
         let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
         let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
-        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(map, ordered, "map") }
+        // SAFETY: `map` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(map, ordered, "map") }
     })
 }
 
@@ -306,9 +306,13 @@ pub unsafe extern "C" fn memlift_ordered_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut OrderedHandle) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.cell));
-        put(handle, OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64, memory }, "handle")
+        write_result(
+            handle,
+            OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64, memory },
+            "handle",
+        )
     })
 }
 
@@ -337,7 +341,7 @@ pub unsafe extern "C" fn memlift_ordered_get(
     found: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let mut client = map.walks.lock()?;
         let got = locked(&map.map).get(&mut *client, number)?;
         value_out(got, value, room, std::ptr::null_mut(), found)
@@ -358,7 +362,7 @@ pub unsafe extern "C" fn memlift_ordered_insert(
     fresh: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let (map, value) = (given(map, "map")?, bytes(value, length, "value")?);
+        let (map, value) = (borrow_object(map, "map")?, bytes(value, length, "value")?);
         let mut client = map.walks.lock()?;
         let new = locked(&map.map).insert(&mut *client, number, value)?;
         flag(fresh, new)
@@ -377,7 +381,7 @@ pub unsafe extern "C" fn memlift_ordered_delete(
     removed: *mut c_int,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let mut client = map.walks.lock()?;
         let gone = locked(&map.map).remove(&mut *client, number)?;
         flag(removed, gone)
@@ -399,7 +403,7 @@ pub unsafe extern "C" fn memlift_ordered_range(
     count: *mut usize,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let record = map.handle.record_bytes();
         let limit = room / record;
         let result = if first > last || limit == 0 {
@@ -407,7 +411,7 @@ pub unsafe extern "C" fn memlift_ordered_range(
         } else {
             map.walks.lock()?.walk(&map.handle.range_walk(first..=last, limit as u64))?.result
         };
-        put(count, result.len() / record, "count")?;
+        write_result(count, result.len() / record, "count")?;
         copy_out(&result, records, room, "the range")
     })
 }
@@ -425,9 +429,13 @@ pub unsafe extern "C" fn memlift_ordered_aggregate(
     totals: *mut Totals,
 ) -> c_int {
     fault::run(|| {
-        let map = given(map, "map")?;
+        let map = borrow_object(map, "map")?;
         let mut client = map.walks.lock()?;
         let found = locked(&map.map).aggregate(&mut *client, first..=last)?;
-        put(totals, Totals { count: found.count, sum: found.sum, min: found.min, max: found.max }, "totals")
+        write_result(
+            totals,
+            Totals { count: found.count, sum: found.sum, min: found.min, max: found.max },
+            "totals",
+        )
     })
 }

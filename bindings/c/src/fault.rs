@@ -252,7 +252,7 @@ pub(crate) fn null(what: &str) -> Fault {
 /// # Safety
 ///
 /// `to` is null, or has room for a pointer.
-pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(), Fault> {
+pub(crate) unsafe fn write_boxed<T>(to: *mut *mut T, object: T, what: &str) -> Result<(), Fault> {
     if to.is_null() {
         return Err(null(what));
     }
@@ -261,7 +261,7 @@ pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(
     Ok(())
 }
 
-/// Frees an object that [`make`] or [`hand`] returned.
+/// Frees an object that [`make`] or [`write_boxed`] returned.
 ///
 /// # Safety
 ///
@@ -269,7 +269,7 @@ pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         run(|| {
-            // SAFETY: not null, so `make` or `hand` boxed it, and the caller gives it up.
+            // SAFETY: not null, so `make` or `write_boxed` boxed it, and the caller gives it up.
             drop(unsafe { Box::from_raw(object) });
             Ok(())
         });

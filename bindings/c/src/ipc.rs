@@ -17,8 +17,8 @@ use memlift::ipc::{
     Payload, Pipeline, RemoteFailure, Watch,
 };
 
-use crate::fault::{self, Fault, free, hand, make, run};
-use crate::walk::{bytes, given, put, text};
+use crate::fault::{self, Fault, free, make, run, write_boxed};
+use crate::walk::{borrow_object, bytes, text, write_result};
 
 /// The C type `memlift_call_options` of `memlift_ipc.h`.
 #[repr(C)]
@@ -96,9 +96,9 @@ fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
 }
 
 /// Checks the options of a call; null means the defaults.
-pub(crate) fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
+pub(crate) fn checked_options(options: *const COptions) -> Result<CallOptions, Fault> {
     let COptions { timeout_s, device, cache, look_at_once, crc, pack, reserved } =
-        given(options, "options").map_or(COptions::default(), |options| *options);
+        borrow_object(options, "options").map_or(COptions::default(), |options| *options);
     if reserved != 0 {
         return Err(Fault::argument("what is reserved in the options of a call is not 0"));
     }
@@ -134,7 +134,7 @@ fn call<'a>(
         0 => Outgoing::none(),
         _ => Outgoing::from(bytes(data, count, "data")?),
     };
-    Ok((text(operation, "operation")?, data, judged(options)?))
+    Ok((text(operation, "operation")?, data, checked_options(options)?))
 }
 
 /// Borrows an object of this library for a change, and refuses null.
@@ -142,7 +142,7 @@ fn call<'a>(
 /// # Safety
 ///
 /// `object` is null, or came from this library, and nobody else uses it during the call.
-unsafe fn changed<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
+unsafe fn borrow_mut_object<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
     // SAFETY: the caller guarantees that `object` is null, or was not freed and nobody else uses it during the call.
     unsafe { object.as_mut() }.ok_or_else(|| fault::null(what))
 }
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn memlift_client_connect(address: *const c_char, client: 
             .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
         let opened = Client::connect(address, ClientOptions::from_config(&config))?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(client, opened, "client") }
+        unsafe { write_boxed(client, opened, "client") }
     })
 }
 
@@ -179,14 +179,14 @@ pub unsafe extern "C" fn memlift_client_free(client: *mut Client) {
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_client_load(client: *const Client, load: *mut CLoad) -> c_int {
     run(|| {
-        let says = given(client, "client")?.load();
+        let says = borrow_object(client, "client")?.load();
         let found = CLoad {
             sessions: says.sessions,
             handlers: says.handlers,
             busy_handlers: says.busy_handlers,
             queued: says.queued,
         };
-        put(load, found, "load")
+        write_result(load, found, "load")
     })
 }
 
@@ -206,9 +206,9 @@ pub unsafe extern "C" fn memlift_call(
 ) -> c_int {
     run(|| {
         let (operation, data, options) = call(operation, data, count, options)?;
-        let payload = given(client, "client")?.call(operation, data, options)?;
+        let payload = borrow_object(client, "client")?.call(operation, data, options)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(answer, payload, "answer") }
+        unsafe { write_boxed(answer, payload, "answer") }
     })
 }
 
@@ -228,9 +228,9 @@ pub unsafe extern "C" fn memlift_call_async(
 ) -> c_int {
     run(|| {
         let (operation, data, options) = call(operation, data, count, options)?;
-        let sent = given(client, "client")?.call_async(operation, data, options)?;
+        let sent = borrow_object(client, "client")?.call_async(operation, data, options)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(job, sent, "job") }
+        unsafe { write_boxed(job, sent, "job") }
     })
 }
 
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn memlift_call_async(
 pub extern "C" fn memlift_job_done(job: *const Job) -> c_int {
     let mut done = false;
     let code = run(|| {
-        done = given(job, "job")?.is_done();
+        done = borrow_object(job, "job")?.is_done();
         Ok(())
     });
     if code == fault::OK { c_int::from(done) } else { code }
@@ -254,9 +254,9 @@ pub extern "C" fn memlift_job_done(job: *const Job) -> c_int {
 pub unsafe extern "C" fn memlift_job_wait(job: *mut Job, timeout_s: f64, answer: *mut *mut Payload) -> c_int {
     run(|| {
         // SAFETY: `job` is null, or from `memlift_call_async` and used by this thread alone, as the header demands.
-        let payload = unsafe { changed(job, "job") }?.wait(limit(timeout_s)?)?;
+        let payload = unsafe { borrow_mut_object(job, "job") }?.wait(limit(timeout_s)?)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(answer, payload, "answer") }
+        unsafe { write_boxed(answer, payload, "answer") }
     })
 }
 
@@ -264,12 +264,12 @@ pub unsafe extern "C" fn memlift_job_wait(job: *mut Job, timeout_s: f64, answer:
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_job_state(job: *const Job, timeout_s: f64, state: *mut CState) -> c_int {
     run(|| {
-        let found = match given(job, "job")?.state(limit(timeout_s)?)? {
+        let found = match borrow_object(job, "job")?.state(limit(timeout_s)?)? {
             JobState::Queued { ahead } => CState { state: 1, ahead, ..CState::default() },
             JobState::Taken { done, total } => CState { state: 2, done, total, ..CState::default() },
             JobState::Answered => CState { state: 3, ..CState::default() },
         };
-        put(state, found, "state")
+        write_result(state, found, "state")
     })
 }
 
@@ -289,7 +289,7 @@ pub unsafe extern "C" fn memlift_job_free(job: *mut Job) {
 pub extern "C" fn memlift_pipeline_new(client: *const Client, depth: usize, batch: usize) -> *mut Pipeline {
     make(|| {
         let batch = if batch == 0 { Batch::Auto } else { Batch::Of(batch) };
-        Ok(given(client, "client")?.pipeline(depth).with_batch(batch))
+        Ok(borrow_object(client, "client")?.pipeline(depth).with_batch(batch))
     })
 }
 
@@ -310,8 +310,8 @@ pub unsafe extern "C" fn memlift_pipeline_submit(
     run(|| {
         let (operation, data, options) = call(operation, data, count, options)?;
         // SAFETY: `pipeline` is null, or from `memlift_pipeline_new` and used by this thread alone, as the header demands.
-        let sent = unsafe { changed(pipeline, "pipeline") }?.submit(operation, data, options)?;
-        put(id, sent, "id")
+        let sent = unsafe { borrow_mut_object(pipeline, "pipeline") }?.submit(operation, data, options)?;
+        write_result(id, sent, "id")
     })
 }
 
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn memlift_pipeline_submit(
 pub unsafe extern "C" fn memlift_pipeline_flush(pipeline: *mut Pipeline) -> c_int {
     run(|| {
         // SAFETY: `pipeline` is null, or from `memlift_pipeline_new` and used by this thread alone, as the header demands.
-        unsafe { changed(pipeline, "pipeline") }?.flush();
+        unsafe { borrow_mut_object(pipeline, "pipeline") }?.flush();
         Ok(())
     })
 }
@@ -342,24 +342,24 @@ pub unsafe extern "C" fn memlift_pipeline_next(
     answer: *mut *mut Payload,
 ) -> c_int {
     run(|| {
-        put(id, 0, "id")?;
-        put(answer, std::ptr::null_mut(), "answer")?;
+        write_result(id, 0, "id")?;
+        write_result(answer, std::ptr::null_mut(), "answer")?;
         // SAFETY: `pipeline` is null, or from `memlift_pipeline_new` and used by this thread alone, as the header demands.
-        let next = unsafe { changed(pipeline, "pipeline") }?.next(limit(timeout_s)?)?;
-        tell(next, id, answer)
+        let next = unsafe { borrow_mut_object(pipeline, "pipeline") }?.next(limit(timeout_s)?)?;
+        write_next(next, id, answer)
     })
 }
 
 /// Writes the next answer, if there is one, to the addresses that the caller gave.
-fn tell(
+fn write_next(
     answered: Option<(u64, Result<Payload, Error>)>,
     id: *mut u64,
     answer: *mut *mut Payload,
 ) -> Result<(), Fault> {
     let Some((number, payload)) = answered else { return Ok(()) };
-    put(id, number, "id")?;
+    write_result(id, number, "id")?;
     // SAFETY: the caller passes room for a pointer.
-    unsafe { hand(answer, payload?, "answer") }
+    unsafe { write_boxed(answer, payload?, "answer") }
 }
 
 /// See `memlift_ipc.h`.
@@ -377,7 +377,7 @@ pub unsafe extern "C" fn memlift_pipeline_free(pipeline: *mut Pipeline) {
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_watch_new(client: *const Client) -> *mut Watched {
     make(|| {
-        let watch = Watch::new(given(client, "client")?.clone())?;
+        let watch = Watch::new(borrow_object(client, "client")?.clone())?;
         Ok(Watched { watch, answered: VecDeque::new() })
     })
 }
@@ -387,7 +387,7 @@ pub extern "C" fn memlift_watch_new(client: *const Client) -> *mut Watched {
 pub extern "C" fn memlift_watch_fd(watch: *const Watched) -> c_int {
     let mut fd = -1;
     let code = run(|| {
-        fd = given(watch, "watch")?.watch.as_fd().as_raw_fd();
+        fd = borrow_object(watch, "watch")?.watch.as_fd().as_raw_fd();
         Ok(())
     });
     if code == fault::OK { fd } else { code }
@@ -410,11 +410,11 @@ pub unsafe extern "C" fn memlift_watch_submit(
     run(|| {
         let (operation, data, options) = call(operation, data, count, options)?;
         // SAFETY: `watch` is null, or from `memlift_watch_new` and used by this thread alone, as the header demands.
-        let watched = unsafe { changed(watch, "watch") }?;
+        let watched = unsafe { borrow_mut_object(watch, "watch") }?;
         let sent = watched.watch.submit(operation, &data, options)?;
         watched.answered.extend(watched.watch.turn(false)?);
         match sent {
-            Some(sent) => put(id, sent, "id"),
+            Some(sent) => write_result(id, sent, "id"),
             None => Err(Fault {
                 code: fault::BUSY,
                 text: Some("as many calls are unanswered as may be: take answers, then try again".to_owned()),
@@ -435,14 +435,14 @@ pub unsafe extern "C" fn memlift_watch_next(
     answer: *mut *mut Payload,
 ) -> c_int {
     run(|| {
-        put(id, 0, "id")?;
-        put(answer, std::ptr::null_mut(), "answer")?;
+        write_result(id, 0, "id")?;
+        write_result(answer, std::ptr::null_mut(), "answer")?;
         // SAFETY: `watch` is null, or from `memlift_watch_new` and used by this thread alone, as the header demands.
-        let watched = unsafe { changed(watch, "watch") }?;
+        let watched = unsafe { borrow_mut_object(watch, "watch") }?;
         if watched.answered.is_empty() {
             watched.answered.extend(watched.watch.turn(true)?);
         }
-        tell(watched.answered.pop_front(), id, answer)
+        write_next(watched.answered.pop_front(), id, answer)
     })
 }
 
@@ -465,9 +465,9 @@ pub unsafe extern "C" fn memlift_watch_free(watch: *mut Watched) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_loan_new(client: *const Client, count: u64, loan: *mut *mut Loan) -> c_int {
     run(|| {
-        let lent = given(client, "client")?.loan(count)?;
+        let lent = borrow_object(client, "client")?.loan(count)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(loan, lent, "loan") }
+        unsafe { write_boxed(loan, lent, "loan") }
     })
 }
 
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn memlift_loan_new(client: *const Client, count: u64, loa
 pub extern "C" fn memlift_loan_data(loan: *const Loan) -> *mut c_void {
     let mut data = std::ptr::null_mut();
     run(|| {
-        data = given(loan, "loan")?.as_mut_ptr().cast();
+        data = borrow_object(loan, "loan")?.as_mut_ptr().cast();
         Ok(())
     });
     data
@@ -498,7 +498,7 @@ pub unsafe extern "C" fn memlift_loan_free(loan: *mut Loan) {
 pub extern "C" fn memlift_answer_data(answer: *const Payload) -> *const c_void {
     let mut data = std::ptr::null();
     run(|| {
-        data = given(answer, "answer")?.as_ptr().cast();
+        data = borrow_object(answer, "answer")?.as_ptr().cast();
         Ok(())
     });
     data
@@ -509,7 +509,7 @@ pub extern "C" fn memlift_answer_data(answer: *const Payload) -> *const c_void {
 pub extern "C" fn memlift_answer_bytes(answer: *const Payload) -> u64 {
     let mut count = 0;
     run(|| {
-        count = given(answer, "answer")?.bytes();
+        count = borrow_object(answer, "answer")?.bytes();
         Ok(())
     });
     count
@@ -522,6 +522,6 @@ pub extern "C" fn memlift_answer_bytes(answer: *const Payload) -> u64 {
 /// `answer` is null, or an answer; it is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_free(answer: *mut Payload) {
-    // SAFETY: null, or an answer that `hand` boxed; the caller gives it up.
+    // SAFETY: null, or an answer that `write_boxed` boxed; the caller gives it up.
     unsafe { free(answer) }
 }

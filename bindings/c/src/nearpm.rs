@@ -84,7 +84,7 @@ pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const C
             if one.data.is_null() && one.bytes > 0 {
                 return Err(Fault::argument("a range of the redo log has NULL data"));
             }
-            tx.look(|t| {
+            tx.read(|t| {
                 let bytes = read_raw(t, one.object, one.kind.id)?.len() as u64;
                 match one.from.checked_add(one.bytes) {
                     Some(end) if end <= bytes => Ok(()),

@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use memlift::ipc::{Outgoing, Progress, Request, Responder, Server, ServerOptions, Trust};
 
-use crate::fault::{Fault, free, hand, null, run};
-use crate::walk::{bytes, given, text};
+use crate::fault::{Fault, free, null, run, write_boxed};
+use crate::walk::{borrow_object, bytes, text};
 
 /// The C type `memlift_server_options` of `memlift_ipc.h`.
 #[repr(C)]
@@ -27,14 +27,14 @@ pub struct CServerOptions {
 }
 
 /// `memlift_request`: a request, with the right to answer it.
-pub struct Asked {
+pub struct PendingRequest {
     request: Request,
     progress: Progress,
     responder: Responder,
 }
 
 /// The C type `memlift_handler` of `memlift_ipc.h`.
-pub type Handler = unsafe extern "C" fn(request: *mut Asked, user: *mut c_void);
+pub type Handler = unsafe extern "C" fn(request: *mut PendingRequest, user: *mut c_void);
 
 /// The `user` pointer that is passed to a C function.
 struct User(*mut c_void);
@@ -53,11 +53,11 @@ impl User {
 }
 
 /// Checks the options of a server; null and fields that are 0 mean the defaults.
-fn judged(options: *const CServerOptions) -> Result<ServerOptions, Fault> {
+fn checked_options(options: *const CServerOptions) -> Result<ServerOptions, Fault> {
     let config = memlift::ground::config::Config::load()
         .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
     let base = ServerOptions::from_config(&config);
-    let Ok(said) = given(options, "options") else { return Ok(base) };
+    let Ok(said) = borrow_object(options, "options") else { return Ok(base) };
     if said.reserved != 0 {
         return Err(Fault::argument("what is reserved in the options of a server is not 0"));
     }
@@ -88,9 +88,9 @@ pub unsafe extern "C" fn memlift_server_bind(
     server: *mut *mut Server,
 ) -> c_int {
     run(|| {
-        let bound = Server::bind(text(address, "address")?, judged(options)?)?;
+        let bound = Server::bind(text(address, "address")?, checked_options(options)?)?;
         // SAFETY: the caller passes room for a pointer.
-        unsafe { hand(server, bound, "server") }
+        unsafe { write_boxed(server, bound, "server") }
     })
 }
 
@@ -106,25 +106,25 @@ pub extern "C" fn memlift_server_register(
         let handler = handler.ok_or_else(|| null("handler"))?;
         let user = User(user);
         let call = move |request: Request, responder: Responder| {
-            let asked = Asked { progress: request.progress(), request, responder };
+            let asked = PendingRequest { progress: request.progress(), request, responder };
             // SAFETY: the header requires a function that any thread may call with these arguments while the server exists.
             unsafe { handler(Box::into_raw(Box::new(asked)), user.pointer()) }
         };
-        Ok(given(server, "server")?.register_raw(text(operation, "operation")?, call)?)
+        Ok(borrow_object(server, "server")?.register_raw(text(operation, "operation")?, call)?)
     })
 }
 
 /// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_server_start(server: *const Server) -> c_int {
-    run(|| Ok(given(server, "server")?.start()?))
+    run(|| Ok(borrow_object(server, "server")?.start()?))
 }
 
 /// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_server_stop(server: *const Server) -> c_int {
     run(|| {
-        given(server, "server")?.stop();
+        borrow_object(server, "server")?.stop();
         Ok(())
     })
 }
@@ -142,10 +142,10 @@ pub unsafe extern "C" fn memlift_server_free(server: *mut Server) {
 
 /// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_request_data(request: *const Asked) -> *const c_void {
+pub extern "C" fn memlift_request_data(request: *const PendingRequest) -> *const c_void {
     let mut data = std::ptr::null();
     run(|| {
-        data = given(request, "request")?.request.as_ptr().cast();
+        data = borrow_object(request, "request")?.request.as_ptr().cast();
         Ok(())
     });
     data
@@ -153,10 +153,10 @@ pub extern "C" fn memlift_request_data(request: *const Asked) -> *const c_void {
 
 /// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_request_bytes(request: *const Asked) -> u64 {
+pub extern "C" fn memlift_request_bytes(request: *const PendingRequest) -> u64 {
     let mut count = 0;
     run(|| {
-        count = given(request, "request")?.request.bytes();
+        count = borrow_object(request, "request")?.request.bytes();
         Ok(())
     });
     count
@@ -164,10 +164,10 @@ pub extern "C" fn memlift_request_bytes(request: *const Asked) -> u64 {
 
 /// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_request_uid(request: *const Asked) -> u32 {
+pub extern "C" fn memlift_request_uid(request: *const PendingRequest) -> u32 {
     let mut uid = u32::MAX;
     run(|| {
-        uid = given(request, "request")?.request.peer_uid();
+        uid = borrow_object(request, "request")?.request.peer_uid();
         Ok(())
     });
     uid
@@ -175,14 +175,14 @@ pub extern "C" fn memlift_request_uid(request: *const Asked) -> u32 {
 
 /// See `memlift_ipc.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_request_progress(request: *const Asked, done: u64, total: u64) -> c_int {
+pub extern "C" fn memlift_request_progress(request: *const PendingRequest, done: u64, total: u64) -> c_int {
     run(|| {
-        given(request, "request")?.progress.report(done, total);
+        borrow_object(request, "request")?.progress.report(done, total);
         Ok(())
     })
 }
 
-impl Asked {
+impl PendingRequest {
     /// Returns the request.
     pub fn request(&self) -> &Request {
         &self.request
@@ -190,8 +190,8 @@ impl Asked {
 }
 
 /// Answers a request, and ends it.
-pub(crate) fn answered(asked: Asked, data: &Outgoing<'_>) {
-    let Asked { request, responder, .. } = asked;
+pub(crate) fn answered(asked: PendingRequest, data: &Outgoing<'_>) {
+    let PendingRequest { request, responder, .. } = asked;
     // The answer's data may lie in the request, so it is staged before the request is dropped.
     let staged = responder.stage(data);
     drop(request);
@@ -203,7 +203,7 @@ pub(crate) fn answered(asked: Asked, data: &Outgoing<'_>) {
 /// # Safety
 ///
 /// `request` is null, or was passed to a handler; it is not used afterwards.
-pub(crate) unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
+pub(crate) unsafe fn take_request(request: *mut PendingRequest) -> Result<PendingRequest, Fault> {
     if request.is_null() {
         return Err(null("request"));
     }
@@ -218,7 +218,7 @@ pub(crate) unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
 /// `request` was passed to a handler; it is not used afterwards, unless its data is null and not empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_request_answer(
-    request: *mut Asked,
+    request: *mut PendingRequest,
     data: *const c_void,
     count: usize,
 ) -> c_int {
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn memlift_request_answer(
             _ => Outgoing::from(bytes(data, count, "data")?),
         };
         // SAFETY: `request` is null, or was passed to a handler and not ended; the caller gives it up.
-        answered(unsafe { taken(request) }?, &data);
+        answered(unsafe { take_request(request) }?, &data);
         Ok(())
     })
 }
@@ -239,11 +239,11 @@ pub unsafe extern "C" fn memlift_request_answer(
 ///
 /// `request` was passed to a handler; it is not used afterwards, unless the reason is null or no UTF-8.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_request_fail(request: *mut Asked, reason: *const c_char) -> c_int {
+pub unsafe extern "C" fn memlift_request_fail(request: *mut PendingRequest, reason: *const c_char) -> c_int {
     run(|| {
         let reason = text(reason, "reason")?;
         // SAFETY: `request` is null, or was passed to a handler and not ended; the caller gives it up.
-        let Asked { request, responder, .. } = unsafe { taken(request) }?;
+        let PendingRequest { request, responder, .. } = unsafe { take_request(request) }?;
         drop(request);
         responder.fail(reason);
         Ok(())

@@ -147,7 +147,7 @@ impl Sealer {
 
 impl Opener {
     /// Returns the address of a piece in the target.
-    fn place(&self, at: u64, bytes: usize) -> Result<*mut u8, Fault> {
+    fn piece_in_target(&self, at: u64, bytes: usize) -> Result<*mut u8, Fault> {
         let end = usize::try_from(at).ok().and_then(|at| at.checked_add(bytes));
         match end {
             // SAFETY: the end of the piece was checked to be within the target.
@@ -395,12 +395,12 @@ pub unsafe extern "C" fn memlift_opener_new(
 /// `source` is readable for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_push(opener: *mut Opener, source: *const u8, bytes: usize) -> c_int {
-    // SAFETY: `source` is readable for `bytes`, as the caller guarantees, and `place` bounds the piece by the target; this thread
-    // alone uses `opener`, as the header demands.
+    // SAFETY: `source` is readable for `bytes`, as the caller guarantees, and `piece_in_target` bounds the piece by the target; this
+    // thread alone uses `opener`, as the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
         let opener = object(opener, "opener")?;
-        let target = opener.place(opener.inner.bytes, bytes)?;
+        let target = opener.piece_in_target(opener.inner.bytes, bytes)?;
         opener.inner.push(source, target, bytes)
     })
 }
@@ -417,12 +417,12 @@ pub unsafe extern "C" fn memlift_opener_at(
     source: *const u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: `source` is readable for `bytes`, as the caller guarantees, and `place` bounds the piece by the target; this thread
-    // alone uses `opener`, as the header demands.
+    // SAFETY: `source` is readable for `bytes`, as the caller guarantees, and `piece_in_target` bounds the piece by the target; this
+    // thread alone uses `opener`, as the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
         let opener = object(opener, "opener")?;
-        let target = opener.place(at, bytes)?;
+        let target = opener.piece_in_target(at, bytes)?;
         opener.inner.at(at, source, target, bytes)
     })
 }

@@ -2,8 +2,8 @@
 //! Transactions, read locks and the objects in them: `include/memlift_persist.h` describes each function.
 //!
 //! - **Flow** C ──▶ memlift::persist::raw: [`OpenTx`], [`OpenRead`], objects of run-time types.
-//! - **Order** a thread can have one transaction or read lock per pool ([`MINE`]): a second one would wait for the first for ever. If an
-//!   operation fails in the middle, its transaction can only be aborted.
+//! - **Order** a thread can have one transaction or read lock per pool ([`OPEN_HERE`]): a second one would wait for the first for ever. If
+//!   an operation fails in the middle, its transaction can only be aborted.
 //! - **Owner** a transaction or read lock is ended by its owner, on the thread that began it.
 
 use crate::fault::{BAD_ORDER, Fault, null, run};
@@ -18,7 +18,7 @@ use std::thread::ThreadId;
 
 thread_local! {
     /// Pools in which this thread has a transaction or a read lock, by the address of their counter.
-    static MINE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static OPEN_HERE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Records that a thread has a transaction or read lock open, until it is dropped.
@@ -30,7 +30,7 @@ struct Claim {
 impl Claim {
     fn new(pool: &CPool) -> Result<Claim, Fault> {
         let place = Arc::as_ptr(&pool.open).addr();
-        MINE.with_borrow_mut(|mine| {
+        OPEN_HERE.with_borrow_mut(|mine| {
             if mine.contains(&place) {
                 return Err(Fault::order(
                     "this thread has a transaction or read lock of the pool open: end it first",
@@ -54,7 +54,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let place = Arc::as_ptr(&self.open).addr();
-        MINE.with_borrow_mut(|mine| mine.retain(|one| *one != place));
+        OPEN_HERE.with_borrow_mut(|mine| mine.retain(|one| *one != place));
         self.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -74,7 +74,7 @@ pub struct CReader {
 
 /// Returns true if this thread has a transaction or read lock of the pool.
 pub(crate) fn busy(pool: &CPool) -> bool {
-    MINE.with_borrow(|mine| mine.contains(&Arc::as_ptr(&pool.open).addr()))
+    OPEN_HERE.with_borrow(|mine| mine.contains(&Arc::as_ptr(&pool.open).addr()))
 }
 
 impl CTx {
@@ -103,7 +103,7 @@ impl CTx {
     }
 
     /// Runs an operation that only reads; if it fails, the transaction can continue.
-    pub(crate) fn look<R>(
+    pub(crate) fn read<R>(
         &mut self,
         work: impl for<'p> FnOnce(&mut Tx<'p>) -> Result<R, Error>,
     ) -> Result<R, Fault> {
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn memlift_tx_get(
     run(|| {
         // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller guarantees.
         let tx = unsafe { CTx::of(tx) }?;
-        let found = tx.look(|t| self::object(t, object, kind))?;
+        let found = tx.read(|t| self::object(t, object, kind))?;
         // SAFETY: `data` and `bytes` are null or writable, as the caller guarantees.
         unsafe { give(found, data, bytes) }
     })
@@ -389,7 +389,7 @@ pub unsafe extern "C" fn memlift_tx_root(tx: *mut CTx, kind: CType, object: *mut
         if object.is_null() {
             return Err(null("object"));
         }
-        let found = tx.look(|t| root_object(t, kind))?;
+        let found = tx.read(|t| root_object(t, kind))?;
         // SAFETY: `object` is not null, so it is writable, as the caller guarantees.
         unsafe { object.write(found) };
         Ok(())

@@ -15,8 +15,8 @@ use memlift::ipc::message::Shape;
 
 use crate::array::CArray;
 use crate::fault::{CORRUPT, Fault, NO_OBJECT, run};
-use crate::serve::Asked;
-use crate::walk::{given, put, text};
+use crate::serve::PendingRequest;
+use crate::walk::{borrow_object, text, write_result};
 
 const MAGIC: [u8; 4] = *b"mlv\x01";
 const HEAD_BYTES: u64 = 8;
@@ -329,8 +329,8 @@ impl CValue {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_value(answer: *const Payload, value: *mut CValue) -> c_int {
     run(|| {
-        let answer = given(answer, "answer")?;
-        put(value, CValue::of(answer.shape(), answer.as_ptr(), answer.bytes())?, "value")
+        let answer = borrow_object(answer, "answer")?;
+        write_result(value, CValue::of(answer.shape(), answer.as_ptr(), answer.bytes())?, "value")
     })
 }
 
@@ -340,10 +340,10 @@ pub unsafe extern "C" fn memlift_answer_value(answer: *const Payload, value: *mu
 ///
 /// `value` is null or has room for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_request_value(request: *const Asked, value: *mut CValue) -> c_int {
+pub unsafe extern "C" fn memlift_request_value(request: *const PendingRequest, value: *mut CValue) -> c_int {
     run(|| {
-        let request = given(request, "request")?.request();
-        put(value, CValue::of(request.shape(), request.as_ptr(), request.bytes())?, "value")
+        let request = borrow_object(request, "request")?.request();
+        write_result(value, CValue::of(request.shape(), request.as_ptr(), request.bytes())?, "value")
     })
 }
 
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn memlift_request_value(request: *const Asked, value: *mu
 /// `value` is null or from this library; `kind` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_kind(value: *const CValue, kind: *mut u32) -> c_int {
-    run(|| put(kind, given(value, "value")?.kind()? as u32, "kind"))
+    run(|| write_result(kind, borrow_object(value, "value")?.kind()? as u32, "kind"))
 }
 
 /// See `memlift_ipc.h`.
@@ -365,9 +365,9 @@ pub unsafe extern "C" fn memlift_value_kind(value: *const CValue, kind: *mut u32
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_count(value: *const CValue, count: *mut u64) -> c_int {
     run(|| {
-        let head = given(value, "value")?.head()?;
+        let head = borrow_object(value, "value")?.head()?;
         let children = if head.kind == 12 { head.children / 2 } else { head.children };
-        put(count, children, "count")
+        write_result(count, children, "count")
     })
 }
 
@@ -378,7 +378,13 @@ pub unsafe extern "C" fn memlift_value_count(value: *const CValue, count: *mut u
 /// `value` is null or from this library; `first` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_first(value: *const CValue, first: *mut CValue) -> c_int {
-    run(|| put(first, given(value, "value")?.first()?.ok_or_else(|| no_such("it is empty"))?, "first"))
+    run(|| {
+        write_result(
+            first,
+            borrow_object(value, "value")?.first()?.ok_or_else(|| no_such("it is empty"))?,
+            "first",
+        )
+    })
 }
 
 /// See `memlift_ipc.h`.
@@ -389,8 +395,8 @@ pub unsafe extern "C" fn memlift_value_first(value: *const CValue, first: *mut C
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_next(value: *mut CValue) -> c_int {
     run(|| {
-        let next = given(value, "value")?.next()?.ok_or_else(|| no_such("it was the last one"))?;
-        put(value, next, "value")
+        let next = borrow_object(value, "value")?.next()?.ok_or_else(|| no_such("it was the last one"))?;
+        write_result(value, next, "value")
     })
 }
 
@@ -405,7 +411,7 @@ pub unsafe extern "C" fn memlift_value_get(
     key: *const c_char,
     found: *mut CValue,
 ) -> c_int {
-    run(|| put(found, given(value, "value")?.get(text(key, "key")?)?, "found"))
+    run(|| write_result(found, borrow_object(value, "value")?.get(text(key, "key")?)?, "found"))
 }
 
 /// See `memlift_ipc.h`.
@@ -415,7 +421,7 @@ pub unsafe extern "C" fn memlift_value_get(
 /// `value` is null or from this library; `number` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_int(value: *const CValue, number: *mut i64) -> c_int {
-    run(|| put(number, given(value, "value")?.int()?, "number"))
+    run(|| write_result(number, borrow_object(value, "value")?.int()?, "number"))
 }
 
 /// See `memlift_ipc.h`.
@@ -425,7 +431,7 @@ pub unsafe extern "C" fn memlift_value_int(value: *const CValue, number: *mut i6
 /// `value` is null or from this library; `number` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_double(value: *const CValue, number: *mut f64) -> c_int {
-    run(|| put(number, given(value, "value")?.float()?, "number"))
+    run(|| write_result(number, borrow_object(value, "value")?.float()?, "number"))
 }
 
 /// See `memlift_ipc.h`.
@@ -440,9 +446,9 @@ pub unsafe extern "C" fn memlift_value_text(
     bytes: *mut u64,
 ) -> c_int {
     run(|| {
-        let (data, length) = given(value, "value")?.text()?;
-        put(bytes, length, "bytes")?;
-        put(start, data.cast::<c_char>(), "start")
+        let (data, length) = borrow_object(value, "value")?.text()?;
+        write_result(bytes, length, "bytes")?;
+        write_result(start, data.cast::<c_char>(), "start")
     })
 }
 
@@ -453,7 +459,7 @@ pub unsafe extern "C" fn memlift_value_text(
 /// `value` is null or from this library; `array` is null or has room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_value_array(value: *const CValue, array: *mut CArray) -> c_int {
-    run(|| put(array, given(value, "value")?.array()?, "array"))
+    run(|| write_result(array, borrow_object(value, "value")?.array()?, "array"))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use memlift::traverse::program::Program;
 use memlift::traverse::structures::{Heap, Scratch, Walk, shipped};
 use memlift::traverse::wire::{Keys, Status};
 
-use crate::fault::{self, Fault, MORE, OK, TARGET_TOO_SMALL, free, hand, null};
+use crate::fault::{self, Fault, MORE, OK, TARGET_TOO_SMALL, free, null, write_boxed};
 
 /// `memlift_walks`: a client of memory nodes.
 #[derive(Clone)]
@@ -103,13 +103,13 @@ pub(crate) fn bytes<'a>(from: *const c_void, count: usize, what: &str) -> Result
 }
 
 /// Borrows an object of this library, and refuses null.
-pub(crate) fn given<'a, T>(object: *const T, what: &str) -> Result<&'a T, Fault> {
+pub(crate) fn borrow_object<'a, T>(object: *const T, what: &str) -> Result<&'a T, Fault> {
     // SAFETY: the caller passes null, or an object of this library that was not freed.
     unsafe { object.as_ref() }.ok_or_else(|| null(what))
 }
 
 /// Writes a result to the caller's address, and refuses null.
-pub(crate) fn put<T>(to: *mut T, value: T, what: &str) -> Result<(), Fault> {
+pub(crate) fn write_result<T>(to: *mut T, value: T, what: &str) -> Result<(), Fault> {
     if to.is_null() {
         return Err(null(what));
     }
@@ -181,8 +181,8 @@ pub unsafe extern "C" fn memlift_walks_connect(
         let places = unsafe { std::slice::from_raw_parts(nodes, count) };
         let places = places.iter().map(|&place| text(place, "a node")).collect::<Result<Vec<_>, _>>()?;
         let client = Client::reach(&places, config(options)?)?;
-        // SAFETY: `walks` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(walks, Walks::new(client), "walks") }
+        // SAFETY: `walks` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(walks, Walks::new(client), "walks") }
     })
 }
 
@@ -202,8 +202,8 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
         let source = Source::parse(text(map, "map")?).map_err(wrong)?;
         let map = source.connect().and_then(|mut source| source.read()).map_err(wrong)?;
         let client = Client::of_map(&map, config(options)?)?;
-        // SAFETY: `walks` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(walks, Walks::new(client), "walks") }
+        // SAFETY: `walks` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(walks, Walks::new(client), "walks") }
     })
 }
 
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn memlift_walks_close(walks: *mut Walks) {
 
 fn program(made: Result<Arc<Program>, Fault>, to: *mut *mut WalkProgram) -> Result<(), Fault> {
     // SAFETY: the caller passes null, or room for a pointer.
-    unsafe { hand(to, WalkProgram(made?), "program") }
+    unsafe { write_boxed(to, WalkProgram(made?), "program") }
 }
 
 /// Makes a program from bytecode.
@@ -302,7 +302,7 @@ fn walk_of(
     scratch: *const c_void,
     count: usize,
 ) -> Result<Walk, Fault> {
-    let program = Arc::clone(&given(program, "program")?.0);
+    let program = Arc::clone(&borrow_object(program, "program")?.0);
     if count > program.scratch_bytes() {
         let most = program.scratch_bytes();
         return Err(Fault::argument(&format!("a scratchpad of {count} bytes: the program's has {most}")));
@@ -311,7 +311,7 @@ fn walk_of(
 }
 
 /// Writes an answer to the caller's addresses: the first bytes of the scratchpad, the result, and how the walk ended.
-fn tell(
+fn write_answer(
     answer: &Answer,
     scratch: (*mut c_void, usize),
     result: (*mut c_void, usize),
@@ -334,7 +334,7 @@ fn tell(
         hops: answer.iterations,
     };
     if !walked.is_null() {
-        put(walked, said, "walked")?;
+        write_result(walked, said, "walked")?;
     }
     if scratch.1 > 0 {
         // Bytes of the scratchpad beyond the answer are zero.
@@ -363,8 +363,8 @@ pub unsafe extern "C" fn memlift_walk(
 ) -> c_int {
     fault::run(|| {
         let walk = walk_of(program, start, scratch, scratch_bytes)?;
-        let answer = given(walks, "walks")?.lock()?.call(Request::walk(&walk))?;
-        tell(&answer, (scratch, scratch_bytes), (result, result_room), walked)
+        let answer = borrow_object(walks, "walks")?.lock()?.call(Request::walk(&walk))?;
+        write_answer(&answer, (scratch, scratch_bytes), (result, result_room), walked)
     })
 }
 
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn memlift_walk_many(
     count: usize,
 ) -> c_int {
     fault::run(|| {
-        let client = given(walks, "walks")?;
+        let client = borrow_object(walks, "walks")?;
         if count == 0 {
             return Ok(());
         }
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn memlift_walk_many(
         let answers = client.lock()?.call_many(wanted.iter().map(Request::walk));
         for (one, answer) in requests.iter_mut().zip(answers) {
             let (pad, result) = ((one.scratch, one.scratch_bytes), (one.result, one.result_room));
-            one.code = fault::run(|| tell(&answer?, pad, result, &raw mut one.walked));
+            one.code = fault::run(|| write_answer(&answer?, pad, result, &raw mut one.walked));
         }
         Ok(())
     })
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn memlift_walk_submit(
     ticket: *mut u64,
 ) -> c_int {
     fault::run(|| {
-        let client = given(walks, "walks")?;
+        let client = borrow_object(walks, "walks")?;
         let walk = walk_of(program, start, scratch, scratch_bytes)?;
         if ticket.is_null() {
             return Err(null("ticket"));
@@ -426,7 +426,7 @@ pub unsafe extern "C" fn memlift_walk_submit(
         let sent = client.submit(Request::walk(&walk))?;
         // Sends the packet now: the caller may not poll before long.
         client.poll()?;
-        put(ticket, sent.number(), "ticket")
+        write_result(ticket, sent.number(), "ticket")
     })
 }
 
@@ -448,13 +448,13 @@ pub unsafe extern "C" fn memlift_walk_poll(
 ) -> c_int {
     let mut more = false;
     let code = fault::run(|| {
-        let mut client = given(walks, "walks")?.lock()?;
+        let mut client = borrow_object(walks, "walks")?.lock()?;
         let ticket = Ticket::numbered(ticket);
         let until = std::time::Instant::now() + Duration::from_millis(wait_ms.into());
         loop {
             let came = client.poll()?;
             if let Some(answer) = client.take(ticket) {
-                return tell(&answer?, (scratch, scratch_bytes), (result, result_room), walked);
+                return write_answer(&answer?, (scratch, scratch_bytes), (result, result_room), walked);
             }
             if !client.is_under_way(ticket) {
                 return Err(ClientError::NotUnderWay(ticket.number()).into());
@@ -480,7 +480,7 @@ pub unsafe extern "C" fn memlift_walk_poll(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_abandon(walks: *const Walks, ticket: u64) -> c_int {
     fault::run(|| {
-        given(walks, "walks")?.lock()?.abandon(Ticket::numbered(ticket));
+        borrow_object(walks, "walks")?.lock()?.abandon(Ticket::numbered(ticket));
         Ok(())
     })
 }
@@ -493,8 +493,8 @@ pub unsafe extern "C" fn memlift_walk_abandon(walks: *const Walks, ticket: u64) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_alloc(walks: *const Walks, count: u64, address: *mut u64) -> c_int {
     fault::run(|| {
-        let made = given(walks, "walks")?.lock()?.allocate(count)?;
-        put(address, made, "address")
+        let made = borrow_object(walks, "walks")?.lock()?.allocate(count)?;
+        write_result(address, made, "address")
     })
 }
 
@@ -505,7 +505,7 @@ pub unsafe extern "C" fn memlift_walks_alloc(walks: *const Walks, count: u64, ad
 /// The conditions of `memlift_traverse.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_free(walks: *const Walks, address: u64, count: u64) -> c_int {
-    fault::run(|| Ok(given(walks, "walks")?.lock()?.free(address, count)?))
+    fault::run(|| Ok(borrow_object(walks, "walks")?.lock()?.free(address, count)?))
 }
 
 /// Reads memory of the nodes.
@@ -521,7 +521,7 @@ pub unsafe extern "C" fn memlift_walks_read(
     count: usize,
 ) -> c_int {
     fault::run(|| {
-        let read = given(walks, "walks")?.lock()?.read(address, count)?;
+        let read = borrow_object(walks, "walks")?.lock()?.read(address, count)?;
         copy_out(&read, target, count, "what was read")
     })
 }
@@ -540,6 +540,6 @@ pub unsafe extern "C" fn memlift_walks_write(
 ) -> c_int {
     fault::run(|| {
         let data = bytes(source, count, "source")?;
-        Ok(given(walks, "walks")?.lock()?.write(address, data)?)
+        Ok(borrow_object(walks, "walks")?.lock()?.write(address, data)?)
     })
 }

@@ -12,7 +12,7 @@ use memlift::zmem::block::{Objectives, OnOverflow};
 use memlift::zmem::pager::{Pager, Pins};
 use memlift::zmem::{Error, arena, blocks};
 
-use crate::fault::{self, BAD_ORDER, FILE_FAILED, Fault, NO_MEMORY, free, hand, null};
+use crate::fault::{self, BAD_ORDER, FILE_FAILED, Fault, NO_MEMORY, free, null, write_boxed};
 
 /// The C type `memlift_zmem_options` of `memlift_zmem.h`.
 #[repr(C)]
@@ -183,8 +183,8 @@ pub unsafe extern "C" fn memlift_zmem_pin(
             let reason = std::io::Error::from_raw_os_error(errno);
             Fault { code: NO_MEMORY, text: Some(format!("{bytes} bytes cannot be kept present: {reason}")) }
         })?;
-        // SAFETY: `pins` is null, which `hand` refuses, or has room for a pointer, as the header demands.
-        unsafe { hand(pins, ZmemPins(held), "pins") }
+        // SAFETY: `pins` is null, which `write_boxed` refuses, or has room for a pointer, as the header demands.
+        unsafe { write_boxed(pins, ZmemPins(held), "pins") }
     })
 }
 
