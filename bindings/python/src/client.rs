@@ -5,7 +5,7 @@
 
 use crate::convert::{Argument, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
-use crate::options::{Wish, explanation, state};
+use crate::options::{CallArguments, explanation, state};
 use crate::values::Allow;
 use memlift::ground::complete::WaitPolicy;
 use memlift::ground::config::Config;
@@ -118,7 +118,7 @@ impl Client {
         crc: bool,
         pack: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
+        let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let mut job = self.start(py, operation, data, &options, Mode::Sync)?;
         let payload = wait_with_signals(py, |slice| job.wait_within(slice), None)?;
         payload_into(py, payload, out, self.allow)
@@ -139,7 +139,7 @@ impl Client {
         crc: bool,
         pack: bool,
     ) -> PyResult<Future> {
-        let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
+        let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let job = self.start(py, operation, data, &options, Mode::Async)?;
         Ok(Future { id: job.id(), allow: self.allow, state: Mutex::new(State::Waiting(job)) })
     }
@@ -195,7 +195,7 @@ impl Client {
         cache: Option<&str>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let mode: Mode = mode.parse().map_err(PyValueError::new_err)?;
-        let options = Wish { device, cache, ..Wish::default() }.options()?;
+        let options = CallArguments { device, cache, ..CallArguments::default() }.options()?;
         explanation(py, &self.client.explain(operation, bytes, mode, options))
     }
 
@@ -460,7 +460,7 @@ impl Pipeline {
         crc: bool,
         pack: bool,
     ) -> PyResult<u64> {
-        let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
+        let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
         let none = py.None().into_bound(py);
         let argument = Argument::new(data.unwrap_or(&none), self.allow)?;

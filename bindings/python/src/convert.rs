@@ -41,7 +41,7 @@ impl<'py> Argument<'py> {
         }
         let encoded = match Encoded::new(object, allow) {
             Ok(encoded) => encoded,
-            Err(error) => return Argument::changed(object)?.ok_or(error),
+            Err(error) => return Argument::from_other_buffer(object)?.ok_or(error),
         };
         Ok(Argument { outgoing: Outgoing::none(), encoded: Some(encoded), _buffer: None, _bytes: None })
     }
@@ -66,7 +66,7 @@ impl<'py> Argument<'py> {
             return Ok(Some(Argument { outgoing, encoded: None, _buffer: None, _bytes }));
         }
         if object.is_exact_instance_of::<PyByteArray>() || object.is_exact_instance_of::<PyMemoryView>() {
-            return Argument::changed(object);
+            return Argument::from_other_buffer(object);
         }
         if !object.is_exact_instance(array_class(py)?) || type_name(&object.getattr("dtype")?)?.is_none() {
             return Ok(None);
@@ -88,7 +88,7 @@ impl<'py> Argument<'py> {
     }
 
     /// Describes another object with a buffer as bytes or as an array, with a warning; numpy objects are not sent in this way.
-    fn changed(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
+    fn from_other_buffer(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
         let py = object.py();
         let Ok(buffer) = PyUntypedBuffer::get(object) else { return Ok(None) };
         if object.is_instance(array_class(py)?)? || object.is_instance(numpy_scalar(py)?)? {

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 /// Keyword arguments as the caller gave them.
 #[derive(Default)]
-pub struct Wish<'a> {
+pub struct CallArguments<'a> {
     pub timeout: Option<f64>,
     pub device: Option<&'a str>,
     pub cache: Option<&'a str>,
@@ -21,7 +21,7 @@ pub struct Wish<'a> {
     pub pack: bool,
 }
 
-impl Wish<'_> {
+impl CallArguments<'_> {
     /// Checks the arguments and returns the options of the call.
     pub fn options(&self) -> PyResult<CallOptions> {
         Ok(CallOptions {

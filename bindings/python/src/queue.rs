@@ -60,10 +60,10 @@ impl Queue {
         let head = encoded.head();
         if bytes <= ipc::Queue::INLINE_BYTES && bytes == head.len() as u64 {
             let step = |until| queue.put_labelled(head, label, until).map(|put| put.then_some(()));
-            return sliced(py, until, step)?.ok_or_else(|| said(py, "Full"));
+            return sliced(py, until, step)?.ok_or_else(|| queue_exception(py, "Full"));
         }
         let reserved = sliced(py, until, |until| queue.reserve(bytes, until))?;
-        let Some(mut reserved) = reserved else { return Err(said(py, "Full")) };
+        let Some(mut reserved) = reserved else { return Err(queue_exception(py, "Full")) };
         let parts = encoded.parts();
         let copy = move || {
             for (at, part) in &parts {
@@ -98,7 +98,7 @@ impl Queue {
 }
 
 /// Returns the exception `queue.Full` or `queue.Empty`.
-fn said(py: Python<'_>, name: &'static str) -> PyErr {
+fn queue_exception(py: Python<'_>, name: &'static str) -> PyErr {
     static FULL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let cell = if name == "Full" { &FULL } else { &EMPTY };
@@ -211,7 +211,7 @@ impl Queue {
     /// Returns the next value that belongs to a call as (number, mark, value, None), or as (number, mark, None, exception) if
     /// it cannot be read.
     fn get_call<'py>(&self, py: Python<'py>) -> PyResult<Call<'py>> {
-        let (slot, [number, mark]) = self.take(py, None)?.ok_or_else(|| said(py, "Empty"))?;
+        let (slot, [number, mark]) = self.take(py, None)?.ok_or_else(|| queue_exception(py, "Empty"))?;
         let none = py.None().into_bound(py);
         match Bound::new(py, slot).and_then(|slot| decode(&slot, self.allow)) {
             Ok(value) => Ok((number, mark, value, None)),
@@ -232,7 +232,7 @@ impl Queue {
         timeout: Option<f64>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (slot, _) = self.take(py, limit(block, timeout)?)?.ok_or_else(|| said(py, "Empty"))?;
+        let (slot, _) = self.take(py, limit(block, timeout)?)?.ok_or_else(|| queue_exception(py, "Empty"))?;
         let item = decode(&Bound::new(py, slot)?, self.allow)?;
         let Some(out) = out else { return Ok(item) };
         put_into(&item, out).or_else(|error| {

@@ -11,7 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
 
-enum Held {
+enum SlotOwner {
     Received(Payload),
     Lent(Loan),
     Taken(Item, Address),
@@ -29,29 +29,29 @@ unsafe impl Sync for Address {}
 /// Shared memory of a pool, created by the library. Use the array over it.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Slot {
-    held: Held,
+    owner: SlotOwner,
 }
 
 impl Slot {
     pub fn received(payload: Payload) -> Slot {
-        Slot { held: Held::Received(payload) }
+        Slot { owner: SlotOwner::Received(payload) }
     }
 
     pub fn lent(loan: Loan) -> Slot {
-        Slot { held: Held::Lent(loan) }
+        Slot { owner: SlotOwner::Lent(loan) }
     }
 
     /// Wraps an item taken from a queue. Only this process has it, so it is writable.
     pub fn taken(mut item: Item) -> Result<Slot, Error> {
         let address = Address(item.as_mut_ptr()?);
-        Ok(Slot { held: Held::Taken(item, address) })
+        Ok(Slot { owner: SlotOwner::Taken(item, address) })
     }
 
     pub fn bytes(&self) -> u64 {
-        match &self.held {
-            Held::Received(payload) => payload.bytes(),
-            Held::Lent(loan) => loan.bytes(),
-            Held::Taken(item, _) => item.bytes(),
+        match &self.owner {
+            SlotOwner::Received(payload) => payload.bytes(),
+            SlotOwner::Lent(loan) => loan.bytes(),
+            SlotOwner::Taken(item, _) => item.bytes(),
         }
     }
 
@@ -61,10 +61,10 @@ impl Slot {
         if end.is_none_or(|end| end > self.bytes()) {
             return Err(Error::PeerFault { what: "data that is too short".to_owned() });
         }
-        let base = match &self.held {
-            Held::Received(payload) => payload.as_ptr(),
-            Held::Lent(loan) => loan.as_mut_ptr().cast_const(),
-            Held::Taken(item, _) => return item.read_into(at, target),
+        let base = match &self.owner {
+            SlotOwner::Received(payload) => payload.as_ptr(),
+            SlotOwner::Lent(loan) => loan.as_mut_ptr().cast_const(),
+            SlotOwner::Taken(item, _) => return item.read_into(at, target),
         };
         // SAFETY: the range was checked against the memory's length, and the memory stays mapped while `self` lives. Another
         // process may write to it during the copy: then the copy has old and new bytes, and all checks are made on the copy.
@@ -80,20 +80,20 @@ impl Slot {
     }
 
     fn __repr__(&self) -> String {
-        let kind = match &self.held {
-            Held::Received(_) => "received",
-            Held::Lent(_) => "lent",
-            Held::Taken(..) => "taken",
+        let kind = match &self.owner {
+            SlotOwner::Received(_) => "received",
+            SlotOwner::Lent(_) => "lent",
+            SlotOwner::Taken(..) => "taken",
         };
         format!("<memlift pool memory, {} bytes, {kind}>", self.__len__())
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        let (pointer, readonly): (*mut c_void, bool) = match &this.held {
-            Held::Received(payload) => (payload.as_ptr().cast_mut().cast(), true),
-            Held::Lent(loan) => (loan.as_mut_ptr().cast(), false),
-            Held::Taken(_, address) => (address.0.cast(), false),
+        let (pointer, readonly): (*mut c_void, bool) = match &this.owner {
+            SlotOwner::Received(payload) => (payload.as_ptr().cast_mut().cast(), true),
+            SlotOwner::Lent(loan) => (loan.as_mut_ptr().cast(), false),
+            SlotOwner::Taken(_, address) => (address.0.cast(), false),
         };
         let length = this.__len__() as ffi::Py_ssize_t;
         if readonly && flags & ffi::PyBUF_WRITABLE != 0 {

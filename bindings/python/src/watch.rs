@@ -8,7 +8,7 @@
 use crate::client::Client;
 use crate::convert::{Argument, DETACH_BYTES, payload_into};
 use crate::errors::raise;
-use crate::options::Wish;
+use crate::options::CallArguments;
 use crate::values::Allow;
 use memlift::ipc::Watch;
 use memlift::ipc::client::Answered;
@@ -48,7 +48,7 @@ impl Session {
     }
 
     /// Returns the answers as a list of (id, value or Failed).
-    fn told<'py>(&self, py: Python<'py>, answered: Vec<Answered>) -> PyResult<Bound<'py, PyList>> {
+    fn to_python<'py>(&self, py: Python<'py>, answered: Vec<Answered>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (id, answer) in answered {
             let out = self.out_of(py, id);
@@ -101,7 +101,7 @@ impl Session {
         crc: bool,
         pack: bool,
     ) -> PyResult<(Option<u64>, Bound<'py, PyList>)> {
-        let mut options = Wish { timeout, device, cache, defer: true, crc, pack }.options()?;
+        let mut options = CallArguments { timeout, device, cache, defer: true, crc, pack }.options()?;
         options.timeout = options.timeout.or(self.timeout);
         let argument = Argument::new(data, self.allow)?;
         let outgoing = argument.outgoing();
@@ -120,8 +120,8 @@ impl Session {
             }
             self.watch.turn(false)
         });
-        let told = self.told(py, answered.map_err(|error| raise(py, error))?)?;
-        Ok((id, told))
+        let answers = self.to_python(py, answered.map_err(|error| raise(py, error))?)?;
+        Ok((id, answers))
     }
 
     /// Makes the server notice all calls now.
@@ -132,7 +132,7 @@ impl Session {
     /// Returns the answers that have arrived. After all of them were returned, raises the reason for which the session has ended.
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let answered = self.watch.turn(true).map_err(|error| raise(py, error))?;
-        self.told(py, answered)
+        self.to_python(py, answered)
     }
 
     /// Drops the answer of `id`, which is not wanted any more.

@@ -204,7 +204,7 @@ pub fn view<'py>(
 ) -> PyResult<Option<(Bound<'py, PyAny>, String, Vec<u64>)>> {
     // If the open transaction made or changed the array, a rollback could change it under its view, so it is copied.
     let copied = |offset| inner.is_fresh(offset);
-    let found = inner.look(py, |looking| {
+    let found = inner.read(py, |looking| {
         let (offset, shape) = match Inner::find(looking, name)? {
             None => return Ok(None),
             Some(Named { kind: Kind::Array, offset, shape: Some(shape) }) => (offset, shape),

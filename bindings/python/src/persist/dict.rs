@@ -49,12 +49,12 @@ impl PersistDict {
         Ok(Table::at(offset))
     }
 
-    fn look<R: Send>(
+    fn read<R: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Looking<'_>, Table) -> Result<R, Trouble> + Send,
     ) -> PyResult<R> {
-        self.inner.look(py, |view| work(view, self.table(view)?))
+        self.inner.read(py, |view| work(view, self.table(view)?))
     }
 
     fn write<R: Send>(
@@ -77,18 +77,18 @@ impl PersistDict {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.look(py, |view, table| Ok(table.len(view)?))? as usize)
+        Ok(self.read(py, |view, table| Ok(table.len(view)?))? as usize)
     }
 
     fn get<'py>(&self, key: &Bound<'py, PyAny>, missing: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, key) = (key.py(), value::key(key)?);
-        let found = self.look(py, |view, table| Ok(table.get(view, &key)?.map(<[u8]>::to_vec)))?;
+        let found = self.read(py, |view, table| Ok(table.get(view, &key)?.map(<[u8]>::to_vec)))?;
         found.map_or(Ok(missing), |bytes| value::decode(py, &bytes, self.pickle))
     }
 
     fn contains(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, key) = (key.py(), value::key(key)?);
-        self.look(py, |view, table| Ok(table.get(view, &key)?.is_some()))
+        self.read(py, |view, table| Ok(table.get(view, &key)?.is_some()))
     }
 
     /// Sets the value of a key; returns True if the key is new.
@@ -110,7 +110,7 @@ impl PersistDict {
     /// Returns the key that was inserted last, or `missing`.
     fn last<'py>(&self, missing: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = missing.py();
-        let key = self.look(py, |view, table| Ok(table.last(view)?))?;
+        let key = self.read(py, |view, table| Ok(table.last(view)?))?;
         key.map_or(Ok(missing), |bytes| value::decode(py, &bytes, false))
     }
 
@@ -124,7 +124,7 @@ impl PersistDict {
         after: Option<Vec<u8>>,
         values: bool,
     ) -> PyResult<Option<(u64, Option<Vec<u8>>, Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)>)>> {
-        let (version, pairs) = self.look(py, |view, table| {
+        let (version, pairs) = self.read(py, |view, table| {
             let pairs = table.batch(view, after.as_deref(), BATCH_PAIRS, BATCH_BYTES)?;
             Ok((table.version(view)?, pairs))
         })?;

@@ -162,7 +162,7 @@ impl Inner {
     }
 
     /// Reads objects: in the thread's open transaction, or under a read lock.
-    pub fn look<R: Send>(
+    pub fn read<R: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&Looking<'_>) -> Result<R, Trouble> + Send,
@@ -534,7 +534,7 @@ impl PersistPool {
             Some(Named { kind: Kind::Dict, .. }) => Ok(true),
             Some(_) => Err(Trouble::Argument(format!("{name:?} is an array: pool.array gives it"))),
         };
-        let there = inner.look(py, |view| is_dict(Inner::find(view, &name)?))?;
+        let there = inner.read(py, |view| is_dict(Inner::find(view, &name)?))?;
         if !there {
             inner.write(py, |writing| {
                 // Another thread may have created it meanwhile.
@@ -550,7 +550,7 @@ impl PersistPool {
 
     /// Returns all names, each with True if it is an array.
     fn names(&self, py: Python<'_>) -> PyResult<Vec<(String, bool)>> {
-        self.inner.look(py, |view| {
+        self.inner.read(py, |view| {
             let names = root(view)?.names;
             if names == 0 {
                 return Ok(Vec::new());

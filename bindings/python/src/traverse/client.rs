@@ -34,7 +34,7 @@ mod memlift_kind {
 }
 
 /// Result of a walk: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits.
-pub type Came = (u8, u64, Block, Block, u32, u32);
+pub type WalkResult = (u8, u64, Block, Block, u32, u32);
 
 /// A walk as Python describes it: program, address, scratchpad.
 pub type Wanted<'py> = (PyRef<'py, WalkProgram>, u64, Vec<u8>);
@@ -60,7 +60,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn came(answer: Answer) -> Result<Came, ClientError> {
+fn walk_result(answer: Answer) -> Result<WalkResult, ClientError> {
     let status = match answer.status {
         Status::Done => 0,
         Status::Missing => 1,
@@ -173,9 +173,9 @@ impl WalkClient {
         program: PyRef<'_, WalkProgram>,
         start: u64,
         scratch: Vec<u8>,
-    ) -> PyResult<Came> {
+    ) -> PyResult<WalkResult> {
         let walk = walk_of((program, start, scratch));
-        self.with(py, |open| came(open.client.call(Request::walk(&walk))?))
+        self.with(py, |open| walk_result(open.client.call(Request::walk(&walk))?))
     }
 
     /// Makes several walks at the same time; for a failed one, the list has an exception.
@@ -187,12 +187,12 @@ impl WalkClient {
             if answers.iter().any(|answer| matches!(answer, Err(ClientError::Interrupted))) {
                 return Err(ClientError::Interrupted);
             }
-            Ok(answers.into_iter().map(|answer| answer.and_then(came)).collect::<Vec<_>>())
+            Ok(answers.into_iter().map(|answer| answer.and_then(walk_result)).collect::<Vec<_>>())
         })?;
         let list = PyList::empty(py);
         for answer in answers {
             match answer {
-                Ok(came) => list.append(came)?,
+                Ok(result) => list.append(result)?,
                 Err(error) => list.append(walk_error(py, error).into_value(py))?,
             }
         }
@@ -224,8 +224,8 @@ impl WalkClient {
     }
 
     /// Waits for the answer of a ticket.
-    fn result(&self, py: Python<'_>, ticket: u64) -> PyResult<Came> {
-        self.with(py, |open| came(open.client.result(Ticket::numbered(ticket))?))
+    fn result(&self, py: Python<'_>, ticket: u64) -> PyResult<WalkResult> {
+        self.with(py, |open| walk_result(open.client.result(Ticket::numbered(ticket))?))
     }
 
     /// Drops the answer of a ticket that will not be waited for.
@@ -263,7 +263,7 @@ impl WalkClient {
             let client = &mut open.client;
             open.watched.retain(|&ticket| match client.take(ticket) {
                 Some(answer) => {
-                    ended.push((ticket.number(), answer.and_then(came)));
+                    ended.push((ticket.number(), answer.and_then(walk_result)));
                     false
                 }
                 None => true,
@@ -275,7 +275,7 @@ impl WalkClient {
         let list = PyList::empty(py);
         for (ticket, answer) in ended {
             match answer {
-                Ok(came) => list.append((ticket, came))?,
+                Ok(result) => list.append((ticket, result))?,
                 Err(error) => list.append((ticket, walk_error(py, error).into_value(py)))?,
             }
         }
