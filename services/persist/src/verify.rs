@@ -192,6 +192,7 @@ impl Store {
             // A slab that an earlier snapshot had is compared already.
             let known = self.fetched.as_ref().is_some_and(|fetched| fetched.good.has(slab));
             let pages = if known { 0..0 } else { slab * SLAB_PAGES..(slab + 1) * SLAB_PAGES };
+            self.medium.will_load(self.heap_start + slab * SLAB_BYTES, SLAB_BYTES);
             for page in pages {
                 if !self.holds(page)? {
                     good = false;

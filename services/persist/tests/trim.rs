@@ -97,6 +97,12 @@ impl Drop for Group {
     }
 }
 
+/// Bytes that this process has read from disks, where the kernel counts them.
+fn read_from_disk() -> Option<u64> {
+    let counts = std::fs::read_to_string("/proc/self/io").ok()?;
+    counts.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
+}
+
 #[test]
 fn a_pool_larger_than_the_memory_that_there_is() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
@@ -114,7 +120,7 @@ fn a_pool_larger_than_the_memory_that_there_is() {
     assert!(output.status.success(), "{}: {text}", output.status);
     let most = text.lines().find_map(|line| line.split_once("most ")).expect("a number").1;
     let most: u64 = most.parse().expect("a number");
-    println!("limited by a group: {}, most anonymous memory {} MiB", group.is_some(), most / MIB);
+    println!("{text}limited by a group: {}, most anonymous memory {} MiB", group.is_some(), most / MIB);
     assert!(most > MIRROR / 2 && most < MIRROR + 32 * MIB, "{most}");
 }
 
@@ -147,6 +153,19 @@ fn the_child_that_writes_more_than_it_has() {
     pool.close().expect("closed");
     let pool = Pool::open(&path, &options).expect("opened");
     verify(&pool, &blocks);
+    if let Some(before) = read_from_disk().filter(|_| std::env::var_os("MEMLIFT_TRIM_GROUP").is_some()) {
+        let reads = 4000;
+        let mut state = 1u64;
+        for _ in 0..reads {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (state >> 33) % blocks.len() as u64;
+            let first = pool.read(|r| Ok::<_, Error>(r.get(blocks[at as usize])?.words[0])).expect("read");
+            assert_eq!(first, at);
+        }
+        let each = (read_from_disk().expect("as before") - before) / reads;
+        println!("\n{each} bytes read from the disk for each object of 4 KiB");
+        assert!(each < 64 << 10, "{each}: the kernel reads ahead what is not used");
+    }
     println!("\nmost {most}");
 }
 

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use memlift_kernels::persist;
@@ -36,6 +36,8 @@ pub struct Mapped {
     base: *mut u8,
     reserved: u64,
     length: AtomicU64,
+    /// The kernel reads nothing ahead: the file may not fit into memory.
+    by_pages: AtomicBool,
     growing: Mutex<()>,
     /// True once a sync has failed. The kernel reports a failure to one caller of fdatasync only: another that syncs at the
     /// same time, or later, gets success.
@@ -101,6 +103,7 @@ impl Mapped {
             base,
             reserved,
             length: AtomicU64::new(0),
+            by_pages: AtomicBool::new(false),
             growing: Mutex::new(()),
             failed: Mutex::new(false),
             guarantee: detect::Guarantee {
@@ -223,7 +226,7 @@ impl Mapped {
             let advised = unsafe {
                 rustix::mm::madvise(self.base.cast(), usize::try_from(to).expect(NEVER), Advice::Random)
             };
-            let _ = advised; // without it the mapping is as right, and slower
+            self.by_pages.store(advised.is_ok(), Ordering::Relaxed); // without it the mapping is as right, and slower
         }
         Ok(())
     }
@@ -330,6 +333,19 @@ impl Mapped {
             return Ok(());
         }
         self.file.read_exact_at(target, offset).map_err(self.failed("read"))
+    }
+
+    /// Starts reading a range of whole pages that is loaded next, in one request to the disk.
+    pub(super) fn will_load(&self, offset: u64, bytes: u64) {
+        if !self.by_pages.load(Ordering::Relaxed) {
+            return;
+        }
+        let start = self.at(offset, bytes);
+        // SAFETY: the advice changes no byte of the file, in which the range lies (`at`).
+        let advised = unsafe {
+            rustix::mm::madvise(start.cast(), usize::try_from(bytes).expect(NEVER), Advice::WillNeed)
+        };
+        let _ = advised; // without it each page is read when it is loaded
     }
 
     /// Reads through the mapping. The caller holds the lock under which the range is stored to.

@@ -111,6 +111,15 @@ impl Medium {
         }
     }
 
+    /// Says that a range of whole pages is loaded next: where pages are read one by one, the disk gets one request for all of them.
+    pub fn will_load(&self, offset: u64, bytes: u64) {
+        if let Medium::Mapped(mapped) = self
+            && !mapped.is_beside()
+        {
+            mapped.will_load(offset, bytes);
+        }
+    }
+
     /// Writes to the log; 64-byte aligned, whole lines.
     #[track_caller]
     #[inline]
