@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The field of GHASH, GF(2¹²⁸), in portable constant-time code.
 //!
-//! - **Layout** an [`Element`] holds the 16 bytes of a block read as a big-endian number. Bit i is then the coefficient of xⁱ modulo x¹²⁸
-//!   + x¹²⁷ + x¹²⁶ + x¹²¹ + 1, and the product that GHASH needs is `a·b·x⁻¹²⁷`. With the key multiplied by x once, it becomes
-//!   `a·b·x⁻¹²⁸`, which Montgomery's reduction yields after two folds by 64 bits (RFC 8452, appendix A, has the same relation between
-//!   GHASH and POLYVAL).
+//! - **Layout** an [`Element`] holds the 16 bytes of a block read as a big-endian number. Bit i is then the coefficient of xⁱ
+//!   modulo x¹²⁸ + x¹²⁷ + x¹²⁶ + x¹²¹ + 1, and the product that GHASH needs is `a·b·x⁻¹²⁷`. With the key multiplied by x once, it
+//!   becomes `a·b·x⁻¹²⁸`, which Montgomery's reduction yields after two folds by 64 bits (RFC 8452, appendix A, has the same
+//!   relation between GHASH and POLYVAL).
 //! - **Order** under `multiply`, the elements other than zero are a group of 2¹²⁸ − 1 elements with the neutral element [`ONE`], so the
 //!   inverse is a power. Zero has no inverse; `inverse` returns zero for it, which is harmless because all its products are zero.
 //! - **Not here** branches and indices that depend on values. Bits are spread with holes that absorb the carries of an integer product,
