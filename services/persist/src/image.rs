@@ -19,8 +19,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::error::{Error, LOWER_MAX, Result};
 use crate::layout::{BODIES_OFFSET, BODIES_ZONES, Entry, ZONE_SLABS};
 use crate::lost::Watch;
-use crate::medium::{Mapped, Medium, Striped};
-use crate::options::exceeds_memory;
+use crate::medium::{Mapped, Medium, Striped, read_by_pages};
 use crate::words::Words;
 
 /// See the module's header.
@@ -94,12 +93,14 @@ impl Image {
                     return Err(image.crowded().expect("heap_bytes is no more than reserved"));
                 }
                 image.map_stripes(striped, 0, heap_bytes)?;
+                image.read_by_pages(heap_bytes);
                 image.length.store(heap_bytes, Ordering::Release);
                 Ok(image)
             }
             Medium::Mapped(mapped) if kind != Kind::Filled => {
                 let image = Image::reserve(reserved)?;
                 image.map_file(mapped, heap_start, 0, heap_bytes)?;
+                image.read_by_pages(heap_bytes);
                 image.length.store(heap_bytes, Ordering::Release);
                 Ok(image)
             }
@@ -185,19 +186,14 @@ impl Image {
                 place,
             )
         }
-        .map_err(|errno| Error::File {
-            action: "map",
-            path: mapped.path().to_owned(),
-            source: errno.into(),
-        })?;
-        if exceeds_memory(to) {
-            // SAFETY: the advice changes no byte of the image, which is mapped up to `to`.
-            let advised = unsafe {
-                rustix::mm::madvise(self.base.cast(), usize::try_from(to).expect(NEVER), Advice::Random)
-            };
-            let _ = advised; // without it the image is as right, and slower
-        }
-        Ok(())
+        .map_err(|errno| Error::File { action: "map", path: mapped.path().to_owned(), source: errno.into() })
+        .map(drop)
+    }
+
+    /// Has the kernel read the image page by page, if its file may not fit into memory. Called once for all mappings up to `bytes`.
+    fn read_by_pages(&self, bytes: u64) {
+        // SAFETY: the image is mapped up to `bytes`, as the callers have just done.
+        let _ = unsafe { read_by_pages(self.base, bytes) }; // without it the image is as right, and slower
     }
 
     /// Maps [from, to) stripe by stripe.
@@ -251,6 +247,9 @@ impl Image {
                 }
                 Medium::Striped(striped) if !self.filled => self.map_stripes(striped, length, heap_bytes)?,
                 _ => self.map_memory(length, heap_bytes)?,
+            }
+            if !self.filled {
+                self.read_by_pages(heap_bytes);
             }
         }
         self.length.store(heap_bytes, Ordering::Release);

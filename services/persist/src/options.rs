@@ -143,7 +143,9 @@ impl Options {
 /// read page by page then: what the kernel reads ahead (up to megabytes for each page fault, as the disk's `read_ahead_kb` says)
 /// would throw out pages that are still used.
 pub(crate) fn exceeds_memory(bytes: u64) -> bool {
-    bytes > memlift_ground::region::Headroom::read().limit_bytes / 2
+    /// No limit of memory is looked up for a file of this size: no process lives with so little.
+    const FITS: u64 = 16 << 20;
+    bytes > FITS && bytes > memlift_ground::region::Headroom::read().limit_bytes / 2
 }
 
 /// A pool takes twice as many addresses as it may grow to: most are left to the program.

@@ -70,6 +70,18 @@ const NEVER: &str = "page-sized numbers fit";
 /// Zeros for holes that the log gets to.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
+/// Has the kernel read mappings of a file page by page, if so many bytes may not fit into memory; returns true if it does.
+///
+/// # Safety
+///
+/// [base, base + bytes) is mapped, and stays mapped during the call.
+pub(crate) unsafe fn read_by_pages(base: *mut u8, bytes: u64) -> bool {
+    // SAFETY: the range is mapped, as the caller guarantees, and the advice changes no byte of it.
+    exceeds_memory(bytes)
+        && unsafe { rustix::mm::madvise(base.cast(), usize::try_from(bytes).expect(NEVER), Advice::Random) }
+            .is_ok()
+}
+
 impl Mapped {
     /// Maps `file`, which has its final size for now; `max_bytes` is what it may grow to.
     pub fn new(file: File, path: &Path, max_bytes: u64, wanted: Domain, writable: bool) -> Result<Mapped> {
@@ -221,12 +233,9 @@ impl Mapped {
             )
         }?;
         // A private view is read once, from its start to its end.
-        if !self.private && exceeds_memory(to) {
-            // SAFETY: the advice changes no byte of the file, which is mapped up to `to`.
-            let advised = unsafe {
-                rustix::mm::madvise(self.base.cast(), usize::try_from(to).expect(NEVER), Advice::Random)
-            };
-            self.by_pages.store(advised.is_ok(), Ordering::Relaxed); // without it the mapping is as right, and slower
+        if !self.private {
+            // SAFETY: the file is mapped up to `to` now.
+            self.by_pages.store(unsafe { read_by_pages(self.base, to) }, Ordering::Relaxed);
         }
         Ok(())
     }

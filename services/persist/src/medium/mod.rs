@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::options::Mechanism;
 pub use detect::{Guarantee, Survives};
-pub(crate) use mapped::Mapped;
+pub(crate) use mapped::{Mapped, read_by_pages};
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
 pub(crate) use striped::{DEVICES_MAX, Geometry, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
