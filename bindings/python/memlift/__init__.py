@@ -33,8 +33,10 @@ from memlift import errors, ipc, persist, transform, traverse, zmem
 from memlift._libraries import libraries
 from memlift._native import __version__
 from memlift._values import register
+from memlift.arena import Arena, Ref, Subscription
 from memlift.errors import (
     AddressInUse,
+    ArenaFullError,
     BadArgument,
     BadChain,
     BadInput,
@@ -47,6 +49,7 @@ from memlift.errors import (
     DeadlineExceeded,
     DeviceUnavailable,
     Error,
+    ExpiredError,
     Forbidden,
     Gone,
     Incompressible,
@@ -85,6 +88,8 @@ from memlift.queue import JoinableQueue, Queue
 
 __all__ = [
     "AddressInUse",
+    "Arena",
+    "ArenaFullError",
     "BadArgument",
     "BadChain",
     "BadInput",
@@ -98,6 +103,7 @@ __all__ = [
     "DeviceUnavailable",
     "Error",
     "Executor",
+    "ExpiredError",
     "Forbidden",
     "Gone",
     "Incompressible",
@@ -120,8 +126,10 @@ __all__ = [
     "PoolStopped",
     "Queue",
     "ReadOnly",
+    "Ref",
     "RemoteError",
     "ServerUnavailable",
+    "Subscription",
     "TargetTooSmall",
     "TransactionAborted",
     "TransactionTooLarge",

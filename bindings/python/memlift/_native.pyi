@@ -187,6 +187,100 @@ class Session:
     def turn(self) -> list[tuple[int, Any]]: ...
     def abandon(self, id: int) -> None: ...
 
+class Arena:
+    """See memlift.Arena."""
+
+    def __new__(
+        cls,
+        name: str | os.PathLike[str] | None = None,
+        *,
+        bytes_max: int | None = None,
+        on_full: Literal["wait", "evict"] = "wait",
+        values_max: int = 16384,
+        readers_max: int = 1024,
+        huge_pages: bool = True,
+        numa_node: int | None = None,
+        lock: bool = False,
+        allowed_uids: Sequence[int] | None = None,
+        allow_pickle: bool = False,
+    ) -> Self: ...
+    @property
+    def address(self) -> str:
+        """Name or path by which readers find the arena."""
+    def put(self, value: Any, *, reads: int | None = None, timeout: float | None = None) -> Ref:
+        """Copies a value into the arena, once; the `Ref` names it in any process.
+
+        reads    times that it will be taken (`ref.get()`, in all processes together), after which the arena does not keep it; None: it
+                 is kept until it is released
+        timeout  seconds to wait for room; None: as long as it takes
+
+        Raises ArenaFullError without room in time, MessageTooLarge for what can never fit, OutOfMemory when the machine or the cgroup
+        has too little left, UnsupportedType for what is not data, Closed after `close` and in a forked child.
+        """
+    def publish(self, topic: str, value: Any, *, slow: Literal["wait", "drop"] = "wait", timeout: float | None = None) -> Ref:
+        """Copies a value into the arena as the latest of a topic, and gives it to those who follow. It is kept until the next one.
+
+        slow     about subscribers to every value that have no room for one more. "wait": until they have, for `timeout` seconds; "drop": the
+                 oldest value that waits there goes, and counts as missed
+
+        Raises what `put` raises; ArenaFullError names the process that is behind.
+        """
+    def release(self, ref: Ref) -> None:
+        """As `ref.release()`."""
+    def trim(self) -> None:
+        """Gives the memory back that no value needs. The arena does it by itself after a few seconds without a put."""
+    def close(self) -> None:
+        """Closes the arena: its values cannot be taken any more. Views that readers have stay valid, and keep their memory."""
+    def stats(self) -> dict[str, int]:
+        """values, readers, used_bytes, ending_bytes (of values that are kept only since a reader views them), memory_bytes, bytes_max,
+        evicted (values so far)."""
+
+class Ref:
+    """Names a value in an arena. It pickles to about 70 bytes, and `bytes(ref)` and `Ref(data)` do the same without pickle.
+
+    A ref is a name, not a hold: the arena keeps the value until it is released or was taken as often as `put` was told. Then, or when it was
+    evicted, `get` raises ExpiredError, and never returns another value.
+    """
+
+    def __new__(cls, data: bytes) -> Self: ...
+    def get(self, *, timeout: float | None = 10.0, allow_pickle: bool = False) -> Any:
+        """Returns the value, in any process that may read the arena. Its arrays are read-only views of the arena's memory, which is not
+        used again before they are gone.
+
+        timeout       seconds for the first contact with the arena; later values take no system call
+        allow_pickle  whether a pickled object is read: only from an arena that you trust
+
+        Raises ExpiredError if the value is gone, ServerUnavailable if the arena's process is and this one has not read from it before,
+        Closed after the arena was closed.
+        """
+    def release(self, *, timeout: float | None = 10.0) -> None:
+        """Nobody needs the value any more: it cannot be taken from now on, and its memory is free with the last view. Any process may call
+        it, more than once."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the value takes in the arena."""
+    @property
+    def address(self) -> str:
+        """The arena's address."""
+    def __bytes__(self) -> bytes: ...
+    def __hash__(self) -> int: ...
+
+class Subscription:
+    """See memlift.Subscription."""
+
+    def __new__(
+        cls, address: str | os.PathLike[str], topic: str, *, every: int | None = None, timeout: float | None = 10.0, allow_pickle: bool = False
+    ) -> Self: ...
+    def get(self, *, timeout: float | None = None) -> Any:
+        """Waits for the next value; DeadlineExceeded after `timeout` seconds, PeerDied when the arena has ended."""
+    @property
+    def number(self) -> int: ...
+    @property
+    def missed(self) -> int: ...
+    def fileno(self) -> int:
+        """A descriptor for select and event loops: readable when a value or the arena's end has come. With `every=None` it is readable only
+        after a `get` that found nothing. Do not read it."""
+
 class Queue:
     """See memlift.Queue."""
 

@@ -48,6 +48,14 @@ class PoolFull(Error):
     """Loans and unanswered calls fill the pool; or a pool of persistent objects has no room."""
 
 
+class ArenaFullError(Error):
+    """An arena has no room for a value, or a subscriber of its topic has none, and it did not come in time."""
+
+
+class ExpiredError(Error, LookupError):
+    """The value of a `Ref` is gone: released, taken as often as was said, or evicted; or its arena has ended."""
+
+
 class OutOfMemory(Error, MemoryError):
     """The memory cgroup or the machine has too little left. Nothing was touched."""
 

@@ -31,7 +31,8 @@ pub fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::PoolFull { .. } => "PoolFull",
         Error::Memory(RegionError::Headroom { .. }) => "OutOfMemory",
         Error::UnsupportedType(_) => "UnsupportedType",
-        Error::Closed { .. } | Error::Forked { .. } => "Closed",
+        Error::Closed { .. } | Error::Forked { .. } | Error::NotWriter => "Closed",
+        Error::Expired { .. } => "ExpiredError",
         _ => "Error",
     };
     new(py, class, (error.to_string(),))

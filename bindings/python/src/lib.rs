@@ -2,7 +2,7 @@
 //! The Python interface: `import memlift`.
 //!
 //! - **Flow** numpy array or bytes ──`convert`──▶ `Outgoing` ──▶ memlift::ipc ──▶ `Payload` ──`slot`──▶ read-only numpy view.
-//!   Any value ──`values`──▶ description and arrays ──`queue`──▶ memlift::ipc::Queue.
+//!   Any value ──`values`──▶ description and arrays ──`queue`──▶ memlift::ipc::Queue, ──`arena`──▶ memlift::ipc::Arena.
 //!   Any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes.
 //!   Names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash.
 //!   Programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks at the memory nodes that hold the data.
@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 
 #[expect(unsafe_code, reason = "borrows memory from Python buffers while they are exported")]
 mod convert;
+mod arena;
 mod client;
 mod errors;
 #[expect(unsafe_code, reason = "calls Python by a declaration that may unwind")]
@@ -44,6 +45,9 @@ mod zmem;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<arena::Arena>()?;
+    module.add_class::<arena::Ref>()?;
+    module.add_class::<arena::Subscription>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<client::Future>()?;
     module.add_class::<client::Pipeline>()?;

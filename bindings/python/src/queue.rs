@@ -120,7 +120,7 @@ fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Instant>> {
 }
 
 /// Tries in slices, and handles signals between them; returns `None` after `until`.
-fn sliced<T: Send>(
+pub fn sliced<T: Send>(
     py: Python<'_>,
     until: Option<Instant>,
     mut step: impl FnMut(Option<Instant>) -> Result<Option<T>, Error> + Send,

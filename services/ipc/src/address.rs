@@ -46,13 +46,17 @@ impl Address {
     }
 
     pub(crate) fn socket(&self) -> Result<SocketAddrUnix, Error> {
+        self.socket_of(rustix::process::getuid().as_raw())
+    }
+
+    /// The socket of that address, of another user's server.
+    pub(crate) fn socket_of(&self, uid: u32) -> Result<SocketAddrUnix, Error> {
         let bad = |errno: rustix::io::Errno| Error::BadAddress {
             address: self.to_string(),
             reason: errno.to_string(),
         };
         match self {
             Address::Abstract(name) => {
-                let uid = rustix::process::getuid().as_raw();
                 SocketAddrUnix::new_abstract_name(format!("memlift/{uid}/{name}").as_bytes()).map_err(bad)
             }
             Address::Path(path) => SocketAddrUnix::new(path).map_err(bad),

@@ -150,10 +150,21 @@ pub enum Error {
         /// Process that opened the client.
         pid: u32,
     },
+    /// The value that a handle names is gone.
+    #[error("the value is gone: {what}. Put it again, or keep it longer")]
+    Expired {
+        /// Reason, in words.
+        what: String,
+    },
+    /// An arena is used by a process that did not make it.
+    #[error(
+        "this arena belongs to the process that made it: a forked child takes its values by their handles, and makes an arena of its own to put others"
+    )]
+    NotWriter,
     /// The client, server, queue or job is closed.
     #[error("this {what} is closed: open a new one")]
     Closed {
-        /// Description of what is closed: `client`, `server`, `queue` or `job`, in words of a sentence.
+        /// Description of what is closed: `client`, `server`, `queue`, `job` or `arena`, in words of a sentence.
         what: &'static str,
     },
     /// A system call failed.

@@ -16,10 +16,29 @@ static OPEN: [AtomicI32; SOCKETS] = [const { AtomicI32::new(-1) }; SOCKETS];
 static INSTALL: Once = Once::new();
 /// How many forks lie between this process and the one that first opened a session.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Forks of this process and of those that it comes from.
+static FORKED: AtomicU32 = AtomicU32::new(0);
 
 /// Forks between this process and the one that first opened a session or a queue.
 pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
+}
+
+/// Forks so far: another number than before means that some child has a copy of what this process had.
+pub fn forks() -> u32 {
+    FORKED.load(Ordering::SeqCst)
+}
+
+/// Notices forks from now on.
+pub fn watch() {
+    INSTALL.call_once(|| {
+        // SAFETY: the handlers are plain functions that live for ever and are async-signal-safe.
+        unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
+    });
+}
+
+extern "C" fn before() {
+    FORKED.fetch_add(1, Ordering::SeqCst);
 }
 
 extern "C" fn in_child() {
@@ -46,10 +65,7 @@ pub struct SessionSocket {
 impl SessionSocket {
     /// Takes the socket over.
     pub fn new(socket: OwnedFd) -> SessionSocket {
-        INSTALL.call_once(|| {
-            // SAFETY: the handler is a plain function that lives for ever and is async-signal-safe.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        watch();
         let fd = socket.into_raw_fd();
         let place = OPEN
             .iter()

@@ -84,20 +84,30 @@ impl Welcome {
 
     /// Makes a refusal; the reason is cut to 160 bytes.
     pub fn refused(reason: &str) -> Welcome {
-        let mut welcome = Welcome { refused: 1, ..Welcome::granted(0, 0) };
-        let mut end = reason.len().min(welcome.reason.len());
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        welcome.reason[..end].copy_from_slice(&reason.as_bytes()[..end]);
-        welcome
+        Welcome { refused: 1, reason: cut(reason), ..Welcome::granted(0, 0) }
     }
 
     /// Returns the reason of a refusal; empty in a welcome.
     pub fn reason(&self) -> String {
-        let end = self.reason.iter().position(|&b| b == 0).unwrap_or(self.reason.len());
-        String::from_utf8_lossy(&self.reason[..end]).into_owned()
+        text(&self.reason)
     }
+}
+
+/// Cuts a reason to the room that it has in a packet, between two characters.
+pub fn cut<const N: usize>(reason: &str) -> [u8; N] {
+    let mut end = reason.len().min(N);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut bytes = [0; N];
+    bytes[..end].copy_from_slice(&reason.as_bytes()[..end]);
+    bytes
+}
+
+/// Reads a reason up to its first zero byte.
+pub fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 /// Sends one packet with descriptors.

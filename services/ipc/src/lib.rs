@@ -9,6 +9,7 @@
 //! - **Owner** a request slot belongs to the client until its reply, and beyond it while the server still views it;
 //!   a response slot belongs to the client's view until the last one is dropped
 //! - **Queues** several processes on equal terms, without a server: [`queue`]
+//! - **Arena** one process writes, any number reads in place: [`arena`]
 //! - **Not here** placing the copies and waiting: that is the engine's.
 //!
 //! After Rocket (arXiv 2601.06331): request dispatcher, handlers, and a query side that collects results, with
@@ -32,6 +33,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod arena;
 pub mod client;
 pub mod error;
 pub mod failpoint;
@@ -59,6 +61,7 @@ mod ring;
 mod transfer;
 
 pub use address::Address;
+pub use arena::{Arena, ArenaOptions, ArenaStats, WhenFull};
 pub use bytemuck;
 pub use client::{
     Answer, AsyncClient, Batch, Candidate, Client, ClientOptions, ClientStats, Explanation, Job, JobState,

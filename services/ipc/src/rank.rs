@@ -46,6 +46,14 @@ pub(crate) enum Rank {
     Requests,
     /// Reply side of a session, at the server.
     Reply,
+    /// Sessions of this process with arenas.
+    ArenaSessions,
+    /// Question of a subscriber that is open.
+    ArenaAsked,
+    /// Views of a session with an arena.
+    ArenaLeases,
+    /// Books of an arena.
+    Arena,
     /// Threads of this process that own robust words.
     Keepers,
     /// Sessions of one of these threads.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Lines of sessions and queues in `memlift top` and `memlift metrics`.
+//! Lines of sessions, queues and arenas in `memlift top` and `memlift metrics`.
 //!
-//! - **Layout** counters as in [`SCHEMA`] and [`QUEUE`]; calls under way are those that have neither a reply nor an error
+//! - **Layout** counters as in [`SCHEMA`], [`QUEUE`] and [`ARENA`]; calls under way are those that have neither a reply nor an error
 //! - **Not here** where the numbers lie: `memlift_ground::observe`
 
 use memlift_ground::observe::{Field, Row, Schema};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const CALLS: usize = 0;
 const REPLIES: usize = 1;
@@ -123,5 +124,54 @@ impl QueueRow {
     #[inline]
     pub fn got(&self, bytes: u64) {
         self.0.count([(GOT, 1), (GOT_BYTES, bytes)]);
+    }
+}
+
+/// Fields of an arena's row.
+static ARENA: Schema = Schema {
+    service: "ipc",
+    counters: &[
+        Field::new("values_put_total", "Values that this process put into an arena."),
+        Field::new("values_put_bytes_total", "Bytes of the values that were put."),
+        Field::new("values_got_total", "Values that this process took from an arena."),
+        Field::new("values_got_bytes_total", "Bytes of the values that were taken."),
+    ],
+    gauges: &[Field::new("memory_bytes", "Memory of the arena, in the process that writes it.")],
+    latency: None,
+};
+
+/// An arena, seen from its writer or from a reader.
+#[derive(Debug)]
+pub(crate) struct ArenaRow {
+    row: Row,
+    puts: AtomicU64,
+}
+
+impl ArenaRow {
+    /// A process begins to use an arena.
+    pub fn open(address: &str) -> ArenaRow {
+        ArenaRow { row: Row::open(&ARENA, "arena", address, 0), puts: AtomicU64::new(0) }
+    }
+
+    /// A value of `bytes` was put.
+    pub fn put(&self, bytes: u64) {
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        self.row.count([(PUT, 1), (PUT_BYTES, bytes)]);
+    }
+
+    /// Values put so far.
+    pub fn puts(&self) -> u64 {
+        self.puts.load(Ordering::Relaxed)
+    }
+
+    /// A value of `bytes` was taken.
+    #[inline]
+    pub fn got(&self, bytes: u64) {
+        self.row.count([(GOT, 1), (GOT_BYTES, bytes)]);
+    }
+
+    /// The arena has `bytes` of memory.
+    pub fn set_memory_bytes(&self, bytes: u64) {
+        self.row.set(0, bytes);
     }
 }

@@ -11,6 +11,7 @@ Rows     ipc/array/SIZE       an array made outside the pool goes over, the serv
          ipc/clients8/16MiB   eight client processes and one server
          ipc/paper/…          the paper's baselines: rows_paper.py
          ipc/queue/SIZE       an array through memlift.Queue, a number back through another one
+         ipc/arena/…          one writer, eight readers: rows_arena.py
          ipc/first_call/SIZE  first call of a fresh client against the later calls of that client
          ipc/death/reclaim    clients killed at random times: from the hang-up until the server holds nothing of them
          ipc/rate/CALLS       CPU time of both sides per call, at so many calls per second
@@ -33,6 +34,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 try:
+    import rows_arena
     import rows_calls
     import rows_life
     import rows_options
@@ -50,6 +52,9 @@ else:
 def kinds():
     """Rows by their names, without what is a number in them."""
     return {
+        "arena/broadcast": rows_arena.row_broadcast,
+        "arena/put": rows_arena.row_put,
+        "arena/ref": rows_arena.row_ref,
         "array": rows_calls.row_array,
         "loan": rows_calls.row_loan,
         "queue": rows_calls.row_queue,

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: SessionSocket,
     file: Option<SocketFile>,
     /// Given up to take one connection, and refuse it, when there are no other descriptors left.
@@ -27,7 +27,7 @@ pub(super) struct Listener {
 
 impl Listener {
     /// `shared`: users other than our own may connect.
-    pub(super) fn bind(address: &Address, shared: bool) -> Result<Listener, Error> {
+    pub(crate) fn bind(address: &Address, shared: bool) -> Result<Listener, Error> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(Error::system("socket"))?;
@@ -58,7 +58,7 @@ impl Listener {
     }
 
     /// The next connection, if there is one.
-    pub(super) fn accept(&self) -> Result<Option<OwnedFd>, Error> {
+    pub(crate) fn accept(&self) -> Result<Option<OwnedFd>, Error> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(socket)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
@@ -103,13 +103,7 @@ impl Peer {
     /// Returns the reason why this peer may not have a session, if there is one.
     pub(super) fn refusal(self, options: &ServerOptions, sessions: usize) -> Option<String> {
         let own = rustix::process::getuid().as_raw();
-        let allowed = match &options.allowed_uids {
-            None => true,
-            Some(uids) => {
-                self.uid == own || uids.contains(&self.uid) || options.allowed_gids.contains(&self.gid)
-            }
-        };
-        if !allowed {
+        if !is_allowed(self, options.allowed_uids.as_deref(), &options.allowed_gids) {
             return Some(format!(
                 "user {} (group {}) is not allowed here (the server runs as {own}); allow it with allowed_uids",
                 self.uid, self.gid
@@ -118,4 +112,10 @@ impl Peer {
         (sessions >= options.sessions_max)
             .then(|| format!("{sessions} sessions are open, which is the limit; raise sessions_max"))
     }
+}
+
+/// Returns true if a peer is of our own user, or of one of those users or groups; `None` stands for every user.
+pub(crate) fn is_allowed(peer: Peer, uids: Option<&[u32]>, gids: &[u32]) -> bool {
+    let own = rustix::process::getuid().as_raw();
+    uids.is_none_or(|uids| peer.uid == own || uids.contains(&peer.uid) || gids.contains(&peer.gid))
 }

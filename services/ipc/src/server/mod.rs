@@ -25,7 +25,7 @@ use crate::message::operation_hash;
 use crate::number_map::NumberMap;
 use crate::rank::{Lock, Rank};
 use dispatch::Dispatcher;
-use listen::Listener;
+pub(crate) use listen::{Listener, is_allowed};
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::config::Config;
 use run::Queue;
