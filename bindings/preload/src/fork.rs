@@ -16,7 +16,7 @@ use memlift_zmem::pager::Pager;
 
 use crate::thread::{Quiet, current};
 use crate::trap::Scene;
-use crate::{heap, held, stacks, start};
+use crate::{heap, held, marks, stacks, start};
 
 fn still(pager: &Pager) {
     pager.before_fork();
@@ -30,6 +30,7 @@ fn go_on(pager: &'static Pager, child: bool) {
         pager.after_fork_child();
         stacks::forked_and_whole();
         held::forked_and_whole(pager);
+        marks::forked(pager);
     } else {
         pager.after_fork_parent();
     }

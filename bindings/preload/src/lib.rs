@@ -30,6 +30,8 @@ pub mod allocator;
 pub mod memory;
 #[expect(unsafe_code, reason = "makes system calls")]
 pub mod locked;
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod marks;
 #[expect(unsafe_code, reason = "exports a C interface; handles signals")]
 pub mod signal;
 #[expect(unsafe_code, reason = "exports a C interface")]

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use memlift_zmem::pager::{ARENA_BASE, Pager};
 
 use crate::gate::{call, to_libc_result};
-use crate::{locked, stacks, start, sys, thread, trap};
+use crate::{locked, marks, stacks, start, sys, thread, trap};
 
 /// Size below which mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
@@ -72,7 +72,16 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
         libc::SYS_mlock => return Some(locked::lock(pager, address, bytes, 0)),
         libc::SYS_mlock2 => return Some(locked::lock(pager, address, bytes, third)),
         libc::SYS_munlock | libc::SYS_munmap | libc::SYS_mremap => locked::release(pager, address, bytes),
+        libc::SYS_madvise => {
+            if let Some(result) = marks::advise(pager, address, bytes, third as i32) {
+                return Some(result);
+            }
+        }
+        libc::SYS_mincore => return Some(residence(pager, address, bytes, third)),
         _ => {}
+    }
+    if number == libc::SYS_munmap {
+        marks::forget(address, bytes);
     }
     let _quiet = thread::Quiet::begin();
     let outcome = match number {
@@ -88,34 +97,50 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
             {
                 -(libc::EINVAL as isize)
             } else {
-                result(pager.remap(address, bytes, third, fourth as i32, fifth), |new| new as isize)
+                let moved = pager.remap(address, bytes, third, fourth as i32, fifth);
+                if let Ok(new) = moved {
+                    if fourth as i32 & libc::MREMAP_FIXED != 0 {
+                        marks::forget(new, third);
+                    }
+                    let stays = fourth as i32 & libc::MREMAP_DONTUNMAP != 0;
+                    marks::moved((address, bytes), (new, third), stays);
+                }
+                result(moved, |new| new as isize)
             }
         }
         libc::SYS_munlock | libc::SYS_msync => {
             result(pager.mapped(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES), |()| 0)
         }
-        libc::SYS_mincore => {
-            if !address.is_multiple_of(PAGE_BYTES) {
-                -(libc::EINVAL as isize)
-            } else {
-                match pager.mapped(address, bytes) {
-                    Err(number) => -(number as isize),
-                    // The vector is the program's memory, so it is written below, after signals are let in again.
-                    Ok(()) => 0,
-                }
-            }
-        }
         libc::SYS_mbind | libc::SYS_remap_file_pages => 0,
         _ => return None,
     };
-    drop(_quiet);
-    if number == libc::SYS_mincore && outcome == 0 {
-        for page in 0..bytes.div_ceil(PAGE_BYTES) {
-            // SAFETY: the program promises a byte for each page of the range there.
-            unsafe { (third as *mut u8).add(page).write(1) };
-        }
-    }
     Some(outcome)
+}
+
+/// Performs `mincore` on a range in the arena: a page is resident if it has memory, and not if it is compressed or spilled.
+fn residence(pager: &Pager, address: usize, bytes: usize, vector: usize) -> isize {
+    if !address.is_multiple_of(PAGE_BYTES) {
+        return -(libc::EINVAL as isize);
+    }
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    let mut done = 0;
+    while done < pages {
+        let mut part = [0u8; 256];
+        let count = part.len().min(pages - done);
+        {
+            let _quiet = thread::Quiet::begin();
+            let first = address + done * PAGE_BYTES;
+            if let Err(number) = pager.mapped(first, count * PAGE_BYTES) {
+                return -(number as isize);
+            }
+            pager.residence(first, &mut part[..count]);
+        }
+        // The vector is the program's memory, which may be absent, so it is written when signals are let in again.
+        // SAFETY: the program promises a byte for each page of the range there.
+        unsafe { (vector as *mut u8).add(done).copy_from_nonoverlapping(part.as_ptr(), count) };
+        done += count;
+    }
+    0
 }
 
 /// Performs a call on a range that crosses an end of the arena, part by part.
@@ -158,6 +183,7 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
         }
         if flags & libc::MAP_FIXED_NOREPLACE == 0 {
             locked::release(pager, address, bytes);
+            marks::forget(address, bytes);
         }
         let _quiet = thread::Quiet::begin();
         if flags & libc::MAP_FIXED_NOREPLACE != 0 {

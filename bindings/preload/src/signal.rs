@@ -211,6 +211,10 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     if action.handler == libc::SIG_IGN && sent {
         return;
     }
+    if signal == libc::SIGSEGV && !sent {
+        // SAFETY: the caller promises the kernel's `info`.
+        unsafe { correct_code(info) };
+    }
     if action.handler == libc::SIG_DFL || action.handler == libc::SIG_IGN || believed_blocked {
         let default = Action { handler: libc::SIG_DFL, ..Action::default() };
         kernel_action(signal, Some(&default), None);
@@ -232,6 +236,23 @@ unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
             std::mem::transmute(action.handler);
         handler(signal, info, context);
         *mask &= !OURS;
+    }
+}
+
+/// Corrects the code of a fault on unmapped memory of the arena: the reservation below it has no access, so the kernel reports
+/// an access that is not allowed.
+///
+/// # Safety
+///
+/// `info` is what the kernel passed to a handler of a fault.
+unsafe fn correct_code(info: *mut libc::siginfo_t) {
+    const SEGV_MAPERR: c_int = 1;
+    // SAFETY: the caller promises the kernel's `info` of a fault, which has an address.
+    let address = unsafe { (*info).si_addr() as usize };
+    let Some(pager) = Pager::get().filter(|_| Pager::contains(address)) else { return };
+    if pager.mapped(address & !4095, 4096).is_err() {
+        // SAFETY: as above; the field is the handler's to change.
+        unsafe { (*info).si_code = SEGV_MAPERR };
     }
 }
 

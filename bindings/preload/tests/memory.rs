@@ -61,3 +61,30 @@ fn a_process_that_cannot_join_its_job_is_refused_in_words() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("memlift: this process cannot be put under its budget"), "{said}");
 }
+
+/// Parts of `advice.c`, each in a process of its own.
+fn advice(parts: &[&str]) {
+    for mask in ["", "uffd"] {
+        for part in parts {
+            let job = Job::new(20 * MIB);
+            let mut command = job.command(job::compile("advice"));
+            let output = command.args(["24", part]).env("MEMLIFT_DISABLE", mask).output().expect("it starts");
+            assert_eq!(job::content("advice", &[mask, part], &output), "right\n");
+        }
+    }
+}
+
+#[test]
+fn memory_is_left_out_of_dumps_wiped_or_absent_in_children_as_the_program_asked() {
+    advice(&["dump", "wipe", "absent"]);
+}
+
+#[test]
+fn a_move_may_leave_its_old_place_mapped() {
+    advice(&["move"]);
+}
+
+#[test]
+fn the_kernels_words_about_memory_are_true() {
+    advice(&["present", "codes"]);
+}

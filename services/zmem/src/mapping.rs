@@ -27,8 +27,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `bytes` (rounded up to pages) of address space that is readable, writable, zero at first touch, and not
-    /// counted against overcommit. The error names `what`.
+    /// Reserves `bytes` (rounded up to pages) of address space that is readable, writable, zero at first touch, not counted
+    /// against overcommit, and in no core dump. The error names `what`.
     ///
     /// # Errors
     ///
@@ -49,7 +49,12 @@ impl Mapping {
             )
         };
         match NonNull::new(address as *mut u8) {
-            Some(address) if address.as_ptr() as isize != -1 => Ok(Mapping { address, bytes }),
+            Some(address) if address.as_ptr() as isize != -1 => {
+                // Copies of the program's memory belong in no core dump, since the program may have kept the memory itself out.
+                // SAFETY: this is advice for the new mapping; a kernel that refuses it leaves the mapping as it is.
+                unsafe { libc::syscall(libc::SYS_madvise, address.as_ptr(), bytes, libc::MADV_DONTDUMP) };
+                Ok(Mapping { address, bytes })
+            }
             _ => Err(Error::Map { what, bytes, source: std::io::Error::last_os_error() }),
         }
     }

@@ -2,8 +2,9 @@
 //! `madvise` on the arena.
 //!
 //! - **Flow** advice that drops contents: hold the pages, drop them, free their copies · advice that asks for pages: fault
-//!   them in · hints about huge pages: passed to the kernel for native chunks · other hints: accepted, without effect
-//! - **Not here** `mprotect` and mapping ([`super::space`])
+//!   them in · hints about huge pages: passed to the kernel for native chunks · other hints: accepted, without effect ·
+//!   [`Pager::residence`] is `mincore`
+//! - **Not here** `mprotect` and mapping ([`super::space`]); advice about dumps and forks, which the caller keeps
 
 use super::kernel::{self, Quiet};
 use super::space::Pages;
@@ -53,15 +54,35 @@ impl Pager {
             | libc::MADV_WILLNEED
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT
-            | libc::MADV_DONTDUMP
-            | libc::MADV_DODUMP
-            | libc::MADV_DOFORK
-            | libc::MADV_KEEPONFORK
             | libc::MADV_MERGEABLE
             | libc::MADV_UNMERGEABLE => {}
             _ => return Err(libc::EINVAL),
         }
         self.mapped(address, bytes)
+    }
+
+    /// Writes 1 for each page that has memory, and 0 for each that is compressed, spilled or was never touched. `pages` has a
+    /// byte for each page from `address` on, which is the start of a page in the arena; the range is mapped.
+    pub fn residence(&self, address: usize, pages: &mut [u8]) {
+        let Some(range) = self.range(address, pages.len() * PAGE_BYTES) else { return pages.fill(0) };
+        for (chunk, part) in range.by_chunk() {
+            let target = &mut pages[part.first - range.first..][..part.count];
+            match self.table.chunk(chunk).mode() {
+                Mode::Vacant | Mode::Guarded => target.fill(0),
+                Mode::Armed => {
+                    for (page, byte) in (part.first..part.end()).zip(target) {
+                        let entry = self.table.load(page);
+                        // A page that is being worked on is on its way in or out.
+                        *byte = u8::from(entry.is_present() || entry.is_busy());
+                    }
+                }
+                Mode::Native | Mode::Busy => {
+                    if kernel::mincore(part.address(), part.bytes(), target).is_err() {
+                        target.fill(1);
+                    }
+                }
+            }
+        }
     }
 
     fn populate(&self, pages: Pages, write: bool) -> Result<(), Errno> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mremap` for ranges of the arena.
 //!
-//! - **Flow** to shrink, the tail is unmapped; to grow, the pages after the range are used if they are free. Otherwise new
+//! - **Flow** with `MREMAP_DONTUNMAP` the old range stays mapped and is empty afterwards. Otherwise: to shrink, the tail is unmapped; to grow, the pages after the range are used if they are free. Otherwise new
 //!   pages are mapped and the contents are moved: from native to native chunks by the kernel, absent pages by copying the
 //!   entry, present pages one by one. Into a chunk that stays native, because a system call works on another part of it,
 //!   contents are copied
@@ -33,7 +33,7 @@ impl Pager {
     ///
     /// # Errors
     ///
-    /// The errors of `mremap`. `MREMAP_DONTUNMAP` is refused with `EINVAL`.
+    /// The errors of `mremap`.
     pub fn remap(
         &self,
         address: usize,
@@ -43,9 +43,11 @@ impl Pager {
         new_address: usize,
     ) -> Result<usize, Errno> {
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        if flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0
-            || fixed && flags & libc::MREMAP_MAYMOVE == 0
+        let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+        if flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0
+            || (fixed || stays) && flags & libc::MREMAP_MAYMOVE == 0
             || new_bytes == 0
+            || stays && new_bytes.div_ceil(PAGE_BYTES) != bytes.div_ceil(PAGE_BYTES)
         {
             return Err(libc::EINVAL);
         }
@@ -66,14 +68,14 @@ impl Pager {
             }
             self.unmap_held(&mut space, new)?;
             new.first
-        } else if count <= old.count {
+        } else if count <= old.count && !stays {
             if count < old.count {
                 self.unmap_held(&mut space, Pages { first: old.first + count, count: old.count - count })?;
             }
             return Ok(address);
         } else {
             let tail = Pages { first: old.end(), count: count - old.count };
-            if tail.end() <= self.table.pages() && self.none_mapped(tail) {
+            if !stays && tail.end() <= self.table.pages() && self.none_mapped(tail) {
                 self.commit(&mut space, tail, prot)?;
                 return Ok(address);
             }
@@ -94,7 +96,13 @@ impl Pager {
             // The kernel moves the access with the contents, so set the right access again.
             kernel::protect(new.address(), new.bytes(), prot)?;
         }
-        self.unmap_held(&mut space, old)?;
+        if stays {
+            self.hold(old);
+            self.discard(old);
+            self.let_go(old, |_, entry| entry);
+        } else {
+            self.unmap_held(&mut space, old)?;
+        }
         Ok(address_of(target))
     }
 
