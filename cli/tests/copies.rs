@@ -5,66 +5,19 @@
 //! - **Method** a group of cgroup v1 or v2 below this process's own, with a limit. Where none can be made (no root, no memory
 //!   controller for children), the test says so and is skipped
 
+#[path = "place/group.rs"]
+mod group;
 mod place;
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memlift::ground::region::MemoryGroup;
+use group::Group;
 use place::{Place, text};
 
 const MIB: u64 = 1 << 20;
 /// Bytes that the kernel counts and nobody can foresee: page tables and stacks of a process that starts (docs/design/zmem.md).
 const SLACK: u64 = 2 * MIB;
-
-/// A memory cgroup with a limit.
-struct Group {
-    folder: PathBuf,
-    version: u8,
-}
-
-impl Group {
-    fn with_limit(name: &str, bytes: u64) -> Option<Group> {
-        let above = MemoryGroup::own()?;
-        let version = above.version;
-        let group =
-            Group { folder: above.directory.join(format!("memlift-{name}-{}", std::process::id())), version };
-        std::fs::create_dir(&group.folder).ok()?;
-        let limit = if version == 2 { "memory.max" } else { "memory.limit_in_bytes" };
-        std::fs::write(group.folder.join(limit), bytes.to_string()).ok()?;
-        Some(group)
-    }
-
-    /// Lets the command run in it.
-    fn around(&self, command: &mut Command) {
-        let processes = self.folder.join("cgroup.procs");
-        // SAFETY: between fork and exec the child writes one file.
-        unsafe { command.pre_exec(move || std::fs::write(&processes, "0")) };
-    }
-
-    /// How many processes the kernel killed in it for want of memory.
-    fn killed(&self) -> u64 {
-        let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
-        let text = std::fs::read_to_string(self.folder.join(file)).expect("the group's counts");
-        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        count.and_then(|count| count.parse().ok()).expect("the kernel counts its kills")
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // A killed process leaves the group a moment later.
-        for _ in 0..500 {
-            match std::fs::remove_dir(&self.folder) {
-                Err(error) if error.raw_os_error() == Some(16) => {
-                    std::thread::sleep(std::time::Duration::from_millis(10));
-                }
-                _ => return,
-            }
-        }
-    }
-}
 
 /// The program, compiled.
 fn copies(place: &Place) -> PathBuf {

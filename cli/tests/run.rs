@@ -90,6 +90,7 @@ fn what_cannot_fit_is_said_in_words_with_its_exit_code() {
     assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("more than its budget"), "{}", text(&output.stderr));
     assert!(report["compressed_memory_faults"].as_u64() >= Some(1), "{report:#}");
+    assert!(report["least_budget_bytes"].as_u64() > report["budget_bytes"].as_u64(), "{report:#}");
 }
 
 #[test]
@@ -167,6 +168,8 @@ fn a_running_job_is_listed_and_changed() {
     let jobs = list();
     assert_eq!(jobs["jobs"][0]["total_bytes"], 250u64 << 20);
     assert_eq!(jobs["jobs"][0]["unused_objective_bytes"], 10u64 << 20);
+    assert!(place.run(&["job", "set", &number, "--memory", "125M"]).status.success());
+    assert_eq!(list()["jobs"][0]["unused_objective_bytes"], 5u64 << 20, "it shrinks with the budget");
     kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
     assert_eq!(child.wait().expect("it ends").code(), Some(143));
     assert_eq!(list()["jobs"], Value::Array(Vec::new()));
@@ -196,6 +199,111 @@ fn a_profile_names_a_budget_that_is_enough() {
     assert_eq!(profile["runs"].as_array().map(Vec::len), Some(2), "{profile:#}");
     assert_eq!(profile["smallest_budget_bytes"], profile["runs"][1]["budget_bytes"], "{profile:#}");
     assert!(std::fs::read_to_string(&drawing).expect("drawn").contains("</svg>"));
+}
+
+#[test]
+fn two_runs_make_a_curve_of_all_budgets_between() {
+    let place = Place::new();
+    let drawing = place.folder.path().join("curve.svg");
+    let drawing = drawing.to_str().expect("UTF-8");
+    let arguments = ["--json", "run", "--profile", "--plot", drawing, "--", &python(), "-c", FILL, "64", "5"];
+    let output = place.run(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let profile: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(profile["runs"].as_array().map(Vec::len), Some(1), "{profile:#}");
+    let curve = profile["curve"].as_array().expect("a curve");
+    let of = |name: &str| -> Vec<f64> {
+        curve.iter().map(|point| point[name].as_f64().unwrap_or(f64::INFINITY)).collect()
+    };
+    let (percents, slow_downs) = (of("percent"), of("slow_down"));
+    assert!(curve.len() > 20 && percents.is_sorted() && slow_downs.is_sorted_by(|one, other| one >= other));
+    assert!((percents[0] - 50.0).abs() < 1.0 && slow_downs[curve.len() - 1] == 1.0, "{profile:#}");
+    let best = profile["smallest_budget_bytes"].as_f64().expect("a budget");
+    let need = profile["unlimited"]["peak_counted_bytes"].as_f64().expect("a size");
+    assert!(best >= need / 2.0 - 1.0 && best <= need, "{profile:#}");
+    let drawn = std::fs::read_to_string(drawing).expect("drawn");
+    assert!(drawn.contains("<polyline") && drawn.matches("<circle").count() == 1, "{drawn}");
+}
+
+/// Fills memory with bytes that do not compress, says so, and reads them until a line comes.
+const RANDOM: &str = "
+import os, select, sys
+parts = [os.urandom(1 << 20) for _ in range(int(sys.argv[1]))]
+print('ready', flush=True)
+rounds = 0
+while rounds < 3 or not select.select([sys.stdin], [], [], 0)[0]:
+    total = sum(part[::4096].count(7) for part in parts)
+    more = bytearray(1 << 20)
+    rounds += 1
+print('done', flush=True)
+";
+
+/// The lines about a job that does not fit name the budget with which it does.
+#[test]
+fn a_job_that_cannot_fit_says_so_at_once_and_the_budget_that_it_names_is_enough() {
+    let place = Place::new();
+    let python = python();
+    let mut command = place.memlift(&["run", "-q", "--memory", "200M", "--", &python, "-c", RANDOM, "96"]);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("read"), "ready");
+    let mut said = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let mut next = || said.next().expect("a line").expect("read");
+    let began = std::time::Instant::now();
+    assert!(place.run(&["job", "set", "1", "--memory", "64M"]).status.success());
+    let first = next();
+    assert!(
+        first.contains("budget of 64") && first.contains("for what it holds now it needs --memory"),
+        "{first}"
+    );
+    // A second on an idle machine.
+    assert!(began.elapsed().as_secs() < 5, "{:?}: {first}", began.elapsed());
+    let again = loop {
+        let line = next();
+        if line.contains("paused for 5 s, 60 s at most") {
+            break line;
+        }
+        assert!(line.contains("--memory") && began.elapsed().as_secs() < 30, "{line}");
+    };
+    let needed = again.split("--memory ").nth(1).and_then(|rest| rest.split('M').next()).expect("a budget");
+    assert!(needed.parse::<u64>().is_ok_and(|needed| (96..130).contains(&needed)), "{again}");
+    assert!(place.run(&["job", "set", "1", "--memory", &format!("{needed}M")]).status.success());
+    child.stdin.take().expect("piped").write_all(b"go\n").expect("it reads");
+    assert_eq!(lines.next().expect("a line").expect("read"), "done");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn a_job_that_was_asked_to_ends_with_the_process_that_started_it() {
+    let place = Place::new();
+    let memlift = place.memlift(&[]);
+    let script = "\"$0\" run -q --memory 64M --end-with-parent -- sh -c 'echo $$; exec sleep 1000' & sleep 0.5; read line";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(memlift.get_program());
+    shell.envs(memlift.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let pid: i32 = lines.next().expect("a line").expect("read").parse().expect("a number");
+    child.kill().expect("it is this test's child");
+    child.wait().expect("it ended");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while rustix::process::test_kill_process(Pid::from_raw(pid).expect("a process")).is_ok() {
+        assert!(std::time::Instant::now() < deadline, "the program lives on");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn progress_is_a_line_every_few_seconds() {
+    let place = Place::new();
+    let output = place.run(&["run", "-q", "--progress=1", "--memory", "64M", "--", "sleep", "2.5"]);
+    let said = text(&output.stderr);
+    assert_eq!(
+        said.lines().filter(|line| line.contains("of 64.0 MiB") && line.contains("all of it fits")).count(),
+        2,
+        "{said}"
+    );
 }
 
 #[test]

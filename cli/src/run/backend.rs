@@ -12,7 +12,7 @@ use memlift::zmem::pager::Mechanism;
 
 use super::kernel::Group;
 use super::program::Program;
-use super::{Backend, kernel};
+use super::{Backend, kernel, swap};
 use crate::doctor::Check;
 use crate::failure::Failure;
 
@@ -36,9 +36,10 @@ pub fn choose(requested: Backend, program: &Program) -> Result<Choice, Failure> 
         (Backend::Auto | Backend::User, Ok(library)) => Ok(Choice::User { library }),
         (Backend::User, Err(why)) => Err(Failure::Unavailable(why)),
         (Backend::Kernel, _) => kernel::find().map(Choice::Kernel).map_err(Failure::Unavailable),
-        (Backend::Auto, Err(why)) => kernel::find()
-            .map(Choice::Kernel)
-            .map_err(|kernel| Failure::Unavailable(format!("{why}; the kernel instead: {kernel}"))),
+        (Backend::Auto, Err(why)) => kernel::find().map(Choice::Kernel).map_err(|kernel| {
+            let swap = swap::alternative();
+            Failure::Unavailable(format!("{why}. The kernel's own limits instead: {kernel}. {swap}"))
+        }),
     }
 }
 
@@ -85,5 +86,7 @@ pub fn checks() -> Vec<Check> {
         Ok(group) => Check::usable("kernel backend", group.folder.display().to_string()),
         Err(why) => Check::absent("kernel backend", why).extra(),
     };
-    vec![library, faults, filter, kernel]
+    let mut checks = vec![library, faults, filter, kernel];
+    checks.extend(swap::check());
+    checks
 }

@@ -10,7 +10,7 @@ use memlift::ground::region::Headroom;
 use crate::failure::Failure;
 
 /// Least budget, because no program starts with less.
-const LEAST_BYTES: u64 = 8 << 20;
+pub const LEAST_BYTES: u64 = 8 << 20;
 
 /// A budget and its origin.
 #[derive(Clone, Debug)]
@@ -59,7 +59,8 @@ pub fn enough(bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn less_headroom(bytes: u64) -> u64 {
+/// Subtracts the memory that is kept free below a limit.
+pub fn less_headroom(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / 32).max(16 << 20))
 }
 

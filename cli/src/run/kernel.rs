@@ -16,6 +16,7 @@
 //!   Before Linux 6.8 the device also takes pages that zswap refuses, even without --spill
 
 use std::fs;
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ use crate::failure::Failure;
 use crate::print;
 
 const LOOK: Duration = Duration::from_millis(20);
+/// Time between two lines about a pause.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Place in which a group can be made.
 #[derive(Clone, Debug)]
@@ -159,6 +162,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
         ending_signal: ended.ending_signal,
         backend: "kernel",
         budget: budget.bytes,
+        budget_at_start: budget.bytes,
         origin: budget.origin.clone(),
         source: made.folder.display().to_string(),
         peak,
@@ -178,6 +182,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, group: Group) -> Res
 fn watch(made: &Made, args: &Args, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
     let grace = GRACE_BYTES as u64;
     let mut paused: Option<Instant> = None;
+    let (mut said, parent) = (Instant::now(), parent_id());
     while !stop.load(Ordering::Acquire) {
         let current = made.number("memory.current");
         let wanted = args.unused.unwrap_or(budget / 32);
@@ -198,14 +203,28 @@ fn watch(made: &Made, args: &Args, budget: u64, stop: &AtomicBool, overs: &Atomi
                     limit.as_secs()
                 ));
                 let _ = fs::write(made.folder.join("cgroup.freeze"), "1");
-                Instant::now()
+                said = Instant::now();
+                said
             });
+            if said.elapsed() >= SAY_EVERY {
+                said = Instant::now();
+                print::note(&format!(
+                    "paused for {} s, {} s at most",
+                    since.elapsed().as_secs(),
+                    limit.as_secs()
+                ));
+            }
             if since.elapsed() >= limit {
                 let _ = fs::write(made.folder.join("cgroup.kill"), "1");
                 return true;
             }
         } else if paused.take().is_some() {
             let _ = fs::write(made.folder.join("cgroup.freeze"), "0");
+        }
+        if args.end_with_parent && parent != parent_id() {
+            print::warn("the process that started memlift has ended, so the job ends");
+            let _ = fs::write(made.folder.join("cgroup.kill"), "1");
+            return false;
         }
         std::thread::sleep(LOOK);
     }

@@ -10,6 +10,7 @@
 //!   the budget is ended, exit code 75
 //! - **Not here** the processes' use of their budget
 
+use std::os::unix::process::parent_id;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -17,13 +18,15 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memlift::zmem::block::{
-    Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry,
+    ABSENCES, Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry, Slot,
 };
 use memlift::zmem::supervise::{self, Supervised};
 use memlift::zmem::watch::{Source, Watcher, Watching};
 
 use super::budget::Budget;
+use super::limits::Limits;
 use super::program::Program;
+use super::progress::Progress;
 use super::{Args, kernel, streams};
 use crate::failure::Failure;
 use crate::print;
@@ -45,8 +48,10 @@ pub struct Outcome {
     pub ending_signal: Option<i32>,
     /// Backend that enforced the job's budget.
     pub backend: &'static str,
-    /// Memory that the job may use, bytes.
+    /// Memory that the job may use, bytes: as it was at the end.
     pub budget: u64,
+    /// Memory that the job was given at the start, bytes.
+    pub budget_at_start: u64,
     /// Origin of the budget, in words.
     pub origin: String,
     /// Source of the peak: the cgroup's folder, or `resident sizes`.
@@ -59,6 +64,16 @@ pub struct Outcome {
     pub covered: u64,
     /// Highest usage outside of memlift's arenas, bytes.
     pub outside: u64,
+    /// Memory that the job would have used without a budget, bytes: present, compressed and spilled pages at their full size.
+    pub need: u64,
+    /// Most memory that was compressed or spilled at one moment, bytes.
+    pub away: u64,
+    /// Bytes of the compressed copies at that moment.
+    pub store: u64,
+    /// Pages that came back, by the class of their absence.
+    pub returns: [u64; ABSENCES],
+    /// The least budget that would have done for what the job held when it did not fit, bytes; 0 if it fitted.
+    pub least_budget: u64,
     /// Wall clock, seconds.
     pub wall_s: f64,
     /// CPU of the program and its children, seconds.
@@ -76,9 +91,12 @@ pub struct Outcome {
 }
 
 /// The counters in the report.
-const COUNTERS: [(&str, Counter); 14] = [
+const COUNTERS: [(&str, Counter); 17] = [
     ("faults", Counter::Faults),
     ("fault_ns", Counter::FaultNs),
+    ("room_ns", Counter::RoomNs),
+    ("unspill_ns", Counter::UnspillNs),
+    ("paused_ns", Counter::PausedNs),
     ("pages_stored", Counter::PagesStored),
     ("bytes_stored", Counter::BytesStored),
     ("pages_cold_packed", Counter::PagesColdPacked),
@@ -98,6 +116,10 @@ struct Peaks {
     counted: AtomicI64,
     covered: AtomicI64,
     outside: AtomicI64,
+    need: AtomicI64,
+    away: AtomicI64,
+    /// Bytes of the compressed copies when `away` was highest.
+    store: AtomicI64,
     over: AtomicU32,
     /// Bytes outside memlift's arenas when they ended the job, and the total at that time.
     ended_at: [AtomicI64; 2],
@@ -136,6 +158,7 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
     };
     streams(args, &mut command);
     let watcher = Watcher::new(&job);
+    let limits = Limits::new(args.memory, budget.bytes);
     let source = match watcher.source() {
         Source::Group(group) => group.directory.display().to_string(),
         Source::Resident => "resident sizes".to_owned(),
@@ -148,7 +171,9 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
         print::warn(&format!("{error}"));
     }
     let peaks = Arc::new(Peaks::default());
-    let watching = watch(watcher, &job, child.pid(), &peaks)?;
+    let parent = args.end_with_parent.then(parent_id);
+    let attended = Attended { limits, quiet: args.quiet, progress: Progress::new(args.progress), parent };
+    let watching = watch(watcher, &job, child.pid(), &peaks, attended)?;
     let pid = child.pid();
     let mut asks = 0;
     let stuck = |signal| {
@@ -184,13 +209,23 @@ pub fn run(args: &Args, program: &Program, budget: &Budget, library: &Path) -> R
         exit_code,
         ending_signal: ended.ending_signal,
         backend: "user",
-        budget: budget.bytes,
+        budget: control.total().max(0) as u64,
+        budget_at_start: budget.bytes,
         origin: budget.origin.clone(),
         source,
         peak: ledger.peak().max(unseen),
         peak_counted: at_least_zero(&peaks.counted).max(unseen),
         covered: at_least_zero(&peaks.covered),
         outside: at_least_zero(&peaks.outside),
+        need: at_least_zero(&peaks.need).max(at_least_zero(&peaks.counted)),
+        away: at_least_zero(&peaks.away),
+        store: at_least_zero(&peaks.store),
+        returns: ledger.returns(),
+        least_budget: if exit_code == OVERFLOW_EXIT_CODE as u8 {
+            (control.total() - ledger.least_unused()).max(0) as u64
+        } else {
+            0
+        },
         wall_s,
         cpu_s: kernel::children_cpu_s() - cpu_before,
         processes: ledger.processes(),
@@ -210,16 +245,40 @@ fn refusal(outside: i64, budget: u64) -> String {
     )
 }
 
-fn watch(watcher: Watcher, job: &Admission, child: u32, peaks: &Arc<Peaks>) -> Result<Watching, Failure> {
+/// Duties of the watcher's thread at each look, beside the peaks.
+struct Attended {
+    /// The limits that the budget follows.
+    limits: Limits,
+    /// True if no line says that the budget changed.
+    quiet: bool,
+    progress: Progress,
+    /// The process that started this one, if the job ends with it.
+    parent: Option<u32>,
+}
+
+fn watch(
+    watcher: Watcher,
+    job: &Admission,
+    child: u32,
+    peaks: &Arc<Peaks>,
+    mut attended: Attended,
+) -> Result<Watching, Failure> {
     let (registry, block) = (job.registry().clone(), job.block());
     let peaks = peaks.clone();
     let mut ended: Option<Instant> = None;
     let each = move |seen: memlift::zmem::watch::Measurement| {
         peaks.looks.fetch_add(1, Ordering::Relaxed);
+        attended.limits.follow(&registry, block, attended.quiet);
         if seen.usage > peaks.counted.fetch_max(seen.usage, Ordering::Relaxed) {
             peaks.covered.store(seen.present, Ordering::Relaxed);
         }
         peaks.outside.fetch_max(seen.outside, Ordering::Relaxed);
+        let (away, store) = sums(&registry, block);
+        attended.progress.report(&registry, block, seen, away);
+        peaks.need.fetch_max(seen.usage - store + away, Ordering::Relaxed);
+        if away > peaks.away.fetch_max(away, Ordering::Relaxed) {
+            peaks.store.store(store, Ordering::Relaxed);
+        }
         let total = registry.control(block).total();
         let over = peaks.over.load(Ordering::Relaxed);
         if over <= PATIENCE {
@@ -233,11 +292,25 @@ fn watch(watcher: Watcher, job: &Admission, child: u32, peaks: &Arc<Peaks>) -> R
                 end(&registry, block, child, false);
                 ended = Some(Instant::now());
             }
+        }
+        if ended.is_none() && attended.parent.is_some_and(|parent| parent != parent_id()) {
+            print::warn("the process that started memlift has ended, so the job ends");
+            end(&registry, block, child, false);
+            ended = Some(Instant::now());
         } else if ended.is_some_and(|at| at.elapsed() > Duration::from_secs(5)) {
             end(&registry, block, child, true);
         }
     };
     watcher.spawn(each).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+/// Returns the bytes of the job's pages that are compressed or spilled, and the bytes of the compressed copies.
+fn sums(registry: &Registry, block: usize) -> (i64, i64) {
+    // The sizes are the processes' own words: more than a machine can have is not believed.
+    let believed = |bytes: u64| bytes.min(1 << 48) as i64;
+    registry.processes(block).fold((0, 0), |(away, store), slot: &Slot| {
+        (away + believed(slot.away()), store + believed(slot.published().1))
+    })
 }
 
 fn end(registry: &Registry, block: usize, child: u32, at_once: bool) {

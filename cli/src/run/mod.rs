@@ -10,12 +10,16 @@
 
 mod backend;
 mod budget;
+mod curve;
 mod kernel;
 mod launch;
+mod limits;
 mod plot;
 mod profile;
 pub mod program;
+mod progress;
 mod report;
+mod swap;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -60,6 +64,9 @@ pub struct Args {
     /// When even that is not enough: pause[:SECONDS] or fail
     #[arg(long, value_name = "WHAT", value_parser = overflow, default_value = "pause:60")]
     on_overflow: OnOverflow,
+    /// End the program when the process that started memlift ends
+    #[arg(long)]
+    end_with_parent: bool,
     /// The keeper of the budget
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     backend: Backend,
@@ -69,11 +76,14 @@ pub struct Args {
     /// Replace a report or a plot that is there
     #[arg(long)]
     force: bool,
+    /// Write a line on standard error every few seconds: memory, faults, and time in them
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "5")]
+    progress: Option<u32>,
     /// No exit report
     #[arg(long, short)]
     quiet: bool,
-    /// Run it under several budgets, in % of what it needs: run time against memory
-    #[arg(long, value_name = "PERCENT,…", num_args = 0..=1, require_equals = true, default_missing_value = "100,90,80,70,60,50")]
+    /// Run it twice and estimate run time against memory; or run it under each of these budgets, in % of what it needs
+    #[arg(long, value_name = "PERCENT,…", num_args = 0..=1, require_equals = true, default_missing_value = profile::CURVE)]
     profile: Option<String>,
     /// With --profile: the slow-down that is accepted
     #[arg(long, value_name = "FACTOR", default_value_t = 1.25, requires = "profile")]

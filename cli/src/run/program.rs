@@ -183,14 +183,19 @@ fn of_object(path: &Path, object: &Object) -> Option<String> {
     }
     if holds_go(path, &written_parts(&object.bytes)) {
         return Some(format!(
-            "{shown} is a Go program: its runtime calls the kernel itself, past any library"
+            "{shown} is a Go program: its runtime calls the kernel itself, past any library; GOMEMLIMIT in its environment makes \
+             its collector keep to a size"
         ));
     }
     let Some(loader) = &object.interpreter else {
-        return Some(format!("{shown} is statically linked: no library can be loaded before it"));
+        return Some(format!(
+            "{shown} is statically linked: no library can be loaded before it; link it dynamically, where that is possible"
+        ));
     };
     if loader.contains("musl") {
-        return Some(format!("{shown} uses musl: the library is for glibc"));
+        return Some(format!(
+            "{shown} uses musl: the library is for glibc; use a build for glibc, where there is one"
+        ));
     }
     None
 }

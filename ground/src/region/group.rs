@@ -32,6 +32,23 @@ impl MemoryGroup {
         Self::of(std::process::id())
     }
 
+    /// Returns this process's group in each mounted hierarchy that can limit memory, and the groups above it as far as they
+    /// are visible.
+    pub fn own_and_above() -> Vec<MemoryGroup> {
+        Self::with_ancestors(Path::new("/"), "self")
+    }
+
+    /// Returns the groups of a process and all groups above them, under `root`.
+    pub(super) fn with_ancestors(root: &Path, process: &str) -> Vec<MemoryGroup> {
+        let mut groups = Vec::new();
+        for (group, mount) in Hierarchy::all(root, process) {
+            let above = group.directory.ancestors().take_while(|path| path.starts_with(&mount));
+            groups
+                .extend(above.map(|path| MemoryGroup { directory: path.to_owned(), version: group.version }));
+        }
+        groups
+    }
+
     /// Returns the groups of a process in every mounted hierarchy that can limit memory, under `root`.
     pub(super) fn all_of(root: &Path, process: &str) -> Vec<MemoryGroup> {
         Hierarchy::all(root, process).into_iter().map(|(group, _)| group).collect()
@@ -40,6 +57,12 @@ impl MemoryGroup {
     /// Returns the bytes charged to the group and its children, page cache included.
     pub fn usage(&self) -> Option<u64> {
         number(&self.file("memory.current", "memory.usage_in_bytes"))
+    }
+
+    /// Returns the bytes charged to the group without the inactive page cache, which the kernel drops first.
+    pub fn held(&self) -> Option<u64> {
+        let usage = self.usage()?;
+        Some(usage.saturating_sub(self.stat().field("inactive_file").unwrap_or(0)))
     }
 
     /// Returns the limit of the group in bytes; `None` if there is none.

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use super::RegionError;
-use super::group::{Hierarchy, number};
+use super::group::{MemoryGroup, number};
 
 /// Bytes kept free below every limit, for allocations that the process makes meanwhile.
 const MARGIN_BYTES: u64 = 16 << 20;
@@ -75,33 +75,17 @@ fn meminfo(root: &Path) -> Option<Headroom> {
 
 /// Returns the headroom under every limit from this process's group up to the root, in both hierarchies.
 fn groups(root: &Path) -> Vec<Headroom> {
-    let mut found = Vec::new();
-    for (group, mount) in Hierarchy::all(root, "self") {
-        for directory in group.directory.ancestors().take_while(|path| path.starts_with(&mount)) {
-            found.extend(left_in(root, directory, group.version));
-        }
-    }
-    found
+    MemoryGroup::with_ancestors(root, "self").iter().filter_map(|group| left_in(root, group)).collect()
 }
 
-fn left_in(root: &Path, directory: &Path, version: u8) -> Option<Headroom> {
-    let (limit_name, usage_name, cache_name) = match version {
-        2 => ("memory.max", "memory.current", "inactive_file"),
-        _ => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    };
-    let limit_file = directory.join(limit_name);
+fn left_in(root: &Path, group: &MemoryGroup) -> Option<Headroom> {
+    let limit_file = group.limit_file();
     // Without a limit v2 says "max", which does not parse as a number; v1 gives an enormous number, which is
     // never the tightest.
     let limit_bytes = number(&limit_file)?;
-    let usage = number(&directory.join(usage_name))?;
-    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-    let cache = stat
-        .lines()
-        .find_map(|line| line.strip_prefix(cache_name)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
-        .unwrap_or(0);
     let shown = limit_file.strip_prefix(root).unwrap_or(&limit_file);
     Some(Headroom {
-        bytes: limit_bytes.saturating_sub(usage.saturating_sub(cache)),
+        bytes: limit_bytes.saturating_sub(group.held()?),
         limit_bytes,
         source: format!("/{}", shown.display()),
     })

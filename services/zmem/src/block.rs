@@ -39,7 +39,7 @@ mod turn;
 pub use control::{Charge, ControlBlock};
 pub(crate) use job::NEAR;
 pub use job::{Fork, Job};
-pub use ledger::{Counter, GRACE_BYTES, Ledger, OnOverflow};
+pub use ledger::{ABSENCES, Counter, GRACE_BYTES, Ledger, OnOverflow, longest_absence};
 pub use overflow::{OVERFLOW_EXIT_CODE, Verdict};
 pub use pid::Process;
 pub use registry::{Admission, BLOCKS, IMPLICIT, Objectives, Registry, SLOTS};

@@ -27,14 +27,6 @@ impl Line {
         }
     }
 
-    pub fn number(&mut self, number: u64) {
-        if number >= 10 {
-            self.number(number / 10);
-        }
-        let digit = [b'0' + (number % 10) as u8];
-        self.text(std::str::from_utf8(&digit).unwrap_or("?"));
-    }
-
     pub fn write(&self) {
         let _ = rustix::io::write(rustix::stdio::stderr(), &self.bytes[..self.length]);
     }
@@ -49,13 +41,15 @@ impl fmt::Write for Line {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
 
     #[test]
     fn lines_are_cut_not_overrun() {
         let mut line = Line::new();
         for _ in 0..100 {
-            line.number(u64::MAX);
+            let _ = line.write_fmt(format_args!("{}", u64::MAX));
         }
         assert_eq!(line.length, 384);
         assert!(line.bytes.starts_with(b"1844674407370955161518446744"));

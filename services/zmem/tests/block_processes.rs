@@ -171,7 +171,9 @@ fn totals_beyond_the_machine_are_refused_and_objectives_change_live() {
     let job = registry.admit("one", &objectives(200 * MIB)).expect("room");
     assert!(matches!(registry.admit("two", &objectives(100 * MIB)), Err(Error::Admission { .. })));
     assert!(matches!(registry.set_total(job.block(), 300 * MIB), Err(Error::Admission { .. })));
+    registry.set_unused_objective(job.block(), 10 * MIB);
     registry.set_total(job.block(), 100 * MIB).expect("less");
+    assert_eq!(job.control().unused_objective(), 5 * MIB as i64, "it keeps its share of the total");
     let two = registry.admit("two", &objectives(100 * MIB)).expect("room now");
     assert_eq!(registry.implicit().unused(), 56 * MIB as i64);
     assert!(!registry.steal(two.block(), 200 * MIB), "it has not that much");

@@ -358,6 +358,28 @@ impl Job {
         slot.slack.store(slot.charged().saturating_sub(signed(present as usize)).max(0), Ordering::Release);
     }
 
+    /// Publishes the bytes of this process's pages that are kept compressed or in the spill file.
+    pub fn publish_away(&self, bytes: u64) {
+        if let Some(slot) = self.own() {
+            slot.away.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that `pages` came back, since whose leaving `bytes` have come in.
+    pub fn note_return(&self, bytes: u64, pages: u64) {
+        self.ledger().note_return(bytes, self.total().max(0) as u64, pages);
+    }
+
+    /// Notes that a thread lacks room. The time is kept until [`Job::note_room`] says that a thread got some.
+    pub fn note_shortage(&self) {
+        overflow::note_shortage(self.ledger());
+    }
+
+    /// Notes that a thread that lacked room got some.
+    pub fn note_room(&self) {
+        self.ledger().short_since_ms.store(0, Ordering::Relaxed);
+    }
+
     /// Notes that `bytes` which are about to be charged will not be present yet. The next [`Job::publish`] computes the sum
     /// again.
     pub fn slacken(&self, bytes: usize) {

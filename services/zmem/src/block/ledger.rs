@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! State of a block beside the paper's 64 bytes: overflow, activation, memory outside the arenas, counters.
 //!
-//! - **Layout** 512 bytes per block: words that processes wait on (from 0), sums (from 64), counters of the exit report (from
-//!   128)
+//! - **Layout** 768 bytes per block: words that processes wait on (from 0), sums (from 64), counters of the exit report (from
+//!   128), returns of pages by their absence (from 512)
 //! - **Order** `unused` of the block includes `outside` and `borrowed`: a change of either is followed by a change of
 //!   `unused` by the same amount. A fork moves the inherited charge from `outside` to the child's slot, and the child's end
 //!   moves it back, so neither changes `unused`
@@ -10,8 +10,10 @@
 //!   write the rest, and also `outside` when one joins by fork or leaves
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use crate::lock::now_ms;
 
 /// Value of `overdue_ms` while no process waits for a look.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -84,6 +86,54 @@ pub enum Counter {
     RefusedBytes,
     PagesColdPacked,
     BytesColdPacked,
+    /// Time in which faults made room, without pauses.
+    RoomNs,
+    /// Time in which faults read the spill file.
+    UnspillNs,
+    /// Time in which faults waited because the job was paused.
+    PausedNs,
+}
+
+/// Number of classes of absence that a ledger has room for.
+pub const ABSENCES: usize = 30;
+/// Upper bounds of the first and second kind of classes of absence, in the job's total.
+const SHORT_ABSENCE: u64 = 1;
+const MIDDLE_ABSENCE: u64 = 4;
+/// Classes per total among short and middle absences.
+const SHORT_CLASSES: u64 = 16;
+const MIDDLE_CLASSES: u64 = 4;
+
+/// Returns the class of an absence during which `bytes` came in, under a total of `total` bytes.
+fn absence_class(bytes: u64, total: u64) -> usize {
+    let total = total.max(1);
+    let in_classes = |classes: u64| (u128::from(bytes) * u128::from(classes) / u128::from(total)) as u64;
+    let short = SHORT_ABSENCE * SHORT_CLASSES;
+    let middle = (MIDDLE_ABSENCE - SHORT_ABSENCE) * MIDDLE_CLASSES;
+    let class = match bytes {
+        _ if bytes < SHORT_ABSENCE.saturating_mul(total) => in_classes(SHORT_CLASSES),
+        _ if bytes < MIDDLE_ABSENCE.saturating_mul(total) => {
+            short + in_classes(MIDDLE_CLASSES) - SHORT_ABSENCE * MIDDLE_CLASSES
+        }
+        _ if bytes < total.saturating_mul(2 * MIDDLE_ABSENCE) => short + middle,
+        _ => short + middle + 1,
+    };
+    (class as usize).min(ABSENCES - 1)
+}
+
+/// Returns the longest absence of a class, as a multiple of the job's total; infinite for the last class.
+pub fn longest_absence(class: usize) -> f64 {
+    let (short, middle) = (
+        (SHORT_ABSENCE * SHORT_CLASSES) as usize,
+        ((MIDDLE_ABSENCE - SHORT_ABSENCE) * MIDDLE_CLASSES) as usize,
+    );
+    match class {
+        _ if class < short => (class + 1) as f64 / SHORT_CLASSES as f64,
+        _ if class < short + middle => {
+            SHORT_ABSENCE as f64 + (class - short + 1) as f64 / MIDDLE_CLASSES as f64
+        }
+        _ if class == short + middle => 2.0 * MIDDLE_ABSENCE as f64,
+        _ => f64::INFINITY,
+    }
 }
 
 /// Number of [`Counter`]s that a ledger has room for.
@@ -139,11 +189,19 @@ pub struct Ledger {
     pub(super) ask: AtomicU32,
     /// Number of looks so far. Processes wait on this word (futex).
     pub(super) looks: AtomicU32,
-    rest: [AtomicU64; 6],
+    /// Time of the last line about the current pause, milliseconds of the monotonic clock.
+    pub(super) said_ms: AtomicU64,
+    /// Time since which no thread that lacked room has got any, milliseconds of the monotonic clock; 0 if none lacks room.
+    pub(super) short_since_ms: AtomicU64,
+    rest: [AtomicU64; 4],
+    /// Pages that came back, by the class of their absence.
+    absences: [AtomicU64; ABSENCES],
+    more: [AtomicU64; 2],
 }
 
 const _: () = {
-    assert!(size_of::<Ledger>() == 512);
+    assert!(size_of::<Ledger>() == 768);
+    assert!(std::mem::offset_of!(Ledger, absences) == 512);
     assert!(std::mem::offset_of!(Ledger, borrowed) == 64);
     assert!(std::mem::offset_of!(Ledger, counters) == 128);
 };
@@ -157,6 +215,28 @@ impl Ledger {
     /// A counter's sum over all processes.
     pub fn counted(&self, counter: Counter) -> u64 {
         self.counters[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// Notes that `pages` came back, since whose leaving `bytes` have come in.
+    pub fn note_return(&self, bytes: u64, total: u64, pages: u64) {
+        self.absences[absence_class(bytes, total)].fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Returns the number of pages that came back, by the class of their absence ([`longest_absence`]).
+    pub fn returns(&self) -> [u64; ABSENCES] {
+        self.absences.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Returns the least total that would do for what the job holds, bytes: compressed and spilled as far as it goes, with
+    /// the part of the reserve that is missing. `total` and `unused` are those of the block.
+    pub fn needed_bytes(&self, total: i64, unused: i64) -> i64 {
+        let own = unused.saturating_sub(self.borrowed());
+        total.saturating_sub(own).saturating_add(self.unmet_reserve.load(Ordering::Acquire).max(0))
+    }
+
+    /// Returns the smallest value that `unused` has had, without the grace; 0 if it was never below zero.
+    pub fn least_unused(&self) -> i64 {
+        self.least_unused.load(Ordering::Relaxed).min(0)
     }
 
     /// Returns the bytes outside the arenas; may be negative while pages shared by a fork are charged twice.
@@ -174,6 +254,12 @@ impl Ledger {
     /// Returns true if the job's processes now wait for room in their fault handlers, where they take no signal.
     pub fn paused(&self) -> bool {
         self.paused_since_ms.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the time for which no thread that lacks room has got any; `None` if none lacks room.
+    pub fn lacks_room_for(&self) -> Option<Duration> {
+        let since = self.short_since_ms.load(Ordering::Relaxed);
+        (since != 0).then(|| Duration::from_millis(now_ms().saturating_sub(since)))
     }
 
     /// Returns the number of times that a process joined by fork or left.
@@ -239,7 +325,8 @@ impl Ledger {
         }
         self.least_unused.store(i64::MAX, Ordering::Relaxed);
         self.overdue_ms.store(NEVER, Ordering::Relaxed);
-        for word in self.counters.iter().chain([&self.paused_since_ms, &self.events, &self.peak]) {
+        let words = [&self.paused_since_ms, &self.said_ms, &self.short_since_ms, &self.events, &self.peak];
+        for word in self.counters.iter().chain(&self.absences).chain(words) {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -248,6 +335,27 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn absences_fall_into_the_class_whose_bound_is_next() {
+        for total in [1, 4096, 3 << 30] {
+            let mut last = 0;
+            for step in 0..2000u64 {
+                let bytes = total * step / 128;
+                let class = absence_class(bytes, total);
+                assert!(class >= last, "{bytes} of {total}");
+                let share = bytes as f64 / total as f64;
+                assert!(share < longest_absence(class) + 1e-9, "{bytes} of {total}: {class}");
+                assert!(
+                    class == 0 || share >= longest_absence(class - 1) - 1e-9,
+                    "{bytes} of {total}: {class}"
+                );
+                last = class;
+            }
+            assert_eq!(last, ABSENCES - 1);
+        }
+        assert_eq!(absence_class(u64::MAX, 0), ABSENCES - 1);
+    }
 
     #[test]
     fn policies_and_names_survive_the_words() {

@@ -14,10 +14,11 @@
 //!   `over` directly. Memory that the watcher or a smaller budget takes is an event only if compression does not make up for
 //!   it: [`after_tolerated_decrease`]
 //! - **Owner** the grace is lent by the implicit block. The process that begins the pause, or that ends, writes the line on
-//!   standard error
+//!   standard error; while the pause lasts, one of the waiting processes writes a line every five seconds
 //! - **Not here** spilling (the pager); the message of the supervisor when the memory outside the arenas alone exceeds the
 //!   budget
 
+use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ const OVER: u32 = 2;
 
 /// Longest wait of a paused process between two checks for room.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Time between two lines about a pause.
+const SAY_EVERY_MS: u64 = 5000;
 
 /// The next step of a process that found no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,19 +177,34 @@ pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdi
     }
     let OnOverflow::Pause { limit_s } = OnOverflow::from_word(ledger.on_overflow.load(Ordering::Relaxed))
     else {
-        say(block, by, "the job ends (--on-overflow fail)", None);
+        say(block, ledger, by, format_args!("the job ends (--on-overflow fail)"));
         return Verdict::Fail(OVERFLOW_EXIT_CODE);
     };
     let now = now_ms();
     match ledger.paused_since_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => {
-            say(block, by, "the job is paused until there is room, seconds at most", Some(u64::from(limit_s)))
+            ledger.said_ms.store(now, Ordering::Relaxed);
+            say(
+                block,
+                ledger,
+                by,
+                format_args!("the job is paused until there is room, {limit_s} s at most"),
+            );
         }
         Err(since) if now.saturating_sub(since) >= u64::from(limit_s) * 1000 => {
-            say(block, by, "no room came; the job ends after seconds", Some(u64::from(limit_s)));
+            say(block, ledger, by, format_args!("no room came in {limit_s} s, the job ends"));
             return Verdict::Fail(OVERFLOW_EXIT_CODE);
         }
-        Err(_) => {}
+        Err(since) => {
+            let said = ledger.said_ms.load(Ordering::Relaxed);
+            let due = now.saturating_sub(said) >= SAY_EVERY_MS;
+            let exchanged =
+                || ledger.said_ms.compare_exchange(said, now, Ordering::Relaxed, Ordering::Relaxed);
+            if due && exchanged().is_ok() {
+                let paused_s = now.saturating_sub(since) / 1000;
+                say(block, ledger, by, format_args!("paused for {paused_s} s, {limit_s} s at most"));
+            }
+        }
     }
     let relief = ledger.relief.load(Ordering::Acquire);
     if block.unused() < 0 {
@@ -197,24 +215,28 @@ pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdi
     Verdict::Wait
 }
 
+/// Notes that a thread lacks room, unless one did so before.
+pub(super) fn note_shortage(ledger: &Ledger) {
+    let _ = ledger.short_since_ms.compare_exchange(0, now_ms().max(1), Ordering::Relaxed, Ordering::Relaxed);
+}
+
 /// Writes one line to standard error without taking memory from the heap, because this runs in fault handlers.
-fn say(block: &ControlBlock, by: usize, what: &str, number: Option<u64>) {
+fn say(block: &ControlBlock, ledger: &Ledger, by: usize, what: std::fmt::Arguments<'_>) {
     #[cfg(test)]
     if super::interleave::is_explored() {
         return;
     }
+    let mib = |bytes: i64| bytes.max(0) as u64 / (1 << 20);
+    let total = block.total();
+    let needed = mib(ledger.needed_bytes(total, block.unused()).max(total + by as i64) - 1) + 1;
     let mut line = Line::new();
-    line.text("memlift: this job needs ");
-    line.number(by as u64 / 1024 + 1);
-    line.text(" KiB more than its budget of ");
-    line.number(block.total().max(0) as u64 / 1024);
-    line.text(" KiB, compressed and spilled as far as it goes: ");
-    line.text(what);
-    if let Some(number) = number {
-        line.text(": ");
-        line.number(number);
-    }
-    line.text("; give it more with --memory, or --spill to a folder with room\n");
+    let _ = writeln!(
+        line,
+        "memlift: no room: compressed and spilled as far as it goes, this job needs {} KiB more than its budget of {} MiB: \
+         {what}; for what it holds now it needs --memory {needed}M, or --spill to a folder with room",
+        by / 1024 + 1,
+        mib(total),
+    );
     line.write();
 }
 

@@ -200,7 +200,8 @@ impl Registry {
         (0..SLOTS).map(|slot| self.shared.slot(slot)).filter(of_block)
     }
 
-    /// Changes a job's total while the job runs. Growth is taken from the implicit block.
+    /// Changes a job's total while the job runs; the unused objective keeps its share of it. Growth is taken from the implicit
+    /// block.
     ///
     /// # Errors
     ///
@@ -223,6 +224,9 @@ impl Registry {
                 }
                 continue;
             }
+            // An objective for a larger total would leave a smaller one little memory to work with.
+            let scale = |unused| Some(scaled(unused, now, wanted));
+            let _ = control.unused_objective.fetch_update(Ordering::AcqRel, Ordering::Acquire, scale);
             self.changed(block, growth);
             if growth < 0 {
                 let _ = implicit.add(-growth);
@@ -347,7 +351,7 @@ impl Registry {
         for word in [&slot.charged, &slot.inherited, &slot.slack] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&slot.arena, &slot.store, &slot.tables] {
+        for word in [&slot.arena, &slot.store, &slot.tables, &slot.away] {
             word.store(0, Ordering::Relaxed);
         }
         slot.flags.store(0, Ordering::Relaxed);
@@ -431,6 +435,14 @@ fn new(machine_bytes: usize) -> Result<Shared> {
     implicit.state.store(BLOCK_LIVE, Ordering::Relaxed);
     let _ = implicit.set_total(signed(machine_bytes));
     Ok(shared)
+}
+
+/// Returns the part of `new` that `bytes` is of `old`.
+fn scaled(bytes: i64, old: i64, new: i64) -> i64 {
+    if old <= 0 {
+        return bytes;
+    }
+    i64::try_from(i128::from(bytes) * i128::from(new) / i128::from(old)).unwrap_or(bytes)
 }
 
 fn machine_bytes() -> usize {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The registry's memory: one sealed memfd, mapped and accessed as atomics.
 //!
-//! - **Layout** Header 0 (4096) · ControlBlock × 256 (64) · Blade × 256 (64) · Ledger × 256 (512) · Slot × 512 (128)
+//! - **Layout** Header 0 (4096) · ControlBlock × 256 (64) · Blade × 256 (64) · Ledger × 256 (768) · Slot × 512 (128)
 //! - **Flow** [`Shared::create`] makes and seals the memfd; [`Shared::open`] takes a descriptor that another process named:
 //!   it must be a memfd of this user, sealed against shrinking, of this size, with this header
 //! - **Order** the header's magic is written last, with Release
@@ -23,7 +23,7 @@ pub const BLOCKS: usize = 256;
 /// Number of process slots of a registry.
 pub const SLOTS: usize = 512;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"MLZMEM\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"MLZMEM\0\x02");
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Words that all jobs share.
@@ -57,7 +57,7 @@ const BYTES: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 
 const _: () = {
     assert!(size_of::<Header>() <= BLOCKS_AT && size_of::<Blade>() == 64);
-    assert!(BYTES == 4096 + 16384 + 16384 + 131072 + 65536 && BYTES.is_multiple_of(4096));
+    assert!(BYTES == 4096 + 16384 + 16384 + 196608 + 65536 && BYTES.is_multiple_of(4096));
 };
 
 /// The mapped registry.

@@ -45,7 +45,9 @@ pub struct Slot {
     pub(super) inherited: AtomicI64,
     /// Bytes that are charged but not present: the untouched part of native chunks, and floats (charges taken in advance).
     pub(super) slack: AtomicI64,
-    words: [AtomicU64; 5],
+    /// Bytes of the process's pages that are kept compressed or in the spill file, as last published.
+    pub(super) away: AtomicU64,
+    words: [AtomicU64; 4],
 }
 
 const _: () = assert!(size_of::<Slot>() == 128);
@@ -86,6 +88,11 @@ impl Slot {
     pub fn published(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (load(&self.arena), load(&self.store), load(&self.tables))
+    }
+
+    /// Returns the bytes of pages that are kept compressed or in the spill file, as the process last published them.
+    pub fn away(&self) -> u64 {
+        self.away.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of the charge that are present in memory; bytes charged in advance do not count.

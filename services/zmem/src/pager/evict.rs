@@ -269,8 +269,13 @@ impl Pager {
 
     /// Returns the same time as entries store it: in steps of about 1/1024 of the pages in the job's total.
     pub(super) fn steps(&self) -> u64 {
+        self.time() >> self.step_shift()
+    }
+
+    /// Returns the binary logarithm of the pages in one step of the clock.
+    pub(super) fn step_shift(&self) -> u32 {
         let pages = u64::try_from(self.job.total()).unwrap_or(0) / PAGE_BYTES as u64;
-        self.time() >> (pages / 1024).max(1).ilog2()
+        (pages / 1024).max(1).ilog2()
     }
 
     /// Returns the time of the pager's clock (in pages brought in) for which a page that did not compress is left alone.

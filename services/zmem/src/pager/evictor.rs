@@ -14,6 +14,7 @@ use super::evict::{BATCH, LEAST_FLOAT_BYTES};
 use super::{Pager, kernel};
 use crate::block::Counter;
 use crate::mapping::PAGE_BYTES;
+use crate::spill::Spill;
 
 /// Longest time between two publications of the memory that the process holds.
 const LOOK: Duration = Duration::from_millis(5);
@@ -86,5 +87,8 @@ impl Pager {
         let arena = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES;
         let tables = self.counts.tables.load(Ordering::Relaxed);
         self.job.publish((arena + native) as u64, self.store.bytes() as u64, tables as u64);
+        // Copies of present pages are in both numbers; they are few.
+        let spilled = self.spill().map_or(0, Spill::disk_bytes);
+        self.job.publish_away((self.store.numbers().objects * PAGE_BYTES + spilled) as u64);
     }
 }

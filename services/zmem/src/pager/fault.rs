@@ -310,6 +310,9 @@ impl Pager {
             self.table.publish(page, old[0]);
             return (Fault::Retry, 1);
         }
+        if kind != Kind::Nothing {
+            self.job.note_return(self.absence_bytes(old[0]), pages as u64);
+        }
         let stays = !passes && self.shall_stay(old[0], window > 1);
         let recorded = match kind {
             Kind::Packed | Kind::Words => self.begin_record(&old[..pages]),
@@ -425,6 +428,19 @@ impl Pager {
         Fault::Retry
     }
 
+    /// Returns the bytes that came in since an absent page left. For entries that have no room for the time, they are
+    /// estimated by the rounds of the clock hand since then.
+    fn absence_bytes(&self, entry: Entry) -> u64 {
+        let pages = match entry.left() {
+            Some(left) => (self.steps().wrapping_sub(left) & MAX_LEFT) << self.step_shift(),
+            None => {
+                let rounds = self.round.load(Ordering::Relaxed).wrapping_sub(entry.round()) & MAX_PINS;
+                rounds * self.counts.present.load(Ordering::Relaxed) as u64
+            }
+        };
+        pages * PAGE_BYTES as u64
+    }
+
     /// Returns true if an absent page that is needed now shall stay. `run` is true if it comes in a run.
     fn shall_stay(&self, entry: Entry, run: bool) -> bool {
         match entry.left() {
@@ -509,7 +525,9 @@ impl Pager {
         };
         let run = 1 + (1..pages.len().min(old.len())).take_while(follows).count();
         let read = self.spill().zip(old[0].slot());
+        let began = Instant::now();
         let read = read.map(|(spill, slot)| spill.read_run(slot, pages[0] as u64, &mut room[..run]));
+        self.job.count(Counter::UnspillNs, began.elapsed().as_nanos() as u64);
         if let Some(Err(error)) = read {
             let mut line = Line::new();
             let _ = writeln!(

@@ -4,10 +4,11 @@
 //! - **Flow** [`Pager::make_room`] ─▶ wait for an overdue look of the watcher ─▶ charge ─▶ evict ─▶ give back the charges of
 //!   ended processes ─▶ spill ─▶ pack cold pages better ─▶ compact ─▶ wait for the job's other processes ─▶ charge without
 //!   room, and ask for the job's verdict
-//! - **Order** a charge stays while it waits for a verdict, because taking it back would look as if there were room again
+//! - **Order** the time that this takes is counted, and the ledger says since when no thread got room. A charge stays while it waits for a verdict, because taking it back would look as if there were room again
 //! - **Not here** the implementation of these ways ([`super::evict`], [`super::cold`], [`super::spill`])
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::cold::COLD_ROUNDS;
 use super::seat::Seat;
@@ -36,6 +37,18 @@ impl Pager {
         if self.job.try_charge(bytes, self.job.reserved_bytes()) {
             return Room::Made;
         }
+        let (began, mut paused) = (Instant::now(), Duration::ZERO);
+        let room = self.make_room_now(seat, bytes, must, &mut paused);
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.job.count(Counter::RoomNs, nanoseconds(began.elapsed().saturating_sub(paused)));
+        if paused > Duration::ZERO {
+            self.job.count(Counter::PausedNs, nanoseconds(paused));
+        }
+        room
+    }
+
+    /// Does the rest of [`Pager::make_room`] if there is no room; adds the time for which the job was paused to `paused`.
+    fn make_room_now(&self, seat: &mut Seat, bytes: usize, must: bool, paused: &mut Duration) -> Room {
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::SynchronousEvictions, 1);
         let no_victims =
@@ -63,6 +76,20 @@ impl Pager {
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
+        self.job.note_shortage();
+        let room = self.make_room_at_any_cost(seat, bytes, no_victims, paused);
+        self.job.note_room();
+        room
+    }
+
+    /// Makes room in the ways that take long; the job may overflow for it.
+    fn make_room_at_any_cost(
+        &self,
+        seat: &mut Seat,
+        bytes: usize,
+        no_victims: bool,
+        paused: &mut Duration,
+    ) -> Room {
         // A child that has ended may have held the memory. Finding that out is cheaper than the steps below.
         self.job.sweep();
         if self.job.try_charge(bytes, 0) {
@@ -94,7 +121,12 @@ impl Pager {
         let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };
         // The charge stays while the job waits, because taking it back would look as if there were room again.
         loop {
-            match self.job.overflow(by) {
+            let began = Instant::now();
+            let verdict = self.job.overflow(by);
+            if verdict == Verdict::Wait {
+                *paused += began.elapsed();
+            }
+            match verdict {
                 Verdict::Spill => return Room::Made,
                 Verdict::Wait => {
                     self.evict(seat, by, SYNC_PAGES);
