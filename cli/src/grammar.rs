@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use memlift::traverse::resolve::resolve;
 
-use crate::{dropin, job, lab, map, node, pool, record, run};
+use crate::{dropin, job, jupyter, lab, map, node, pool, record, run};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -105,6 +105,12 @@ pub enum Command {
         /// The verb of jobs
         #[command(subcommand)]
         verb: job::Verb,
+    },
+    /// Kernels of Jupyter notebooks under a budget
+    Jupyter {
+        /// The verb of kernels
+        #[command(subcommand)]
+        verb: jupyter::Verb,
     },
     /// Record a program's work on memory while it runs
     #[command(after_help = record::EXAMPLES)]

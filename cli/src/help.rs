@@ -75,7 +75,7 @@ const GROUPS: [Group; 7] = [
     Group {
         name: "zmem",
         does: "Run a program under an exact budget of memory",
-        verbs: &["run", "job"],
+        verbs: &["run", "job", "jupyter"],
         faces: &[
             "any program  memlift run --memory 2G --spill FOLDER -- PROGRAM",
             "Python       memlift.zmem",

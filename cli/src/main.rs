@@ -16,6 +16,7 @@ mod grammar;
 mod help;
 mod http;
 mod job;
+mod jupyter;
 mod lab;
 mod map;
 mod metrics;
@@ -90,6 +91,7 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Node(args) => node::run(&args, json),
         Command::Map { verb } => map::run(verb, json),
         Command::Job { verb } => job::run(&verb, json),
+        Command::Jupyter { verb } => jupyter::run(&verb, json),
         Command::Run(args) => run::run(&args, json).map(|_| ()),
         Command::Record(args) => record::run(&args, json).map(|_| ()),
         Command::Whatif(args) => Err(lab::run("whatif", &args, json)),
