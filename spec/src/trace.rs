@@ -15,7 +15,9 @@ use core::fmt;
 /// First word of a trace.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLTRACE1");
 /// Version of the layout.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
+/// Oldest version that a reader takes: it lacks [`Kind::Served`], and nothing else differs.
+pub const VERSION_OLDEST: u64 = 4;
 /// Bytes of the header; chunks are multiples of this.
 pub const HEADER_BYTES: usize = 4096;
 /// Offset of the table of wakes, bytes.
@@ -146,11 +148,15 @@ pub enum Kind {
     Module = 70,
     /// Bytes of the name of the module before this record: [`NAME_PIECE`] of them, filled up with zeros.
     ModuleName = 71,
+    /// Requests that the thread has answered since its last record of this kind: time ns · requests · bytes read · bytes written ·
+    /// ns at which the first of them was read · ns at which the last of them was answered · ns between reading and answering, summed. A
+    /// request is answered by the first bytes that are written to an accepted connection after bytes were read from it.
+    Served = 72,
 }
 
 impl Kind {
     /// All kinds, in numeric order.
-    pub const ALL: [Kind; 22] = [
+    pub const ALL: [Kind; 23] = [
         Kind::Copy,
         Kind::Move,
         Kind::Fill,
@@ -173,6 +179,7 @@ impl Kind {
         Kind::Site,
         Kind::Module,
         Kind::ModuleName,
+        Kind::Served,
     ];
 
     /// Returns the kind of this number.
@@ -219,6 +226,7 @@ impl Kind {
             Kind::Site => "call site",
             Kind::Module => "module",
             Kind::ModuleName => "name of a module",
+            Kind::Served => "requests",
         }
     }
 }
@@ -411,6 +419,9 @@ impl Record {
                 );
             }
         }
+        if kind == Kind::Served {
+            record.check_served(at)?;
+        }
         if kind == Kind::Counted && !Kind::from_number(record.parameter).is_some_and(Kind::is_call) {
             return fault(
                 "record.parameter",
@@ -419,6 +430,23 @@ impl Record {
             );
         }
         Ok(record)
+    }
+
+    /// Checks the requests of a record at offset `at`.
+    fn check_served(&self, at: u64) -> Result<(), Fault> {
+        let fault = |field, found, fix| Err(Fault { at, field, found, fix });
+        let [_, _, _, _, first, last, inside] = self.words;
+        for (field, found) in
+            [("record.first", first), ("record.last", last), ("record.inside", inside)]
+        {
+            if found >= TIME_NS_MAX {
+                return fault(field, found, "a time below 2^60 ns is expected: record again");
+            }
+        }
+        if last < first {
+            return fault("record.last", last, "a time not before the first request is expected: record again");
+        }
+        Ok(())
     }
 
     /// Checks a site or a module at offset `at`.
@@ -565,8 +593,9 @@ impl<'a> File<'a> {
                 "this is no trace: give what `memlift record` wrote",
             );
         }
-        if of(word::VERSION) != VERSION {
-            let fix = "this memlift reads version 4: use the memlift that recorded it, or record again";
+        if !(VERSION_OLDEST..=VERSION).contains(&of(word::VERSION)) {
+            let fix =
+                "this memlift reads versions 4 and 5: use the memlift that recorded it, or record again";
             return fault("version", word::VERSION, of(word::VERSION), fix);
         }
         let limit = of(word::LIMIT);

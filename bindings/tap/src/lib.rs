@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - **Flow** [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] replace the functions; [`thread`]
-//!   holds the counts of each thread, and its chunk; [`site`] numbers callers; [`sink`] claims chunks and writes records.
+//!   holds the counts of each thread, and its chunk; [`request`] counts what accepted connections ask for; [`site`] numbers callers;
+//!   [`sink`] claims chunks and writes records.
 //! - **Layout** `memlift_spec::trace`, docs/formats/trace.md.
 //! - **Order** there is no lock, no allocation and no descriptor that stays open. System calls are made only to read a thread's CPU time,
 //!   faults and delays (once a millisecond, after a wait, or for a large call), to identify a socket or pipe that is written to, and to
@@ -34,6 +35,7 @@ mod memory;
 mod object;
 #[expect(unsafe_code, reason = "finds what a caller would have called")]
 mod real;
+mod request;
 #[expect(unsafe_code, reason = "writes into a file that all processes have mapped")]
 mod sink;
 #[expect(unsafe_code, reason = "reads the maps of its own process by system calls")]

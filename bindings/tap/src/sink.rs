@@ -225,6 +225,9 @@ fn mark(thread: &Thread, kind: Kind) {
             put(thread, &Record { kind: Kind::Counted, site: 0, parameter: COUNTED[place] as u32, words });
         }
     }
+    if let Some(words) = thread.served.take(time) {
+        put(thread, &Record { kind: Kind::Served, site: 0, parameter: 0, words });
+    }
     let usage = usage(libc::RUSAGE_THREAD);
     let words = [
         time,

@@ -72,6 +72,38 @@ pub struct Thread {
     pub marked_ns: AtomicU64,
     /// Start of a wait for several descriptors, of which it is not known yet which one ended it, plus 1; 0 if there is none.
     pub polled_ns: AtomicU64,
+    /// Requests that are not in the trace yet.
+    pub served: Served,
+}
+
+/// Requests that a thread has answered.
+#[repr(C)]
+pub struct Served {
+    /// Number of requests.
+    pub requests: AtomicU64,
+    /// Bytes read from accepted connections.
+    pub read: AtomicU64,
+    /// Bytes written to accepted connections.
+    pub written: AtomicU64,
+    /// Time at which the first request was read.
+    pub first_ns: AtomicU64,
+    /// Time at which the last request was answered.
+    pub last_ns: AtomicU64,
+    /// Time between reading and answering, summed over requests.
+    pub inside_ns: AtomicU64,
+}
+
+impl Served {
+    /// Returns the words of a record at this time, and resets the counts; `None` if there is nothing to record.
+    pub fn take(&self, time_ns: u64) -> Option<[u64; 7]> {
+        let requests = self.requests.swap(0, Relaxed);
+        if requests == 0 {
+            return None;
+        }
+        let of = |word: &AtomicU64| word.swap(0, Relaxed);
+        let (read, written) = (of(&self.read), of(&self.written));
+        Some([time_ns, requests, read, written, of(&self.first_ns), of(&self.last_ns), of(&self.inside_ns)])
+    }
 }
 
 const _: () = assert!(size_of::<Thread>() <= 256);
@@ -116,6 +148,7 @@ impl Thread {
         self.outer.store(0, Relaxed);
         self.marked_ns.store(0, Relaxed);
         self.polled_ns.store(0, Relaxed);
+        self.served.take(0);
         self.process.store(process, Relaxed);
     }
 }

@@ -23,6 +23,7 @@ use memlift_spec::trace::Reason;
 
 use crate::mapping::now;
 use crate::object::{Object, StreamDirection};
+use crate::request;
 use crate::sink::{polled, reads, recording, waited, woke};
 
 /// Returns libc's function of this name; null if it has none.
@@ -108,7 +109,25 @@ fn input(file: c_int, real: impl FnOnce() -> ssize_t) -> ssize_t {
     });
     if result >= 0 {
         reads(|| Object::stream(file, StreamDirection::In));
+        request::read(file, result);
     }
+    result
+}
+
+/// Runs a write to a descriptor; `other` returns the object if the descriptor alone has none.
+fn stream_output(
+    file: c_int,
+    other: impl FnOnce() -> Option<Object>,
+    real: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if !recording() {
+        return real();
+    }
+    let object = Object::stream(file, StreamDirection::Out);
+    let is_stream = object.is_some();
+    woke(object.or_else(other));
+    let result = real();
+    request::written(file, result, is_stream);
     result
 }
 
@@ -213,19 +232,24 @@ entries! {
     accept(socket: c_int, from: *mut sockaddr, length: *mut socklen_t) -> c_int, failed, |real| accepted(socket, real);
     accept4(socket: c_int, from: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int, failed, |real| accepted(socket, real);
     write(file: c_int, source: *const c_void, bytes: size_t) -> ssize_t, failed,
-        |real| output(|| Object::stream(file, StreamDirection::Out), real);
+        |real| stream_output(file, || None, real);
     writev(file: c_int, parts: *const iovec, count: c_int) -> ssize_t, failed,
-        |real| output(|| Object::stream(file, StreamDirection::Out), real);
+        |real| stream_output(file, || None, real);
     send(socket: c_int, source: *const c_void, bytes: size_t, flags: c_int) -> ssize_t, failed,
-        |real| output(|| Object::stream(socket, StreamDirection::Out), real);
+        |real| stream_output(socket, || None, real);
     sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t, failed,
-        |real| output(|| Object::stream(socket, StreamDirection::Out), real);
+        |real| stream_output(socket, || None, real);
     sendto(socket: c_int, source: *const c_void, bytes: size_t, flags: c_int, to: *const sockaddr, length: socklen_t) -> ssize_t, failed,
         // SAFETY: the address is null, or the caller's with `length` bytes.
-        |real| output(|| Object::stream(socket, StreamDirection::Out).or_else(|| unsafe { Object::address(to.cast(), length) }), real);
+        |real| stream_output(socket, || unsafe { Object::address(to.cast(), length) }, real);
     connect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int, failed,
-        // SAFETY: the address is null, or the caller's with `length` bytes.
-        |real| output(|| unsafe { Object::address(to.cast(), length) }, real);
+        |real| {
+            if recording() {
+                request::connected(socket);
+            }
+            // SAFETY: the address is null, or the caller's with `length` bytes.
+            output(|| unsafe { Object::address(to.cast(), length) }, real)
+        };
     nanosleep(time_at: *const timespec, left: *mut timespec) -> c_int, failed, |real| time(real);
     clock_nanosleep(clock: clockid_t, flags: c_int, time_at: *const timespec, left: *mut timespec) -> c_int, absent, |real| time(real);
 }
@@ -244,8 +268,9 @@ fn many(real: impl FnOnce() -> c_int) -> c_int {
 fn accepted(socket: c_int, real: impl FnOnce() -> c_int) -> c_int {
     let result =
         waited(Reason::Stream, real, |file| (*file >= 0).then(|| Object::accepting(socket)).flatten());
-    if result >= 0 {
+    if result >= 0 && recording() {
         reads(|| Object::accepting(socket));
+        request::accepted(result);
     }
     result
 }

@@ -28,7 +28,7 @@ use memlift::place::Origin;
 use memlift::spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC};
 use memlift_model::parameters::Parameters;
 use memlift_model::whatif::{
-    Cpu, Curve, Device, Estimate, Line, Timing, Trace, neighbours, replay, rounded, varied,
+    Cpu, Curve, Device, Estimate, Line, Load, Timing, Trace, neighbours, replay, rounded, varied,
 };
 
 use memlift_cli::failure::Failure;
@@ -46,6 +46,7 @@ Examples:
   memlift whatif memlift.trace                                  does the model of this CPU give the recorded time?
   memlift whatif --device dsa memlift.trace
   memlift whatif --device dsa --sweep device_rate=10..60 memlift.trace
+  memlift whatif --device smartdimm --requests 5000 memlift.trace   a server that answered 5000 requests: how many per second?
   memlift whatif --async memlift.trace                          which three calls should be submitted and not waited for?
   memlift whatif --batch 16 --first-use 2us memlift.trace       the same, 16 at a time, each result used 2 us later
   memlift whatif --ahead 1 memlift.trace                        the same, each call one round ahead of its use
@@ -84,6 +85,10 @@ pub struct Args {
     /// With --async, --batch or --ahead: call sites that are listed [default: 3]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100))]
     sites: Option<u32>,
+    /// The program answered so many requests, in the whole run [default: counted on connections that it accepted]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..),
+        conflicts_with_all = ["submits", "batch", "ahead", "export", "summary"])]
+    requests: Option<u64>,
     /// Calls from this size on [default: from where on it pays]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     from: Option<u64>,
@@ -215,7 +220,10 @@ fn sweep(text: &str) -> Result<Sweep, String> {
 /// Replays the trace with the device and prints the answer.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let question = args.question()?;
-    let trace = read(&args.trace)?;
+    let mut trace = read(&args.trace)?;
+    if let Some(requests) = args.requests {
+        trace.load = Some(Load::given(requests, trace.wall_ns));
+    }
     if args.summary {
         return report::recorded(&trace, &args.trace, json);
     }
@@ -229,7 +237,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         };
         return export::write(&trace, &request, json);
     }
-    if trace.calls().next().is_none() {
+    if trace.calls().next().is_none() && trace.load.is_none() {
         return Err(Failure::Failed(format!(
             "{}: no call is recorded in it: the program made none of {} or more that go through libc, libz or EVP; record with a \
              smaller --threshold",

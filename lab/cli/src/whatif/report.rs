@@ -10,7 +10,8 @@ use std::path::Path;
 
 use memlift::spec::trace::Kind;
 use memlift_model::event::Time;
-use memlift_model::whatif::{Cpu, Device, Outcome, Trace};
+use memlift_model::whatif::load::rate;
+use memlift_model::whatif::{Cpu, Device, Limit, Load, Outcome, Trace};
 use serde_json::{Value, json};
 
 use memlift_cli::failure::Failure;
@@ -67,21 +68,111 @@ pub fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 }
 }
 
-/// Changes by halving or doubling a parameter: time, CPU time, time at saturation, traffic, each as a part of what it was.
+/// Changes by halving or doubling a parameter: time, CPU time, capacity, traffic, each as a part of what it was.
 struct Matter<'a> {
     name: &'a str,
     factor: f64,
     changes: [f64; 4],
 }
 
-fn changes(run: &Outcome, from: &Outcome, cores: u64) -> [f64; 4] {
-    let of = |what: fn(&Outcome, u64) -> f64| what(run, cores) / what(from, cores).max(1e-12) - 1.0;
+fn changes(run: &Outcome, from: &Outcome, trace: &Trace) -> [f64; 4] {
+    let ratio = |of: &dyn Fn(&Outcome) -> f64| of(run) / of(from).max(1e-12);
+    let of = |of: &dyn Fn(&Outcome) -> f64| ratio(of) - 1.0;
     [
-        of(|one, _| s(one.wall)),
-        of(|one, _| s(one.cpu + one.waiting)),
-        of(|one, cores| s(one.saturated(cores))),
-        of(|one, _| one.read_bytes.saturating_add(one.written_bytes).max(1) as f64),
+        of(&|one| s(one.wall)),
+        of(&|one| s(one.cpu + one.waiting)),
+        1.0 / ratio(&|one| s(saturation(trace, one).0)).max(1e-12) - 1.0,
+        of(&|one| one.read_bytes.saturating_add(one.written_bytes).max(1) as f64),
     ]
+}
+
+/// Time of a run whose input never keeps it waiting, and what limits it: of the requests where there are any, else of all.
+fn saturation(trace: &Trace, run: &Outcome) -> (Time, Limit) {
+    match trace.load {
+        Some(_) => run.load.saturated(trace.cores),
+        None => run.saturated(trace.cores),
+    }
+}
+
+fn limit(limit: Limit, trace: &Trace, device: &str) -> String {
+    match limit {
+        Limit::Thread => "the busiest thread's core".to_owned(),
+        Limit::Cores => format!("all {} cores", trace.cores.max(1)),
+        Limit::Device => device.to_owned(),
+    }
+}
+
+/// How requests were recognised, and how many there were.
+fn requests(load: &Load) -> String {
+    let served = &load.served;
+    if load.is_given() {
+        return format!(
+            "requests   {} in the whole run, as --requests says; the CPU time of all its processes counts",
+            served.requests
+        );
+    }
+    let processes = load.processes.as_ref().map_or(0, std::collections::BTreeSet::len);
+    format!(
+        "requests   {} in {:.3} s, answered by {processes} process{}; a request: bytes read from an accepted connection until bytes are written to it \
+         (requests that one read brings together, and each round of a handshake, count as one; --requests gives another number); {:.1} us each on average",
+        served.requests,
+        served.last_ns.saturating_sub(served.first_ns) as f64 / 1e9,
+        if processes == 1 { "" } else { "es" },
+        served.inside_ns as f64 / 1e3 / served.requests.max(1) as f64
+    )
+}
+
+/// Requests per second of a run: at the recorded load, and at saturation of the busiest thread's core, of all cores, of the device.
+fn rates(load: &Load, run: &Outcome, cores: u64) -> [(&'static str, Option<f64>); 4] {
+    let of = |time| rate(load.served.requests, time);
+    let all = Time::from_ps(run.load.cpu.as_ps() / cores.max(1));
+    [
+        ("at the recorded load", of(run.load.span)),
+        ("at most, by the busiest thread's core", of(run.load.busiest)),
+        ("at most, by all cores", of(all)),
+        ("at most, by the device", of(run.load.device)),
+    ]
+}
+
+/// The table of requests per second; each run with its name.
+fn rates_table(load: &Load, runs: &[(&str, &Outcome)], cores: u64) -> String {
+    let columns: Vec<_> = runs.iter().map(|(_, run)| rates(load, run, cores)).collect();
+    let shown = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.1}"));
+    let rows: Vec<Vec<String>> = (0..4)
+        .filter(|row| *row < 3 || runs.len() > 1)
+        .map(|row| {
+            let of: Vec<Option<f64>> = columns.iter().map(|column| column[row].1).collect();
+            let mut cells = vec![columns[0][row].0.to_owned()];
+            cells.extend(of.iter().map(|rate| shown(*rate)));
+            if let [Some(without), Some(with)] = of[..] {
+                cells.push(format!("{:.3}", with / without));
+            } else if runs.len() > 1 {
+                cells.push("–".to_owned());
+            }
+            cells
+        })
+        .collect();
+    let names: Vec<String> = runs.iter().map(|(name, _)| format!(">{name}")).collect();
+    let mut headings = vec!["requests per second"];
+    headings.extend(names.iter().map(String::as_str));
+    if runs.len() > 1 {
+        headings.push(">ratio");
+    }
+    print::table(&headings, &rows)
+}
+
+/// A run's requests per second as JSON; null without a load.
+fn rates_json(trace: &Trace, run: &Outcome) -> Value {
+    let Some(load) = &trace.load else { return Value::Null };
+    let [recorded, thread, cores, device] = rates(load, run, trace.cores).map(|(_, rate)| rate);
+    let (time, by) = run.load.saturated(trace.cores);
+    let name = match by {
+        Limit::Thread => "busiest_thread",
+        Limit::Cores => "cores",
+        Limit::Device => "device",
+    };
+    json!({ "recorded_load": recorded, "busiest_thread": thread, "cores": cores, "device": device,
+            "saturation": rate(load.served.requests, time), "limited_by": name })
 }
 
 /// The three parameters that change it most.
@@ -107,7 +198,7 @@ fn times(bound: Option<f64>) -> String {
     bound.map_or("any number of".to_owned(), |bound| format!("{bound:.2}"))
 }
 
-/// With one digit after the point, and the sign.
+/// A percentage with one digit after the point.
 pub fn percent(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
@@ -187,6 +278,9 @@ impl Base<'_> {
                 trace.dropped
             ));
         }
+        if let Some(load) = &trace.load {
+            lines.push(requests(load));
+        }
         let here = memlift_cli::machine::cpu_name();
         if trace.cpu != here {
             lines.push(format!(
@@ -209,7 +303,13 @@ impl Base<'_> {
             .iter()
             .map(|(kind, one)| json!({ "kind": kind.name(), "calls": one.calls, "bytes": one.bytes }))
             .collect();
+        let requests = trace.load.as_ref().map(|load| {
+            let served = &load.served;
+            json!({ "count": served.requests, "given": load.is_given(), "processes": load.processes, "first_ns": served.first_ns,
+                    "last_ns": served.last_ns, "read_bytes": served.read, "written_bytes": served.written, "inside_ns": served.inside_ns })
+        });
         json!({
+            "requests": requests,
             "command": trace.command, "cpu": trace.cpu, "finished": trace.finished, "processes": trace.processes,
             "threads": trace.threads.len(), "wall_ns": trace.wall_ns, "cpu_ns": trace.cpu_ns, "calls_ns": trace.calls_ns(),
             "threshold": trace.threshold, "dropped": trace.dropped, "calls": kinds, "counted": counted,
@@ -276,6 +376,7 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
             "trace": base.json(), "device": "cpu", "origin": base.origin,
             "wall": { "recorded_s": recorded, "model_s": wall, "deviation": off(wall, recorded) },
             "calls": { "recorded_s": calls_recorded, "model_s": calls, "deviation": off(calls, calls_recorded) },
+            "requests_per_second": rates_json(trace, model),
             "read_bytes": model.read_bytes, "written_bytes": model.written_bytes, "fault_ns": base.cpu.fault.ns,
             "fault_from_ns": base.cpu.fault.low_ns, "fault_to_ns": base.cpu.fault.high_ns, "fault_samples": base.cpu.fault.samples,
         }));
@@ -310,6 +411,9 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
         print::table(&["calls", ">number", ">bytes", ">time", ">of CPU", "lines are"], &kinds)
     ))?;
     print::line(&format!("\n{}", print::table(&["", ">recorded", ">model", ">deviation"], &rows)))?;
+    if let Some(load) = &trace.load {
+        print::line(&format!("\n{}", rates_table(load, &[("model", model)], trace.cores)))?;
+    }
     print::line(&format!(
         "\nmemory traffic of calls: {} read, {} written\nmodel: {}; a page fault {:.0} ns ({:.0} to {:.0}, {}); gaps between calls as recorded",
         print::bytes(model.read_bytes),
@@ -355,22 +459,30 @@ fn same_memory(name: &str, cpu: Time, near: Time) -> String {
     )
 }
 
-/// Times and CPU times with the device over those without, as each of its parameters alone is halved and doubled.
-fn ranges(with: &Outcome, without: &Outcome, parameters: &[(&str, f64, Outcome)]) -> [(f64, f64); 2] {
-    let runs = || parameters.iter().map(|(_, _, run)| run).chain([with]);
-    let of = |what: fn(&Outcome) -> Time| {
-        let ratio = |run: &Outcome| s(what(run)) / s(what(without)).max(1e-12);
+/// Times, CPU times and capacities with the device over those without, as each of its parameters alone is halved and doubled.
+fn ranges(trace: &Trace, answer: &Answer<'_>) -> [(f64, f64); 3] {
+    let runs = || answer.parameters.iter().map(|(_, _, run)| run).chain([&answer.with]);
+    let span = |ratio: &dyn Fn(&Outcome) -> f64| {
         runs()
             .map(ratio)
             .fold((f64::MAX, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)))
     };
-    [of(|run| run.wall), of(|run| run.cpu + run.waiting)]
+    let over = |what: &dyn Fn(&Outcome) -> Time, run: &Outcome| s(what(run)) / s(what(&answer.without)).max(1e-12);
+    let capacity = |run: &Outcome| {
+        s(saturation(trace, &answer.without).0) / s(saturation(trace, run).0).max(1e-12)
+    };
+    [
+        span(&|run| over(&|run| run.wall, run)),
+        span(&|run| over(&|run| run.cpu + run.waiting, run)),
+        span(&capacity),
+    ]
 }
 
-fn range(with: &Outcome, without: &Outcome, parameters: &[(&str, f64, Outcome)]) -> String {
-    let [(least, most), (from, to)] = ranges(with, without, parameters);
+fn range(trace: &Trace, answer: &Answer<'_>) -> String {
+    let [(least, most), (from, to), (low, high)] = ranges(trace, answer);
     format!(
-        "range of the answer, each parameter halved and doubled: time {least:.3} to {most:.3} of without, CPU time {from:.3} to {to:.3}"
+        "range of the answer, each parameter halved and doubled: time {least:.3} to {most:.3} of without, CPU time {from:.3} to {to:.3}, \
+         capacity {low:.3} to {high:.3}"
     )
 }
 
@@ -393,14 +505,15 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         .map(|(name, factor, run)| Matter {
             name,
             factor: *factor,
-            changes: changes(run, &answer.with, cores),
+            changes: changes(run, &answer.with, trace),
         })
         .collect();
     matters.sort_by(|one, other| other.changes[0].abs().total_cmp(&one.changes[0].abs()));
     if as_json {
         let outcome = |run: &Outcome| {
             json!({ "wall_s": s(run.wall), "cpu_s": s(run.cpu), "waiting_s": s(run.waiting), "busiest_s": s(run.busiest),
-                    "saturated_s": s(run.saturated(cores)), "offloaded": run.offloaded,
+                    "saturated_s": s(run.saturated(cores).0), "device_s": s(run.device),
+                    "requests_per_second": rates_json(trace, run), "offloaded": run.offloaded,
                     "offloaded_bytes": run.offloaded_bytes, "read_bytes": run.read_bytes, "written_bytes": run.written_bytes })
         };
         let sweep = answer.sweep.as_ref().map(|(name, unit, runs)| {
@@ -410,15 +523,15 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         });
         let values: Vec<Value> = matters
             .iter()
-            .map(|Matter { name, factor, changes: [time, cpu, saturated, traffic] }| {
+            .map(|Matter { name, factor, changes: [time, cpu, capacity, traffic] }| {
                 json!({ "parameter": name, "factor": factor, "time_changes_by": time, "cpu_changes_by": cpu,
-                    "saturated_time_changes_by": saturated, "traffic_changes_by": traffic })
+                    "capacity_changes_by": capacity, "traffic_changes_by": traffic })
             })
             .collect();
         return print::json(&json!({
             "trace": base.json(), "device": answer.name, "from_bytes": answer.from, "share_it_takes": part, "amdahl": bound(part),
             "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": values, "sweep": sweep,
-            "range": ranges(&answer.with, &answer.without, &answer.parameters).map(|(from, to)| json!({ "from": from, "to": to })),
+            "range": ranges(trace, answer).map(|(from, to)| json!({ "from": from, "to": to })),
             "commits_on_its_memory": commits.map(|(cpu, near)| json!({ "cpu_s": s(cpu), "device_s": s(near) })),
             "inputs": answer.inputs.iter().map(|(kind, names)| ((*kind).to_owned(), json!(names))).collect::<serde_json::Map<_, _>>(),
         }));
@@ -445,6 +558,9 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
             answer.name,
             s(answer.without.wall)
         ))?;
+        if let Some(load) = &trace.load {
+            print::line(&format!("\n{}", rates_table(load, &[("without", &answer.without)], cores)))?;
+        }
         return commits.map_or(Ok(()), |(cpu, near)| print::line(&same_memory(answer.name, cpu, near)));
     };
     let (without, with) = (&answer.without, &answer.with);
@@ -481,14 +597,18 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         print::bytes(from),
         print::bytes(with.offloaded_bytes)
     ))?;
-    let (before, after) = (without.saturated(cores), with.saturated(cores));
-    let bound =
-        if after > with.busiest { format!("its {cores} cores") } else { "the busiest thread".to_owned() };
+    if let Some(load) = &trace.load {
+        let runs = [("without", without), (answer.name, with)];
+        print::line(&format!("\n{}", rates_table(load, &runs, cores)))?;
+    }
+    let ((before, _), (after, by)) = (saturation(trace, without), saturation(trace, with));
+    let span = if trace.load.is_some() { without.load.span } else { without.wall };
     print::line(&format!(
-        "the recorded load is {} of what the program can do; with {} it can do {} times as much, as {bound} allows",
-        percent(share(s(before), s(without.wall))),
+        "the recorded load is {} of what the program can do; with {} it can do {} times as much, limited by {}",
+        percent(share(s(before), s(span))),
         answer.name,
-        if s(after) > 0.0 { format!("{:.2}", s(before) / s(after)) } else { "any number of".into() }
+        if s(after) > 0.0 { format!("{:.2}", s(before) / s(after)) } else { "any number of".into() },
+        limit(by, trace, answer.name)
     ))?;
     if let Some((cpu, near)) = commits {
         print::line(&same_memory(answer.name, cpu, near))?;
@@ -510,8 +630,8 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
             print::table(&[&format!(">{name}"), ">time", ">CPU time", ">of without"], &rows)
         ));
     }
-    print::line(&range(&answer.with, without, &answer.parameters))?;
-    for (place, of) in ["time", "CPU time", "time at saturation", "traffic"].into_iter().enumerate() {
+    print::line(&range(trace, answer))?;
+    for (place, of) in ["time", "CPU time", "capacity", "traffic"].into_iter().enumerate() {
         print::line(&format!("what matters most to the {of}: {}", most(&matters, place)))?;
     }
     Ok(())

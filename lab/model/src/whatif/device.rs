@@ -168,11 +168,15 @@ impl Engine {
         }
     }
 
-    /// Returns the end of a service's work that begins now, and its time on the core.
-    pub(super) fn work(&mut self, call: &Call, now: Time) -> (Time, Time) {
+    /// Returns the end of a service's work that begins now, its time on the core, and its time on the device where all share one.
+    pub(super) fn work(&mut self, call: &Call, now: Time) -> (Time, Time, Time) {
+        let free = self.channel.max(now);
         match &self.device {
-            Device::Service(service) => service.begin(call, now, &mut self.channel),
-            _ => (now, Time::ZERO),
+            Device::Service(service) => {
+                let (done, core) = service.begin(call, now, &mut self.channel);
+                (done, core, self.channel - free)
+            }
+            _ => (now, Time::ZERO, Time::ZERO),
         }
     }
 
@@ -194,11 +198,21 @@ impl Engine {
         Took { core: whole.core * times + rest.core, bus: whole.bus * times + rest.bus }
     }
 
-    /// Returns the end of a call that begins now; other calls may have the channel.
-    pub(super) fn copy(&mut self, call: &Call, hot: bool, now: Time) -> Time {
+    /// Returns the end of a call that begins now, and its time on the channel, which other calls may have.
+    pub(super) fn copy(&mut self, call: &Call, hot: bool, now: Time) -> (Time, Time) {
         let took = self.near(call, hot);
         self.channel = now.max(self.channel) + took.bus;
-        self.channel.max(now + took.core)
+        (self.channel.max(now + took.core), took.bus)
+    }
+
+    /// Returns the time that DSA is busy with these calls of one submission: their bytes pass its memory path, and each has an engine.
+    pub(super) fn occupied(&self, calls: &[Call]) -> Time {
+        let Device::Dsa(timing) = &self.device else { return Time::ZERO };
+        let one = |call: &Call| {
+            let path = timing.device.time_of(call.bytes());
+            path.max(Time::from_ps((timing.start + path).as_ps() / timing.engines as u64))
+        };
+        calls.iter().map(one).fold(Time::ZERO, |sum, time| sum + time)
     }
 
     /// Nanoseconds of a call when nothing else is under way.

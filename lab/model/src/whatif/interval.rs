@@ -114,6 +114,7 @@ pub(super) fn thread(
                 from = Some(mark);
                 thread.ended |= record.kind == Kind::End;
             }
+            Kind::Served => thread.served.add(&record.words),
             kind if kind.is_call() => {
                 let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
                 since.push((at, thread.calls.len()));

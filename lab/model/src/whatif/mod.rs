@@ -4,7 +4,8 @@
 //! - **Flow** [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
 //!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
 //! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps, [`site`] the places that call · [`cpu`] what calls cost on the
-//!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed ·
+//!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar ·
+//!   [`load`] requests of servers · [`vary`] one parameter changed ·
 //!   [`change`] a program that submits calls and goes on, [`mod@callers`] which of its places call how often
 //! - **Order** a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!   another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
@@ -17,6 +18,7 @@ pub mod change;
 pub mod cpu;
 pub mod device;
 mod interval;
+pub mod load;
 pub mod replay;
 pub mod reuse;
 pub mod service;
@@ -32,6 +34,7 @@ pub use callers::{Dependent, Needed, Summary, callers, needed};
 pub use change::{Caller, Change, Limits};
 pub use cpu::{Cpu, Curve, Estimate, Line};
 pub use device::{Device, parameters};
+pub use load::{Limit, Load, LoadOutcome, Served};
 pub use replay::{Outcome, Timing, replay, replay_changed};
 pub use service::{Hardware, Service};
 pub use site::Site;

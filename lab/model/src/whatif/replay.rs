@@ -11,6 +11,7 @@
 use super::change::{self, Caller, Cause, Change, Flights, Limits, Need, Use};
 use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
+use super::load::{Limit, LoadOutcome, saturated};
 use super::timeline::{Call, Step, Thread, Trace, What, part};
 use crate::event::{Calendar, Time};
 use memlift_spec::trace::Kind;
@@ -39,14 +40,18 @@ pub struct Outcome {
     pub written_bytes: u64,
     /// Cost of changed calls, by its reason; nothing where the program was not changed.
     pub limits: Limits,
+    /// Time that the device was busy; 0 if it took nothing, or the model has no limit of it.
+    pub device: Time,
+    /// The part of it between the first request and the last answer, where the trace has a load.
+    pub load: LoadOutcome,
 }
 
 impl Outcome {
-    /// The time that all this work takes where its input never keeps it waiting: that of the thread that has most to do, or of all on so
-    /// many cores.
+    /// The time that all this work takes where its input never keeps it waiting, and what limits it: the thread that has most to do, all on
+    /// so many cores, or the device.
     #[must_use]
-    pub fn saturated(&self, cores: u64) -> Time {
-        self.busiest.max(Time::from_ps((self.cpu + self.waiting).as_ps() / cores.max(1)))
+    pub fn saturated(&self, cores: u64) -> (Time, Limit) {
+        saturated([self.busiest, self.cpu + self.waiting, self.device], cores)
     }
 }
 
@@ -108,6 +113,12 @@ struct Run<'a> {
     away: Vec<Time>,
     /// CPU time of each thread, waiting for the device included.
     held: Vec<Time>,
+    /// The same between the first request and the last answer; empty without a load.
+    serving: Vec<Time>,
+    /// For each thread, true if its step lies there.
+    within: Vec<bool>,
+    /// Time of the first request and the last answer.
+    span: Option<(Time, Time)>,
     end: Time,
     outcome: Outcome,
 }
@@ -167,6 +178,9 @@ impl<'a> Run<'a> {
             left: vec![None; threads],
             away: vec![Time::ZERO; threads],
             held: vec![Time::ZERO; threads],
+            serving: vec![Time::ZERO; if trace.load.is_some() { threads } else { 0 }],
+            within: vec![false; threads],
+            span: None,
             end: Time::ZERO,
             outcome: Outcome::default(),
         }
@@ -190,6 +204,9 @@ impl<'a> Run<'a> {
         let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
         self.outcome.cpu = self.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
         self.outcome.busiest = self.held.iter().copied().max().unwrap_or(Time::ZERO);
+        self.outcome.load.busiest = self.serving.iter().copied().max().unwrap_or(Time::ZERO);
+        self.outcome.load.cpu = self.serving.iter().fold(Time::ZERO, |sum, time| sum + *time);
+        self.outcome.load.span = self.span.map_or(Time::ZERO, |(first, last)| last - first);
         self.outcome
     }
 
@@ -235,7 +252,39 @@ impl<'a> Run<'a> {
     /// The thread had the core and waited.
     fn waits(&mut self, thread: usize, time: Time) {
         self.outcome.waiting = self.outcome.waiting + time;
+        self.holds(thread, time);
+    }
+
+    /// The thread had the core.
+    fn holds(&mut self, thread: usize, time: Time) {
         self.held[thread] = self.held[thread] + time;
+        if self.within[thread] {
+            self.serving[thread] = self.serving[thread] + time;
+        }
+    }
+
+    /// The device is busy for a thread.
+    fn occupies(&mut self, thread: usize, time: Time) {
+        self.outcome.device = self.outcome.device + time;
+        if self.within[thread] {
+            self.outcome.load.device = self.outcome.load.device + time;
+        }
+    }
+
+    /// The thread comes to this step: has the first request come, was the last answered by what it did before?
+    fn comes_to(&mut self, thread: usize, next: usize) {
+        let Some(load) = &self.trace.load else { return };
+        let Thread { process, steps, .. } = &self.trace.threads[thread];
+        let now = self.calendar.now();
+        if self.within[thread] && matches!(steps[next - 1].what, What::Compute | What::Call(_)) {
+            self.span = self.span.map(|(first, last)| (first, last.max(now)));
+        }
+        self.within[thread] =
+            load.counts(*process) && steps.get(next).is_some_and(|step| load.holds(step.at_ns));
+        if self.within[thread] {
+            let (first, last) = self.span.unwrap_or((now, now));
+            self.span = Some((first.min(now), last));
+        }
     }
 
     /// Returns true if the thread waits for copies before this step, or submits some; it comes back to the step.
@@ -291,6 +340,7 @@ impl<'a> Run<'a> {
         }
         loop {
             let next = self.next[thread];
+            self.comes_to(thread, next);
             if let Some((_, call)) = self.ahead[thread].pop_front_if(|(place, _)| *place <= next) {
                 self.early.insert((thread, call));
                 self.outcome.limits.early += 1;
@@ -324,7 +374,7 @@ impl<'a> Run<'a> {
 
     fn works(&mut self, thread: usize, time: Time) {
         self.outcome.cpu = self.outcome.cpu + time;
-        self.held[thread] = self.held[thread] + time;
+        self.holds(thread, time);
     }
 
     fn happen(&mut self, event: usize) {
@@ -373,7 +423,8 @@ impl<'a> Run<'a> {
             },
             Placed::Work => {
                 let now = self.calendar.now();
-                let (done, core) = self.engine.work(call, now);
+                let (done, core, busy) = self.engine.work(call, now);
+                self.occupies(thread, busy);
                 self.count(call);
                 // The bytes are the same, whoever moves them.
                 self.traffic(call, 0, 0, true);
@@ -384,8 +435,9 @@ impl<'a> Run<'a> {
             Placed::Near => {
                 let residency = self.shadow.device(call);
                 let now = self.calendar.now();
-                let done = self.engine.copy(call, 2 * residency.source >= call.read, now);
+                let (done, busy) = self.engine.copy(call, 2 * residency.source >= call.read, now);
                 let time = done - now + Time::from_ns((f64::from(fresh) * self.cpu.fault.ns) as u64);
+                self.occupies(thread, busy);
                 // Dirty lines in the cache are written back before the device can see them.
                 self.count(call);
                 self.outcome.read_bytes += call.read;
@@ -460,6 +512,7 @@ impl<'a> Run<'a> {
             return self.full.push_back((thread, entry, since));
         };
         debug_assert_eq!(job, self.waiting.len(), "submissions are numbered in their order");
+        self.occupies(thread, self.engine.occupied(&calls));
         for call in &calls {
             let residency = self.shadow.device(call);
             self.count(call);

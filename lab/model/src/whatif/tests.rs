@@ -440,7 +440,7 @@ fn every_fault_names_its_field_and_the_fix() {
     let cases: Vec<(Vec<u8>, &str, &str)> = vec![
         (good[..100].to_vec(), "size (byte 0)", "give what `memlift record` wrote"),
         (word_of(0, 7), "magic (byte 0)", "this is no trace"),
-        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 4"),
+        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads versions 4 and 5"),
         (word_of(16, 12345), "limit (byte 16)", "record again"),
         (word_of(64, 1 << 19), "claimed (byte 64)", "shorter than what was claimed"),
         (word_of(128, 2), "finished (byte 128)", "0 or 1"),
@@ -500,6 +500,82 @@ fn parameters_are_varied_within_their_ranges() {
         varied("f", text, schema, "engines", 0.0, None).unwrap_err().to_string().contains("give 1 to 64")
     );
     assert!(parameters("cpu").is_none());
+}
+
+/// Requests that a thread has answered: their number, when the first came, when the last was answered.
+fn answered(requests: u64, first: u64, last: u64) -> Record {
+    let words = [last, requests, 64 * requests, 64 * requests, first, last, last - first];
+    Record { kind: Kind::Served, site: 0, parameter: 0, words }
+}
+
+/// Starts for 4 ms, then answers ten requests in 6 ms, of which 2 ms are copies, then ends for 1 ms; a second thread of the process helps for
+/// 1 ms, and another process, which answers nothing, computes for 10 ms.
+fn server() -> Vec<u8> {
+    let first = [
+        mark(Kind::Mark, 0, 0, 0),
+        call(Kind::Copy, 4 * MS, 2 * MS, 64 << 20),
+        answered(10, 4 * MS, 10 * MS),
+        mark(Kind::End, 11 * MS, 11 * MS, 0),
+    ];
+    let second = [mark(Kind::Mark, 5 * MS, 0, 0), mark(Kind::End, 6 * MS, MS, 0)];
+    let other = [mark(Kind::Mark, 0, 0, 0), mark(Kind::End, 10 * MS, 10 * MS, 0)];
+    file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second), (2, 0, 3, 0, &other)], 11 * MS)
+}
+
+#[test]
+fn a_load_counts_its_processes_between_the_first_request_and_the_last_answer() {
+    let trace = Trace::read(&server()).unwrap();
+    let load = trace.load.clone().expect("a load");
+    assert_eq!((load.served.requests, load.is_given()), (10, false));
+    let cpu = Cpu::new(Vec::new(), 1 << 20, Estimate::exactly(100.0), &trace);
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    let wanted = LoadOutcome {
+        span: Time::from_ns(6 * MS),
+        cpu: Time::from_ns(7 * MS),
+        busiest: Time::from_ns(6 * MS),
+        device: Time::ZERO,
+    };
+    assert_eq!((without.load, without.wall), (wanted, Time::from_ns(11 * MS)));
+    assert_eq!(without.load.saturated(2), (Time::from_ns(6 * MS), Limit::Thread));
+    assert_eq!(without.load.saturated(1), (Time::from_ns(7 * MS), Limit::Cores));
+    assert_eq!(load::rate(10, without.load.span), Some(10e9 / (6 * MS) as f64));
+
+    // A device that takes half a second for the copy is what limits the server, whose thread waits for it.
+    let (text, schema) = parameters("dsa").unwrap();
+    let slow = varied("", text, schema, "device_rate", 0.125, None).unwrap();
+    let with = replay(&trace, &cpu, Timing::Recorded, &slow, 1);
+    assert!(with.load.device > Time::from_ns(500 * MS) && with.device == with.load.device, "{with:?}");
+    assert_eq!(with.load.span, with.load.busiest, "it waits with its core");
+    let fast = varied("", text, schema, "device_rate", 10_000.0, None).unwrap();
+    let with = replay(&trace, &cpu, Timing::Recorded, &fast, 1);
+    assert!(with.load.busiest < Time::from_ns(4 * MS + MS / 50), "{with:?}");
+    assert!(with.load.device < Time::from_ns(MS / 50), "{with:?}");
+
+    // A number that the user gives is of the whole run, of all processes.
+    let mut given = trace.clone();
+    given.load = Some(Load::given(1000, trace.wall_ns));
+    let run = replay(&given, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    assert_eq!((run.load.span, run.load.cpu), (run.wall, run.cpu));
+}
+
+#[test]
+fn requests_are_checked_and_a_trace_of_the_version_before_is_read() {
+    for (record, field) in [
+        (Record { words: [1, 1, 0, 0, 2, 1, 0], ..answered(1, 0, 1) }, "record.last"),
+        (Record { words: [1, 1, 0, 0, 0, 1 << 60, 0], ..answered(1, 0, 1) }, "record.last"),
+        (Record { words: [1, 1, 0, 0, 1 << 60, u64::MAX, 0], ..answered(1, 0, 1) }, "record.first"),
+        (Record { words: [1, 1, 0, 0, 0, 1, 1 << 60], ..answered(1, 0, 1) }, "record.inside"),
+    ] {
+        let fault = Trace::read(&file(&[(1, 0, 1, 0, &[record])], MS)).unwrap_err();
+        assert_eq!(fault.field, field);
+    }
+    let many = Record { words: [1, u64::MAX >> 5, u64::MAX, u64::MAX, 0, 1, 9], ..answered(1, 0, 1) };
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &[many, many])], MS)).unwrap();
+    assert_eq!(trace.load.map(|load| load.served.read), Some(u64::MAX));
+    let mut old = simple();
+    put(&mut old, word::VERSION, 4);
+    let trace = Trace::read(&old).unwrap();
+    assert_eq!((trace.load, trace.calls_ns()), (None, MS));
 }
 
 /// A service's work: kind, parameter, nanoseconds, bytes read and written, parts.

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use super::interval;
+use super::load::{Load, Served};
 use super::site::{Code, Site};
 use memlift_spec::trace::{
     COMMAND_TEXT, CPU_TEXT, Chunk, Fault, File, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
@@ -116,6 +117,8 @@ pub struct Thread {
     pub ended: bool,
     /// Time in which it could have run and had no core, nanoseconds.
     pub displaced_ns: u64,
+    /// Requests that it has answered.
+    pub served: Served,
     /// Actions of the thread, in order.
     pub steps: Vec<Step>,
     /// The thread that started it, where that is in the trace.
@@ -211,6 +214,8 @@ pub struct Trace {
     pub counted: BTreeMap<Kind, Counted>,
     /// Places that calls came from, each once.
     pub sites: Vec<Site>,
+    /// Load of a server; none: it answered no request that was recorded.
+    pub load: Option<Load>,
 }
 
 /// A thread's records while they are read.
@@ -338,6 +343,13 @@ impl Trace {
         }
         self.wall_ns = self.wall_ns.max(if self.finished { 0 } else { last });
         self.relate(&heads);
+        self.load = Load::recorded(self.threads.iter().map(|thread| (thread.process, &thread.served)));
+        if let Some(load) = &self.load {
+            for thread in self.threads.iter_mut().filter(|thread| load.counts(thread.process)) {
+                thread.cut(load.served.first_ns);
+                thread.cut(load.served.last_ns);
+            }
+        }
         Ok(())
     }
 
@@ -505,6 +517,21 @@ struct Edge {
 }
 
 impl Thread {
+    /// Cuts the computing of this time in two.
+    fn cut(&mut self, at_ns: u64) {
+        let place = self.steps.partition_point(|step| step.at_ns < at_ns);
+        let Some(step) = place.checked_sub(1).and_then(|before| self.steps.get_mut(before)) else { return };
+        // Times of a damaged trace may be in any order.
+        let ns = at_ns.saturating_sub(step.at_ns);
+        if step.what != What::Compute || ns == 0 || ns >= step.ns {
+            return;
+        }
+        let cpu_ns = part(step.cpu_ns, ns, step.ns);
+        let rest = Step { at_ns, ns: step.ns - ns, cpu_ns: step.cpu_ns - cpu_ns, what: What::Compute };
+        (step.ns, step.cpu_ns) = (ns, cpu_ns);
+        self.steps.insert(place, rest);
+    }
+
     /// Puts signals where they belong in the steps. Computing and waiting are cut in two for it; what cannot be is done later than the
     /// signal.
     fn signal(&mut self, mut signals: Vec<usize>, edges: &mut [Edge]) {
