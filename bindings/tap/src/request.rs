@@ -42,9 +42,9 @@ pub fn accepted(file: c_int) {
     }
 }
 
-/// Notes that `file` is a connection that this process has made: a number is used again after close.
-pub fn connected(file: c_int) {
-    if let Some(state) = state(file) {
+/// Notes that `file` is no accepted connection: it is closed, or a connection that this process makes.
+pub fn forget(file: c_int) {
+    if let Some(state) = state(file).filter(|state| state.load(Relaxed) != NONE) {
         state.store(NONE, Relaxed);
     }
 }

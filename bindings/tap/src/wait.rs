@@ -244,12 +244,14 @@ entries! {
         |real| stream_output(socket, || unsafe { Object::address(to.cast(), length) }, real);
     connect(socket: c_int, to: *const sockaddr, length: socklen_t) -> c_int, failed,
         |real| {
-            if recording() {
-                request::connected(socket);
-            }
+            request::forget(socket);
             // SAFETY: the address is null, or the caller's with `length` bytes.
             output(|| unsafe { Object::address(to.cast(), length) }, real)
         };
+    close(file: c_int) -> c_int, failed, |real| {
+        request::forget(file);
+        real()
+    };
     nanosleep(time_at: *const timespec, left: *mut timespec) -> c_int, failed, |real| time(real);
     clock_nanosleep(clock: clockid_t, flags: c_int, time_at: *const timespec, left: *mut timespec) -> c_int, absent, |real| time(real);
 }

@@ -56,7 +56,7 @@ impl Served {
 /// The load of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// What was served; of a given number of requests the bytes are 0, and the times are those of the whole run.
+    /// Requests that were answered; of a given number of requests the bytes are 0, and the times are those of the whole run.
     pub served: Served,
     /// Processes that answered; `None`: all count.
     pub processes: Option<BTreeSet<u32>>,
@@ -110,14 +110,14 @@ pub struct LoadOutcome {
     pub device: Time,
 }
 
-/// What limits a program that always has something to do.
+/// The limit of a program that always has something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The thread that has the most to do, which one core runs.
     Thread,
-    /// All cores.
+    /// All cores together.
     Cores,
-    /// The device.
+    /// The device, which all threads share.
     Device,
 }
 

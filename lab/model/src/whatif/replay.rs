@@ -206,7 +206,10 @@ impl<'a> Run<'a> {
         self.outcome.busiest = self.held.iter().copied().max().unwrap_or(Time::ZERO);
         self.outcome.load.busiest = self.serving.iter().copied().max().unwrap_or(Time::ZERO);
         self.outcome.load.cpu = self.serving.iter().fold(Time::ZERO, |sum, time| sum + *time);
-        self.outcome.load.span = self.span.map_or(Time::ZERO, |(first, last)| last - first);
+        self.outcome.load.span = match &trace.load {
+            Some(load) if load.is_given() => self.outcome.wall,
+            _ => self.span.map_or(Time::ZERO, |(first, last)| last - first),
+        };
         self.outcome
     }
 
@@ -275,13 +278,14 @@ impl<'a> Run<'a> {
     fn comes_to(&mut self, thread: usize, next: usize) {
         let Some(load) = &self.trace.load else { return };
         let Thread { process, steps, .. } = &self.trace.threads[thread];
-        let now = self.calendar.now();
-        if self.within[thread] && matches!(steps[next - 1].what, What::Compute | What::Call(_)) {
+        let busy = |step: &Step| matches!(step.what, What::Compute | What::Call(_));
+        let (now, step) = (self.calendar.now(), steps.get(next));
+        let before = next.checked_sub(1).and_then(|before| steps.get(before));
+        if self.within[thread] && before.is_some_and(busy) {
             self.span = self.span.map(|(first, last)| (first, last.max(now)));
         }
-        self.within[thread] =
-            load.counts(*process) && steps.get(next).is_some_and(|step| load.holds(step.at_ns));
-        if self.within[thread] {
+        self.within[thread] = load.counts(*process) && step.is_some_and(|step| load.holds(step.at_ns));
+        if self.within[thread] && step.is_some_and(busy) {
             let (first, last) = self.span.unwrap_or((now, now));
             self.span = Some((first.min(now), last));
         }
