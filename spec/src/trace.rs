@@ -184,8 +184,8 @@ impl Kind {
 
     /// Returns the kind of this number.
     #[must_use]
-    pub fn from_number(number: u32) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
+    pub const fn from_number(number: u32) -> Option<Kind> {
+        if (number as usize) < KINDS.len() { KINDS[number as usize] } else { None }
     }
 
     /// Returns true if the record is of a call, whose work could be done elsewhere.
@@ -230,6 +230,17 @@ impl Kind {
         }
     }
 }
+
+/// The kind of each number: a record is decoded without a search.
+const KINDS: [Option<Kind>; 128] = {
+    let mut kinds = [None; 128];
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        kinds[Kind::ALL[index] as usize] = Some(Kind::ALL[index]);
+        index += 1;
+    }
+    kinds
+};
 
 /// Settings of a call that packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -353,7 +364,8 @@ impl Record {
     /// # Errors
     /// The field that is wrong, if the record is invalid.
     pub fn decode(bytes: &[u8; RECORD_BYTES], at: u64) -> Result<Record, Fault> {
-        let word = |index: usize| number(bytes, 8 * index, 8);
+        let (all, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| u64::from_le_bytes(all[index]);
         let fault = |field, found, fix| Err(Fault { at, field, found, fix });
         let found = word(0) & 0xffff;
         let Some(kind) = Kind::from_number(found as u32) else {
@@ -436,15 +448,17 @@ impl Record {
     fn check_served(&self, at: u64) -> Result<(), Fault> {
         let fault = |field, found, fix| Err(Fault { at, field, found, fix });
         let [_, _, _, _, first, last, inside] = self.words;
-        for (field, found) in
-            [("record.first", first), ("record.last", last), ("record.inside", inside)]
-        {
+        for (field, found) in [("record.first", first), ("record.last", last), ("record.inside", inside)] {
             if found >= TIME_NS_MAX {
                 return fault(field, found, "a time below 2^60 ns is expected: record again");
             }
         }
         if last < first {
-            return fault("record.last", last, "a time not before the first request is expected: record again");
+            return fault(
+                "record.last",
+                last,
+                "a time not before the first request is expected: record again",
+            );
         }
         Ok(())
     }
@@ -519,11 +533,27 @@ impl Chunk {
         ]
     }
 
-    fn decode(bytes: &[u8]) -> Chunk {
-        let half = |at: usize| number(bytes, at, 4) as u32;
+    /// Decodes the head of a chunk at offset `at`, from where `rest` bytes of the trace are left. Returns `None` for a page of zeros, which
+    /// was claimed and never written: the next chunk begins a page later.
+    ///
+    /// # Errors
+    /// The field that is wrong, if no chunk begins there.
+    pub fn decode(bytes: &[u8; RECORD_BYTES], at: u64, rest: u64) -> Result<Option<Chunk>, Fault> {
+        let half = |from: usize| number(bytes, from, 4) as u32;
+        let fault = |field, found, fix| Err(Fault { at, field, found, fix });
+        if half(0) == 0 {
+            return Ok(None);
+        }
+        if half(0) != CHUNK_MAGIC {
+            return fault(
+                "chunk.magic",
+                half(0).into(),
+                "no chunk begins here: the file was damaged, record again",
+            );
+        }
         let mut name = [0; 16];
         name.copy_from_slice(&bytes[40..56]);
-        Chunk {
+        let chunk = Chunk {
             bytes: half(4),
             used: half(8),
             sequence: half(12),
@@ -534,7 +564,27 @@ impl Chunk {
             parent: half(32),
             parent_pid: half(36),
             name,
+        };
+        let (length, used) = (chunk.bytes as usize, chunk.used as usize);
+        if length == 0 || !length.is_multiple_of(HEADER_BYTES) || length > CHUNK_BYTES_MAX {
+            let fix = "a multiple of 4096 up to 262144 is expected: the file was damaged, record again";
+            return fault("chunk.bytes", length as u64, fix);
         }
+        if length as u64 > rest {
+            let fix = "the chunk ends beyond the file: it was cut off; copy it again, or record again";
+            return fault("chunk.bytes", length as u64, fix);
+        }
+        if used < RECORD_BYTES || used > length || !used.is_multiple_of(RECORD_BYTES) {
+            let fix = "64 up to the chunk's bytes, in steps of 64, is expected: record again";
+            return fault("chunk.used", used as u64, fix);
+        }
+        if chunk.process == 0 {
+            return fault("chunk.process", 0, "processes count from 1: record again");
+        }
+        if chunk.thread == 0 {
+            return fault("chunk.thread", 0, "threads count from 1: record again");
+        }
+        Ok(Some(chunk))
     }
 }
 
@@ -561,30 +611,21 @@ fn number(bytes: &[u8], at: usize, count: usize) -> u64 {
     (0..count).rev().fold(0, |sum, index| sum << 8 | u64::from(bytes[at + index]))
 }
 
-/// A trace whose header was checked.
+/// The header of a trace, checked.
 #[derive(Clone, Copy, Debug)]
-pub struct File<'a> {
-    bytes: &'a [u8],
+pub struct Header<'a> {
+    bytes: &'a [u8; HEADER_BYTES],
 }
 
-impl<'a> File<'a> {
+impl<'a> Header<'a> {
     /// Checks the header.
     ///
     /// # Errors
     /// The field that is wrong, if the header is invalid.
-    pub fn open(bytes: &'a [u8]) -> Result<File<'a>, Fault> {
+    pub fn open(bytes: &'a [u8; HEADER_BYTES]) -> Result<Header<'a>, Fault> {
         let fault = |field, index: usize, found, fix| Err(Fault { at: 8 * index as u64, field, found, fix });
-        if bytes.len() < CHUNKS_AT {
-            let found = bytes.len() as u64;
-            return fault(
-                "size",
-                0,
-                found,
-                "a trace has at least 69632 bytes: give what `memlift record` wrote",
-            );
-        }
-        let file = File { bytes };
-        let of = |index| file.word(index);
+        let header = Header { bytes };
+        let of = |index| header.word(index);
         if of(word::MAGIC) != MAGIC {
             return fault(
                 "magic",
@@ -623,13 +664,21 @@ impl<'a> File<'a> {
         if of(word::FINISHED) > 1 {
             return fault("finished", word::FINISHED, of(word::FINISHED), "0 or 1 is expected: record again");
         }
-        let end = of(word::CLAIMED).min(limit);
-        if (bytes.len() as u64) < end {
-            let fix =
-                "the file is shorter than what was claimed: it was cut off; copy it again, or record again";
-            return fault("claimed", word::CLAIMED, of(word::CLAIMED), fix);
-        }
-        Ok(file)
+        Ok(header)
+    }
+
+    /// Returns the error for an input that ends before the first chunk, after `bytes` bytes.
+    #[must_use]
+    pub fn too_short(bytes: u64) -> Fault {
+        let fix = "a trace has at least 69632 bytes: give what `memlift record` wrote";
+        Fault { at: 0, field: "size", found: bytes, fix }
+    }
+
+    /// Returns the error for an input that ends before [`Header::end`].
+    #[must_use]
+    pub fn cut_off(&self) -> Fault {
+        let fix = "the file is shorter than what was claimed: it was cut off; copy it again, or record again";
+        Fault { at: 8 * word::CLAIMED as u64, field: "claimed", found: self.word(word::CLAIMED), fix }
     }
 
     /// Returns a word of the header, by its index in [`word`].
@@ -645,11 +694,40 @@ impl<'a> File<'a> {
         &text[..text.iter().position(|byte| *byte == 0).unwrap_or(text.len())]
     }
 
+    /// Returns the offset at which the last chunk ends, bytes.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.word(word::CLAIMED).min(self.word(word::LIMIT))
+    }
+}
+
+/// A trace in memory, whose header was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    bytes: &'a [u8],
+    header: Header<'a>,
+}
+
+impl<'a> File<'a> {
+    /// Checks the header.
+    ///
+    /// # Errors
+    /// The field that is wrong, if the header is invalid.
+    pub fn open(bytes: &'a [u8]) -> Result<File<'a>, Fault> {
+        let Some(head) = bytes.first_chunk().filter(|_| bytes.len() >= CHUNKS_AT) else {
+            return Err(Header::too_short(bytes.len() as u64));
+        };
+        let header = Header::open(head)?;
+        if (bytes.len() as u64) < header.end() {
+            return Err(header.cut_off());
+        }
+        Ok(File { bytes, header })
+    }
+
     /// Returns the chunks of the trace, in order.
     #[must_use]
     pub fn chunks(&self) -> Chunks<'a> {
-        let end = self.word(word::CLAIMED).min(self.word(word::LIMIT)).min(self.bytes.len() as u64);
-        Chunks { bytes: &self.bytes[..end as usize], at: CHUNKS_AT }
+        Chunks { bytes: &self.bytes[..self.header.end() as usize], at: CHUNKS_AT }
     }
 }
 
@@ -665,44 +743,20 @@ impl<'a> Iterator for Chunks<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let rest = self.bytes.get(self.at..).filter(|rest| rest.len() >= RECORD_BYTES)?;
+            let rest = self.bytes.get(self.at..)?;
             let at = self.at as u64;
-            let magic = number(rest, 0, 4);
-            if magic == 0 {
-                self.at += HEADER_BYTES;
-                continue;
+            match Chunk::decode(rest.first_chunk()?, at, rest.len() as u64) {
+                Ok(None) => self.at += HEADER_BYTES,
+                Ok(Some(chunk)) => {
+                    self.at += chunk.bytes as usize;
+                    let records = &rest[RECORD_BYTES..chunk.used as usize];
+                    return Some(Ok((chunk, at + RECORD_BYTES as u64, records)));
+                }
+                Err(fault) => {
+                    self.at = usize::MAX;
+                    return Some(Err(fault));
+                }
             }
-            self.at = usize::MAX;
-            let fault = |field, found, fix| Some(Err(Fault { at, field, found, fix }));
-            if magic != u64::from(CHUNK_MAGIC) {
-                return fault(
-                    "chunk.magic",
-                    magic,
-                    "no chunk begins here: the file was damaged, record again",
-                );
-            }
-            let chunk = Chunk::decode(rest);
-            let (bytes, used) = (chunk.bytes as usize, chunk.used as usize);
-            if bytes == 0 || !bytes.is_multiple_of(HEADER_BYTES) || bytes > CHUNK_BYTES_MAX {
-                let fix = "a multiple of 4096 up to 262144 is expected: the file was damaged, record again";
-                return fault("chunk.bytes", bytes as u64, fix);
-            }
-            if bytes > rest.len() {
-                let fix = "the chunk ends beyond the file: it was cut off; copy it again, or record again";
-                return fault("chunk.bytes", bytes as u64, fix);
-            }
-            if used < RECORD_BYTES || used > bytes || !used.is_multiple_of(RECORD_BYTES) {
-                let fix = "64 up to the chunk's bytes, in steps of 64, is expected: record again";
-                return fault("chunk.used", used as u64, fix);
-            }
-            if chunk.process == 0 {
-                return fault("chunk.process", 0, "processes count from 1: record again");
-            }
-            if chunk.thread == 0 {
-                return fault("chunk.thread", 0, "threads count from 1: record again");
-            }
-            self.at = at as usize + bytes;
-            return Some(Ok((chunk, at + RECORD_BYTES as u64, &rest[RECORD_BYTES..used])));
         }
     }
 }

@@ -69,6 +69,17 @@ int main(void) {
 }
 "#;
 
+/// Copies 64 KiB ten times.
+const COPIES: &str = r#"
+#include <string.h>
+static char source[1 << 16], target[1 << 16];
+static volatile size_t bytes = sizeof source;
+int main(void) {
+    for (int i = 0; i < 10; i++) memcpy(target, source, bytes), source[i]++;
+    return target[99];
+}
+"#;
+
 fn compiled(place: &Place, text: &str) -> String {
     let of = |name: &str| place.folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (source, program) = (of("server.c"), of("server"));
@@ -99,7 +110,11 @@ fn a_server_is_answered_in_requests_per_second() {
     let answer = answered(&place, &["--device", "dsa", "--from", "1M", file]);
     let requests = &answer["trace"]["requests"];
     assert_eq!((&requests["count"], &requests["given"]), (&100.into(), &false.into()), "{requests}");
-    assert_eq!((&requests["read_bytes"], &requests["written_bytes"]), (&6400.into(), &6400.into()), "{requests}");
+    assert_eq!(
+        (&requests["read_bytes"], &requests["written_bytes"]),
+        (&6400.into(), &6400.into()),
+        "{requests}"
+    );
     assert_eq!(requests["processes"], serde_json::json!([1]), "the client is a process of its own");
     let time = |field: &str| requests[field].as_f64().expect("a number");
     let span_s = (time("last_ns") - time("first_ns")) / 1e9;
@@ -108,7 +123,8 @@ fn a_server_is_answered_in_requests_per_second() {
     // The replay without a device has the recorded rate, which the client's pauses bound; the core could do more.
     let rates = |run: &str| answer[run]["requests_per_second"].clone();
     let (without, with) = (rates("without"), rates("with"));
-    let rate = |rates: &Value, field: &str| rates[field].as_f64().unwrap_or_else(|| panic!("{field}: {rates}"));
+    let rate =
+        |rates: &Value, field: &str| rates[field].as_f64().unwrap_or_else(|| panic!("{field}: {rates}"));
     let recorded = rate(&without, "recorded_load");
     assert!((recorded * span_s / 100.0 - 1.0).abs() < 0.02, "{recorded} in {span_s} s");
     assert!(recorded < 1000.0 && rate(&without, "saturation") > recorded, "{without}");
@@ -152,11 +168,38 @@ fn a_server_is_answered_in_requests_per_second() {
 
     // A number that the user gives counts for the whole run, the client's process included.
     let given = answered(&place, &["--device", "dsa", "--requests", "5000", file]);
-    assert_eq!((&given["trace"]["requests"]["count"], &given["trace"]["requests"]["given"]), (&5000.into(), &true.into()));
+    assert_eq!(
+        (&given["trace"]["requests"]["count"], &given["trace"]["requests"]["given"]),
+        (&5000.into(), &true.into())
+    );
     let wall_s = given["without"]["wall_s"].as_f64().expect("a number");
     let recorded = rate(&given["without"]["requests_per_second"], "recorded_load");
     assert!((recorded * wall_s / 5000.0 - 1.0).abs() < 0.05, "{recorded} in {wall_s} s");
     assert!(said(&place, &["--requests", "5000", file]).contains("as --requests says"));
     let output = place.run(&["whatif", "--requests", "0", file]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_trace_from_a_pipe_without_an_end_is_answered_and_a_short_one_is_refused() {
+    let place = Place::new();
+    let of = |name: &str| place.folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (file, short) = (of("pipe.trace"), of("short.trace"));
+    let output = place.run(&["record", "-q", "-o", &file, "--", &compiled(&place, COPIES)]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lab = env!("CARGO_BIN_EXE_memlift-lab");
+    let piped = |input: &str| {
+        let command = format!("{input} | timeout 60 {lab} whatif --device dsa --json /dev/stdin");
+        Command::new("sh").args(["-c", &command]).output().expect("a shell")
+    };
+    let whole = answered(&place, &["--device", "dsa", &file]);
+    let output = piped(&format!("cat {file} /dev/zero"));
+    let endless: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(endless["without"], whole["without"]);
+    let bytes = std::fs::read(&file).expect("the trace");
+    std::fs::write(&short, &bytes[..bytes.len() - 1]).expect("written");
+    let output = piped(&format!("cat {short}"));
+    assert!(text(&output.stderr).contains("it was cut off"), "{}", text(&output.stderr));
+    let output = piped("cat /dev/zero");
+    assert!(text(&output.stderr).contains("this is no trace"), "{}", text(&output.stderr));
 }

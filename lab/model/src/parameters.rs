@@ -260,6 +260,33 @@ impl Parameters {
     }
 }
 
+/// Returns a file's text with one parameter changed, in `unit` or in the file's own.
+///
+/// # Errors
+/// The file is wrong as it is, or has no such parameter. The new value is not checked.
+pub fn changed(
+    file: &str,
+    text: &str,
+    schema: &Schema,
+    name: &str,
+    value: f64,
+    unit: Option<&str>,
+) -> Result<String, ParameterError> {
+    // A fault of the file itself is told first.
+    Parameters::parse(file, text, schema)?;
+    let mut table = table(file, text)?;
+    let Some(entry) = table.get_mut(name).and_then(toml::Value::as_table_mut) else {
+        let names: Vec<&str> = schema.fields.iter().map(|field| field.name).collect();
+        let fault = format!("no parameter of {}; there are: {}", schema.device, names.join(", "));
+        return Err(ParameterError::new(file, name, fault));
+    };
+    entry.insert("value".to_owned(), toml::Value::Float(value));
+    if let Some(unit) = unit {
+        entry.insert("unit".to_owned(), toml::Value::String(unit.to_owned()));
+    }
+    Ok(table.to_string())
+}
+
 /// Returns the device that a file says it is about, if it says so.
 ///
 /// # Errors

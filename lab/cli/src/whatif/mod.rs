@@ -23,12 +23,13 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use memlift::ground::config::Config;
+use memlift::ground::region::Headroom;
 use memlift::offload::Engine;
 use memlift::place::Origin;
-use memlift::spec::trace::{HEADER_BYTES, Kind, LIMIT_BYTES, MAGIC};
+use memlift::spec::trace::{HEADER_BYTES, Header, Kind};
 use memlift_model::parameters::Parameters;
 use memlift_model::whatif::{
-    Cpu, Curve, Device, Estimate, Line, Load, Timing, Trace, neighbours, replay, rounded, varied,
+    Cpu, Curve, Device, Estimate, Line, Load, Timing, Trace, TraceError, neighbours, replay, rounded, varied,
 };
 
 use memlift_cli::failure::Failure;
@@ -39,6 +40,9 @@ use beside::beside;
 use export::{Format, Pages};
 use question::{FirstUse, Question};
 use source::Source;
+
+/// Memory that a trace's threads take for each byte of the file, while they are read and replayed, bytes.
+const MEMORY_PER_BYTE: u64 = 6;
 
 /// Some calls, for the help.
 pub const EXAMPLES: &str = "\
@@ -305,7 +309,10 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
         ));
     } else {
         let devices = neighbours(&source.text, source.schema);
-        answer.parameters = beside(&devices, |(name, factor, device)| (*name, *factor, runs(device)));
+        let with = answer.with;
+        answer.parameters = beside(&devices, |(name, factor, changed)| {
+            (*name, *factor, if changed.replays_as(&device) { with } else { runs(changed) })
+        });
     }
     report::device(&base, &answer, json)
 }
@@ -329,13 +336,26 @@ fn read(path: &Path) -> Result<Trace, Failure> {
         )
     };
     let mut file = File::open(path).map_err(unread)?;
-    // The head shows whether it is a trace, before more of it is read: a device has no end.
-    let mut bytes = Vec::new();
-    (&mut file).take(HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(unread)?;
-    if bytes.len() == HEADER_BYTES && bytes[..8] == MAGIC.to_le_bytes() {
-        file.take(LIMIT_BYTES.1 - HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(unread)?;
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
+    let mut head = Vec::new();
+    (&mut file).take(HEADER_BYTES as u64).read_to_end(&mut head).map_err(unread)?;
+    let Some(head) = head.first_chunk() else {
+        return Err(failed(&Header::too_short(head.len() as u64)));
+    };
+    let needed = Header::open(head).map_err(|fault| failed(&fault))?.end().saturating_mul(MEMORY_PER_BYTE);
+    let there = Headroom::read();
+    if needed > there.bytes {
+        return Err(failed(&format!(
+            "replaying it may take {} of memory, and {} are left ({}): record again with a smaller --limit or a larger --threshold",
+            print::bytes(needed),
+            print::bytes(there.bytes),
+            there.source
+        )));
     }
-    Trace::read(&bytes).map_err(|fault| Failure::Failed(format!("{}: {fault}", path.display())))
+    Trace::read_from(head, file).map_err(|error| match error {
+        TraceError::Io(error) => unread(error),
+        TraceError::Fault(fault) => failed(&fault),
+    })
 }
 
 /// This machine's CPU, and where its lines come from.

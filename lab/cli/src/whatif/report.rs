@@ -467,10 +467,10 @@ fn ranges(trace: &Trace, answer: &Answer<'_>) -> [(f64, f64); 3] {
             .map(ratio)
             .fold((f64::MAX, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)))
     };
-    let over = |what: &dyn Fn(&Outcome) -> Time, run: &Outcome| s(what(run)) / s(what(&answer.without)).max(1e-12);
-    let capacity = |run: &Outcome| {
-        s(saturation(trace, &answer.without).0) / s(saturation(trace, run).0).max(1e-12)
-    };
+    let over =
+        |what: &dyn Fn(&Outcome) -> Time, run: &Outcome| s(what(run)) / s(what(&answer.without)).max(1e-12);
+    let capacity =
+        |run: &Outcome| s(saturation(trace, &answer.without).0) / s(saturation(trace, run).0).max(1e-12);
     [
         span(&|run| over(&|run| run.wall, run)),
         span(&|run| over(&|run| run.cpu + run.waiting, run)),

@@ -10,7 +10,7 @@
 use memlift_cli::failure::Failure;
 use memlift_model::event::Time;
 use memlift_model::whatif::{
-    Caller, Change, Device, Outcome, Timing, callers, needed, neighbours, replay, replay_changed,
+    Caller, Change, Device, Outcome, Summary, Timing, callers, needed, neighbours, replay, replay_changed,
 };
 
 use super::advice::{Advice, Answer, Listed, Others, gain, gains};
@@ -21,8 +21,8 @@ use super::source::Source;
 
 /// Call sites that are replayed to find the order; the others took less CPU time than any of these.
 const CANDIDATES: usize = 64;
-/// Parameters of the device that a replay asks for.
-const PARAMETERS: [&str; 7] = ["submit", "start", "device_rate", "turn", "queue_entries", "engines", "wake"];
+/// Call sites that are replayed beside each other before it is asked if others can gain as much.
+const GROUP: usize = 8;
 
 /// A recorded program, and how its calls are submitted.
 struct Asked<'a> {
@@ -49,6 +49,31 @@ impl Asked<'_> {
         self.replayed(self.device, sites, self.question.first_use.time(), self.question.ahead)
     }
 
+    /// The answers of these sites in the order of their gain. A site gains at most the time of its calls, so the rest is not replayed once
+    /// as many as are listed gain more than any of it can.
+    fn best(&self, candidates: &[Summary], submit: Time) -> Vec<Answer> {
+        let mut most_ns: Vec<u64> = candidates.iter().map(|summary| summary.wall_ns).collect();
+        for index in (1..most_ns.len()).rev() {
+            most_ns[index - 1] = most_ns[index - 1].max(most_ns[index]);
+        }
+        let of = |answer: &Answer| gain(&answer.run, &self.without);
+        let mut answers: Vec<Answer> = Vec::new();
+        for (group, most_ns) in candidates.chunks(GROUP).zip(most_ns.iter().step_by(GROUP)) {
+            let least = answers.get(self.question.sites - 1).map_or(f64::MIN, |answer| of(answer)[0]);
+            if least > *most_ns as f64 / 1e9 {
+                break;
+            }
+            answers.extend(beside(group, |summary| {
+                let from = self.question.from.or_else(|| summary.break_even(submit));
+                Answer { summary: summary.clone(), from, run: self.changed(&[(summary.caller, from)]) }
+            }));
+            answers.sort_by(|one, other| {
+                of(other)[0].total_cmp(&of(one)[0]).then(of(other)[1].total_cmp(&of(one)[1]))
+            });
+        }
+        answers
+    }
+
     /// For each answer the least and most gained, time and CPU time, seconds: both ends of the assumptions, and each parameter of the
     /// device halved and doubled.
     fn ranges(&self, answers: &[Answer], source: &Source) -> Vec<[(f64, f64); 2]> {
@@ -59,7 +84,7 @@ impl Asked<'_> {
             variants.push((self.device.clone(), Some(Time::ZERO), 0));
         }
         let near = neighbours(&source.text, source.schema).into_iter();
-        let near = near.filter(|(name, ..)| PARAMETERS.contains(name));
+        let near = near.filter(|(.., device)| !device.replays_as(self.device));
         variants.extend(near.map(|(.., device)| (device, first_use.time(), ahead)));
         let of = |answer| (0..variants.len()).map(move |variant| (answer, variant));
         let jobs: Vec<(usize, usize)> = (0..answers.len()).flat_map(of).collect();
@@ -95,15 +120,7 @@ pub fn run(base: &Base<'_>, source: &Source, question: &Question, as_json: bool)
     let without = replay(trace, cpu, Timing::Recorded, &Device::Cpu, 0);
     let asked = Asked { base, device: &device, question, without };
     let each = Time::from_ps(timing.submit.as_ps() / question.batch as u64);
-    let candidates = &summaries[..summaries.len().min(CANDIDATES)];
-    let mut answers = beside(candidates, |summary| {
-        let from = question.from.or_else(|| summary.break_even(each));
-        Answer { summary: summary.clone(), from, run: asked.changed(&[(summary.caller, from)]) }
-    });
-    answers.sort_by(|one, other| {
-        let of = |answer: &Answer| gain(&answer.run, &without);
-        of(other)[0].total_cmp(&of(one)[0]).then(of(other)[1].total_cmp(&of(one)[1]))
-    });
+    let mut answers = asked.best(&summaries[..summaries.len().min(CANDIDATES)], each);
     answers.truncate(question.sites);
     let shown: u64 = answers.iter().fold(0, |sum, answer| sum.saturating_add(answer.summary.cpu_ns));
     let all: u64 = summaries.iter().fold(0, |sum, summary| sum.saturating_add(summary.cpu_ns));

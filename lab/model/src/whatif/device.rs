@@ -66,6 +66,16 @@ impl Device {
         }
     }
 
+    /// Returns true if a replay with the other one is the same: they differ in nothing that a replay asks for.
+    #[must_use]
+    pub fn replays_as(&self, other: &Device) -> bool {
+        let of = |timing: &dsa::Timing| {
+            let dsa::Timing { submit, start, device, turn, queue_entries, engines, wake, .. } = *timing;
+            (submit, start, device, turn, queue_entries, engines, wake)
+        };
+        matches!((self, other), (Device::Dsa(one), Device::Dsa(two)) if of(one) == of(two))
+    }
+
     /// Returns true if it can take this call.
     #[must_use]
     pub fn takes(&self, call: &Call) -> bool {

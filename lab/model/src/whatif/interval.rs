@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of one thread, from its records.
 //!
+//! - **Flow** records, one after the other ─▶ [`Builder`], which keeps those since the last mark ─▶ a mark ─▶ the steps between the two
 //! - **Method** waits are where their records say. What then is left of the time between two marks, less their CPU time, was spent without a
 //!   core: a thread that waited in ways that have no record did so in the longest gaps between calls; one that was displaced lost the same
 //!   part of everything. Page faults are the calls' that wrote, as many as they have pages,
@@ -9,6 +10,7 @@
 //! - **Not here** other threads (timeline.rs)
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use memlift_spec::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Reason, Record};
 
@@ -36,91 +38,55 @@ struct Piece {
     what: What,
 }
 
-/// The recorded waits of a thread by their start, in order; what ended one is an [`What::Await`] of the thread's `wakers`.
-fn waits(thread: &mut Thread, records: &[Record]) -> Vec<Piece> {
-    let mut found = BTreeMap::new();
-    for record in records.iter().filter(|record| record.kind == Kind::Waited) {
-        let [at_ns, wall_ns, thread_number, woken_ns, ..] = record.words;
-        let waker = u32::try_from(thread_number).ok().filter(|number| *number != 0);
-        let waker =
-            waker.map(|thread| Waker { thread, at_ns: woken_ns, over_ns: at_ns.saturating_add(wall_ns) });
-        if record.parameter == Reason::Start as u32 {
-            thread.started_by = waker;
-        } else {
-            // A later one of the same start knows better who ended it, and was written later.
-            let wait = found.entry(at_ns).or_insert((wall_ns, waker));
-            wait.1 = waker.map(|waker| Waker { over_ns: at_ns.saturating_add(wait.0), ..waker }).or(wait.1);
-        }
-    }
-    let piece = |(at_ns, (wall_ns, waker)): (u64, (u64, Option<Waker>))| {
-        let what = match waker {
-            Some(waker) => {
-                thread.wakers.push(waker);
-                What::Await(thread.wakers.len() - 1)
-            }
-            None => What::Sleep,
-        };
-        Piece { at_ns, wall_ns, what }
-    };
-    found.into_iter().map(piece).collect()
+/// A thread while its records are read, in their order.
+pub(super) struct Builder {
+    thread: Thread,
+    from: Option<Mark>,
+    /// Calls since the last mark: when, and their places.
+    since: Vec<(u64, usize)>,
+    /// Waits that were not over at the last mark.
+    waits: Vec<Piece>,
+    /// The place of each wait in the thread's `wakers`, and its length, by its start.
+    wakers: BTreeMap<u64, (usize, u64)>,
+    /// Page faults since the last mark that writing the trace has cost: the first record of each page.
+    own: u64,
 }
 
-/// A thread, its steps and calls. `begins_page` says of each record whether it is the first in its page of the trace,
-/// `site` gives the place in [`super::Trace::sites`] of a site's number in the thread's process.
-///
-/// # Errors
-/// A mark that goes back.
-pub(super) fn thread(
-    head: &Chunk,
-    records: &[Record],
-    begins_page: &[bool],
-    site: impl Fn(u16) -> Option<u32>,
-) -> Result<Thread, Fault> {
-    let mut thread = Thread { process: head.process, pid: head.pid, ..Thread::default() };
-    let mut from: Option<Mark> = None;
-    // Calls since the last mark: when, and their places.
-    let mut since: Vec<(u64, usize)> = Vec::new();
-    let waits = waits(&mut thread, records);
-    let mut waits = waits.as_slice();
-    // Page faults since the last mark that writing the trace has cost: the first record of each page.
-    let mut own = 0;
-    for (record, begins) in records.iter().zip(begins_page) {
-        let [at, second, third, fourth, fifth, sixth, seventh] = record.words;
+impl Builder {
+    /// A thread of which nothing is known yet.
+    pub fn new(head: &Chunk) -> Builder {
+        Builder {
+            thread: Thread { process: head.process, pid: head.pid, ..Thread::default() },
+            from: None,
+            since: Vec::new(),
+            waits: Vec::new(),
+            wakers: BTreeMap::new(),
+            own: 0,
+        }
+    }
+
+    /// Takes the next record, which lies at offset `at`; a call's site is the record's number until the trace's sites are known.
+    ///
+    /// # Errors
+    /// A mark that goes back.
+    pub fn take(&mut self, record: &Record, at: u64, begins_page: bool) -> Result<(), Fault> {
+        let [begin, second, third, fourth, fifth, sixth, seventh] = record.words;
         match record.kind {
             Kind::Mark | Kind::End => {
                 let delayed_ns = seventh.checked_sub(1);
-                let mark =
-                    Mark { at_ns: at, cpu_ns: second, faults: (third, fourth), waits: fifth, delayed_ns };
-                if let Some(before) = from
-                    && (mark.at_ns < before.at_ns || mark.cpu_ns < before.cpu_ns)
-                {
-                    let (field, found) =
-                        if mark.at_ns < before.at_ns { ("mark.time", at) } else { ("mark.cpu", second) };
-                    let fix = "a thread's clock went back: the file was damaged, record again";
-                    return Err(Fault { at: 0, field, found, fix });
-                }
-                // Before the first mark the thread has run as long as it says.
-                let earliest = since.first().map_or(at, |(at, _)| *at).min(at);
-                let before = from
-                    .unwrap_or(Mark { at_ns: at.saturating_sub(second).min(earliest), ..Mark::default() });
-                if from.is_none() {
-                    thread.begin_ns = before.at_ns;
-                }
-                let waits = over_by(&mut waits, mark.at_ns);
-                let faults = mark.faults.0.saturating_sub(before.faults.0).saturating_sub(own);
-                interval(&mut thread, (&before, &mark), (&since, faults), waits);
-                since.clear();
-                own = 0;
-                from = Some(mark);
-                thread.ended |= record.kind == Kind::End;
+                let faults = (third, fourth);
+                let mark = Mark { at_ns: begin, cpu_ns: second, faults, waits: fifth, delayed_ns };
+                self.mark(&mark, at)?;
+                self.thread.ended |= record.kind == Kind::End;
             }
-            Kind::Served => thread.served.add(&record.words),
+            Kind::Waited => self.wait(record),
+            Kind::Served => self.thread.served.add(&record.words),
             kind if kind.is_call() => {
                 let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
-                since.push((at, thread.calls.len()));
-                thread.calls.push(Call {
+                self.since.push((begin, self.thread.calls.len()));
+                self.thread.calls.push(Call {
                     kind,
-                    site: site(record.site),
+                    site: Some(record.site.into()).filter(|number| *number != 0),
                     parameter: record.parameter,
                     wall_ns: second,
                     cpu_ns: second,
@@ -131,34 +97,95 @@ pub(super) fn thread(
                     faults: (!kind.is_work() && seventh != FAULTS_UNKNOWN).then(|| half(seventh)),
                     parts: if kind.is_work() { seventh } else { 0 },
                 });
-                thread.fresh.push(0);
+                self.thread.fresh.push(0);
             }
             _ => {}
         }
         // A mark counts its faults before it is written.
-        own += u64::from(*begins);
+        self.own += u64::from(begins_page);
+        Ok(())
     }
-    // Killed: what came after the last mark has times and no CPU time, and counts as work.
-    if let Some((first, _)) = since.first() {
-        let before = from.unwrap_or(Mark { at_ns: *first, ..Mark::default() });
-        if from.is_none() {
-            thread.begin_ns = *first;
-        }
-        let over =
-            since.iter().map(|(at, call)| at.saturating_add(thread.calls[*call].wall_ns)).max().unwrap_or(0);
-        let at_ns = over.max(before.at_ns);
-        let cpu_ns = before.cpu_ns.saturating_add(at_ns - before.at_ns);
-        interval(&mut thread, (&before, &Mark { at_ns, cpu_ns, ..before }), (&since, 0), waits);
-    }
-    Ok(thread)
-}
 
-/// Takes the waits that were over by this time. One may begin shortly before the mark that was made because of it.
-fn over_by<'a>(waits: &mut &'a [Piece], at_ns: u64) -> &'a [Piece] {
-    let over = waits.iter().take_while(|wait| wait.at_ns.saturating_add(wait.wall_ns) <= at_ns).count();
-    let (over, later) = waits.split_at(over);
-    *waits = later;
-    over
+    fn wait(&mut self, record: &Record) {
+        let [at_ns, wall_ns, thread_number, woken_ns, ..] = record.words;
+        let waker = u32::try_from(thread_number).ok().filter(|number| *number != 0);
+        let waker = |wall_ns| {
+            let over_ns = at_ns.saturating_add(wall_ns);
+            waker.map(|thread| Waker { thread, at_ns: woken_ns, over_ns })
+        };
+        if record.parameter == Reason::Start as u32 {
+            self.thread.started_by = waker(wall_ns);
+            return;
+        }
+        match self.wakers.entry(at_ns) {
+            // A later one of the same start knows better who ended it.
+            Entry::Occupied(known) => {
+                let (place, wall_ns) = *known.get();
+                let waker = waker(wall_ns);
+                self.thread.wakers[place] = waker.or(self.thread.wakers[place]);
+            }
+            Entry::Vacant(new) => {
+                let place = self.thread.wakers.len();
+                new.insert((place, wall_ns));
+                self.thread.wakers.push(waker(wall_ns));
+                self.waits.push(Piece { at_ns, wall_ns, what: What::Await(place) });
+            }
+        }
+    }
+
+    fn mark(&mut self, mark: &Mark, at: u64) -> Result<(), Fault> {
+        if let Some(before) = self.from
+            && (mark.at_ns < before.at_ns || mark.cpu_ns < before.cpu_ns)
+        {
+            let (field, found) =
+                if mark.at_ns < before.at_ns { ("mark.time", mark.at_ns) } else { ("mark.cpu", mark.cpu_ns) };
+            let fix = "a thread's clock went back: the file was damaged, record again";
+            return Err(Fault { at, field, found, fix });
+        }
+        // Before the first mark the thread has run as long as it says.
+        let earliest = self.since.first().map_or(mark.at_ns, |(at, _)| *at).min(mark.at_ns);
+        let before = self.from.unwrap_or(Mark {
+            at_ns: mark.at_ns.saturating_sub(mark.cpu_ns).min(earliest),
+            ..Mark::default()
+        });
+        if self.from.is_none() {
+            self.thread.begin_ns = before.at_ns;
+        }
+        let waits = self.over_by(mark.at_ns);
+        let faults = mark.faults.0.saturating_sub(before.faults.0).saturating_sub(self.own);
+        interval(&mut self.thread, (&before, mark), (&self.since, faults), &waits);
+        self.since.clear();
+        self.own = 0;
+        self.from = Some(*mark);
+        Ok(())
+    }
+
+    /// Takes the waits that were over by this time. One may begin shortly before the mark that was made because of it.
+    fn over_by(&mut self, at_ns: u64) -> Vec<Piece> {
+        self.waits.sort_by_key(|wait| wait.at_ns);
+        let over =
+            self.waits.iter().take_while(|wait| wait.at_ns.saturating_add(wait.wall_ns) <= at_ns).count();
+        self.waits.drain(..over).collect()
+    }
+
+    /// The thread, after its last record.
+    pub fn finish(mut self) -> Thread {
+        // Killed: what came after the last mark has times and no CPU time, and counts as work.
+        if let Some((first, _)) = self.since.first() {
+            let before = self.from.unwrap_or(Mark { at_ns: *first, ..Mark::default() });
+            if self.from.is_none() {
+                self.thread.begin_ns = *first;
+            }
+            let end = |(at, call): &(u64, usize)| at.saturating_add(self.thread.calls[*call].wall_ns);
+            let over = self.since.iter().map(end).max().unwrap_or(0);
+            let at_ns = over.max(before.at_ns);
+            let cpu_ns = before.cpu_ns.saturating_add(at_ns - before.at_ns);
+            self.waits.sort_by_key(|wait| wait.at_ns);
+            let after = Mark { at_ns, cpu_ns, ..before };
+            interval(&mut self.thread, (&before, &after), (&self.since, 0), &self.waits);
+        }
+        self.thread
+    }
 }
 
 /// Adds the steps between two marks, with so many page faults of the program.

@@ -3,7 +3,7 @@
 //!
 //! - **Flow** [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
 //!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
-//! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps, [`site`] the places that call · [`cpu`] what calls cost on the
+//! - **Layout** `input` chunks, `read` from records to threads, `interval` from a thread's records to its steps, [`timeline`] threads and events between them, [`site`] the places that call · [`cpu`] what calls cost on the
 //!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar ·
 //!   [`load`] requests of servers · [`vary`] one parameter changed ·
 //!   [`change`] a program that submits calls and goes on, [`mod@callers`] which of its places call how often
@@ -17,8 +17,10 @@ pub mod callers;
 pub mod change;
 pub mod cpu;
 pub mod device;
+mod input;
 mod interval;
 pub mod load;
+mod read;
 pub mod replay;
 pub mod reuse;
 pub mod service;
@@ -34,6 +36,7 @@ pub use callers::{Dependent, Needed, Summary, callers, needed};
 pub use change::{Caller, Change, Limits};
 pub use cpu::{Cpu, Curve, Estimate, Line};
 pub use device::{Device, parameters};
+pub use input::TraceError;
 pub use load::{Limit, Load, LoadOutcome, Served};
 pub use replay::{Outcome, Timing, replay, replay_changed};
 pub use service::{Hardware, Service};

@@ -43,32 +43,28 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Takes what a thread of this process told of its code.
-    pub fn take(&mut self, process: u32, records: &[Record]) {
-        let mut last = None;
-        for record in records {
-            let [_, first, end, offset, inode, ..] = record.words;
-            match record.kind {
-                Kind::Site => {
-                    self.sites.insert((process, record.site), first);
-                }
-                Kind::Module => {
-                    let missing = record.parameter as usize;
-                    last = Some((process, first));
-                    self.modules
-                        .insert((process, first), Module { end, offset, inode, name: Vec::new(), missing });
-                }
-                Kind::ModuleName => {
-                    if let Some(module) = last.and_then(|key| self.modules.get_mut(&key)) {
-                        let piece: Vec<u8> =
-                            record.words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                        let taken = piece.len().min(module.missing);
-                        module.name.extend_from_slice(&piece[..taken]);
-                        module.missing -= taken;
-                    }
-                }
-                _ => {}
+    /// Takes a record of this process's code; `last` is the module that its thread told last.
+    pub fn take(&mut self, process: u32, record: &Record, last: &mut Option<(u32, u64)>) {
+        let [_, first, end, offset, inode, ..] = record.words;
+        match record.kind {
+            Kind::Site => {
+                self.sites.insert((process, record.site), first);
             }
+            Kind::Module => {
+                let missing = record.parameter as usize;
+                *last = Some((process, first));
+                self.modules
+                    .insert((process, first), Module { end, offset, inode, name: Vec::new(), missing });
+            }
+            Kind::ModuleName => {
+                if let Some(module) = last.and_then(|key| self.modules.get_mut(&key)) {
+                    let piece: Vec<u8> = record.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                    let taken = piece.len().min(module.missing);
+                    module.name.extend_from_slice(&piece[..taken]);
+                    module.missing -= taken;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -88,18 +84,20 @@ impl Code {
         }
     }
 
-    /// Returns all sites, each once, and for each process and number its place among them.
-    pub fn sites(&self) -> (Vec<Site>, BTreeMap<(u32, u16), u32>) {
+    /// Returns all sites, each once, and for each process the place of each of its numbers among them.
+    pub fn sites(&self) -> (Vec<Site>, BTreeMap<u32, Vec<Option<u32>>>) {
         let mut places: BTreeMap<Site, u32> = BTreeMap::new();
         let mut sites = Vec::new();
-        let mut numbered = BTreeMap::new();
+        let mut numbered: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
         for ((process, number), address) in &self.sites {
             let site = self.site(*process, *address);
             let place = *places.entry(site).or_insert_with_key(|site| {
                 sites.push(site.clone());
                 sites.len() as u32 - 1
             });
-            numbered.insert((*process, *number), place);
+            let of_process = numbered.entry(*process).or_default();
+            of_process.resize(usize::from(*number) + 1, None);
+            of_process[usize::from(*number)] = Some(place);
         }
         (sites, numbered)
     }

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a trace's records to what its threads did: they computed, waited, called, started and woke others.
+//! The threads of a trace, what they did, and the events between them: who started whom, and who ended whose wait.
 //!
-//! - **Flow** chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ events: who started whom, and who ended whose
-//!   wait
+//! - **Flow** threads with their steps (`read`) ─▶ parents ─▶ events ─▶ a signal in the steps of the thread that caused an event, and an await in
+//!   those of the thread that waited for it
 //! - **Method** a thread goes on as long after an event as it did then, wherever the event lies now. Who ended a wait is recorded. A wait
 //!   without a record that ends within 2 ms of the end of a thread that this one started is taken to be for that end
-//! - **Rule** hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
-//! - **Not here** layout and limits of single records: `memlift_spec::trace`
+//! - **Rule** times are hostile: no order of them keeps this from its end
+//! - **Not here** records (`read`), steps between two marks (`interval`)
 
 use std::collections::BTreeMap;
 
-use super::interval;
 use super::load::{Load, Served};
-use super::site::{Code, Site};
-use memlift_spec::trace::{
-    COMMAND_TEXT, CPU_TEXT, Chunk, Fault, File, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
-};
+use super::site::Site;
+use memlift_spec::trace::{Chunk, Kind};
 
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;
@@ -123,8 +120,9 @@ pub struct Thread {
     pub steps: Vec<Step>,
     /// The thread that started it, where that is in the trace.
     pub(super) started_by: Option<Waker>,
-    /// Threads that ended its waits, by the number in [`What::Await`] until events are known.
-    pub(super) wakers: Vec<Waker>,
+    /// For each of its recorded waits, by the number in [`What::Await`] until events are known: the thread that ended it; none: nobody of the
+    /// program did.
+    pub(super) wakers: Vec<Option<Waker>>,
     /// Calls of the thread, in order.
     pub calls: Vec<Call>,
     /// For each call, the number of pages of its target that it may have touched first; `None` without page faults.
@@ -218,141 +216,7 @@ pub struct Trace {
     pub load: Option<Load>,
 }
 
-/// A thread's records while they are read.
-#[derive(Default)]
-struct Raw {
-    chunks: u32,
-    head: Chunk,
-    records: Vec<Record>,
-    /// For each record, true if it is the first in its page of the file.
-    begins_page: Vec<bool>,
-}
-
 impl Trace {
-    /// Reads a trace, finished or not.
-    ///
-    /// # Errors
-    /// The first field that is wrong.
-    pub fn read(bytes: &[u8]) -> Result<Trace, Fault> {
-        let file = File::open(bytes)?;
-        let mut raw: BTreeMap<u32, Raw> = BTreeMap::new();
-        for chunk in file.chunks() {
-            let (head, at, records) = chunk?;
-            let chunk_at = at - RECORD_BYTES as u64;
-            let wrong = |field, found: u32, fix| Fault { at: chunk_at, field, found: found.into(), fix };
-            for (field, number, most) in [
-                ("chunk.thread", head.thread, file.word(word::THREADS)),
-                ("chunk.process", head.process, file.word(word::PROCESSES)),
-            ] {
-                if u64::from(number) > most {
-                    return Err(wrong(
-                        field,
-                        number,
-                        "the header counts fewer: the file was damaged, record again",
-                    ));
-                }
-            }
-            let thread = raw.entry(head.thread).or_default();
-            if thread.chunks > 0 && (thread.head.process, thread.head.tid) != (head.process, head.tid) {
-                let fix = "another process or thread id than the thread's first chunk says: record again";
-                return Err(wrong("chunk.thread", head.thread, fix));
-            }
-            if head.sequence != thread.chunks {
-                let fix = "the thread's chunks are not in order: the file was damaged, record again";
-                return Err(wrong("chunk.sequence", head.sequence, fix));
-            }
-            if thread.chunks == 0 {
-                thread.head = head;
-            }
-            thread.chunks += 1;
-            let (records, _) = records.as_chunks::<RECORD_BYTES>();
-            for (index, record) in records.iter().enumerate() {
-                let at = at + (index * RECORD_BYTES) as u64;
-                thread.records.push(Record::decode(record, at)?);
-                thread.begins_page.push(index == 0 || at.is_multiple_of(HEADER_BYTES as u64));
-            }
-        }
-        let text = |place| {
-            let plain = |one: char| if one.is_control() { ' ' } else { one };
-            String::from_utf8_lossy(file.text(place)).chars().map(plain).collect()
-        };
-        let mut trace = Trace {
-            command: text(COMMAND_TEXT),
-            cpu: text(CPU_TEXT),
-            cores: file.word(word::CORES),
-            threshold: file.word(word::THRESHOLD),
-            start_unix_ns: file.word(word::START_UNIX_NS),
-            finished: file.word(word::FINISHED) == 1,
-            wall_ns: file.word(word::WALL_NS),
-            cpu_ns: file.word(word::CPU_NS),
-            dropped: file.word(word::DROPPED),
-            record_ns: file.word(word::RECORD_COST_PS) as f64 / 1e3,
-            count_ns: file.word(word::COUNT_COST_PS) as f64 / 1e3,
-            ..Trace::default()
-        };
-        trace.fill(raw)?;
-        Ok(trace)
-    }
-
-    fn fill(&mut self, raw: BTreeMap<u32, Raw>) -> Result<(), Fault> {
-        let mut heads = Vec::new();
-        let mut exits: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut code = Code::default();
-        for thread in raw.values() {
-            code.take(thread.head.process, &thread.records);
-        }
-        let (sites, numbered) = code.sites();
-        self.sites = sites;
-        for thread in raw.into_values() {
-            for record in &thread.records {
-                match record.kind {
-                    Kind::Counted => {
-                        if let Some(kind) = Kind::from_number(record.parameter) {
-                            let counted = self.counted.entry(kind).or_default();
-                            counted.calls = counted.calls.saturating_add(record.words[1]);
-                            counted.bytes = counted.bytes.saturating_add(record.words[2]);
-                        }
-                    }
-                    Kind::Exit => {
-                        exits.insert(thread.head.process, record.words[1]);
-                    }
-                    _ => {}
-                }
-            }
-            heads.push(thread.head);
-            let process = thread.head.process;
-            let site = |number: u16| numbered.get(&(process, number)).copied();
-            self.threads.push(interval::thread(&thread.head, &thread.records, &thread.begins_page, site)?);
-        }
-        let numbers: std::collections::BTreeSet<u32> = heads.iter().map(|head| head.process).collect();
-        self.processes = numbers.len() as u32;
-        // CPU time of each process: its own record at its end, else its threads' last marks. A process made new by exec goes on
-        // counting from what was before.
-        let mut known: BTreeMap<u32, u64> = BTreeMap::new();
-        for process in &numbers {
-            let threads = || self.threads.iter().filter(|thread| thread.process == *process);
-            let marks = threads().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
-            let cpu_ns = exits.get(process).copied().unwrap_or(0).max(marks);
-            let of_pid = known.entry(threads().next().map_or(0, |thread| thread.pid)).or_default();
-            *of_pid = cpu_ns.max(*of_pid);
-        }
-        self.cpu_ns = self.cpu_ns.max(known.into_values().fold(0, u64::saturating_add));
-        let last = self.threads.iter().map(|thread| thread.end_ns).max().unwrap_or(0);
-        if !self.finished {
-            self.wall_ns = last;
-        }
-        self.wall_ns = self.wall_ns.max(if self.finished { 0 } else { last });
-        self.relate(&heads);
-        self.load = Load::recorded(self.threads.iter().map(|thread| (thread.process, &thread.served)));
-        if let Some(load) = &self.load {
-            for thread in self.threads.iter_mut().filter(|thread| load.counts(thread.process)) {
-                thread.cut(load.served.first_ns);
-                thread.cut(load.served.last_ns);
-            }
-        }
-        Ok(())
-    }
-
     /// Finds each thread's parent.
     fn find_parents(&mut self, heads: &[Chunk]) {
         // A process begins with the thread that has its id, whichever made the first record.
@@ -398,7 +262,7 @@ impl Trace {
     }
 
     /// Makes events of starts and of the ends of waits.
-    fn relate(&mut self, heads: &[Chunk]) {
+    pub(super) fn relate(&mut self, heads: &[Chunk]) {
         self.find_parents(heads);
         let number: BTreeMap<u32, usize> =
             heads.iter().zip(0..).map(|(head, index)| (head.thread, index)).collect();
@@ -428,7 +292,7 @@ impl Trace {
                 edges.push(Edge { waker: *other, at_ns: waker.at_ns, over_ns: waker.over_ns, placed_ns: 0 });
                 Some(edges.len() - 1)
             };
-            wakes.push(thread.wakers.iter().map(&mut event).collect());
+            wakes.push(thread.wakers.iter().map(|waker| event(waker.as_ref()?)).collect());
         }
         let mut signals = vec![Vec::new(); self.threads.len()];
         for (event, edge) in edges.iter().enumerate() {
@@ -479,7 +343,7 @@ impl Trace {
             let mut waits = near.filter(|step| step.what == What::Wait && step.at_ns >= begin);
             if let Some(step) = waits.find(|step| over(step).abs_diff(end) <= JOIN_NS) {
                 let at_ns = end.min(over(step));
-                wakers.push(Waker { thread: head.thread, at_ns, over_ns: over(step) });
+                wakers.push(Some(Waker { thread: head.thread, at_ns, over_ns: over(step) }));
                 step.what = What::Await(wakers.len() - 1);
             }
         }
@@ -518,7 +382,7 @@ struct Edge {
 
 impl Thread {
     /// Cuts the computing of this time in two.
-    fn cut(&mut self, at_ns: u64) {
+    pub(super) fn cut(&mut self, at_ns: u64) {
         let place = self.steps.partition_point(|step| step.at_ns < at_ns);
         let Some(step) = place.checked_sub(1).and_then(|before| self.steps.get_mut(before)) else { return };
         // Times of a damaged trace may be in any order.

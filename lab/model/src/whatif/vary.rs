@@ -4,7 +4,7 @@
 //! - **Rule** the changed file goes through the same checks as any other: out of range, or against another field, is an error
 
 use super::device::Device;
-use crate::parameters::{ParameterError, Parameters, Schema};
+use crate::parameters::{ParameterError, Parameters, Schema, changed};
 
 /// The device of `text`, with `name` set to `value`, in `unit` or in the file's own.
 ///
@@ -18,23 +18,8 @@ pub fn varied(
     value: f64,
     unit: Option<&str>,
 ) -> Result<Device, ParameterError> {
-    // A fault of the file itself is told first.
-    Parameters::parse(file, text, schema)?;
-    let unknown = || {
-        let names: Vec<&str> = schema.fields.iter().map(|field| field.name).collect();
-        ParameterError::new(
-            file,
-            name,
-            format!("no parameter of {}; there are: {}", schema.device, names.join(", ")),
-        )
-    };
-    let mut table: toml::Table = text.parse().map_err(|_| unknown())?;
-    let entry = table.get_mut(name).and_then(toml::Value::as_table_mut).ok_or_else(unknown)?;
-    entry.insert("value".to_owned(), toml::Value::Float(value));
-    if let Some(unit) = unit {
-        entry.insert("unit".to_owned(), toml::Value::String(unit.to_owned()));
-    }
-    Device::new(&Parameters::parse(file, &table.to_string(), schema)?)
+    let text = changed(file, text, schema, name, value, unit)?;
+    Device::new(&Parameters::parse(file, &text, schema)?)
 }
 
 /// The nearest value that a parameter can have: whole picoseconds, bytes, things.
