@@ -41,6 +41,53 @@ fn the_list_names_figures_and_every_parameter_with_its_source() {
 }
 
 #[test]
+fn the_list_has_a_line_for_every_measurement_with_a_figure_or_a_reason() {
+    let list = text(&reproduce(&["--list"]).stdout);
+    for wanted in ["out of reach: ", "figure 12", "section V-C", "section VI", "pulse-table3", "nearpm-fig1"]
+    {
+        assert!(list.contains(wanted), "{wanted}: {list}");
+    }
+    let json: Value = serde_json::from_slice(&reproduce(&["--list", "--json"]).stdout).expect("JSON");
+    let lines = json["published"].as_array().expect("a list");
+    assert!(
+        lines.len() >= 45 && lines.iter().all(|one| one["figure"].is_null() != one["out_of_reach"].is_null())
+    );
+}
+
+#[test]
+fn an_answer_that_hangs_on_an_assumption_is_called_fitted_and_has_a_range() {
+    let shown = text(&reproduce(&["rocket-fig5"]).stdout);
+    assert!(shown.contains("fitted: it hangs on working_set of dsa"), "{shown}");
+    assert!(shown.contains("compares no number that nobody fitted"), "{shown}");
+    let json: Value =
+        serde_json::from_slice(&reproduce(&["rocket-fig5", "--ranges", "--json"]).stdout).expect("JSON");
+    let verdicts = json["figures"][0]["verdicts"].as_array().expect("a list");
+    assert!(verdicts.iter().all(|one| one["fitted"] == true));
+    let ranges: Vec<&Value> =
+        verdicts.iter().flat_map(|one| one["ranges"].as_array().expect("a list")).collect();
+    let number = |range: &Value, field: &str| range[field].as_f64().expect("a number");
+    assert!(
+        ranges.iter().all(|range| number(range, "from") <= 18.0 && 18.0 <= number(range, "to")),
+        "{ranges:?}"
+    );
+    // One of the two turns within what is tried.
+    assert!(
+        ranges.iter().any(|range| number(range, "from") > 8.0 || number(range, "to") < 32.0),
+        "{ranges:?}"
+    );
+}
+
+#[test]
+fn fitted_values_are_fitted_again_without_a_row() {
+    let shown = text(&reproduce(&["--left-out"]).stdout);
+    for wanted in ["rocket-fig9", "pulse-table4", "scalars that never saw the row", "nearpm-fig17: command"] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    let json: Value = serde_json::from_slice(&reproduce(&["--left-out", "--json"]).stdout).expect("JSON");
+    assert_eq!(json["left_out"].as_array().map(Vec::len), Some(37));
+}
+
+#[test]
 fn a_figure_is_drawn_as_png_with_its_words_or_what_to_install_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("new");

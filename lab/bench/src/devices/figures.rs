@@ -5,7 +5,7 @@
 //!   distance of the predicted rows that the paper has a number for, in percent of it. What was promised is in the verdicts:
 //!   one `no` and the row is short
 
-use memlift_model::reproduce::{Inputs, Role, named};
+use memlift_model::reproduce::{Inputs, named};
 
 use super::Stop;
 use crate::definition::Definition;
@@ -17,9 +17,7 @@ pub fn row(definition: &Definition, name: &str, quick: bool) -> Result<Row, Stop
         |problem: String| Stop::Failed(BenchError::Machine { name: definition.name.clone(), problem });
     let entry = named(name).ok_or_else(|| failed(format!("{name} is no figure")))?;
     let figure = entry.run(&Inputs::shipped()).map_err(failed)?;
-    let predicted = figure.rows.iter().filter(|row| row.role == Role::Predicted);
-    let off: Vec<f64> =
-        predicted.filter_map(|row| Some(row.paper?.deviation(row.model).abs() * 100.0)).collect();
+    let off: Vec<f64> = figure.distances().into_iter().map(|part| 100.0 * part).collect();
     let answered =
         |holds| figure.verdicts.iter().filter(|verdict| verdict.holds == Some(holds)).count() as u64;
     let mut row = Row::new(definition);

@@ -17,7 +17,10 @@ use std::path::{Path, PathBuf};
 
 use memlift::ground::input_file;
 use memlift_model::parameters::{Parameter, Parameters};
-use memlift_model::reproduce::{ALL, Entry, Figure, Inputs, Paper, Row, named};
+use memlift_model::reproduce::{
+    ALL, ALONE, Cover, Entry, Figure, Inputs, LeftOut, PUBLISHED, Paper, Published, Row, Span, left_out,
+    named,
+};
 use serde_json::{Value, json};
 
 use memlift_cli::failure::Failure;
@@ -30,12 +33,15 @@ pub const EXAMPLES: &str = "\
 Examples:
   memlift reproduce --list
   memlift reproduce pulse-table4
+  memlift reproduce rocket-fig5 --ranges                        for which values of what is assumed are the answers the same?
+  memlift reproduce --left-out                                  fitted values without the row that they are judged on
   memlift reproduce --svg figures
   memlift reproduce pulse-fig9 --png figures
   memlift reproduce --html report
   memlift reproduce pulse-fig9 --parameters my-pulse.toml
 
-Each row says whether it is predicted, was fitted to, or is an input of the model.";
+Each row says whether it is predicted, was fitted to, or is an input of the model. An answer that hangs on a value that nobody published is called
+fitted.";
 
 /// Arguments of `memlift reproduce`.
 #[derive(Debug, clap::Args)]
@@ -43,9 +49,15 @@ pub struct Args {
     /// Names of figures; without a name, all of them
     #[arg(value_name = "FIGURE")]
     figures: Vec<String>,
-    /// Name the figures that are there, and the parameters with their sources
+    /// Name what the papers measured, with the figures here or why there is none, and the parameters with their sources
     #[arg(long, conflicts_with_all = ["figures", "svg", "png", "html"])]
     list: bool,
+    /// For each answer that hangs on an assumed or fitted value: the range of that value in which it is the same; runs a figure once for each value
+    #[arg(long, conflicts_with = "list")]
+    ranges: bool,
+    /// Fit each fitted value again without one row, and predict that row
+    #[arg(long, conflicts_with_all = ["figures", "svg", "png", "html", "list", "ranges"])]
+    left_out: bool,
     /// Draw each figure into a file in this folder
     #[arg(long, value_name = "FOLDER")]
     svg: Option<PathBuf>,
@@ -80,6 +92,10 @@ pub fn run(args: &Args, as_json: bool) -> Result<(), Failure> {
     if args.list {
         return list(&inputs.parameters, as_json);
     }
+    if args.left_out {
+        let rows = left_out(&inputs).map_err(Failure::Failed)?;
+        return without(&rows, as_json);
+    }
     let entries = chosen(&args.figures)?;
     for folder in args.svg.iter().chain(&args.png).chain(&args.html) {
         fs::create_dir_all(folder).map_err(|error| {
@@ -91,6 +107,14 @@ pub fn run(args: &Args, as_json: bool) -> Result<(), Failure> {
     for (index, entry) in entries.iter().enumerate() {
         let figure =
             entry.run(&inputs).map_err(|error| Failure::Failed(format!("{}: {error}", entry.name)))?;
+        let spans = if args.ranges {
+            print::progress(&format!("{}: ranges", entry.name));
+            entry
+                .ranges(&inputs, &figure)
+                .map_err(|error| Failure::Failed(format!("{}: {error}", entry.name)))?
+        } else {
+            Vec::new()
+        };
         let mut drawn = Vec::new();
         if let Some(folder) = &args.svg {
             drawn.push(write(
@@ -107,10 +131,10 @@ pub fn run(args: &Args, as_json: bool) -> Result<(), Failure> {
             drawn.push(write(folder, args.force, &format!("{}.png", figure.name), &picture)?);
         }
         if as_json {
-            documents.push(document(&figure, &drawn));
+            documents.push(document(entry, &figure, &spans, &drawn));
         } else {
             let gap = if index > 0 { "\n" } else { "" };
-            print::line(&format!("{gap}{}", text(&figure)))?;
+            print::line(&format!("{gap}{}", text(entry, &figure, &spans)))?;
             for path in drawn {
                 print::line(&format!("drawn in {path}"))?;
             }
@@ -155,6 +179,16 @@ fn list(devices: &[Parameters], as_json: bool) -> Result<(), Failure> {
     if as_json {
         let figures: Vec<Value> =
             ALL.iter().map(|entry| json!({ "name": entry.name, "title": entry.title })).collect();
+        let published: Vec<Value> = PUBLISHED
+            .iter()
+            .map(|Published { paper, place, shows, cover }| {
+                let (by, why) = match cover {
+                    Cover::By(name) => (Some(name), None),
+                    Cover::OutOfReach(why) => (None, Some(why)),
+                };
+                json!({ "paper": paper, "place": place, "shows": shows, "figure": by, "out_of_reach": why })
+            })
+            .collect();
         let of = |device: &Parameters| {
             let one = |(name, parameter): (&str, &Parameter)| {
                 json!({ "device": device.device(), "name": name, "value": parameter.text,
@@ -163,11 +197,22 @@ fn list(devices: &[Parameters], as_json: bool) -> Result<(), Failure> {
             device.iter().map(one).collect::<Vec<_>>()
         };
         let parameters: Vec<Value> = devices.iter().flat_map(of).collect();
-        return print::json(&json!({ "figures": figures, "parameters": parameters }));
+        return print::json(&json!({ "figures": figures, "published": published, "parameters": parameters }));
     }
     let figures: Vec<Vec<String>> =
         ALL.iter().map(|entry| vec![entry.name.to_owned(), entry.title.to_owned()]).collect();
     print::line(&print::table(&["figure", "what"], &figures))?;
+    let published: Vec<Vec<String>> = PUBLISHED
+        .iter()
+        .map(|Published { paper, place, shows, cover }| {
+            let cover = match cover {
+                Cover::By(name) => (*name).to_owned(),
+                Cover::OutOfReach(why) => format!("out of reach: {why}"),
+            };
+            vec![(*paper).to_owned(), (*place).to_owned(), (*shows).to_owned(), cover]
+        })
+        .collect();
+    print::line(&format!("\n{}", print::table(&["paper", "place", "shows", "here"], &published)))?;
     for device in devices {
         let rows: Vec<Vec<String>> = device
             .iter()
@@ -202,7 +247,7 @@ fn deviation(row: &Row) -> String {
     row.paper.map_or("–".to_owned(), |paper| format!("{:+.1} %", 100.0 * paper.deviation(row.model)))
 }
 
-fn text(figure: &Figure) -> String {
+fn text(entry: &Entry, figure: &Figure, spans: &[Span]) -> String {
     let mut parts = vec![format!("{}\n{}", figure.title, figure.source)];
     for quantity in quantities(figure) {
         let rows: Vec<Vec<String>> = figure
@@ -221,22 +266,119 @@ fn text(figure: &Figure) -> String {
             .collect();
         parts.push(print::table(&[quantity, ">paper", ">model", ">deviation", "row is"], &rows));
     }
+    parts.push(numbers(figure));
     let verdicts: Vec<String> = figure
         .verdicts
         .iter()
-        .map(|verdict| {
+        .enumerate()
+        .map(|(index, verdict)| {
             let mark = match verdict.holds {
                 Some(true) => "yes",
                 Some(false) => "no ",
                 None => "   ",
             };
-            format!("{mark}  {}: {}", verdict.question, verdict.answer)
+            let mut lines = vec![format!("{mark}  {}: {}", verdict.question, verdict.answer)];
+            lines.extend(entry.rests_of(index).map(|rest| {
+                let span =
+                    spans.iter().find(|span| span.verdict == index && span.parameter == rest.parameter);
+                format!("     fitted: {}", span.map_or_else(|| hangs(rest.parameter, rest.device), range))
+            }));
+            lines.join("\n")
         })
         .collect();
     parts.push(verdicts.join("\n"));
     let notes: Vec<String> = figure.notes.iter().map(|note| format!("note: {note}")).collect();
     parts.push(notes.join("\n"));
     parts.join("\n\n")
+}
+
+fn hangs(parameter: &str, device: &str) -> String {
+    format!(
+        "it hangs on {parameter} of {device}, which nobody published; --ranges finds for which values it is the same"
+    )
+}
+
+/// Range of a value in which an answer is the same.
+fn range(span: &Span) -> String {
+    let Span { parameter, unit, kind, value, same: (low, high), tried: (least, most), .. } = span;
+    let unit = if unit == "1" { String::new() } else { format!(" {unit}") };
+    format!(
+        "the same for {parameter} from {low}{unit} to {high}{unit} ({} {value}{unit}; tried {least} to {most})",
+        kind.name()
+    )
+}
+
+/// Numbers of the paper that nobody fitted.
+fn numbers(figure: &Figure) -> String {
+    let off = figure.distances();
+    if off.is_empty() {
+        let why = match figure.rows.iter().any(|row| row.paper.is_some()) {
+            true => "those of its rows are inputs of the model or were fitted to",
+            false => "the paper prints none: only statements of its text are asked",
+        };
+        return format!("compares no number that nobody fitted: {why}");
+    }
+    format!(
+        "compares {} number{} that nobody fitted: off by {:.1} % on average, {:.1} % at most",
+        off.len(),
+        if off.len() == 1 { "" } else { "s" },
+        100.0 * off.iter().sum::<f64>() / off.len() as f64,
+        100.0 * off.iter().copied().fold(0.0, f64::max)
+    )
+}
+
+/// Prints rows with scalars that were fitted on the others.
+fn without(rows: &[LeftOut], as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        let left: Vec<Value> = rows
+            .iter()
+            .map(|row| {
+                let (shipped, model) = row.deviations();
+                json!({ "figure": row.figure, "row": row.row, "scalars": row.scalars, "paper": row.paper, "shipped": row.shipped,
+                        "model": row.model, "deviation_shipped": shipped, "deviation": model })
+            })
+            .collect();
+        let alone: Vec<Value> = ALONE
+            .iter()
+            .map(|(figure, scalars, why)| json!({ "figure": figure, "scalars": scalars, "why": why }))
+            .collect();
+        return print::json(&json!({ "left_out": left, "alone": alone }));
+    }
+    let mut figures: Vec<&str> = rows.iter().map(|row| row.figure).collect();
+    figures.dedup();
+    for figure in figures {
+        let of: Vec<&LeftOut> = rows.iter().filter(|row| row.figure == figure).collect();
+        let table: Vec<Vec<String>> = of
+            .iter()
+            .map(|row| {
+                let (shipped, model) = row.deviations();
+                vec![
+                    row.row.clone(),
+                    number(row.paper),
+                    number(row.shipped),
+                    format!("{:+.1} %", 100.0 * shipped),
+                    row.scalars.clone(),
+                    number(row.model),
+                    format!("{:+.1} %", 100.0 * model),
+                ]
+            })
+            .collect();
+        let headings =
+            [figure, ">paper", ">shipped", ">deviation", "fitted without the row", ">model", ">deviation"];
+        print::line(&print::table(&headings, &table))?;
+        let mean = |of: &dyn Fn(&LeftOut) -> f64, rows: &[&LeftOut]| {
+            100.0 * rows.iter().map(|row| of(row).abs()).sum::<f64>() / rows.len() as f64
+        };
+        print::line(&format!(
+            "mean distance: {:.1} % with the shipped scalars, {:.1} % with scalars that never saw the row\n",
+            mean(&|row| row.deviations().0, &of),
+            mean(&|row| row.deviations().1, &of)
+        ))?;
+    }
+    for (figure, scalars, why) in ALONE {
+        print::line(&format!("{figure}: {scalars}: {why}"))?;
+    }
+    Ok(())
 }
 
 /// Each once, in the order of the rows.
@@ -250,7 +392,7 @@ fn quantities(figure: &Figure) -> Vec<&'static str> {
     seen
 }
 
-fn document(figure: &Figure, drawn: &[String]) -> Value {
+fn document(entry: &Entry, figure: &Figure, spans: &[Span], drawn: &[String]) -> Value {
     let file = |kind: &str| drawn.iter().find(|path| path.ends_with(kind));
     let rows: Vec<Value> = figure
         .rows
@@ -269,8 +411,22 @@ fn document(figure: &Figure, drawn: &[String]) -> Value {
     let verdicts: Vec<Value> = figure
         .verdicts
         .iter()
-        .map(|verdict| json!({ "question": verdict.question, "answer": verdict.answer, "holds": verdict.holds }))
+        .enumerate()
+        .map(|(index, verdict)| {
+            let hangs: Vec<&str> = entry.rests_of(index).map(|rest| rest.parameter).collect();
+            let ranges: Vec<Value> = spans
+                .iter()
+                .filter(|span| span.verdict == index)
+                .map(|span| {
+                    json!({ "parameter": span.parameter, "unit": span.unit, "kind": span.kind.name(), "value": span.value,
+                            "from": span.same.0, "to": span.same.1, "tried": [span.tried.0, span.tried.1] })
+                })
+                .collect();
+            json!({ "question": verdict.question, "answer": verdict.answer, "holds": verdict.holds,
+                    "fitted": !hangs.is_empty(), "hangs_on": hangs, "ranges": ranges })
+        })
         .collect();
-    json!({ "name": figure.name, "title": figure.title, "source": figure.source, "rows": rows,
+    let off = figure.distances();
+    json!({ "compared": off.len(), "name": figure.name, "title": figure.title, "source": figure.source, "rows": rows,
             "verdicts": verdicts, "notes": figure.notes, "svg": file(".svg"), "png": file(".png") })
 }

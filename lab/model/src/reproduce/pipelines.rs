@@ -49,7 +49,12 @@ fn shape(row: usize) -> Shape {
     if coupled { Shape::coupled(memory) } else { Shape::disaggregated(logic, memory) }
 }
 
-fn label(shape: Shape) -> String {
+/// The machines, and the paper's latencies in microseconds.
+pub(super) fn latencies() -> Vec<(Shape, f64)> {
+    ROWS.iter().enumerate().map(|(row, (.., latency))| (shape(row), *latency)).collect()
+}
+
+pub(super) fn label(shape: Shape) -> String {
     let style = if shape.style == Style::Coupled { "coupled" } else { "PULSE" };
     format!("{style} {}×{}", shape.logic, shape.memory)
 }

@@ -75,6 +75,9 @@ pub(super) fn occupancy(inputs: &Inputs) -> Result<Figure, String> {
         role: Role::Predicted,
     });
     let part = 100.0 * forced as f64 / calls as f64;
+    let density = |index: usize| most[index] / CACHES[index].0 as f64;
+    let shares: Vec<f64> =
+        (0..CACHES.len()).map(|index| density(index) / density(CACHES.len() - 1)).collect();
     Ok(Figure {
         name: "smartdimm-fig10",
         title: OCCUPANCY,
@@ -86,6 +89,12 @@ pub(super) fn occupancy(inputs: &Inputs) -> Result<Figure, String> {
                 holds: Some(
                     most[0] < 500.0 && most[4] < 2048.0 && most.windows(2).all(|pair| pair[0] < pair[1]),
                 ),
+            },
+            Verdict {
+                question: "occupancy in proportion to the cache, within 20 %".into(),
+                answer: shares.iter().map(|share| format!("{share:.2}")).collect::<Vec<_>>().join(", ")
+                    + " of the largest cache's occupancy for a byte of cache",
+                holds: Some(shares.iter().all(|share| (0.8..=1.2).contains(share))),
             },
             Verdict {
                 question: "Force-Recycle in less than 0.1 % of calls".into(),
@@ -330,6 +339,8 @@ mod tests {
     #[ignore = "soak"]
     fn soak_occupancy_holds() {
         let figure = occupancy(&Inputs::shipped()).unwrap();
-        assert!(figure.verdicts.iter().all(|verdict| verdict.holds == Some(true)), "{figure:#?}");
+        let holds: Vec<Option<bool>> = figure.verdicts.iter().map(|verdict| verdict.holds).collect();
+        // A page is recycled with its last line, which few ways write back late: no proportion.
+        assert_eq!(holds, [Some(true), Some(false), Some(true), Some(true)], "{figure:#?}");
     }
 }
