@@ -62,19 +62,10 @@ fn an_answer_that_hangs_on_an_assumption_is_called_fitted_and_has_a_range() {
     let json: Value =
         serde_json::from_slice(&reproduce(&["rocket-fig5", "--ranges", "--json"]).stdout).expect("JSON");
     let verdicts = json["figures"][0]["verdicts"].as_array().expect("a list");
-    assert!(verdicts.iter().all(|one| one["fitted"] == true));
-    let ranges: Vec<&Value> =
-        verdicts.iter().flat_map(|one| one["ranges"].as_array().expect("a list")).collect();
-    let number = |range: &Value, field: &str| range[field].as_f64().expect("a number");
-    assert!(
-        ranges.iter().all(|range| number(range, "from") <= 18.0 && 18.0 <= number(range, "to")),
-        "{ranges:?}"
-    );
-    // One of the two turns within what is tried.
-    assert!(
-        ranges.iter().any(|range| number(range, "from") > 8.0 || number(range, "to") < 32.0),
-        "{ranges:?}"
-    );
+    assert_eq!((&verdicts[0]["fitted"], &verdicts[1]["fitted"]), (&false.into(), &true.into()));
+    // Three threads lose by injection only where their working sets just fit the cache without it.
+    let range = &verdicts[1]["ranges"][0];
+    assert_eq!((&range["from"], &range["to"], &range["value"]), (&17.0.into(), &22.0.into(), &18.0.into()));
 }
 
 #[test]

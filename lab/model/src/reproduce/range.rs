@@ -4,7 +4,7 @@
 //! - **Flow** [`Rest`]: a verdict and the parameter that it hangs on ─▶ the figure with values below and above the shipped one, one step at a
 //!   time, until the answer turns ─▶ [`Span`]
 //! - **Rule** a verdict that hangs on a value that nobody published is fitted, whatever its rows are
-//! - **Not here** which verdicts do: `reproduce` declares them, and a soak test halves and doubles every such parameter
+//! - **Not here** which verdicts do: `reproduce` declares them
 
 use super::{Entry, Figure, Inputs};
 use crate::parameters::Kind;
