@@ -16,6 +16,9 @@
     with persist.shelf("cache", expire=3600, size_limit="1G") as cache:      # one dict in a file: shelve, sqlitedict, diskcache
         cache["answer"] = {"any": "value that pickle takes"}
 
+    persist.save("model.ckpt", model.state_dict())        # whole or not at all, and only what differs is written; see Checkpoint
+    model.load_state_dict(persist.load("model.ckpt"))
+
 Order   a change is durable when its statement, or the outermost `with pool.transaction()`, is done (durability="sync")
 Threads one transaction at a time; others wait for it, without the GIL. A transaction belongs to its thread: do not `await` in it
 Owner   an array's view stays valid and as it is for as long as somebody has it, whatever happens to the array or the pool
@@ -30,11 +33,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _native
+from memlift._checkpoint import Checkpoint, Saved, pack
 from memlift._shelf import Shelf, modes
 from memlift._sizes import in_bytes
 from memlift.errors import BadArgument, Gone, PoolDamaged, UnsupportedType
 
-__all__ = ["Dict", "Guarantee", "Pool", "Shelf", "open", "shelf"]
+__all__ = ["Checkpoint", "Dict", "Guarantee", "Pool", "Saved", "Shelf", "load", "open", "save", "shelf"]
 
 _MISSING: Any = object()
 
@@ -141,6 +145,28 @@ def shelf(
         pool.close()
         raise
     return made
+
+
+def save(path: str | os.PathLike[str], state: Any, step: int | None = None, *, keep: int | None = None, wait: float = 0) -> Saved:
+    """Stores a state of a program, such as a model's `state_dict()`, in a file: whole or not at all, and only what differs from the state that was
+    saved there last. `Checkpoint` says what a state may have, and keeps the file open between saves.
+
+    Raises UnsupportedValue, which names the place; then there is no new file. Otherwise as `Checkpoint.save` and `open`.
+    """
+    packed = pack(state, step)
+    with Checkpoint(path, keep=keep, wait=wait) as checkpoint:
+        return checkpoint._store(packed, step)
+
+
+def load(path: str | os.PathLike[str], step: int | None = None, *, copy: bool = True, wait: float = 0) -> Any:
+    """The state of a step that `save` or a `Checkpoint` stored in a file; None: the one saved last.
+
+    copy  False: numpy arrays that were last written whole are read-only views of the file; see `Checkpoint.load`
+
+    Raises Gone if there is no such state, PoolDamaged if something does not have its checksum; otherwise as `open`.
+    """
+    with Checkpoint(path, "r", wait=wait) as checkpoint:
+        return checkpoint.load(step, copy=copy)
 
 
 class _Transaction:

@@ -12,6 +12,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use memlift::persist::layout::crc32c;
 use memlift::persist::persist::hash_name;
 use memlift::persist::raw::{Looking, PoolRef, read_raw};
 use pyo3::exceptions::PyBufferError;
@@ -185,6 +186,24 @@ pub fn change(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>
         // SAFETY: the conditions of `put`: an exported buffer that the program does not change during the call.
         let now = unsafe { std::slice::from_raw_parts(span.start().cast_const(), span.bytes()) };
         writing.change_elements(name, now)
+    })
+}
+
+/// Returns the CRC-32C of an array's bytes as they are stored; `None` if there is no such array.
+pub fn crc(inner: &Inner, py: Python<'_>, name: &str) -> PyResult<Option<u32>> {
+    inner.read(py, |looking| {
+        let (offset, shape) = match Inner::find(looking, name)? {
+            None => return Ok(None),
+            Some(Named { kind: Kind::Array, offset, shape: Some(shape) }) => (offset, shape),
+            Some(_) => return Err(not_an_array(name)),
+        };
+        let bytes = shape.bytes().ok_or_else(|| spoilt(name))?;
+        if bytes == 0 {
+            return Ok(Some(0));
+        }
+        let payload = read_raw(looking, offset, TYPE)?;
+        let elements = payload.get(PAD..).filter(|all| all.len() == bytes).ok_or_else(|| spoilt(name))?;
+        Ok(Some(crc32c(&[elements])))
     })
 }
 

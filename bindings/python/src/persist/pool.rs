@@ -598,6 +598,11 @@ impl PersistPool {
         array::view(&self.inner, py, name)
     }
 
+    /// Returns the CRC-32C of the array's bytes as they are stored; None if there is no such array.
+    fn array_crc(&self, py: Python<'_>, name: &str) -> PyResult<Option<u32>> {
+        array::crc(&self.inner, py, name)
+    }
+
     /// Replaces the array's contents by `data`; only the differences are logged.
     fn change_array(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
         array::change(&self.inner, py, name, data)
