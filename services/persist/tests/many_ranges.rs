@@ -238,6 +238,90 @@ fn transactions_are_as_large_as_the_disk_has_room_for() {
     }
 }
 
+/// A copy of a pool from before a transaction in free slabs was applied.
+struct Crashed {
+    _folder: tempfile::TempDir,
+    path: std::path::PathBuf,
+    bytes: Vec<u8>,
+    words: memlift_persist::PSlice<u64>,
+    /// Where the transaction's records lie in the file.
+    records: Vec<usize>,
+}
+
+const AFTER: u64 = 0x0102_0304_0506_0708;
+
+fn crashed(count: usize) -> Crashed {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let pool = far_pool(&path, Domain::Lines, 1, false);
+    let words = pool.tx(|t| t.alloc_slice(&vec![0u64; count])).expect("committed");
+    pool.apply().expect("applied");
+    let before = std::fs::read(&path).expect("read");
+    pool.tx(|t| t.slice_mut(words).map(|words| words.fill(AFTER))).expect("committed");
+    let mut bytes = std::fs::read(&path).expect("read");
+    let header = pool.header();
+    let start = (header.heap_start + words.offset()) as usize;
+    let home = start..start + count * 8;
+    drop(pool);
+    // Every byte that the transaction stored to free slabs: neither what it changed nor the log.
+    let heap = header.heap_start as usize;
+    let changed = |at: &usize| before.get(*at) != Some(&bytes[*at]) && !home.contains(at);
+    let records: Vec<usize> = (heap..bytes.len()).filter(changed).collect();
+    // The state before it was applied: the heads are the old ones, and so is what it changed.
+    for old in [8192..16384, home] {
+        bytes[old.clone()].copy_from_slice(&before[old]);
+    }
+    let path = folder.path().join("copy");
+    std::fs::write(&path, &bytes).expect("written");
+    Crashed { _folder: folder, path, bytes, words, records }
+}
+
+impl Crashed {
+    /// Recovers it in memory: the words are all of the transaction, or none of it.
+    fn recovered(&self) -> Result<bool> {
+        let pool = Pool::open(
+            &self.path,
+            &Options { domain: Domain::Lines, read_only: true, ..Options::default() },
+        )?;
+        let all = pool.read(|r| Ok::<_, Error>(r.slice(self.words)?.to_vec()))?;
+        let done = all[0] == AFTER;
+        assert!(all.iter().all(|word| *word == if done { AFTER } else { 0 }), "a part of a transaction");
+        Ok(done)
+    }
+
+    /// Flips bits of the records, one in `step`; each is refused as damage of the log.
+    fn flip(&self, step: usize) {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().write(true).open(&self.path).expect("opened");
+        assert!(self.recovered().expect("recovered"));
+        let mut flips = 0;
+        for bit in (0..self.records.len() * 8).step_by(step) {
+            let at = self.records[bit / 8];
+            let before = self.bytes[at];
+            file.write_all_at(&[before ^ 1 << (bit % 8)], at as u64).expect("written");
+            match self.recovered() {
+                Err(Error::LogDamaged { transactions: 1, .. }) => flips += 1,
+                other => panic!("bit {} of byte {at:#x}: {other:?}", bit % 8),
+            }
+            file.write_all_at(&[before], at as u64).expect("written");
+        }
+        assert!(flips > 100, "{flips}");
+        assert!(self.recovered().expect("recovered"));
+    }
+}
+
+#[test]
+fn each_bit_of_what_lies_in_free_slabs_is_damage_of_the_log() {
+    let crashed = crashed(20_000);
+    crashed.flip(crashed.records.len() * 8 / 500);
+}
+
+#[test]
+#[ignore = "an hour"]
+fn soak_each_bit_of_what_lies_in_free_slabs() {
+    crashed(8_000).flip(1);
+}
+
 /// The part in free slabs is checked like the log: a copy of the file from before it was applied, with one bit flipped, is refused.
 #[test]
 fn damage_of_what_lies_in_free_slabs_is_damage_of_the_log() {
