@@ -87,13 +87,26 @@ def test_dots_stand_for_anything_and_no_more():
 
 
 def test_tests_that_pages_name_are_there():
-    """A claim of the table of failures names the test that shows it."""
-    named = set(re.findall(r"`((?:test_)?[a-z]+(?:_[a-z0-9]+){2,})` \|$", (DOCS / "failures.md").read_text(), re.MULTILINE))
-    assert len(named) > 25
+    """A claim of a table of failures names the test that shows it; a guide names tests by function or by file."""
     root = DOCS.parent
-    sources = [path.read_text(errors="replace") for folder in ("ground", "services", "bindings", "cli") for path in (root / folder).rglob("*") if path.suffix in (".rs", ".py")]
-    missing = [name for name in named if not any(re.search(rf"(def|fn) {name}\b", text) for text in sources)]
-    assert not missing
+    files = [path for folder in ("ground", "services", "bindings", "cli") for path in (root / folder).rglob("*") if path.suffix in (".rs", ".py")]
+    functions = {name for path in files for name in re.findall(r"(?:def|fn) (\w+)", path.read_text(errors="replace"))}
+    counted = {}
+    for page in ("failures.md", "guides/persist.md"):
+        tables = re.findall(r"^\|(?: what happens \|.*)\n\|[-|]+\n((?:\|.*\n)+)", (DOCS / page).read_text(), re.MULTILINE)
+        rows = [row for table in tables for row in table.splitlines()]
+        for row in rows:
+            named = re.findall(r"`([^`]+)`", row.rstrip("| ").rpartition("|")[2])
+            assert named, f"{page}: no test in {row}"
+            missing = [name for name in named if name not in functions and not (root / name).exists()]
+            assert not missing, f"{page}: {missing}"
+        counted[page] = len(rows)
+    assert counted["failures.md"] > 40 and counted["guides/persist.md"] > 30
+    for page in sorted(DOCS.glob("guides/*.md")):
+        for name in re.findall(r"`((?:[\w/]+/)?(?:tests/\w+|test_\w+)\.(?:rs|py))`", page.read_text()):
+            assert any(str(path).endswith(f"/{name}") for path in files), f"{page.name}: no file {name}"
+    for name in re.findall(r"`(test_\w+)`", (DOCS / "guides/persist.md").read_text()):
+        assert name in functions, f"no test {name}"
 
 
 def test_every_public_name_of_the_package_has_a_docstring():
