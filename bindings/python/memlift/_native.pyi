@@ -28,9 +28,20 @@ class Client:
         pool_bytes_max: int | None = None,
         message_bytes_max: int | None = None,
         outstanding: int | None = None,
-        wait: Wait | None = None,
+        wait: float | Wait | None = None,
+        policy: Wait | None = None,
+        idempotent: bool = False,
         allow_pickle: bool = False,
-    ) -> Self: ...
+    ) -> Self:
+        """Opens a session with the server at `address`.
+
+        timeout     seconds that a call may take which says no other, and opening the session
+        wait        seconds to wait for a server that is not there yet; or the wait policy by its name, as `policy`
+        policy      how to wait for answers: "auto", "block" or "spin"
+        idempotent  calls that do not say otherwise may be made twice: see `call`
+
+        Raises ServerUnavailable, which names the address, when there is no server, or none within `wait` seconds.
+        """
     def call(
         self,
         operation: str,
@@ -43,6 +54,7 @@ class Client:
         defer: bool = True,
         crc: bool = False,
         pack: bool = False,
+        idempotent: bool | None = None,
     ) -> Answer:
         """Calls an operation and waits for its answer, `timeout` seconds at most.
 
@@ -54,6 +66,9 @@ class Client:
         crc     CRC-32C of request and reply, compared where they arrive before anybody sees them; else Corrupt
         pack    request and reply cross in packed pages where they become at least an eighth smaller: less shared memory, more
                 processor time; what arrives is the receiver's own copy, read-only for a handler as ever
+
+        idempotent  the call may run twice: if the server dies, the client waits for a server at the same address, for as long as
+                    `timeout` leaves (without one: the client's `wait`), and calls once more. None: as the client says
 
         out  an array of the answer's type and shape, or a writable buffer for bytes, that the answer is copied into: given back as
              it is, or as the number of bytes. ValueError if it does not fit, TypeError if the answer is neither bytes nor array.

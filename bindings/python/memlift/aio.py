@@ -3,6 +3,7 @@
 
 Flow     call ─▶ sent ─▶ answered already? then that is all ─▶ else a future; each time the client's descriptor is readable all
          answers are taken at once. The loop watches one descriptor for all clients
+         server died under an idempotent call ─▶ one task opens another session for all such calls ─▶ each is made once more
 Order    a server that sleeps is woken once for the calls of one round of the loop; one timer serves all calls; answers come in any order; a call that finds no room waits for an answer, first come, first served
 Owner    one loop and its thread. A cancelled call's memory stays untouched until the server has answered: it may still be written
 Not here threads: none, but for opening the session
@@ -15,11 +16,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
 from memlift import _native, _readers
-from memlift.errors import Closed, DeadlineExceeded, Error
+from memlift.errors import Closed, DeadlineExceeded, Error, PeerDied, ServerUnavailable
 
 __all__ = ["AsyncClient"]
 
 _NEVER = float("inf")
+_SLICE = 0.2
+"""Longest time, in seconds, for which a cancelled wait for a server goes on in its thread."""
 _NOTHING = object()
 
 
@@ -34,8 +37,15 @@ class AsyncClient:
     Takes the options of `memlift.ipc.Client`. The session opens with `async with`, or with `await connect()`.
     """
 
-    def __init__(self, address: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(
+        self, address: str | os.PathLike[str], *, wait: "float | str | None" = None, idempotent: bool = False, **options: Any
+    ) -> None:
+        if isinstance(wait, str):
+            options.setdefault("policy", wait)
+            wait = None
         self._address, self._options = address, options
+        self._server_wait, self._idempotent = wait, idempotent
+        self._opening: asyncio.Task[None] | None = None
         self._client: _native.Client | None = None
         self._session: _native.Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,11 +63,56 @@ class AsyncClient:
         if self._session is not None:
             return self
         loop = asyncio.get_running_loop()
-        self._client = await loop.run_in_executor(None, lambda: _native.Client(self._address, **self._options))
-        self._session = _native.Session(self._client)
+        until = None if self._server_wait is None else loop.time() + self._server_wait
+        while True:
+            left = None if until is None else max(0.0, until - loop.time())
+            try:
+                client = await self._open(left)
+                break
+            except ServerUnavailable:
+                if left is None or left <= _SLICE:
+                    raise
+        self._install(loop, client)
+        return self
+
+    async def _open(self, left: float | None) -> "_native.Client":
+        """Opens a session within `left` seconds, and within _SLICE; None: at once."""
+        wait = {} if left is None else {"wait": min(left, _SLICE)}
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, lambda: _native.Client(self._address, **wait, **self._options))
+
+    def _install(self, loop: asyncio.AbstractEventLoop, client: "_native.Client") -> None:
+        self._client, self._session = client, _native.Session(client)
         self._loop, self._fd, self._limit = loop, self._session.fileno(), self._session.timeout
         _readers.join(loop, self._fd, self._turn)
-        return self
+
+    async def _again(self, gone: "_native.Session", limit: float | None, error: PeerDied) -> None:
+        """Waits until another session has taken the place of `gone`, within the call's limit in seconds, else as long as `wait` says."""
+        loop = asyncio.get_running_loop()
+        wait = (self._server_wait or 0.0) if limit is None else limit
+        until = loop.time() + wait
+        while self._session is gone:
+            if self._opening is None:
+                self._opening = loop.create_task(self._replace(gone))
+            opening = self._opening
+            await asyncio.wait({opening}, timeout=max(_SLICE / 10, until - loop.time()))
+            late = loop.time() >= until
+            if opening.done() and not opening.cancelled() and (failed := opening.exception()) is not None:
+                if late or not isinstance(failed, ServerUnavailable):
+                    raise type(failed)(*failed.args) from error
+            elif late and self._session is gone:
+                raise ServerUnavailable(f"no server at {self._address} within {wait} s: start it, or raise the timeout") from error
+
+    async def _replace(self, gone: "_native.Session") -> None:
+        try:
+            client = await self._open(_SLICE)
+            if self._session is gone:
+                self._over(Closed("this session was replaced by a newer one"))
+                self._install(asyncio.get_running_loop(), client)
+            else:
+                client.close()
+        finally:
+            self._opening = None
 
     def close(self) -> None:
         """Ends the session: calls under way raise Closed. Arrays that came from it stay valid."""
@@ -81,41 +136,55 @@ class AsyncClient:
         return loop, self._session
 
     async def call(
-        self, operation: str, data: Any = None, *, timeout: float | None = None, out: Any = None, **options: Any
+        self,
+        operation: str,
+        data: Any = None,
+        *,
+        timeout: float | None = None,
+        out: Any = None,
+        idempotent: bool | None = None,
+        **options: Any,
     ) -> Any:
         """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
         from an answer.
 
-        timeout  seconds; then DeadlineExceeded. out, and of the options device, cache, crc, pack: as in `Client.call`. A call that is
-                 cancelled may have filled its `out`
+        timeout  seconds; then DeadlineExceeded. out, idempotent, and of the options device, cache, crc, pack: as in `Client.call`. A
+                 call that is cancelled may have filled its `out`
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
         loop, session = self._begin()
         left = limit = self._limit if timeout is None else timeout
         until = _NEVER if limit is None else loop.time() + limit
-        while True:
-            number, answered = session.submit(operation, data, left, out, **options)
-            if not self._flushing:
-                self._flushing = True
-                loop.call_soon(self._flush)
-            if answered:
-                answer = self._settle(answered, number)
-                if answer is not _NOTHING:
-                    return _value(answer)
-            if number is not None:
-                break
-            await self._wait_for_room(loop, until, limit)
-            left = None if limit is None else max(0.0, until - loop.time())
-        future: asyncio.Future[Any] = loop.create_future()
-        self._waiting[number] = (future, until, limit or 0.0)
-        if until < self._timer_at:
-            self._set_timer(loop, until)
         try:
-            answer = await future
-        finally:
-            if self._waiting.pop(number, None) is not None:
-                session.abandon(number)
-        return _value(answer)
+            while True:
+                number, answered = session.submit(operation, data, left, out, **options)
+                if not self._flushing:
+                    self._flushing = True
+                    loop.call_soon(self._flush)
+                if answered:
+                    answer = self._settle(answered, number)
+                    if answer is not _NOTHING:
+                        return _value(answer)
+                if number is not None:
+                    break
+                await self._wait_for_room(loop, until, limit)
+                left = None if limit is None else max(0.0, until - loop.time())
+            future: asyncio.Future[Any] = loop.create_future()
+            self._waiting[number] = (future, until, limit or 0.0)
+            if until < self._timer_at:
+                self._set_timer(loop, until)
+            try:
+                answer = await future
+            finally:
+                if self._waiting.pop(number, None) is not None:
+                    session.abandon(number)
+            return _value(answer)
+        except PeerDied as error:
+            if not (self._idempotent if idempotent is None else idempotent):
+                raise
+            await self._again(session, None if limit is None else max(0.0, until - loop.time()), error)
+        left = None if limit is None else max(0.0, until - loop.time())
+        return await self.call(operation, data, timeout=left, out=out, idempotent=False, **options)
 
     def stream(
         self, operation: str, items: "Iterable[Any] | AsyncIterable[Any]", *, depth: int = 8, timeout: float | None = None

@@ -2,6 +2,8 @@
 //! The Python classes `Client`, `Future` and `Pipeline`.
 //!
 //! - **Order** waits are divided into slices, and signals are handled between them, so that Ctrl-C works.
+//! - **Flow** a call that is idempotent and whose server died ─▶ `again` opens another session ─▶ the call is made once more
+//! - **Owner** a `Client` has the session that it began with, and the one that has replaced it, if any
 
 use crate::convert::{Argument, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
@@ -13,7 +15,9 @@ use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Limit, Mode, 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::sync::Mutex;
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest wait before signals are handled again.
@@ -55,16 +59,97 @@ pub fn configuration() -> PyResult<Config> {
 /// Any number of threads may use it. Open it after a fork, not before.
 #[pyclass(module = "memlift._native", frozen, subclass)]
 pub struct Client {
-    client: ipc::Client,
+    first: Link,
+    /// True once `later` has the session.
+    replaced: AtomicBool,
+    closed: AtomicBool,
+    later: Mutex<Option<Link>>,
     timeout: Option<Duration>,
+    /// Longest wait for a server that is not there.
+    server_wait: Option<Duration>,
+    /// True if calls that do not say otherwise may be made twice.
+    idempotent: bool,
+    allow_pickle: bool,
+}
+
+/// A session, and what its server may send.
+#[derive(Clone)]
+pub struct Link {
+    client: ipc::Client,
     allow: Allow,
+}
+
+impl Link {
+    /// Unpickling can run code, so it is only allowed between processes of the same user.
+    fn new(py: Python<'_>, client: ipc::Client, allow_pickle: bool) -> PyResult<Link> {
+        let pickle = allow_pickle && client.peer_uid().map_err(|error| raise(py, error))? == own_uid();
+        Ok(Link { client, allow: Allow { pickle } })
+    }
+
+    fn call(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        data: Option<&Bound<'_, PyAny>>,
+        options: &CallOptions,
+        limit: Limit,
+    ) -> PyResult<Payload> {
+        let mut job = self.start(py, operation, data, options, limit, Mode::Sync)?;
+        wait_with_signals(py, |slice| job.wait_within(slice), None)
+    }
+
+    fn start(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        data: Option<&Bound<'_, PyAny>>,
+        options: &CallOptions,
+        limit: Limit,
+        mode: Mode,
+    ) -> PyResult<ipc::Job> {
+        let none = py.None().into_bound(py);
+        let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
+        let outgoing = argument.outgoing();
+        let client = &self.client;
+        until_there_is_room(py, limit, || {
+            client.call_async_within(operation, outgoing.clone(), options, limit, mode, Some(SLICE))
+        })
+    }
+}
+
+/// Opens a session, and tries again until `wait` is over as long as there is no server; signals are handled between the tries.
+fn until_there_is_a_server(
+    py: Python<'_>,
+    wait: Duration,
+    open: impl Fn(Duration) -> Result<ipc::Client, Error> + Sync,
+) -> PyResult<ipc::Client> {
+    let begun = Instant::now();
+    loop {
+        let left = wait.saturating_sub(begun.elapsed());
+        match py.detach(|| open(left.min(SLICE))) {
+            Ok(client) => return Ok(client),
+            Err(Error::ServerUnavailable { .. }) if left > SLICE => py.check_signals()?,
+            Err(error) => return Err(raise(py, error)),
+        }
+    }
+}
+
+/// Reads the argument `wait`: a number of seconds to wait for the server, or the name of a wait policy.
+fn wait_argument(wait: Option<&Bound<'_, PyAny>>) -> PyResult<(Option<Duration>, Option<WaitPolicy>)> {
+    match wait {
+        None => Ok((None, None)),
+        Some(wait) => match wait.extract::<f64>() {
+            Ok(wait) => Ok((seconds(Some(wait))?, None)),
+            Err(_) => Ok((None, Some(wait_policy(wait.extract()?)?))),
+        },
+    }
 }
 
 #[pymethods]
 impl Client {
     #[new]
     #[pyo3(signature = (address, *, timeout=None, pool_bytes=None, response_pool_bytes=None, pool_bytes_max=None,
-                        message_bytes_max=None, outstanding=None, wait=None, allow_pickle=false))]
+                        message_bytes_max=None, outstanding=None, wait=None, policy=None, idempotent=false, allow_pickle=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -75,7 +160,9 @@ impl Client {
         pool_bytes_max: Option<u64>,
         message_bytes_max: Option<u64>,
         outstanding: Option<usize>,
-        wait: Option<&str>,
+        wait: Option<&Bound<'_, PyAny>>,
+        policy: Option<&str>,
+        idempotent: bool,
         allow_pickle: bool,
     ) -> PyResult<Client> {
         let address = crate::options::address(address)?;
@@ -89,21 +176,37 @@ impl Client {
         // Opening the session has the same time limit as a call.
         options.timeout = seconds(timeout)?.or(options.timeout);
         let timeout = options.timeout;
-        if let Some(wait) = wait {
-            options.wait = wait_policy(wait)?;
+        let (server_wait, named) = wait_argument(wait)?;
+        if let Some(policy) = policy.map(wait_policy).transpose()?.or(named) {
+            options.wait = policy;
         }
-        let client =
-            py.detach(|| ipc::Client::connect(&address, options)).map_err(|error| raise(py, error))?;
-        // Unpickling can run code, so it is only allowed between processes of the same user.
-        let pickle = allow_pickle && client.peer_uid().map_err(|error| raise(py, error))? == own_uid();
-        Ok(Client { client, timeout, allow: Allow { pickle } })
+        let client = match server_wait {
+            None => {
+                py.detach(|| ipc::Client::connect(&address, options)).map_err(|error| raise(py, error))?
+            }
+            Some(wait) => until_there_is_a_server(py, wait, |slice| {
+                let options = ClientOptions { server_wait: Some(slice), ..options.clone() };
+                ipc::Client::connect(&address, options)
+            })?,
+        };
+        Ok(Client {
+            first: Link::new(py, client, allow_pickle)?,
+            replaced: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            later: Mutex::new(None),
+            timeout,
+            server_wait,
+            idempotent,
+            allow_pickle,
+        })
     }
 
     /// Calls an operation and waits for its answer.
     ///
     /// bytes in, bytes out; arrays in, arrays out. An array in the answer is a read-only view of shared memory that stays valid
     /// as long as you keep it.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false, pack=false))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false, pack=false,
+                        idempotent=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call<'py>(
         &self,
@@ -117,11 +220,20 @@ impl Client {
         defer: bool,
         crc: bool,
         pack: bool,
+        idempotent: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
-        let mut job = self.start(py, operation, data, &options, Mode::Sync)?;
-        let payload = wait_with_signals(py, |slice| job.wait_within(slice), None)?;
-        payload_into(py, payload, out, self.allow)
+        let limit = Limit::new(options.timeout.or(self.timeout));
+        let link = self.link();
+        let (payload, allow) = match link.call(py, operation, data, &options, limit) {
+            Ok(payload) => (payload, link.allow),
+            Err(error) if idempotent.unwrap_or(self.idempotent) && is_gone(py, &error) => {
+                let link = self.again(py, &link, limit, error)?;
+                (link.call(py, operation, data, &options, limit)?, link.allow)
+            }
+            Err(error) => return Err(error),
+        };
+        payload_into(py, payload, out, allow)
     }
 
     /// Sends a call and returns a Future for its answer. You may change the data immediately afterwards.
@@ -140,16 +252,19 @@ impl Client {
         pack: bool,
     ) -> PyResult<Future> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
-        let job = self.start(py, operation, data, &options, Mode::Async)?;
-        Ok(Future { id: job.id(), allow: self.allow, state: Mutex::new(State::Waiting(job)) })
+        let limit = Limit::new(options.timeout.or(self.timeout));
+        let link = self.link();
+        let job = link.start(py, operation, data, &options, limit, Mode::Async)?;
+        Ok(Future { id: job.id(), allow: link.allow, state: Mutex::new(State::Waiting(job)) })
     }
 
     /// Starts a pipeline: up to `depth` calls without an answer, answers in any order. A sleeping server is woken once per
     /// `batch` calls; with None, the batch is chosen by measuring which one gives the most answers per second.
     #[pyo3(signature = (depth=8, *, batch=None))]
     fn pipeline(&self, depth: usize, batch: Option<usize>) -> Pipeline {
-        let pipeline = self.client.pipeline(depth).with_batch(batch.map_or(Batch::Auto, Batch::Of));
-        Pipeline { pipeline: Mutex::new(Some(pipeline)), timeout: self.timeout, allow: self.allow }
+        let link = self.link();
+        let pipeline = link.client.pipeline(depth).with_batch(batch.map_or(Batch::Auto, Batch::Of));
+        Pipeline { pipeline: Mutex::new(Some(pipeline)), timeout: self.timeout, allow: link.allow }
     }
 
     /// Lends an array in shared memory. Fill it and send it without a copy, as often as you like.
@@ -162,9 +277,10 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (tensor, _) = loan_layout(shape, dtype)?;
         let limit = Limit::new(self.timeout);
+        let link = self.link();
         let loan = until_there_is_room(py, limit, || {
             let patience = limit.left().map_or(SLICE, |left| left.min(SLICE));
-            match self.client.loan_within(tensor.bytes(), Some(patience)) {
+            match link.client.loan_within(tensor.bytes(), Some(patience)) {
                 Err(Error::DeadlineExceeded { .. }) => Err(Error::Busy { outstanding: 0 }),
                 lent => lent,
             }
@@ -174,7 +290,7 @@ impl Client {
 
     /// Returns how busy the server is, as it last wrote it to shared memory; the server is not asked.
     fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let load = self.client.load();
+        let load = self.link().client.load();
         let dict = PyDict::new(py);
         dict.set_item("sessions", load.sessions)?;
         dict.set_item("handlers", load.handlers)?;
@@ -196,12 +312,12 @@ impl Client {
     ) -> PyResult<Bound<'py, PyDict>> {
         let mode: Mode = mode.parse().map_err(PyValueError::new_err)?;
         let options = CallArguments { device, cache, ..CallArguments::default() }.options()?;
-        explanation(py, &self.client.explain(operation, bytes, mode, options))
+        explanation(py, &self.link().client.explain(operation, bytes, mode, options))
     }
 
     /// Counters of the session so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.client.stats();
+        let stats = self.link().client.stats();
         let dict = PyDict::new(py);
         dict.set_item("calls", stats.calls)?;
         dict.set_item("outstanding", stats.outstanding)?;
@@ -220,12 +336,20 @@ impl Client {
     /// Address of the server.
     #[getter]
     fn address(&self) -> String {
-        self.client.address().to_string()
+        self.first.client.address().to_string()
     }
 
     /// Ends the session. Arrays that came from it stay valid.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.client.close());
+        // The order matters to `again`, which installs a session only before it sees this.
+        self.closed.store(true, Ordering::SeqCst);
+        let later = self.later.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        py.detach(|| {
+            self.first.client.close();
+            if let Some(later) = &later {
+                later.client.close();
+            }
+        });
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -238,33 +362,72 @@ impl Client {
     }
 
     fn __repr__(&self) -> String {
-        format!("<memlift.ipc.Client of {}>", self.client.address())
+        format!("<memlift.ipc.Client of {}>", self.first.client.address())
     }
 }
 
 impl Client {
     /// Returns the session, its time limit, and what it allows.
     pub fn parts(&self) -> (ipc::Client, Option<Duration>, Allow) {
-        (self.client.clone(), self.timeout, self.allow)
+        let link = self.link();
+        (link.client.clone(), self.timeout, link.allow)
     }
 
-    fn start(
-        &self,
-        py: Python<'_>,
-        operation: &str,
-        data: Option<&Bound<'_, PyAny>>,
-        options: &CallOptions,
-        mode: Mode,
-    ) -> PyResult<ipc::Job> {
-        let limit = Limit::new(options.timeout.or(self.timeout));
-        let none = py.None().into_bound(py);
-        let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
-        let outgoing = argument.outgoing();
-        let client = &self.client;
-        until_there_is_room(py, limit, || {
-            client.call_async_within(operation, outgoing.clone(), options, limit, mode, Some(SLICE))
-        })
+    /// Returns the session that calls use now.
+    fn link(&self) -> Cow<'_, Link> {
+        match self.replaced.load(Ordering::Acquire) {
+            false => Cow::Borrowed(&self.first),
+            true => {
+                let later = self.later.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                later.map_or(Cow::Borrowed(&self.first), Cow::Owned)
+            }
+        }
     }
+
+    /// Opens a session in place of `gone`, or takes the one that another thread has opened meanwhile. Waits for the server as long as
+    /// the call may take; without a limit of the call, as long as the client waits for a server.
+    fn again(&self, py: Python<'_>, gone: &Link, limit: Limit, error: PyErr) -> PyResult<Link> {
+        let wait = limit.left().or(self.server_wait).unwrap_or_default();
+        let opened = match self.successor_of(gone) {
+            Some(link) => return Ok(link),
+            None => until_there_is_a_server(py, wait, |slice| gone.client.reconnect(slice)),
+        };
+        let made = opened.and_then(|client| Link::new(py, client, self.allow_pickle));
+        let made = made.map_err(|failed| {
+            failed.set_cause(py, Some(error));
+            failed
+        })?;
+        let (link, unused) = {
+            let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+            match later.as_ref().filter(|link| is_other(link, gone) && link.client.check().is_ok()) {
+                Some(link) => (link.clone(), Some(made)),
+                None => (made.clone(), later.replace(made)),
+            }
+        };
+        self.replaced.store(true, Ordering::Release);
+        py.detach(|| {
+            drop(unused);
+            if self.closed.load(Ordering::SeqCst) {
+                link.client.close();
+            }
+        });
+        Ok(link)
+    }
+
+    fn successor_of(&self, gone: &Link) -> Option<Link> {
+        let later = self.later.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        later.filter(|link| is_other(link, gone) && link.client.check().is_ok())
+    }
+}
+
+/// Returns true if the two sessions differ.
+fn is_other(link: &Link, gone: &Link) -> bool {
+    !link.client.is_same(&gone.client)
+}
+
+/// Returns true if the error says that the server is gone.
+fn is_gone(py: Python<'_>, error: &PyErr) -> bool {
+    crate::errors::is(py, error, "PeerDied")
 }
 
 /// Tries to send until there is room; signals are handled between the tries.
@@ -322,7 +485,7 @@ pub struct Future {
 
 impl Future {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -433,7 +596,7 @@ impl Pipeline {
         T: Send,
     {
         let ran = py.detach(|| {
-            let mut pipeline = self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
             match pipeline.as_mut() {
                 Some(pipeline) => run(pipeline),
                 None => Err(Error::Closed { what: "pipeline" }),
@@ -466,7 +629,7 @@ impl Pipeline {
         let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
         let outgoing = argument.outgoing();
         until_there_is_room(py, limit, || {
-            let mut pipeline = self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
             match pipeline.as_mut() {
                 Some(pipeline) => {
                     pipeline.submit_within(operation, outgoing.clone(), &options, limit, Some(SLICE))
@@ -546,8 +709,7 @@ impl Pipeline {
 
     /// Abandons all calls without an answer.
     fn close(&self, py: Python<'_>) {
-        let old =
-            py.detach(|| self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        let old = py.detach(|| self.pipeline.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(old);
     }
 

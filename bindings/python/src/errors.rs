@@ -130,6 +130,12 @@ pub fn corrupt(py: Python<'_>, how: &str) -> PyErr {
     new(py, "Corrupt", (format!("the message is {how}: nothing of it was used"),))
 }
 
+/// Returns true if the exception is of a class in `memlift/errors.py`.
+pub fn is(py: Python<'_>, error: &PyErr, class: &str) -> bool {
+    let class = py.import("memlift.errors").and_then(|module| module.getattr(class));
+    class.is_ok_and(|class| error.is_instance(py, &class))
+}
+
 /// Creates an exception of a class in `memlift/errors.py`.
 pub fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py

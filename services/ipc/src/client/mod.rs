@@ -7,6 +7,7 @@
 //!   for it.
 
 mod answer;
+mod arrive;
 mod collect;
 mod decide;
 mod future;
@@ -80,6 +81,9 @@ pub struct ClientOptions {
     pub timeout: Option<Duration>,
     /// How to wait for answers.
     pub wait: WaitPolicy,
+    /// Longest wait for a server that is not there yet; `None`: opening the session fails at once. It bounds opening as a whole, also
+    /// where the server is stopped.
+    pub server_wait: Option<Duration>,
     /// Folder for bare names; `None`: the abstract namespace.
     pub socket_dir: Option<std::path::PathBuf>,
 }
@@ -94,6 +98,7 @@ impl Default for ClientOptions {
             message_bytes_max: 4 << 30,
             timeout: None,
             wait: WaitPolicy::AUTO.predicting(),
+            server_wait: None,
             socket_dir: None,
         }
     }
@@ -111,6 +116,7 @@ impl ClientOptions {
             message_bytes_max: ipc.message_bytes_max,
             timeout: ipc.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             wait: WaitPolicy::from_config(config).predicting(),
+            server_wait: None,
             socket_dir: ipc.socket_dir.clone(),
         }
     }
@@ -209,7 +215,28 @@ impl Client {
     /// memory cgroup leaves.
     pub fn connect(address: &str, options: ClientOptions) -> Result<Client, Error> {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
-        let socket = Arc::new(connect_socket(&address, options.timeout)?);
+        match options.server_wait {
+            Some(wait) => arrive::open_within(&address, &options, wait),
+            None => {
+                let timeout = options.timeout;
+                Client::open(address, options, timeout)
+            }
+        }
+    }
+
+    /// Opens another session with the same address and options, in place of one whose server died: waits for a server for at most
+    /// `wait`. Calls, payloads and loans of this session are not touched; a call that was unanswered may have run.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Client::connect), with `wait` in place of `options.server_wait`.
+    pub fn reconnect(&self, wait: Duration) -> Result<Client, Error> {
+        arrive::open_within(&self.0.address, &self.0.options, wait)
+    }
+
+    /// Opens a session. Connecting and greeting each end by `timeout`.
+    fn open(address: Address, options: ClientOptions, timeout: Option<Duration>) -> Result<Client, Error> {
+        let socket = Arc::new(connect_socket(&address, timeout)?);
         reach(Step::Connected);
         let shared = RegionOptions::default();
         let mut control = Region::memfd("memlift-control", CONTROL_BYTES, &shared)?;
@@ -248,7 +275,7 @@ impl Client {
         let welcome: Welcome = match (answer, sent) {
             (Received::Packet(packet, length, _), _) => handshake::parse(&packet[..length])?,
             (Received::Nothing, Ok(())) => {
-                return Err(Error::DeadlineExceeded { limit: options.timeout.unwrap_or_default() });
+                return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
             }
             (Received::Nothing | Received::HangUp, _) => {
                 return Err(Error::PeerDied { peer: "server", doing: Some("opening the session") });
@@ -420,6 +447,11 @@ impl Client {
     /// [`Error::System`] if it does not.
     pub fn peer_uid(&self) -> Result<u32, Error> {
         Ok(Peer::of(&self.0.socket)?.uid)
+    }
+
+    /// Returns true if both are handles to one session.
+    pub fn is_same(&self, other: &Client) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Process that opened the session.

@@ -4,6 +4,7 @@
 //! - **Goal** everything that a user of the crate relies on; tests that need a second process are in `tests/processes`
 //! - **Method** real sockets and memory; sizes around the pools' limits
 
+mod arrive;
 mod futures;
 mod idle;
 mod limits;
