@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""`Kind`: a value that was taken apart already, inside plain data."""
+"""`Kind`: a value that was taken apart already, inside plain data. `Arguments`: what a call with several arguments becomes."""
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -11,3 +12,16 @@ class Kind:
 
     def __init__(self, kind: str, value: Any) -> None:
         self.kind, self.value = kind, value
+
+
+class Arguments:
+    """Arguments of one call, as its server received them."""
+
+    __slots__ = ("named", "positional")
+
+    def __init__(self, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.positional, self.named = positional, named
+
+    def call(self, handler: Callable[..., Any]) -> Any:
+        """Calls the handler with them."""
+        return handler(*self.positional, **self.named)

@@ -46,7 +46,7 @@ class Client:
         self,
         operation: str,
         data: Data = None,
-        *,
+        *more: Data,
         timeout: float | None = None,
         out: Any = None,
         device: Device | None = None,
@@ -55,8 +55,11 @@ class Client:
         crc: bool = False,
         pack: bool = False,
         idempotent: bool | None = None,
+        **named: Data,
     ) -> Answer:
         """Calls an operation and waits for its answer, `timeout` seconds at most.
+
+        The handler gets `data`, or all of `data`, `more` and `named` as they are given here. The names of the options below are taken.
 
         device  who copies the data into shared memory: "inline" (this thread), "worker" (engine threads, while this one sleeps),
                 "dsa" (DeviceUnavailable where `memlift doctor` finds no work queue), "auto" (as measured: see `explain`)
@@ -80,13 +83,14 @@ class Client:
         self,
         operation: str,
         data: Data = None,
-        *,
+        *more: Data,
         timeout: float | None = None,
         device: Device | None = None,
         cache: CachePolicy | None = None,
         defer: bool = True,
         crc: bool = False,
         pack: bool = False,
+        **named: Data,
     ) -> Future: ...
     def pipeline(self, depth: int = 8, *, batch: int | None = None) -> Pipeline:
         """Up to `depth` calls unanswered, answers in any order. A server that sleeps is woken once for `batch` calls; None: for as
@@ -128,13 +132,14 @@ class Pipeline:
         self,
         operation: str,
         data: Data = None,
-        *,
+        *more: Data,
         timeout: float | None = None,
         device: Device | None = None,
         cache: CachePolicy | None = None,
         defer: bool = True,
         crc: bool = False,
         pack: bool = False,
+        **named: Data,
     ) -> int: ...
     def flush(self) -> None:
         """Sees that the server notices all calls now, also those of a batch that is not full."""
@@ -164,7 +169,7 @@ class Server:
         allowed_gids: Sequence[int] = (),
         trust: Literal["view", "copy"] = "view",
     ) -> Self: ...
-    def register(self, name: str, function: Callable[[Any], Any]) -> None: ...
+    def register(self, name: str, function: Callable[..., Any]) -> None: ...
     def serve(self) -> None: ...
     def stop(self) -> None: ...
     @property

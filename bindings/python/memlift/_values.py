@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memlift import _arrow, _dtypes, _frames, _tensors
+from memlift._kind import Arguments
 from memlift._kind import Kind as _Kind
 from memlift.errors import Corrupt, NotPicklable, UnsupportedType
 
@@ -150,6 +151,18 @@ def _is_derived(cls: type, name: str) -> bool:
     return name == "__orig_class__" or isinstance(getattr(cls, name, None), functools.cached_property)
 
 
+def arguments(positional: tuple[Any, ...], named: dict[str, Any] | None) -> _Kind:
+    """What stands for several arguments of one call; the receiver accepts it only as a whole request."""
+    return _Kind("arguments", (positional, named or {}))
+
+
+def _make_arguments(value: Any, _: bool) -> Arguments:
+    positional, named = value
+    if type(positional) is not tuple or type(named) is not dict or any(type(name) is not str for name in named):
+        raise ValueError("arguments that are none")
+    return Arguments(positional, named)
+
+
 def pickled(value: Any) -> tuple[str, Any]:
     """Kind and data of a pickle, whose large buffers stay where they are until they are copied.
 
@@ -234,6 +247,7 @@ def _make_pickle(value: Any, allow_pickle: bool) -> Any:
 
 
 _MAKERS = {
+    "arguments": _make_arguments,
     "dataclass": _make_dataclass,
     "pickle": _make_pickle,
     **_arrow.MAKERS,

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
 from memlift import _native, _readers
+from memlift._values import arguments
 from memlift.errors import Closed, DeadlineExceeded, Error, PeerDied, ServerUnavailable
 
 __all__ = ["AsyncClient"]
@@ -138,26 +139,35 @@ class AsyncClient:
     async def call(
         self,
         operation: str,
-        data: Any = None,
-        *,
+        data: Any = _NOTHING,
+        *more: Any,
         timeout: float | None = None,
         out: Any = None,
+        device: "_native.Device | None" = None,
+        cache: "_native.CachePolicy | None" = None,
+        defer: bool = True,
+        crc: bool = False,
+        pack: bool = False,
         idempotent: bool | None = None,
-        **options: Any,
+        **named: Any,
     ) -> Any:
         """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
         from an answer.
 
-        timeout  seconds; then DeadlineExceeded. out, idempotent, and of the options device, cache, crc, pack: as in `Client.call`. A
-                 call that is cancelled may have filled its `out`
+        timeout  seconds; then DeadlineExceeded. All else is as in `Client.call`; defer changes nothing, as a loop does not poll. A call
+                 that is cancelled may have filled its `out`
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
         loop, session = self._begin()
+        if more or named:
+            data = arguments(more if data is _NOTHING else (data, *more), named)
+        elif data is _NOTHING:
+            data = None
         left = limit = self._limit if timeout is None else timeout
         until = _NEVER if limit is None else loop.time() + limit
         try:
             while True:
-                number, answered = session.submit(operation, data, left, out, **options)
+                number, answered = session.submit(operation, data, left, out, device, cache, crc, pack)
                 if not self._flushing:
                     self._flushing = True
                     loop.call_soon(self._flush)
@@ -184,7 +194,9 @@ class AsyncClient:
                 raise
             await self._again(session, None if limit is None else max(0.0, until - loop.time()), error)
         left = None if limit is None else max(0.0, until - loop.time())
-        return await self.call(operation, data, timeout=left, out=out, idempotent=False, **options)
+        return await self.call(
+            operation, data, timeout=left, out=out, device=device, cache=cache, defer=defer, crc=crc, pack=pack, idempotent=False
+        )
 
     def stream(
         self, operation: str, items: "Iterable[Any] | AsyncIterable[Any]", *, depth: int = 8, timeout: float | None = None

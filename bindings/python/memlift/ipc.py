@@ -17,7 +17,7 @@ from memlift.aio import AsyncClient
 
 __all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server", "progress"]
 
-_Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 
 class Server(_native.Server):

@@ -5,16 +5,16 @@
 //! - **Flow** a call that is idempotent and whose server died ─▶ `again` opens another session ─▶ the call is made once more
 //! - **Owner** a `Client` has the session that it began with, and the one that has replaced it, if any
 
-use crate::convert::{Argument, loan_layout, loan_to_python, payload_into};
+use crate::convert::{Argument, Given, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
 use crate::options::{CallArguments, explanation, state};
-use crate::values::Allow;
+use crate::values::{Allow, joined};
 use memlift::ground::complete::WaitPolicy;
 use memlift::ground::config::Config;
 use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Limit, Mode, Payload};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -83,14 +83,14 @@ impl Link {
     /// Unpickling can run code, so it is only allowed between processes of the same user.
     fn new(py: Python<'_>, client: ipc::Client, allow_pickle: bool) -> PyResult<Link> {
         let pickle = allow_pickle && client.peer_uid().map_err(|error| raise(py, error))? == own_uid();
-        Ok(Link { client, allow: Allow { pickle } })
+        Ok(Link { client, allow: Allow { pickle, arguments: false } })
     }
 
     fn call(
         &self,
         py: Python<'_>,
         operation: &str,
-        data: Option<&Bound<'_, PyAny>>,
+        data: &Bound<'_, PyAny>,
         options: &CallOptions,
         limit: Limit,
     ) -> PyResult<Payload> {
@@ -102,13 +102,12 @@ impl Link {
         &self,
         py: Python<'_>,
         operation: &str,
-        data: Option<&Bound<'_, PyAny>>,
+        data: &Bound<'_, PyAny>,
         options: &CallOptions,
         limit: Limit,
         mode: Mode,
     ) -> PyResult<ipc::Job> {
-        let none = py.None().into_bound(py);
-        let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
+        let argument = Argument::new(data, self.allow)?;
         let outgoing = argument.outgoing();
         let client = &self.client;
         until_there_is_room(py, limit, || {
@@ -204,15 +203,17 @@ impl Client {
     /// Calls an operation and waits for its answer.
     ///
     /// bytes in, bytes out; arrays in, arrays out. An array in the answer is a read-only view of shared memory that stays valid
-    /// as long as you keep it.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false, pack=false,
-                        idempotent=None))]
+    /// as long as you keep it. Several arguments, also by name, arrive at the handler as they are given here; the names of the
+    /// options below are taken.
+    #[pyo3(signature = (operation, data=Given(None), *more, timeout=None, out=None, device=None, cache=None, defer=true,
+                        crc=false, pack=false, idempotent=None, **named))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call<'py>(
         &self,
         py: Python<'py>,
         operation: &str,
-        data: Option<&Bound<'py, PyAny>>,
+        data: Given<'py>,
+        more: &Bound<'py, PyTuple>,
         timeout: Option<f64>,
         out: Option<&Bound<'py, PyAny>>,
         device: Option<&str>,
@@ -221,15 +222,17 @@ impl Client {
         crc: bool,
         pack: bool,
         idempotent: Option<bool>,
+        named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
+        let data = joined(py, data.0, more, named)?;
         let link = self.link();
-        let (payload, allow) = match link.call(py, operation, data, &options, limit) {
+        let (payload, allow) = match link.call(py, operation, &data, &options, limit) {
             Ok(payload) => (payload, link.allow),
             Err(error) if idempotent.unwrap_or(self.idempotent) && is_gone(py, &error) => {
                 let link = self.again(py, &link, limit, error)?;
-                (link.call(py, operation, data, &options, limit)?, link.allow)
+                (link.call(py, operation, &data, &options, limit)?, link.allow)
             }
             Err(error) => return Err(error),
         };
@@ -237,24 +240,28 @@ impl Client {
     }
 
     /// Sends a call and returns a Future for its answer. You may change the data immediately afterwards.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false, pack=false))]
+    #[pyo3(signature = (operation, data=Given(None), *more, timeout=None, device=None, cache=None, defer=true, crc=false,
+                        pack=false, **named))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call_async(
         &self,
         py: Python<'_>,
         operation: &str,
-        data: Option<&Bound<'_, PyAny>>,
+        data: Given<'_>,
+        more: &Bound<'_, PyTuple>,
         timeout: Option<f64>,
         device: Option<&str>,
         cache: Option<&str>,
         defer: bool,
         crc: bool,
         pack: bool,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Future> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
+        let data = joined(py, data.0, more, named)?;
         let link = self.link();
-        let job = link.start(py, operation, data, &options, limit, Mode::Async)?;
+        let job = link.start(py, operation, &data, &options, limit, Mode::Async)?;
         Ok(Future { id: job.id(), allow: link.allow, state: Mutex::new(State::Waiting(job)) })
     }
 
@@ -609,24 +616,27 @@ impl Pipeline {
 #[pymethods]
 impl Pipeline {
     /// Sends a call and returns its job id. Waits if `depth` calls have no answer yet.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false, pack=false))]
+    #[pyo3(signature = (operation, data=Given(None), *more, timeout=None, device=None, cache=None, defer=true, crc=false,
+                        pack=false, **named))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit(
         &self,
         py: Python<'_>,
         operation: &str,
-        data: Option<&Bound<'_, PyAny>>,
+        data: Given<'_>,
+        more: &Bound<'_, PyTuple>,
         timeout: Option<f64>,
         device: Option<&str>,
         cache: Option<&str>,
         defer: bool,
         crc: bool,
         pack: bool,
+        named: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<u64> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
-        let none = py.None().into_bound(py);
-        let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
+        let data = joined(py, data.0, more, named)?;
+        let argument = Argument::new(&data, self.allow)?;
         let outgoing = argument.outgoing();
         until_there_is_room(py, limit, || {
             let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);

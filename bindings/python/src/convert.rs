@@ -11,15 +11,28 @@ use crate::slot::Slot;
 use crate::values::{Allow, Encoded, decode, type_name};
 use memlift::ipc::message::Shape;
 use memlift::ipc::{ElementType, Outgoing, Payload, Tensor};
+use pyo3::Borrowed;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
+use std::convert::Infallible;
 use std::ffi::CStr;
 
 /// For smaller copies it is not worth releasing the GIL, bytes.
 pub const DETACH_BYTES: usize = 16 * 1024;
+
+/// An argument that may be left out, which differs from None.
+pub struct Given<'py>(pub Option<Bound<'py, PyAny>>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
+    type Error = Infallible;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> Result<Self, Infallible> {
+        Ok(Given(Some(object.to_owned())))
+    }
+}
 
 /// A Python object that is to be sent.
 pub struct Argument<'py> {

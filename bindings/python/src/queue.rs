@@ -164,7 +164,7 @@ impl Queue {
             }
         };
         let queue = made.map_err(|error| raise(py, error))?;
-        let allow = Allow { pickle: allow_pickle };
+        let allow = Allow { pickle: allow_pickle, arguments: false };
         Ok(Queue { queue, allow, closed: AtomicBool::new(false), used: AtomicBool::new(false) })
     }
 

@@ -11,9 +11,11 @@ use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::raise;
 use crate::exit::Inside;
 use crate::values::Allow;
+use memlift::ipc::message::Shape;
 use memlift::ipc::{self, Progress, Request, Responder, ServerOptions, Trust};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use std::cell::RefCell;
 
@@ -77,7 +79,7 @@ impl Server {
             .register_raw(name, move |request, responder| {
                 // Unpickling can run code, so it is only allowed between processes of the same user.
                 let pickle = allow_pickle && request.peer_uid() == own_uid();
-                answer(&function, request, responder, Allow { pickle })
+                answer(&function, request, responder, Allow { pickle, arguments: true })
             })
             .map_err(|error| raise(py, error))
     }
@@ -140,9 +142,15 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: A
     PROGRESS.set(Some(request.progress()));
     let staged = Python::attach(|py| {
         let inside = Inside::enter(py);
+        let is_value = *request.payload().shape() == Shape::Value;
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);
-            inside.call_handler(function.bind(py), &argument)
+            let function = function.bind(py);
+            match is_value && argument.is_exact_instance(arguments_class(py)?) {
+                // The object of all arguments calls the handler with them.
+                true => inside.call_handler(&argument.getattr("call")?, function),
+                false => inside.call_handler(function, &argument),
+            }
         });
         PROGRESS.set(None);
         let result = match called {
@@ -161,6 +169,14 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: A
         Ok(staged) => responder.commit(staged),
         Err(text) => responder.fail(&text),
     }
+}
+
+/// Returns the class of the object that has several arguments, looked up once.
+fn arguments_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CLASS
+        .get_or_try_init(py, || py.import("memlift._kind")?.getattr("Arguments").map(Bound::unbind))
+        .map(|class| class.bind(py))
 }
 
 /// Returns the text that Python would print for an exception.

@@ -20,7 +20,7 @@ use crate::slot::Slot;
 use memlift::ipc::Item;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 /// The first four bytes: "mlv" and the version.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"mlv\x01");
@@ -76,6 +76,25 @@ pub mod tag {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allow {
     pub pickle: bool,
+    /// The whole message may be the arguments of a call.
+    pub arguments: bool,
+}
+
+/// Kind of the value that stands for several arguments of one call (`memlift/_values.py`).
+pub const ARGUMENTS: &str = "arguments";
+
+/// Returns what a call sends: its one argument itself, or one value that has all of them.
+pub fn joined<'py>(
+    py: Python<'py>,
+    first: Option<Bound<'py, PyAny>>,
+    rest: &Bound<'py, PyTuple>,
+    named: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if rest.is_empty() && named.is_none() {
+        return Ok(first.unwrap_or_else(|| py.None().into_bound(py)));
+    }
+    let all = PyTuple::new(py, first.into_iter().chain(rest.iter()).collect::<Vec<_>>())?;
+    helpers(py)?.call_method1("arguments", (all, named))
 }
 
 /// Returns the module `memlift._values`, imported once.
@@ -97,14 +116,14 @@ fn dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 /// Raises the exception that sending the value would raise; copies nothing.
 #[pyfunction]
 pub fn _check(value: &Bound<'_, PyAny>, allow_pickle: bool) -> PyResult<()> {
-    Encoded::new(value, Allow { pickle: allow_pickle }).map(drop)
+    Encoded::new(value, Allow { pickle: allow_pickle, arguments: false }).map(drop)
 }
 
 /// Returns the bytes that a value is encoded to.
 #[pyfunction]
 #[pyo3(signature = (value, allow_pickle=false))]
 pub fn _encode<'py>(value: &Bound<'py, PyAny>, allow_pickle: bool) -> PyResult<Bound<'py, PyBytes>> {
-    let encoded = Encoded::new(value, Allow { pickle: allow_pickle })?;
+    let encoded = Encoded::new(value, Allow { pickle: allow_pickle, arguments: false })?;
     PyBytes::new_with(value.py(), encoded.bytes() as usize, |target| {
         target.fill(0);
         encoded.copy_to(target);
@@ -117,5 +136,5 @@ pub fn _encode<'py>(value: &Bound<'py, PyAny>, allow_pickle: bool) -> PyResult<B
 #[pyo3(signature = (data, allow_pickle=false))]
 pub fn _decode<'py>(py: Python<'py>, data: Vec<u8>, allow_pickle: bool) -> PyResult<Bound<'py, PyAny>> {
     let slot = Slot::taken(Item::from(data)).map_err(|error| raise(py, error))?;
-    decode(&Bound::new(py, slot)?, Allow { pickle: allow_pickle })
+    decode(&Bound::new(py, slot)?, Allow { pickle: allow_pickle, arguments: false })
 }
