@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""`Kind`: a value that was taken apart already, inside plain data. `Arguments`: what a call with several arguments becomes."""
+"""`Kind`: a value that was taken apart already, inside plain data. `Arguments`, `END`: what some messages are as a whole."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,3 +25,12 @@ class Arguments:
     def call(self, handler: Callable[..., Any]) -> Any:
         """Calls the handler with them."""
         return handler(*self.positional, **self.named)
+
+
+class End:
+    """In the place of an item: there are no more."""
+
+    __slots__ = ()
+
+
+END = End()

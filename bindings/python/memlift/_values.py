@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memlift import _arrow, _dtypes, _frames, _tensors
-from memlift._kind import Arguments
+from memlift._kind import END, Arguments, End
 from memlift._kind import Kind as _Kind
 from memlift.errors import Corrupt, NotPicklable, UnsupportedType
 
@@ -62,6 +62,8 @@ def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     """
     if type(value) is _Kind:
         return value.kind, value.value
+    if value is END:
+        return "end", None
     _tensors.refuse_device(value)
     try:
         return _exact(value, allow_pickle)
@@ -163,6 +165,12 @@ def _make_arguments(value: Any, _: bool) -> Arguments:
     return Arguments(positional, named)
 
 
+def _make_end(value: Any, _: bool) -> End:
+    if value is not None:
+        raise ValueError("an end that is more")
+    return END
+
+
 def pickled(value: Any) -> tuple[str, Any]:
     """Kind and data of a pickle, whose large buffers stay where they are until they are copied.
 
@@ -249,6 +257,7 @@ def _make_pickle(value: Any, allow_pickle: bool) -> Any:
 _MAKERS = {
     "arguments": _make_arguments,
     "dataclass": _make_dataclass,
+    "end": _make_end,
     "pickle": _make_pickle,
     **_arrow.MAKERS,
     **_dtypes.MAKERS,

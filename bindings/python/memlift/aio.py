@@ -12,10 +12,13 @@ Not here threads: none, but for opening the session
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any
 
 from memlift import _native, _readers
+from memlift._kind import END
+from memlift._streams import AHEAD, CLOSE, CLOSING, FOREVER, NEXT, OPEN, numbers
 from memlift._values import arguments
 from memlift.errors import Closed, DeadlineExceeded, Error, PeerDied, ServerUnavailable
 
@@ -58,6 +61,7 @@ class AsyncClient:
         self._limit: float | None = None
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushing = False
+        self._late_posts: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> "AsyncClient":
         """Opens the session. Raises ServerUnavailable, OutOfMemory."""
@@ -234,6 +238,77 @@ class AsyncClient:
                 task.cancel()
             if running:
                 await asyncio.gather(*running, return_exceptions=True)
+
+    def iterate(
+        self, operation: str, *positional: Any, timeout: float | None = None, ahead: int = AHEAD, **named: Any
+    ) -> AsyncGenerator[Any, None]:
+        """Iterates over the answers of an operation whose handler is a generator, as `Client.stream` does.
+
+            async for token in client.iterate("generate", prompt, length=100):
+                ...
+
+        `stream` is something else here: it makes one call for each of many inputs.
+        """
+        if ahead < 0:
+            raise ValueError("ahead must be 0 or more")
+        return self._iterate(operation, arguments((next(numbers), operation, *positional), named), timeout, ahead)
+
+    async def _iterate(self, operation: str, given: Any, timeout: float | None, ahead: int) -> AsyncGenerator[Any, None]:
+        _, session = self._begin()
+        limit = self._limit if timeout is None else timeout
+        number, index, is_open = given.value[0][0], 1, True
+        waiting = deque([asyncio.ensure_future(self.call(OPEN, given, timeout=FOREVER, idempotent=False))])
+
+        def want(count: int) -> None:
+            nonlocal index
+            if self._session is not session:
+                raise PeerDied(f"the session in which {operation!r} gave its items has ended: iterate again")
+            while len(waiting) < count:
+                waiting.append(asyncio.ensure_future(self.call(NEXT, (number, index), timeout=FOREVER, idempotent=False)))
+                index += 1
+
+        try:
+            while True:
+                if not waiting:
+                    want(1)
+                await asyncio.wait({waiting[0]}, timeout=limit)
+                if not waiting[0].done():
+                    raise DeadlineExceeded(f"no item of {operation!r} within {limit} s: the server may still be working on it")
+                item = waiting.popleft().result()
+                if item is END:
+                    is_open = False
+                    return
+                want(ahead)
+                yield item
+                del item
+        finally:
+            for task in waiting:
+                if not task.cancel() and not task.cancelled():
+                    task.exception()  # looked at, so that the loop does not report it
+            if is_open:
+                self._post(session, CLOSE, (number, 0))
+
+    def _post(self, session: "_native.Session", operation: str, data: Any) -> None:
+        """Sends a call whose answer nobody wants, if there is room for it within a while and the session goes on."""
+        if session is not self._session or self._loop is None:
+            return
+        try:
+            number, answered = session.submit(operation, data, CLOSING)
+        except Error:
+            return
+        self._loop.call_soon(self._flush)
+        if self._settle(answered, number) is not _NOTHING:
+            return
+        if number is not None:
+            session.abandon(number)
+            return
+        late = self._loop.create_task(self._call_quietly(operation, data))
+        self._late_posts.add(late)
+        late.add_done_callback(self._late_posts.discard)
+
+    async def _call_quietly(self, operation: str, data: Any) -> None:
+        with suppress(Error):
+            await self.call(operation, data, timeout=CLOSING, idempotent=False)
 
     def stats(self) -> dict[str, int]:
         """As `Client.stats`."""

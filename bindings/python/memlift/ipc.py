@@ -2,7 +2,7 @@
 """Call another process with arrays: sync, async and pipelined, over memory that both map.
 
 bytes in, bytes out; arrays in, arrays out; text, numbers, lists, dicts, dataclasses and frames of these likewise (what can be
-sent: `memlift.Queue`). Arrays arrive as read-only views of shared memory, without a copy; the memory goes back to its pool when
+sent: `memlift.Queue`). A handler that is a generator streams its answers. Arrays arrive as read-only views of shared memory, without a copy; the memory goes back to its pool when
 the last view of it is gone.
 """
 
@@ -11,13 +11,47 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from memlift import _native
-from memlift._native import Client, Future, Pipeline, progress
+from memlift import _native, _streams
+from memlift._ends import Ends
+from memlift._native import Future, Pipeline, progress
+from memlift._streams import Stream
 from memlift.aio import AsyncClient
 
-__all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server", "progress"]
+__all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server", "Stream", "progress"]
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
+
+
+class Client(_native.Client):
+    """A session with a server. Any number of threads may use it. Open it after a fork, not before.
+
+    address     the server's: a name, or a path
+    timeout     seconds that a call may take which says no other, and opening the session
+    wait        seconds to wait for a server that is not there yet; or the wait policy by its name, as `policy`
+    policy      how to wait for answers: "auto" (spin as long as it pays, then sleep), "block" or "spin"
+    idempotent  calls that do not say otherwise may be made twice: see `call`
+    allow_pickle whether other objects are pickled, for servers of the same user that allow it, too
+
+    Raises ServerUnavailable, which names the address, when there is no server, or none within `wait` seconds.
+    """
+
+    __slots__ = ()
+
+    def stream(
+        self, operation: str, *arguments: Any, timeout: float | None = None, ahead: int = _streams.AHEAD, **named: Any
+    ) -> Stream:
+        """Iterates over the answers of an operation whose handler is a generator.
+
+            for token in client.stream("generate", prompt, length=100):
+                ...
+
+        timeout  seconds to wait for an item, from when it is asked for; then DeadlineExceeded. None: the client's
+        ahead    items that the server may make before they are asked for. 0: each is made when it is
+
+        An item arrives as an answer of `call` does. Iterating raises what `call` raises, and ends then; PeerDied when the server died.
+        The generator is closed when the loop is left, by `close()` of the iterator, or when this process ends.
+        """
+        return Stream(self, operation, arguments, named, timeout, ahead)
 
 
 class Server(_native.Server):
@@ -35,6 +69,19 @@ class Server(_native.Server):
     def __init__(self, address: str | os.PathLike[str], **options: Any) -> None:
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
+        self._ends = Ends()
+        self._streams = _streams.Streams(self._ends)
+
+    def register(self, name: str, function: Callable[..., Any]) -> None:
+        """Sets the handler of an operation. It gets the arguments of the call and returns the answer; what it raises is the call's
+        RemoteError. A generator function gives its items one by one, to `Client.stream`.
+
+        Raises Error if the name is taken.
+        """
+        if _streams.is_generator(function):
+            self._streams.register(self, name, lambda _, over, /, *given, **named: _streams.Source(function(*given, **named), over))
+        else:
+            super().register(name, function)
 
     def handler(self, name: str) -> Callable[[_Handler], _Handler]:
         """Decorator: the function below is the operation `name`."""
@@ -70,6 +117,7 @@ class Server(_native.Server):
             if thread is not threading.current_thread():
                 thread.join()
         self._threads.clear()
+        self._ends.stop()
 
     def _serve(self) -> None:
         try:

@@ -346,6 +346,26 @@ impl Client {
         self.first.client.address().to_string()
     }
 
+    /// Time limit in seconds of calls that have no limit of their own.
+    #[getter]
+    fn timeout(&self) -> Option<f64> {
+        self.timeout.map(|timeout| timeout.as_secs_f64())
+    }
+
+    /// Returns a client of the session that calls use now, which no other session will replace.
+    fn _pinned(&self) -> Client {
+        Client {
+            first: self.link().into_owned(),
+            replaced: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            later: Mutex::new(None),
+            timeout: self.timeout,
+            server_wait: None,
+            idempotent: false,
+            allow_pickle: self.allow_pickle,
+        }
+    }
+
     /// Ends the session. Arrays that came from it stay valid.
     fn close(&self, py: Python<'_>) {
         // The order matters to `again`, which installs a session only before it sees this.

@@ -147,3 +147,15 @@ pub fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCall
         Err(error) => error,
     }
 }
+
+/// Returns the text that Python would print for an exception.
+pub fn traceback(py: Python<'_>, error: &PyErr) -> String {
+    let lines = py
+        .import("traceback")
+        .and_then(|module| {
+            module
+                .call_method1("format_exception", (error.get_type(py), error.value(py), error.traceback(py)))
+        })
+        .and_then(|lines| lines.extract::<Vec<String>>());
+    lines.map_or_else(|_| error.to_string(), |lines| lines.concat())
+}

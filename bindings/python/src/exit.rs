@@ -68,10 +68,9 @@ impl Inside {
     pub fn call_handler<'py>(
         &self,
         function: &Bound<'py, PyAny>,
-        argument: &Bound<'py, PyAny>,
+        arguments: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = function.py();
-        let arguments = PyTuple::new(py, [argument])?;
         let depth = DEPTH.replace(0);
         count_out();
         let guard = SleepForEver;

@@ -30,6 +30,7 @@ mod pieces;
 mod options;
 mod persist;
 mod queue;
+mod reply;
 mod server;
 #[expect(unsafe_code, reason = "exports pool memory by the buffer protocol")]
 mod slot;
@@ -55,6 +56,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watch::Session>()?;
     module.add_class::<watch::Failed>()?;
     module.add_class::<server::Server>()?;
+    module.add_class::<reply::Reply>()?;
     module.add_class::<slot::Slot>()?;
     module.add_function(wrap_pyfunction!(values::_check, module)?)?;
     module.add_function(wrap_pyfunction!(values::_encode, module)?)?;

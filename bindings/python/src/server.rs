@@ -8,15 +8,16 @@
 
 use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
-use crate::errors::raise;
+use crate::errors::{raise, traceback};
 use crate::exit::Inside;
+use crate::reply::hand_over;
 use crate::values::Allow;
 use memlift::ipc::message::Shape;
-use memlift::ipc::{self, Progress, Request, Responder, ServerOptions, Trust};
+use memlift::ipc::{self, Pace, Progress, Request, Responder, ServerOptions, Trust};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use std::cell::RefCell;
 
 /// The server's end of a connection. Use `memlift.ipc.Server`.
@@ -84,6 +85,29 @@ impl Server {
             .map_err(|error| raise(py, error))
     }
 
+    /// Sets the handler of an operation that answers by the `Reply` that it gets as its second argument. long: a handler's thread runs
+    /// it; else the thread that reads the messages does, and it must return at once.
+    fn register_deferred(&self, py: Python<'_>, name: &str, function: Py<PyAny>, long: bool) -> PyResult<()> {
+        let allow_pickle = self.allow_pickle;
+        let pace = if long { Pace::Long } else { Pace::Short };
+        self.server
+            .register_paced(name, pace, move |request, responder| {
+                let pickle = allow_pickle && request.peer_uid() == own_uid();
+                hand_over(&function, request, responder, Allow { pickle, arguments: true });
+            })
+            .map_err(|error| raise(py, error))
+    }
+
+    /// Notes from now on which sessions end, for `ended`.
+    fn watch_ends(&self) {
+        self.server.watch_ends();
+    }
+
+    /// Waits until sessions have ended and returns their numbers; None: the server was stopped.
+    fn ended(&self, py: Python<'_>) -> Option<Vec<u64>> {
+        py.detach(|| self.server.ended())
+    }
+
     /// Serves requests on this thread until the server is stopped. Run it on `threads` threads at the same time.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.server.serve()).map_err(|error| raise(py, error))
@@ -148,8 +172,8 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: A
             let function = function.bind(py);
             match is_value && argument.is_exact_instance(arguments_class(py)?) {
                 // The object of all arguments calls the handler with them.
-                true => inside.call_handler(&argument.getattr("call")?, function),
-                false => inside.call_handler(function, &argument),
+                true => inside.call_handler(&argument.getattr("call")?, &PyTuple::new(py, [function])?),
+                false => inside.call_handler(function, &PyTuple::new(py, [argument])?),
             }
         });
         PROGRESS.set(None);
@@ -177,16 +201,4 @@ fn arguments_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     CLASS
         .get_or_try_init(py, || py.import("memlift._kind")?.getattr("Arguments").map(Bound::unbind))
         .map(|class| class.bind(py))
-}
-
-/// Returns the text that Python would print for an exception.
-fn traceback(py: Python<'_>, error: &PyErr) -> String {
-    let lines = py
-        .import("traceback")
-        .and_then(|module| {
-            module
-                .call_method1("format_exception", (error.get_type(py), error.value(py), error.traceback(py)))
-        })
-        .and_then(|lines| lines.extract::<Vec<String>>());
-    lines.map_or_else(|_| error.to_string(), |lines| lines.concat())
 }

@@ -72,4 +72,4 @@ pub use message::{ElementType, Tensor};
 pub use options::{CachePolicy, CallOptions, Device, Mode};
 pub use payload::{Outgoing, Payload};
 pub use queue::{Item, Label, Ledger, Queue, QueueOptions, QueueStats, Reserved};
-pub use server::{Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust};
+pub use server::{Pace, Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust};

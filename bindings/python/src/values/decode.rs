@@ -5,7 +5,7 @@
 //!   must lie in the received memory and be exactly as long as its type and shape require.
 //! - **Owner** arrays are views of `slot`; bytes are copied.
 
-use super::{ALIGN, ARGUMENTS, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, helpers, tag};
+use super::{ALIGN, ARGUMENTS, Allow, DEPTH_MAX, DESCRIPTION_MAX, END, HEAD_BYTES, MAGIC, helpers, tag};
 use crate::convert::{array_class, numpy};
 use crate::errors::corrupt;
 use crate::exit::Inside;
@@ -188,6 +188,9 @@ impl<'py> Decoder<'_, 'py> {
                 let kind = self.text(length)?;
                 if kind == ARGUMENTS && !(self.allow.arguments && depth == 0) {
                     return Err(corrupt(py, "with arguments of a call where none can be"));
+                }
+                if kind == END && depth > 0 {
+                    return Err(corrupt(py, "with the end of a stream inside of a value"));
                 }
                 let inner = self.value(depth + 1)?;
                 helpers(py)?.call_method1("restore", (kind, inner, self.allow.pickle))?

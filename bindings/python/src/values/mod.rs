@@ -82,6 +82,8 @@ pub struct Allow {
 
 /// Kind of the value that stands for several arguments of one call (`memlift/_values.py`).
 pub const ARGUMENTS: &str = "arguments";
+/// Kind of the value that stands for the end of a stream (`memlift/_values.py`).
+pub const END: &str = "end";
 
 /// Returns what a call sends: its one argument itself, or one value that has all of them.
 pub fn joined<'py>(

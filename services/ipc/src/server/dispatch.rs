@@ -427,6 +427,7 @@ impl Dispatcher {
             let _ = epoll::delete(&self.epoll, &entry.session.socket);
             let _ = epoll::delete(&self.epoll, &entry.session.event);
             entry.session.close();
+            self.shared.ends.note(entry.session.number);
         }
     }
 }

@@ -12,6 +12,7 @@
 //! [`ServerOptions::inline_limit`]; its first runs count as long, so that they keep nobody else waiting.
 
 mod dispatch;
+mod ends;
 mod listen;
 mod reply;
 mod run;
@@ -25,6 +26,7 @@ use crate::message::operation_hash;
 use crate::number_map::NumberMap;
 use crate::rank::{Lock, Rank};
 use dispatch::Dispatcher;
+use ends::Ends;
 pub(crate) use listen::{Listener, is_allowed};
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::config::Config;
@@ -45,6 +47,18 @@ pub enum Trust {
     View,
     /// The server's own: copied before its handler sees it.
     Copy,
+}
+
+/// Thread that runs an operation's requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pace {
+    /// By its average run: the leader while that is short, else a handler's thread.
+    #[default]
+    Measured,
+    /// The leader: each run hands its request on and returns.
+    Short,
+    /// A handler's thread: a run may take any time, whatever others took.
+    Long,
 }
 
 /// How a server behaves.
@@ -148,6 +162,7 @@ pub(crate) struct Shared {
     queue: Lock<Queue>,
     /// Sessions whose clients want to know how busy the server is.
     watchers: Lock<Vec<Weak<Session>>>,
+    ends: Ends,
     stop: AtomicBool,
     stop_event: OwnedFd,
     counters: Counters,
@@ -170,12 +185,19 @@ pub(crate) struct Task {
     responder: Responder,
 }
 
+/// Prefix of the names of the library's own operations.
+const OWN: &str = "memlift.";
+
+/// Runs after which the average of an operation says how long it takes.
+const KNOWN_RUNS: u64 = 2;
+
 type Handler = dyn Fn(Request, Responder) + Send + Sync;
 
 /// A named operation.
 pub(crate) struct Operation {
     name: Arc<str>,
     handler: Box<Handler>,
+    pace: Pace,
     average_ns: AtomicU64,
     runs: AtomicU64,
 }
@@ -219,6 +241,7 @@ impl Server {
             dispatcher: Mutex::new(None),
             queue: Lock::new(Rank::Queue, Queue::default()),
             watchers: Lock::new(Rank::Watchers, Vec::new()),
+            ends: Ends::default(),
             stop: AtomicBool::new(false),
             stop_event,
             counters: Counters::default(),
@@ -261,6 +284,25 @@ impl Server {
         name: &str,
         handler: impl Fn(Request, Responder) + Send + Sync + 'static,
     ) -> Result<(), Error> {
+        self.register_paced(name, Pace::Measured, handler)
+    }
+
+    /// As [`register_raw`](Server::register_raw), for a handler that knows which thread shall run it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OperationExists`].
+    pub fn register_paced(
+        &self,
+        name: &str,
+        pace: Pace,
+        handler: impl Fn(Request, Responder) + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        let average_ns = match pace {
+            Pace::Measured | Pace::Short => 0,
+            Pace::Long => u64::MAX,
+        };
+        let runs = if pace == Pace::Measured { 0 } else { KNOWN_RUNS };
         let mut operations = self.shared.operations.write().unwrap_or_else(PoisonError::into_inner);
         match operations.entry(operation_hash(name)) {
             std::collections::hash_map::Entry::Occupied(taken) => {
@@ -270,12 +312,24 @@ impl Server {
                 free.insert(Arc::new(Operation {
                     name: name.into(),
                     handler: Box::new(handler),
-                    average_ns: AtomicU64::new(0),
-                    runs: AtomicU64::new(0),
+                    pace,
+                    average_ns: AtomicU64::new(average_ns),
+                    runs: AtomicU64::new(runs),
                 }));
                 Ok(())
             }
         }
+    }
+
+    /// Waits until sessions have ended, and returns their numbers ([`Responder::session_number`]); each is told once. `None`: the
+    /// server was stopped. Sessions that ended before the first call of [`watch_ends`](Server::watch_ends) are not told.
+    pub fn ended(&self) -> Option<Vec<u64>> {
+        self.shared.ends.wait()
+    }
+
+    /// From now on the ends of sessions are noted for [`ended`](Server::ended).
+    pub fn watch_ends(&self) {
+        self.shared.ends.watch();
     }
 
     /// Starts [`threads`](Server::threads) threads that serve.
@@ -343,6 +397,7 @@ impl Shared {
     /// stop from elsewhere, which may be the drop, waits for it as well.
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.ends.stop();
         memlift_ground::complete::ring(&self.stop_event);
         drop(crate::client::lock(&self.listener).take());
         if SERVES.get() == std::ptr::from_ref(self) {
@@ -377,7 +432,8 @@ impl Shared {
     fn operation(&self, hash: u64) -> Result<Arc<Operation>, String> {
         let operations = self.operations.read().unwrap_or_else(PoisonError::into_inner);
         operations.get(&hash).cloned().ok_or_else(|| {
-            let mut names: Vec<&str> = operations.values().map(|operation| &*operation.name).collect();
+            let names = operations.values().map(|operation| &*operation.name);
+            let mut names: Vec<&str> = names.filter(|name| !name.starts_with(OWN)).collect();
             names.sort_unstable();
             if names.is_empty() { "none".into() } else { names.join(", ") }
         })

@@ -185,6 +185,11 @@ impl Responder {
         Arc::clone(&self.session)
     }
 
+    /// Number of the client's session; no other session of this process has it.
+    pub fn session_number(&self) -> u64 {
+        self.session.number
+    }
+
     /// Returns true if the client is gone, so that an answer would reach nobody.
     pub fn is_pointless(&self) -> bool {
         self.session.is_dead()
@@ -226,6 +231,11 @@ impl Responder {
     /// Fails the call with a text for the client.
     pub fn fail(self, message: &str) {
         self.fail_as(FailureCode::Handler, message);
+    }
+
+    /// Fails the call as one of an operation that the server does not have; `known` names those that it has.
+    pub fn fail_unknown(self, known: &str) {
+        self.fail_as(FailureCode::UnknownOperation, known);
     }
 
     pub(super) fn fail_late(self) {

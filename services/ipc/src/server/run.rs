@@ -6,7 +6,7 @@
 //! - **Owner** the queue's lock is held for looking at it, never while something runs
 
 use super::session::{Session, Views};
-use super::{Shared, Task};
+use super::{KNOWN_RUNS, Pace, Shared, Task};
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::message::{FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN};
@@ -35,7 +35,7 @@ impl Shared {
     pub(super) fn take(&self, task: Task) -> Option<Task> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let limit = self.options.inline_limit.as_nanos();
-        let known = task.operation.runs.load(Ordering::Relaxed) >= 2;
+        let known = task.operation.runs.load(Ordering::Relaxed) >= KNOWN_RUNS;
         let short = known && u128::from(task.operation.average_ns.load(Ordering::Relaxed)) < limit;
         if short || self.options.handlers == 0 {
             self.run(task, false);
@@ -149,6 +149,9 @@ impl Shared {
         reach(Step::HandlerLeft);
         self.counters.busy.fetch_sub(1, Ordering::Relaxed);
         session.publish_concurrency(&self.counters);
+        if operation.pace != Pace::Measured {
+            return;
+        }
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // A lost update between two threads costs one sample of an average.
         let average = operation.average_ns.load(Ordering::Relaxed);

@@ -34,7 +34,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// Sessions of this process so far.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct Session {
+    /// Number that no other session of this process has.
+    pub(super) number: u64,
     /// User that the client runs as.
     pub(super) peer_uid: u32,
     pub(super) socket: Arc<SessionSocket>,
@@ -173,6 +178,7 @@ impl Session {
             robust.watch(&control, CLIENT_ROBUST_AT, &socket);
         }
         let session = Session {
+            number: SESSIONS.fetch_add(1, Ordering::Relaxed),
             peer_uid: peer.uid,
             socket,
             event,
