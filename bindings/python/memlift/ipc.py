@@ -9,9 +9,10 @@ the last view of it is gone.
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from memlift import _native, _streams
+from memlift._coroutines import AsyncSource, Loop, is_async_generator, is_coroutine
 from memlift._ends import Ends
 from memlift._native import Future, Pipeline, progress
 from memlift._streams import Stream
@@ -59,6 +60,7 @@ class Server(_native.Server):
 
     address      a name (nothing on disk), or a path: text with a "/", or a `pathlib` path (a socket file)
     handlers     operations that take long and may run at once; short ones run one after the other. 0: all do
+    coroutines   handlers that are `async def`, and may run at once
     allowed_uids users that may connect beside the server's own
     allowed_gids groups whose processes may (their effective group)
     trust        "view": handlers see a request where the client put it, and could still change it; "copy": copied before
@@ -66,20 +68,36 @@ class Server(_native.Server):
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """
 
-    def __init__(self, address: str | os.PathLike[str], **options: Any) -> None:
+    def __new__(cls, address: str | os.PathLike[str], *, coroutines: int = 256, **options: Any) -> Self:
+        """Binds the address."""
+        if coroutines < 1:
+            raise ValueError("coroutines must be 1 or more")
+        return super().__new__(cls, address, **options)
+
+    def __init__(self, address: str | os.PathLike[str], *, coroutines: int = 256, **options: Any) -> None:
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._ends = Ends()
         self._streams = _streams.Streams(self._ends)
+        self._loop = Loop(self._ends, coroutines)
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
         """Sets the handler of an operation. It gets the arguments of the call and returns the answer; what it raises is the call's
-        RemoteError. A generator function gives its items one by one, to `Client.stream`.
+        RemoteError. A generator function gives its items one by one, to `Client.stream`. Coroutine functions and async generator
+        functions run on an event loop of the server, many at a time.
 
         Raises Error if the name is taken.
         """
+        loop = self._loop  # not `self`: a handler that had the server would keep it from being freed
         if _streams.is_generator(function):
             self._streams.register(self, name, lambda _, over, /, *given, **named: _streams.Source(function(*given, **named), over))
+        elif is_async_generator(function):
+            loop.watch(self)
+            self._streams.register(
+                self, name, lambda session, over, /, *given, **named: AsyncSource(loop, session, function(*given, **named), over)
+            )
+        elif is_coroutine(function):
+            loop.register(self, name, function)
         else:
             super().register(name, function)
 
@@ -118,6 +136,7 @@ class Server(_native.Server):
                 thread.join()
         self._threads.clear()
         self._ends.stop()
+        self._loop.join()
 
     def _serve(self) -> None:
         try:
