@@ -8,6 +8,7 @@
 """
 
 import asyncio
+import concurrent.futures
 import inspect
 import threading
 import traceback
@@ -62,17 +63,35 @@ class Loop:
             self._told = True
             self._ends.tell(server, self._end)
 
-    def spawn(self, session: int, make: Callable[[], Awaitable[None]]) -> None:
-        """Runs a coroutine as a task of the session, from any thread. After the server has stopped, it does nothing."""
+    def spawn(self, session: int, make: Callable[[], Awaitable[None]]) -> bool:
+        """Runs a coroutine as a task of the session, from any thread. Returns false when the server has stopped."""
         self._ends.start()
         with self._lock:
             if self._stopped:
-                return
+                return False
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name="memlift-loop", daemon=True)
                 self._thread.start()
             self._loop.call_soon_threadsafe(self._begin, session, make)
+            return True
+
+    def wait(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Runs a coroutine on the loop and waits for what it gives, from another thread. Raises CancelledError when the server stops and
+        it does not end within a while."""
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        async def run() -> None:
+            try:
+                done.set_result(await make())
+            except BaseException as error:
+                done.set_exception(error)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+
+        if not self.spawn(NOBODY, run):
+            raise concurrent.futures.CancelledError
+        return done.result()
 
     def join(self) -> None:
         """Waits until the loop has ended, unless this is its thread."""
@@ -121,11 +140,12 @@ class Loop:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
-            while left := asyncio.all_tasks(loop):
-                # What a cancelled handler or a closed generator still has to do.
-                _, late = loop.run_until_complete(asyncio.wait(left, timeout=_CLOSING))
-                for task in late:
-                    task.cancel()
+            for _ in range(2):
+                # What a cancelled handler or a closed generator still has to do. One that will not end is left behind.
+                if left := asyncio.all_tasks(loop):
+                    _, late = loop.run_until_complete(asyncio.wait(left, timeout=_CLOSING))
+                    for task in late:
+                        task.cancel()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from memlift import _native, _streams
+from memlift._batches import Batches
 from memlift._coroutines import AsyncSource, Loop, is_async_generator, is_coroutine
 from memlift._ends import Ends
 from memlift._native import Future, Pipeline, progress
@@ -80,6 +81,7 @@ class Server(_native.Server):
         self._ends = Ends()
         self._streams = _streams.Streams(self._ends)
         self._loop = Loop(self._ends, coroutines)
+        self._batches: list[Batches] = []
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
         """Sets the handler of an operation. It gets the arguments of the call and returns the answer; what it raises is the call's
@@ -110,6 +112,39 @@ class Server(_native.Server):
 
         return register
 
+    def batched(
+        self, name: str, *, max_batch: int = 32, max_delay: float = 0.002, one_by_one: bool = True
+    ) -> Callable[[_Handler], _Handler]:
+        """Decorator: the function below answers several calls of the operation `name` at once.
+
+            @server.batched("embed", max_batch=32, max_delay=0.002)
+            def embed(texts):
+                return model.encode(texts)
+
+        It gets a list of the calls' arguments, one of each, and returns a list, tuple or array with as many answers. An answer that is
+        an exception fails its call alone. It may be `async def`. One batch runs at a time, on a thread of its own.
+
+        max_batch   calls in one batch at most
+        max_delay   seconds that a call waits for others
+        one_by_one  if the function raises, it is called again with each argument alone, so that only those fail for which it raises again;
+                    False: all calls of the batch fail
+
+        Raises ValueError for limits that make no sense, Error if the name is taken.
+        """
+
+        def register(function: _Handler) -> _Handler:
+            loop = self._loop
+            if is_coroutine(function):
+                loop.watch(self)
+                batches = Batches(name, lambda inputs: loop.wait(lambda: function(inputs)), max_batch, max_delay, one_by_one)
+            else:
+                batches = Batches(name, function, max_batch, max_delay, one_by_one)
+            self.register_deferred(name, batches.take, False)
+            self._batches.append(batches)
+            return function
+
+        return register
+
     def start(self) -> None:
         """Serves from threads of its own; returns at once."""
         if self._threads:
@@ -136,6 +171,8 @@ class Server(_native.Server):
                 thread.join()
         self._threads.clear()
         self._ends.stop()
+        for batches in self._batches:
+            batches.stop()
         self._loop.join()
 
     def _serve(self) -> None:
