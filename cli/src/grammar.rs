@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use memlift::traverse::resolve::resolve;
 
-use crate::{dropin, job, jupyter, lab, map, node, pool, record, run};
+use crate::{dropin, job, jupyter, lab, map, node, ping, pool, record, run};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -144,10 +144,12 @@ pub enum Command {
 }
 
 /// Verbs of `ipc`.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum IpcVerb {
     /// Servers and sessions of this machine
     Ls,
+    /// Ask a server if it is ready: exit code 0 if it is, 1 if it is not, 3 if there is none
+    Ping(ping::Args),
 }
 
 /// Verbs of `config`.

@@ -22,6 +22,7 @@ mod map;
 mod metrics;
 mod node;
 mod node_log;
+mod ping;
 mod pool;
 mod python;
 mod record;
@@ -97,6 +98,7 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Whatif(args) => Err(lab::run("whatif", &args, json)),
         Command::Pool { verb } => pool::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
+        Command::Ipc { verb: IpcVerb::Ping(args) } => ping::run(&args, json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),
         Command::Metrics { listen: Some(address), allow_remote, .. } => {
             metrics::listen(address, allow_remote)

@@ -363,6 +363,33 @@ fn ipc_ls_shows_a_server_and_its_session() {
 }
 
 #[test]
+fn ipc_ping_says_if_a_server_is_ready() {
+    let name = format!("ping-{}", std::process::id());
+    let missing = run(&["ipc", "ping", &name]);
+    assert_eq!(missing.status.code(), Some(3));
+    assert!(text(&missing.stderr).contains(&name));
+    let waited = run(&["ipc", "ping", &name, "--wait", "0.2"]);
+    assert_eq!(waited.status.code(), Some(3));
+    let server =
+        Server::bind(&name, ServerOptions { ready: false, ..ServerOptions::default() }).expect("a server");
+    // It listens, and nobody serves yet.
+    assert_eq!(run(&["ipc", "ping", &name, "--timeout", "0.2"]).status.code(), Some(1));
+    server.start().expect("started");
+    let early = run(&["ipc", "ping", &name, "--timeout", "30"]);
+    assert_eq!(early.status.code(), Some(1));
+    assert!(text(&early.stderr).contains("is not ready"), "{}", text(&early.stderr));
+    server.set_ready(true);
+    assert!(succeeds(&["ipc", "ping", &name, "--timeout", "30"]).contains("is ready"));
+    let document = json(&["ipc", "ping", &name, "--timeout", "30", "--json"]);
+    assert_eq!(
+        (&document["state"], &document["sessions"]),
+        (&Value::from("ready"), &Value::from(1)),
+        "{document}"
+    );
+    assert_eq!(run(&["ipc", "ping", &name, "--timeout", "-1"]).status.code(), Some(2));
+}
+
+#[test]
 fn explain_shows_the_decisions_of_a_process() {
     let source = vec![7_u8; 32 << 20];
     let mut target = vec![0_u8; source.len()];

@@ -55,7 +55,7 @@ class Loop:
             self.spawn(reply.session, lambda: self._answer(function, given, reply))
 
         self.watch(server)
-        server.register_deferred(name, begin, False)
+        server.register_deferred(name, begin)
 
     def watch(self, server: "_native.Server") -> None:
         """Makes the loop notice when clients are gone, and when the server stops."""

@@ -9,6 +9,8 @@ from typing_extensions import Buffer
 
 __version__: str
 
+def _health(answer: bytes) -> dict[str, Any]: ...
+
 Data = Any
 """What can be sent: see memlift.Queue."""
 Answer = Any
@@ -95,6 +97,11 @@ class Client:
     def pipeline(self, depth: int = 8, *, batch: int | None = None) -> Pipeline:
         """Up to `depth` calls unanswered, answers in any order. A server that sleeps is woken once for `batch` calls; None: for as
         many as gave the most answers per second."""
+    def ping(self, timeout: float | None = None) -> dict[str, Any]:
+        """Asks the server how it is: {"state": "ready", "not ready" or "draining", "sessions", "busy_handlers", "queued"}.
+
+        Raises what `call` raises: DeadlineExceeded if it does not answer within `timeout` seconds, PeerDied if it is gone.
+        """
     def load(self) -> dict[str, int]:
         """How busy the server is, as it wrote last into shared memory: sessions, handlers, busy_handlers, queued."""
     def explain(
@@ -172,11 +179,21 @@ class Server:
         allow_pickle: bool = False,
         allowed_gids: Sequence[int] = (),
         trust: Literal["view", "copy"] = "view",
+        ready: bool = True,
     ) -> Self: ...
     def register(self, name: str, function: Callable[..., Any]) -> None: ...
-    def register_deferred(self, name: str, function: Callable[[Any, Reply], None], long: bool) -> None:
+    def register_deferred(
+        self, name: str, function: Callable[[Any, Reply], None], *, long: bool = False, outlasts_drain: bool = False
+    ) -> None:
         """Sets the handler of an operation that answers by the `Reply` that it gets as its second argument. long: a handler's thread runs
-        it; else the thread that reads the messages does, and it must return at once."""
+        it; else the thread that reads the messages does, and it must return at once. outlasts_drain: it is taken also while the server
+        drains."""
+    def ready(self, is_ready: bool = True) -> None:
+        """Sets if the server says that it is ready for calls (`Client.ping`). It takes calls in any case."""
+    def begin_drain(self) -> None:
+        """Gives the address up and refuses new calls with Draining; those that run or wait are answered."""
+    def drained(self, timeout: float) -> bool:
+        """Waits until all calls are answered, for at most `timeout` seconds; returns False if some are not."""
     def watch_ends(self) -> None:
         """Notes from now on which sessions end, for `ended`."""
     def ended(self) -> list[int] | None:

@@ -139,15 +139,20 @@ class Streams:
         def one(_: Any, reply: "_native.Reply") -> None:
             raise TypeError(f"operation {name!r} gives items one by one: iterate over client.stream({name!r}, …)")
 
-        server.register_deferred(name, one, False)
+        server.register_deferred(name, one)
         with self._lock:
             first = not self._makers
             self._makers[name] = make
         if first:
             self._ends.tell(server, self._end)
-            server.register_deferred(OPEN, self._opened, True)
-            server.register_deferred(NEXT, self._wanted, True)
-            server.register_deferred(CLOSE, self._closed, False)
+            server.register_deferred(OPEN, self._opened, long=True)
+            server.register_deferred(NEXT, self._wanted, long=True, outlasts_drain=True)
+            server.register_deferred(CLOSE, self._closed, outlasts_drain=True)
+
+    def are_over(self) -> bool:
+        """Returns true if no stream is open."""
+        with self._lock:
+            return not any(self._open.values())
 
     def _opened(self, given: Any, reply: "_native.Reply") -> None:
         if type(given) is not Arguments or len(given.positional) < 2:

@@ -20,7 +20,7 @@ from memlift import _native, _readers
 from memlift._kind import END
 from memlift._streams import AHEAD, CLOSE, CLOSING, FOREVER, NEXT, OPEN, numbers
 from memlift._values import arguments
-from memlift.errors import Closed, DeadlineExceeded, Error, PeerDied, ServerUnavailable
+from memlift.errors import Closed, DeadlineExceeded, Draining, Error, PeerDied, ServerUnavailable
 
 __all__ = ["AsyncClient"]
 
@@ -91,7 +91,7 @@ class AsyncClient:
         self._loop, self._fd, self._limit = loop, self._session.fileno(), self._session.timeout
         _readers.join(loop, self._fd, self._turn)
 
-    async def _again(self, gone: "_native.Session", limit: float | None, error: PeerDied) -> None:
+    async def _again(self, gone: "_native.Session", limit: float | None, error: Error) -> None:
         """Waits until another session has taken the place of `gone`, within the call's limit in seconds, else as long as `wait` says."""
         loop = asyncio.get_running_loop()
         wait = (self._server_wait or 0.0) if limit is None else limit
@@ -111,6 +111,8 @@ class AsyncClient:
     async def _replace(self, gone: "_native.Session") -> None:
         try:
             client = await self._open(_SLICE)
+            while self._waiting and self._session is gone and self._fd >= 0:
+                await asyncio.sleep(_SLICE / 20)  # a server that drains answers what is open
             if self._session is gone:
                 self._over(Closed("this session was replaced by a newer one"))
                 self._install(asyncio.get_running_loop(), client)
@@ -193,7 +195,7 @@ class AsyncClient:
                 if self._waiting.pop(number, None) is not None:
                     session.abandon(number)
             return _value(answer)
-        except PeerDied as error:
+        except (PeerDied, Draining) as error:
             if not (self._idempotent if idempotent is None else idempotent):
                 raise
             await self._again(session, None if limit is None else max(0.0, until - loop.time()), error)
@@ -309,6 +311,10 @@ class AsyncClient:
     async def _call_quietly(self, operation: str, data: Any) -> None:
         with suppress(Error):
             await self.call(operation, data, timeout=CLOSING, idempotent=False)
+
+    async def ping(self, timeout: float | None = None) -> dict[str, Any]:
+        """As `Client.ping`."""
+        return _native._health(await self.call("memlift.ping", timeout=timeout, idempotent=False))
 
     def stats(self) -> dict[str, int]:
         """As `Client.stats`."""

@@ -12,6 +12,10 @@ class ServerUnavailable(Error, ConnectionError):
     """No server at that address, or it refused this client."""
 
 
+class Draining(ServerUnavailable):
+    """The server ends: it has not begun this call, and begins no others. Another server may have its address already."""
+
+
 class AddressInUse(Error, OSError):
     """Something lies at the address that a server would listen at: another server, or a file that memlift leaves alone."""
 

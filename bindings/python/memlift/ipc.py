@@ -8,6 +8,7 @@ the last view of it is gone.
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,9 @@ from memlift._streams import Stream
 from memlift.aio import AsyncClient
 
 __all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server", "Stream", "progress"]
+
+_LOOK = 0.2
+"""Longest time, in seconds, between two looks for signals while a server drains."""
 
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
@@ -65,6 +69,7 @@ class Server(_native.Server):
     allowed_uids users that may connect beside the server's own
     allowed_gids groups whose processes may (their effective group)
     trust        "view": handlers see a request where the client put it, and could still change it; "copy": copied before
+    ready        whether it says from the beginning that it is ready for calls (`Client.ping`); else `ready()` says so
     allow_pickle whether other objects are pickled, for clients of the same user that allow it, too
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """
@@ -139,7 +144,7 @@ class Server(_native.Server):
                 batches = Batches(name, lambda inputs: loop.wait(lambda: function(inputs)), max_batch, max_delay, one_by_one)
             else:
                 batches = Batches(name, function, max_batch, max_delay, one_by_one)
-            self.register_deferred(name, batches.take, False)
+            self.register_deferred(name, batches.take)
             self._batches.append(batches)
             return function
 
@@ -162,8 +167,15 @@ class Server(_native.Server):
         finally:
             self.stop()
 
-    def stop(self) -> None:
-        """Stops serving. Handlers that run finish; their clients see a hang-up."""
+    def stop(self, drain: float | None = None) -> bool:
+        """Stops serving. Handlers that run finish; their clients see a hang-up.
+
+        drain  seconds for an orderly end: the address is free at once for another server, calls that come are refused with Draining, and
+               those that are open are answered, streams with all their items. Not for handlers of this server, whose own call is open
+
+        Returns false if something was still open after that time. Raises ValueError for a time below zero.
+        """
+        drained = drain is None or self._drain(drain)
         super().stop()
         self._stopped.set()
         for thread in self._threads:
@@ -174,6 +186,19 @@ class Server(_native.Server):
         for batches in self._batches:
             batches.stop()
         self._loop.join()
+        return drained
+
+    def _drain(self, limit: float) -> bool:
+        if not limit >= 0:
+            raise ValueError("drain is a number of seconds, zero or more")
+        until = time.monotonic() + limit
+        self.begin_drain()
+        while True:
+            left = max(0.0, until - time.monotonic())
+            drained = self.drained(min(left, _LOOK)) and self._streams.are_over()
+            if drained or not left:
+                return drained
+            time.sleep(min(left, _LOOK / 20))
 
     def _serve(self) -> None:
         try:

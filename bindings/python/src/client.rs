@@ -11,7 +11,7 @@ use crate::options::{CallArguments, explanation, state};
 use crate::values::{Allow, joined};
 use memlift::ground::complete::WaitPolicy;
 use memlift::ground::config::Config;
-use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Limit, Mode, Payload};
+use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Health, Limit, Mode, PING, Payload};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -306,6 +306,24 @@ impl Client {
         Ok(dict)
     }
 
+    /// Asks the server how it is, and returns its state ("ready", "not ready", "draining") and how busy it is. Any error means that it
+    /// is not there, or not able to answer in time.
+    #[pyo3(signature = (timeout=None))]
+    fn ping<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
+        let options = CallOptions::from(seconds(timeout)?.or(self.timeout));
+        let link = self.link();
+        let asked = link.start(
+            py,
+            PING,
+            &py.None().into_bound(py),
+            &options,
+            Limit::new(options.timeout),
+            Mode::Sync,
+        );
+        let mut job = asked?;
+        _health(py, &wait_with_signals(py, |slice| job.wait_within(slice), None)?.to_vec())
+    }
+
     /// Explains where calls of this kind and size run, with the measurements behind the decision.
     #[pyo3(signature = (operation, bytes, *, mode="sync", device=None, cache=None))]
     fn explain<'py>(
@@ -452,9 +470,21 @@ fn is_other(link: &Link, gone: &Link) -> bool {
     !link.client.is_same(&gone.client)
 }
 
-/// Returns true if the error says that the server is gone.
+/// Returns the answer to a ping, as `Client.ping` does.
+#[pyfunction]
+pub fn _health<'py>(py: Python<'py>, answer: &[u8]) -> PyResult<Bound<'py, PyDict>> {
+    let health = Health::from_bytes(answer).map_err(|error| raise(py, error))?;
+    let dict = PyDict::new(py);
+    dict.set_item("state", health.state.name())?;
+    dict.set_item("sessions", health.sessions)?;
+    dict.set_item("busy_handlers", health.busy_handlers)?;
+    dict.set_item("queued", health.queued)?;
+    Ok(dict)
+}
+
+/// Returns true if the error says that the server is gone, or goes.
 fn is_gone(py: Python<'_>, error: &PyErr) -> bool {
-    crate::errors::is(py, error, "PeerDied")
+    ["PeerDied", "Draining"].iter().any(|class| crate::errors::is(py, error, class))
 }
 
 /// Tries to send until there is room; signals are handled between the tries.

@@ -22,6 +22,7 @@ pub fn raise(py: Python<'_>, error: Error) -> PyErr {
             RemoteFailure::Deadline { .. } => "DeadlineExceeded",
             RemoteFailure::OutOfMemory { .. } => "OutOfMemory",
             RemoteFailure::Corrupted { .. } => "Corrupt",
+            RemoteFailure::Draining { .. } => "Draining",
             RemoteFailure::Handler { operation, message } => return remote(py, operation, message),
             _ => "Error",
         },

@@ -73,6 +73,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     zlib::register(module)?;
     exit::register(module)?;
     module.add_function(wrap_pyfunction!(server::progress, module)?)?;
+    module.add_function(wrap_pyfunction!(client::_health, module)?)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
     module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(transform::explain, module)?)?;

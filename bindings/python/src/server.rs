@@ -6,14 +6,14 @@
 //! - **Order** the handler's result is copied, then request and result are dropped, then the reply is sent. So the request's slot is free
 //!   when the client has its answer.
 
-use crate::client::{configuration, own_uid, wait_policy};
+use crate::client::{configuration, own_uid, seconds, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::{raise, traceback};
 use crate::exit::Inside;
 use crate::reply::hand_over;
 use crate::values::Allow;
 use memlift::ipc::message::Shape;
-use memlift::ipc::{self, Pace, Progress, Request, Responder, ServerOptions, Trust};
+use memlift::ipc::{self, Behaviour, Pace, Progress, Request, Responder, ServerOptions, Trust};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -32,7 +32,7 @@ impl Server {
     #[new]
     #[pyo3(signature = (address, *, handlers=None, allowed_uids=None, sessions_max=None, outstanding=None,
                         message_bytes_max=None, pool_bytes_max=None, wait=None, allow_pickle=false,
-                        allowed_gids=Vec::new(), trust="view"))]
+                        allowed_gids=Vec::new(), trust="view", ready=true))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -47,12 +47,14 @@ impl Server {
         allow_pickle: bool,
         allowed_gids: Vec<u32>,
         trust: &str,
+        ready: bool,
     ) -> PyResult<Server> {
         let config = configuration()?;
         let mut options = ServerOptions::from_config(&config);
         options.handlers = handlers.unwrap_or(options.handlers);
         options.allowed_uids = allowed_uids.map(Some).unwrap_or(options.allowed_uids);
         options.allowed_gids = allowed_gids;
+        options.ready = ready;
         options.trust = match trust {
             "view" => Trust::View,
             "copy" => Trust::Copy,
@@ -87,11 +89,20 @@ impl Server {
 
     /// Sets the handler of an operation that answers by the `Reply` that it gets as its second argument. long: a handler's thread runs
     /// it; else the thread that reads the messages does, and it must return at once.
-    fn register_deferred(&self, py: Python<'_>, name: &str, function: Py<PyAny>, long: bool) -> PyResult<()> {
+    /// outlasts_drain: it is taken also while the server drains.
+    #[pyo3(signature = (name, function, *, long=false, outlasts_drain=false))]
+    fn register_deferred(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        function: Py<PyAny>,
+        long: bool,
+        outlasts_drain: bool,
+    ) -> PyResult<()> {
         let allow_pickle = self.allow_pickle;
-        let pace = if long { Pace::Long } else { Pace::Short };
+        let behaviour = Behaviour { pace: if long { Pace::Long } else { Pace::Short }, outlasts_drain };
         self.server
-            .register_paced(name, pace, move |request, responder| {
+            .register_with(name, behaviour, move |request, responder| {
                 let pickle = allow_pickle && request.peer_uid() == own_uid();
                 hand_over(&function, request, responder, Allow { pickle, arguments: true });
             })
@@ -111,6 +122,23 @@ impl Server {
     /// Serves requests on this thread until the server is stopped. Run it on `threads` threads at the same time.
     fn serve(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.server.serve()).map_err(|error| raise(py, error))
+    }
+
+    /// Sets if the server says that it is ready for calls (`Client.ping`). It takes calls in any case.
+    #[pyo3(signature = (is_ready=true))]
+    fn ready(&self, is_ready: bool) {
+        self.server.set_ready(is_ready);
+    }
+
+    /// Gives the address up and refuses new calls; those that run or wait are answered.
+    fn begin_drain(&self, py: Python<'_>) {
+        py.detach(|| self.server.begin_drain());
+    }
+
+    /// Waits until all calls are answered, for at most `timeout` seconds; returns False if some are not.
+    fn drained(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = seconds(Some(timeout))?.unwrap_or_default();
+        Ok(py.detach(|| self.server.drained(timeout)))
     }
 
     /// Makes all serving threads end.

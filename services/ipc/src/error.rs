@@ -233,6 +233,14 @@ pub enum RemoteFailure {
         /// Both CRC-32C values, in words.
         message: String,
     },
+    /// The server ends and begins no more calls.
+    #[error(
+        "the server ends and has not begun {operation:?}: open another session when its successor is there, and call again"
+    )]
+    Draining {
+        /// Name of the operation.
+        operation: String,
+    },
     /// The server did not understand the request.
     #[error("the server could not take the request for {operation:?}: {message}")]
     BadRequest {

@@ -51,6 +51,7 @@ pub mod typed;
 mod credentials;
 mod fork;
 mod handshake;
+mod health;
 mod number_map;
 mod pool;
 mod rank;
@@ -68,8 +69,11 @@ pub use client::{
     Limit, Loan, Pipeline, ServerLoad, Watch,
 };
 pub use error::{Error, RemoteFailure};
+pub use health::{Health, HealthState, PING};
 pub use message::{ElementType, Tensor};
 pub use options::{CachePolicy, CallOptions, Device, Mode};
 pub use payload::{Outgoing, Payload};
 pub use queue::{Item, Label, Ledger, Queue, QueueOptions, QueueStats, Reserved};
-pub use server::{Pace, Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust};
+pub use server::{
+    Behaviour, Pace, Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust,
+};

@@ -94,6 +94,8 @@ pub enum FailureCode {
     BadRequest = 5,
     /// The request's CRC is not that of what arrived.
     Corrupt = 6,
+    /// The server ends, and has not begun the call.
+    Draining = 7,
 }
 
 /// One message, as bytes.

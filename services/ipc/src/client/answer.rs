@@ -272,6 +272,8 @@ pub(super) fn failure(
         }
     } else if is(FailureCode::Corrupt) {
         RemoteFailure::Corrupted { operation, message: message() }
+    } else if is(FailureCode::Draining) {
+        RemoteFailure::Draining { operation }
     } else if is(FailureCode::BadRequest) {
         RemoteFailure::BadRequest { operation, message: message() }
     } else {

@@ -35,6 +35,7 @@ use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Hello, Received, Welcome};
+use crate::health::{Health, PING};
 use crate::layout::{
     CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, OUTSTANDING_MAX, RING_ENTRIES,
     SERVER_ROBUST_AT, VERSION, VERSION_AT,
@@ -419,6 +420,15 @@ impl Client {
     /// How busy the server is, without asking it: what it wrote last into the memory that both share.
     pub fn load(&self) -> ServerLoad {
         self.0.load()
+    }
+
+    /// Asks the server how it is. `options` as for a call.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Client::call). A server of a version that cannot say gives [`RemoteFailure::UnknownOperation`](crate::RemoteFailure).
+    pub fn ping(&self, options: impl Into<CallOptions>) -> Result<Health, Error> {
+        Health::from_bytes(&self.call(PING, Outgoing::none(), options)?.to_vec())
     }
 
     /// Explains why calls of `operation` with `bytes` of data are made as they are, with the measured costs of the ways that

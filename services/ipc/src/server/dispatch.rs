@@ -59,7 +59,8 @@ struct Caller {
 
 pub(super) struct Dispatcher {
     shared: Arc<Shared>,
-    listener: Listener,
+    /// None: the server drains.
+    listener: Option<Listener>,
     epoll: OwnedFd,
     callers: NumberMap<u64, Caller>,
     sessions: NumberMap<u64, Entry>,
@@ -118,7 +119,7 @@ impl Dispatcher {
             listener.ok_or(Error::Closed { what: "server (or its dispatcher runs already), so it" })?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
         let dispatcher = Dispatcher {
-            listener,
+            listener: Some(listener),
             epoll,
             callers: NumberMap::default(),
             sessions: NumberMap::default(),
@@ -129,7 +130,9 @@ impl Dispatcher {
             long: None,
             shared,
         };
-        dispatcher.watch(&dispatcher.listener, LISTENER)?;
+        if let Some(listener) = &dispatcher.listener {
+            dispatcher.watch(listener, LISTENER)?;
+        }
         dispatcher.watch(&dispatcher.shared.stop_event, STOP)?;
         Ok(dispatcher)
     }
@@ -295,7 +298,10 @@ impl Dispatcher {
             }
             Err(known) => {
                 drop(payload);
-                responder.fail_as(FailureCode::UnknownOperation, &known);
+                match self.shared.draining.load(Ordering::Acquire) {
+                    true => responder.fail_as(FailureCode::Draining, ""),
+                    false => responder.fail_as(FailureCode::UnknownOperation, &known),
+                }
             }
         }
         Ok(())
@@ -304,7 +310,14 @@ impl Dispatcher {
     fn handle(&mut self, data: u64) {
         match data {
             LISTENER => self.accept_connections(),
-            STOP => {}
+            STOP => {
+                let _ = rustix::io::read(&self.shared.stop_event, &mut [0u8; 8]);
+                if self.shared.draining.load(Ordering::Acquire)
+                    && let Some(listener) = self.listener.take()
+                {
+                    let _ = epoll::delete(&self.epoll, &listener);
+                }
+            }
             _ => {
                 let key = data & !1;
                 let result = match (data & 1, self.callers.contains_key(&key)) {
@@ -321,7 +334,9 @@ impl Dispatcher {
 
     fn accept_connections(&mut self) {
         // A descriptor shortage must not make this loop spin: the listener stays readable and is looked at again.
-        while let Ok(Some(socket)) = self.listener.accept() {
+        while let Some(listener) = &self.listener
+            && let Ok(Some(socket)) = listener.accept()
+        {
             reach(Step::Accepted);
             let Ok(peer) = Peer::of(&socket) else { continue };
             let socket = SessionSocket::new(socket);

@@ -12,6 +12,7 @@
 //! [`ServerOptions::inline_limit`]; its first runs count as long, so that they keep nobody else waiting.
 
 mod dispatch;
+mod drain;
 mod ends;
 mod listen;
 mod reply;
@@ -61,6 +62,15 @@ pub enum Pace {
     Long,
 }
 
+/// How an operation's requests are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Behaviour {
+    /// Thread that runs them.
+    pub pace: Pace,
+    /// True if they are taken also while the server drains, because they end what other calls have begun.
+    pub outlasts_drain: bool,
+}
+
 /// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -80,6 +90,8 @@ pub struct ServerOptions {
     pub allowed_uids: Option<Vec<u32>>,
     /// Groups whose processes may connect too: their effective group, not those that a user is in besides.
     pub allowed_gids: Vec<u32>,
+    /// True if it says from the beginning that it is ready for calls; else [`Server::set_ready`] says so.
+    pub ready: bool,
     /// Memory in which handlers read requests.
     pub trust: Trust,
     /// How the leader waits for requests.
@@ -100,6 +112,7 @@ impl Default for ServerOptions {
             sessions_max: 1024,
             allowed_uids: Some(Vec::new()),
             allowed_gids: Vec::new(),
+            ready: true,
             trust: Trust::View,
             wait: WaitPolicy::AUTO,
             socket_dir: None,
@@ -163,6 +176,8 @@ pub(crate) struct Shared {
     /// Sessions whose clients want to know how busy the server is.
     watchers: Lock<Vec<Weak<Session>>>,
     ends: Ends,
+    ready: AtomicBool,
+    draining: AtomicBool,
     stop: AtomicBool,
     stop_event: OwnedFd,
     counters: Counters,
@@ -197,7 +212,7 @@ type Handler = dyn Fn(Request, Responder) + Send + Sync;
 pub(crate) struct Operation {
     name: Arc<str>,
     handler: Box<Handler>,
-    pace: Pace,
+    behaviour: Behaviour,
     average_ns: AtomicU64,
     runs: AtomicU64,
 }
@@ -233,6 +248,7 @@ impl Server {
         let listener = Listener::bind(&address, options.lets_others_in())?;
         let stop_event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+        let ready = options.ready;
         let shared = Arc::new(Shared {
             address,
             options,
@@ -242,12 +258,16 @@ impl Server {
             queue: Lock::new(Rank::Queue, Queue::default()),
             watchers: Lock::new(Rank::Watchers, Vec::new()),
             ends: Ends::default(),
+            ready: AtomicBool::new(ready),
+            draining: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             stop_event,
             counters: Counters::default(),
             threads: Mutex::default(),
         });
-        Ok(Server { _stopper: Arc::new(Stopper(Arc::clone(&shared))), shared })
+        let server = Server { _stopper: Arc::new(Stopper(Arc::clone(&shared))), shared };
+        server.register_ping()?;
+        Ok(server)
     }
 
     /// Names an operation. Its handler gives the reply, or a text that the client sees as the error.
@@ -284,25 +304,25 @@ impl Server {
         name: &str,
         handler: impl Fn(Request, Responder) + Send + Sync + 'static,
     ) -> Result<(), Error> {
-        self.register_paced(name, Pace::Measured, handler)
+        self.register_with(name, Behaviour::default(), handler)
     }
 
-    /// As [`register_raw`](Server::register_raw), for a handler that knows which thread shall run it.
+    /// As [`register_raw`](Server::register_raw), for an operation whose requests are run in another way.
     ///
     /// # Errors
     ///
     /// [`Error::OperationExists`].
-    pub fn register_paced(
+    pub fn register_with(
         &self,
         name: &str,
-        pace: Pace,
+        behaviour: Behaviour,
         handler: impl Fn(Request, Responder) + Send + Sync + 'static,
     ) -> Result<(), Error> {
-        let average_ns = match pace {
+        let average_ns = match behaviour.pace {
             Pace::Measured | Pace::Short => 0,
             Pace::Long => u64::MAX,
         };
-        let runs = if pace == Pace::Measured { 0 } else { KNOWN_RUNS };
+        let runs = if behaviour.pace == Pace::Measured { 0 } else { KNOWN_RUNS };
         let mut operations = self.shared.operations.write().unwrap_or_else(PoisonError::into_inner);
         match operations.entry(operation_hash(name)) {
             std::collections::hash_map::Entry::Occupied(taken) => {
@@ -312,7 +332,7 @@ impl Server {
                 free.insert(Arc::new(Operation {
                     name: name.into(),
                     handler: Box::new(handler),
-                    pace,
+                    behaviour,
                     average_ns: AtomicU64::new(average_ns),
                     runs: AtomicU64::new(runs),
                 }));

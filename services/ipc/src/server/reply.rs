@@ -233,6 +233,12 @@ impl Responder {
         self.fail_as(FailureCode::Handler, message);
     }
 
+    /// Answers with bytes.
+    pub(super) fn answer_bytes(self, bytes: &[u8]) {
+        let staged = self.stage(&Outgoing::from(bytes));
+        self.commit(staged);
+    }
+
     /// Fails the call as one of an operation that the server does not have; `known` names those that it has.
     pub fn fail_unknown(self, known: &str) {
         self.fail_as(FailureCode::UnknownOperation, known);

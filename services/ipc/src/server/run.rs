@@ -149,7 +149,7 @@ impl Shared {
         reach(Step::HandlerLeft);
         self.counters.busy.fetch_sub(1, Ordering::Relaxed);
         session.publish_concurrency(&self.counters);
-        if operation.pace != Pace::Measured {
+        if operation.behaviour.pace != Pace::Measured {
             return;
         }
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);

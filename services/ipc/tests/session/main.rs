@@ -5,6 +5,7 @@
 //! - **Method** real sockets and memory; sizes around the pools' limits
 
 mod arrive;
+mod drain;
 mod futures;
 mod idle;
 mod limits;
