@@ -238,6 +238,7 @@ class Stream(Iterator[Any]):
             raise ValueError("ahead must be 0 or more")
         # Another session has no such stream, so none may take this one's place.
         self._client = client._pinned()
+        self._client._needs_services("streams its answers")
         self._timeout = client.timeout if timeout is None else timeout
         self._ahead, self._operation, self._number, self._index = ahead, operation, next(numbers), 1
         self._began = False

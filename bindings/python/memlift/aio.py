@@ -142,6 +142,11 @@ class AsyncClient:
             raise RuntimeError("this client belongs to another event loop: open one in each")
         return loop, self._session
 
+    def _needs_services(self, what: str) -> None:
+        self._begin()
+        if self._client is not None:
+            self._client._needs_services(what)
+
     async def call(
         self,
         operation: str,
@@ -166,6 +171,7 @@ class AsyncClient:
         """
         loop, session = self._begin()
         if more or named:
+            self._needs_services("takes several arguments")
             data = arguments(more if data is _NOTHING else (data, *more), named)
         elif data is _NOTHING:
             data = None
@@ -257,6 +263,7 @@ class AsyncClient:
 
     async def _iterate(self, operation: str, given: Any, timeout: float | None, ahead: int) -> AsyncGenerator[Any, None]:
         _, session = self._begin()
+        self._needs_services("streams its answers")
         limit = self._limit if timeout is None else timeout
         number, index, is_open = given.value[0][0], 1, True
         waiting = deque([asyncio.ensure_future(self.call(OPEN, given, timeout=FOREVER, idempotent=False))])
@@ -314,6 +321,7 @@ class AsyncClient:
 
     async def ping(self, timeout: float | None = None) -> dict[str, Any]:
         """As `Client.ping`."""
+        self._needs_services("says if it is ready")
         return _native._health(await self.call("memlift.ping", timeout=timeout, idempotent=False))
 
     def stats(self) -> dict[str, int]:

@@ -28,6 +28,10 @@ class PeerFault(Error, ConnectionError):
     """The other process broke the protocol; the session is closed."""
 
 
+class PeerTooOld(Error):
+    """The server is of an earlier version of memlift, which cannot do this. Nothing was sent."""
+
+
 class Closed(Error):
     """The client, server or pipeline was closed, or belongs to the process this one was forked from."""
 

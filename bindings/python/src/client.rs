@@ -8,7 +8,7 @@
 use crate::convert::{Argument, Given, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
 use crate::options::{CallArguments, explanation, state};
-use crate::values::{Allow, joined};
+use crate::values::{Allow, joined, takes_several};
 use memlift::ground::complete::WaitPolicy;
 use memlift::ground::config::Config;
 use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Health, Limit, Mode, PING, Payload};
@@ -226,12 +226,15 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
-        let data = joined(py, data.0, more, named)?;
         let link = self.link();
+        let data = joined(py, &link.client, data.0, more, named)?;
         let (payload, allow) = match link.call(py, operation, &data, &options, limit) {
             Ok(payload) => (payload, link.allow),
             Err(error) if idempotent.unwrap_or(self.idempotent) && is_gone(py, &error) => {
                 let link = self.again(py, &link, limit, error)?;
+                if !more.is_empty() || named.is_some() {
+                    takes_several(py, &link.client)?;
+                }
                 (link.call(py, operation, &data, &options, limit)?, link.allow)
             }
             Err(error) => return Err(error),
@@ -259,8 +262,8 @@ impl Client {
     ) -> PyResult<Future> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
-        let data = joined(py, data.0, more, named)?;
         let link = self.link();
+        let data = joined(py, &link.client, data.0, more, named)?;
         let job = link.start(py, operation, &data, &options, limit, Mode::Async)?;
         Ok(Future { id: job.id(), allow: link.allow, state: Mutex::new(State::Waiting(job)) })
     }
@@ -271,7 +274,8 @@ impl Client {
     fn pipeline(&self, depth: usize, batch: Option<usize>) -> Pipeline {
         let link = self.link();
         let pipeline = link.client.pipeline(depth).with_batch(batch.map_or(Batch::Auto, Batch::Of));
-        Pipeline { pipeline: Mutex::new(Some(pipeline)), timeout: self.timeout, allow: link.allow }
+        let client = link.client.clone();
+        Pipeline { pipeline: Mutex::new(Some(pipeline)), client, timeout: self.timeout, allow: link.allow }
     }
 
     /// Lends an array in shared memory. Fill it and send it without a copy, as often as you like.
@@ -312,6 +316,7 @@ impl Client {
     fn ping<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
         let options = CallOptions::from(seconds(timeout)?.or(self.timeout));
         let link = self.link();
+        link.client.needs_services("says if it is ready").map_err(|error| raise(py, error))?;
         let asked = link.start(
             py,
             PING,
@@ -368,6 +373,11 @@ impl Client {
     #[getter]
     fn timeout(&self) -> Option<f64> {
         self.timeout.map(|timeout| timeout.as_secs_f64())
+    }
+
+    /// Raises PeerTooOld if the server's version has no several arguments, streams and pings. `what` is what a newer one does.
+    fn _needs_services(&self, py: Python<'_>, what: &str) -> PyResult<()> {
+        self.link().client.needs_services(what).map_err(|error| raise(py, error))
     }
 
     /// Returns a client of the session that calls use now, which no other session will replace.
@@ -639,6 +649,7 @@ impl Future {
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Pipeline {
     pipeline: Mutex<Option<ipc::Pipeline>>,
+    client: ipc::Client,
     timeout: Option<Duration>,
     allow: Allow,
 }
@@ -685,7 +696,7 @@ impl Pipeline {
     ) -> PyResult<u64> {
         let options = CallArguments { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
-        let data = joined(py, data.0, more, named)?;
+        let data = joined(py, &self.client, data.0, more, named)?;
         let argument = Argument::new(&data, self.allow)?;
         let outgoing = argument.outgoing();
         until_there_is_room(py, limit, || {

@@ -16,6 +16,7 @@ pub fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::AddressInUse { .. } => "AddressInUse",
         Error::PeerDied { .. } => "PeerDied",
         Error::PeerFault { .. } => "PeerFault",
+        Error::PeerTooOld { .. } => "PeerTooOld",
         Error::DeadlineExceeded { .. } | Error::Busy { .. } => "DeadlineExceeded",
         Error::Remote(failure) => match failure {
             RemoteFailure::UnknownOperation { .. } => "UnknownOperation",

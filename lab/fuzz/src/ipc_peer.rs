@@ -6,7 +6,7 @@
 
 use crate::Input;
 use memlift_ground::region::{Region, RegionOffset, RegionOptions};
-use memlift_ipc::layout::{MAGIC, RING_ENTRIES, VERSION};
+use memlift_ipc::layout::{MAGIC, OLDEST, RING_ENTRIES};
 use memlift_ipc::message::{MESSAGE_BYTES, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -75,7 +75,7 @@ pub fn receive(socket: &OwnedFd) -> Vec<OwnedFd> {
 /// A packet that starts as all do: magic, version.
 pub fn packet(rest: &[u64]) -> Vec<u8> {
     let mut packet = MAGIC.to_le_bytes().to_vec();
-    packet.extend(u64::from(VERSION).to_le_bytes());
+    packet.extend(u64::from(OLDEST).to_le_bytes());
     rest.iter().for_each(|word| packet.extend(word.to_le_bytes()));
     packet
 }

@@ -7,7 +7,7 @@
 use crate::Input;
 use crate::ipc_peer::{self as peer, Pen, SEGMENT_BYTES};
 use memlift_ground::region::{Region, RegionOffset};
-use memlift_ipc::layout::{CONTROL_BYTES, MAGIC, REQUEST_RING_AT, REQUEST_TAIL_AT, RING_ENTRIES, VERSION};
+use memlift_ipc::layout::{CONTROL_BYTES, MAGIC, OLDEST, REQUEST_RING_AT, REQUEST_TAIL_AT, RING_ENTRIES};
 use memlift_ipc::message::{Kind, Message, Shape, operation_hash};
 use memlift_ipc::{Client, ClientOptions, Reply, Server, ServerOptions, Trust};
 use rustix::fd::AsFd;
@@ -81,7 +81,7 @@ fn talk(scene: &Scene, input: &mut Input<'_>) {
     rustix::net::connect(&socket, &address).expect("the server listens");
     let control = peer::memory(CONTROL_BYTES);
     let mut header = MAGIC.to_le_bytes().to_vec();
-    header.extend([VERSION.to_le_bytes(), RING_ENTRIES.to_le_bytes()].concat());
+    header.extend([OLDEST.to_le_bytes(), RING_ENTRIES.to_le_bytes()].concat());
     control.whole().window(0, 16).and_then(|window| window.write_from(&header)).expect("inside");
     let (request, response) = (peer::memory(SEGMENT_BYTES), peer::memory(SEGMENT_BYTES));
     let events = [peer::event(), peer::event()];

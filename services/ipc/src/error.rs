@@ -55,6 +55,18 @@ pub enum Error {
         /// Description of what the peer wrote.
         what: String,
     },
+    /// The server is of an earlier version, which cannot do this. Nothing was sent.
+    #[error(
+        "the server speaks version {speaks} of the protocol, and one that {what} speaks version {needs}: update the server"
+    )]
+    PeerTooOld {
+        /// Description of what a newer server does.
+        what: String,
+        /// Version of the session.
+        speaks: u32,
+        /// First version that can do it.
+        needs: u32,
+    },
     /// No answer came within the time limit.
     #[error(
         "no answer within {limit:?}: the server may still be working on it; raise the timeout or look with `memlift top`"

@@ -2,11 +2,13 @@
 //! Packets that cross the socket: a greeting each way, later new segments. Everything else goes through the rings.
 //!
 //! - **Flow** client: `Hello` + 5 descriptors ─▶ server: `Welcome` ─▶ …  client: `AddSegment` + 1 descriptor ─▶ …  hang-up
+//! - **Versions** the greeting has the oldest and the newest version that the client speaks; the welcome has the highest that both
+//!   speak. Version 4 knew no range: its clients have 0 as the newest, and its servers look only at the oldest
 //! - **Layout** packets of a `SOCK_SEQPACKET` socket, one struct each, little endian (`docs/formats/ipc.md`)
 //! - **Owner** a received packet is hostile: its length, kind and number of descriptors are checked before it is used
 
 use crate::error::Error;
-use crate::layout::{MAGIC, VERSION};
+use crate::layout::{MAGIC, NEWEST, OLDEST};
 use bytemuck::{Pod, Zeroable};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -29,8 +31,10 @@ pub const RESPONSE: u32 = 1;
 #[repr(C)]
 pub struct Hello {
     pub magic: u64,
-    pub version: u32,
-    pub reserved: u32,
+    /// Oldest version that the client speaks.
+    pub oldest: u32,
+    /// Newest version that the client speaks; 0 from a client of version 4.
+    pub newest: u32,
     pub control_bytes: u64,
     pub request_bytes: u64,
     pub response_bytes: u64,
@@ -41,6 +45,7 @@ pub struct Hello {
 #[repr(C)]
 pub struct Welcome {
     pub magic: u64,
+    /// Version of this session.
     pub version: u32,
     /// 0: welcome. Otherwise the reason says why not.
     pub refused: u32,
@@ -68,12 +73,51 @@ const _: () = {
     assert!(size_of::<AddSegment>() == 24);
 };
 
+impl Hello {
+    /// Returns the highest version that both sides speak.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] that names the versions of both, if there is none.
+    pub fn agree(&self) -> Result<u32, Error> {
+        let newest = self.newest.max(self.oldest);
+        let agreed = newest.min(NEWEST);
+        if agreed >= self.oldest.max(OLDEST) {
+            return Ok(agreed);
+        }
+        Err(Error::peer_fault(format!(
+            "the client speaks {} of the protocol, this server {}: use releases that are at most one version apart",
+            versions(self.oldest, newest),
+            versions(OLDEST, NEWEST)
+        )))
+    }
+}
+
+/// Returns a range of versions in words.
+pub fn versions(oldest: u32, newest: u32) -> String {
+    match oldest == newest {
+        true => format!("version {oldest}"),
+        false => format!("versions {oldest} to {newest}"),
+    }
+}
+
+/// Returns the reason why two sides of different major versions cannot talk, if the packet is from such a side.
+pub fn of_other_major(packet: &[u8]) -> Option<String> {
+    let [name @ .., own] = MAGIC.to_le_bytes();
+    let [start @ .., theirs] = *packet.first_chunk::<8>()?;
+    (start == name && theirs != own).then(|| {
+        format!(
+            "one side is of major version {theirs}, the other of {own}: use releases of one major version on both sides"
+        )
+    })
+}
+
 impl Welcome {
     /// Makes a welcome that grants these limits.
-    pub fn granted(message_bytes_max: u64, outstanding_max: u32) -> Welcome {
+    pub fn granted(version: u32, message_bytes_max: u64, outstanding_max: u32) -> Welcome {
         Welcome {
             magic: MAGIC,
-            version: VERSION,
+            version,
             refused: 0,
             message_bytes_max,
             outstanding_max,
@@ -84,7 +128,7 @@ impl Welcome {
 
     /// Makes a refusal; the reason is cut to 160 bytes.
     pub fn refused(reason: &str) -> Welcome {
-        Welcome { refused: 1, reason: cut(reason), ..Welcome::granted(0, 0) }
+        Welcome { refused: 1, reason: cut(reason), ..Welcome::granted(NEWEST, 0, 0) }
     }
 
     /// Returns the reason of a refusal; empty in a welcome.
@@ -205,7 +249,7 @@ pub fn parse<T: Pod>(packet: &[u8]) -> Result<T, Error> {
         return Err(Error::peer_fault(format!("a packet of {} bytes", packet.len())));
     }
     if packet[..8] != MAGIC.to_le_bytes() {
-        return Err(Error::peer_fault("not a memlift peer, or one of another major version"));
+        return Err(Error::peer_fault(of_other_major(packet).unwrap_or_else(|| "not a memlift peer".into())));
     }
     Ok(bytemuck::pod_read_unaligned(packet))
 }
@@ -218,6 +262,38 @@ mod tests {
     fn a_long_refusal_is_cut_between_characters() {
         let welcome = Welcome::refused(&"ü".repeat(200));
         assert_eq!(welcome.reason(), "ü".repeat(80));
+    }
+
+    #[test]
+    fn the_highest_version_that_both_speak_is_agreed_on() {
+        let agree = |oldest, newest| Hello { oldest, newest, ..Hello::zeroed() }.agree();
+        assert_eq!(agree(OLDEST, NEWEST).unwrap(), NEWEST);
+        // Version 4, and a client of tomorrow.
+        assert_eq!(agree(4, 0).unwrap(), 4);
+        assert_eq!(agree(NEWEST, NEWEST + 3).unwrap(), NEWEST);
+        assert_eq!(agree(OLDEST - 2, OLDEST).unwrap(), OLDEST);
+        for (oldest, newest, said) in [
+            (OLDEST - 1, 0, "version 3"),
+            (OLDEST - 2, OLDEST - 1, "versions 2 to 3"),
+            (NEWEST + 1, NEWEST + 2, "versions 6 to 7"),
+            (u32::MAX, 0, "version 4294967295"),
+            (0, 0, "version 0"),
+        ] {
+            let error = agree(oldest, newest).err().unwrap().to_string();
+            assert!(error.contains(said) && error.contains("versions 4 to 5"), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_major_version_is_named() {
+        let mut packet = bytemuck::bytes_of(&Welcome::granted(NEWEST, 0, 0)).to_vec();
+        assert_eq!(of_other_major(&packet), None);
+        packet[7] = 2;
+        assert!(of_other_major(&packet).unwrap().contains("major version 2"));
+        assert!(parse::<Welcome>(&packet).err().unwrap().to_string().contains("major version 2"));
+        packet[0] = b'M';
+        assert_eq!(of_other_major(&packet), None);
+        assert_eq!(of_other_major(&packet[..7]), None);
     }
 
     #[test]

@@ -20,14 +20,19 @@ use crate::message::MESSAGE_BYTES;
 
 /// "memlift" and the major version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memlift\x01");
-/// Format version; both sides must agree.
-pub const VERSION: u32 = 4;
+/// Oldest version of the protocol that this build speaks. Version 4 is the first from which later ones can be negotiated; its control
+/// segment, whose header says 4, is that of all versions so far.
+pub const OLDEST: u32 = 4;
+/// Newest version of the protocol that this build speaks.
+pub const NEWEST: u32 = 5;
+/// First version with arguments by name, streams, pings and [`FailureCode::Draining`](crate::message::FailureCode::Draining).
+pub const SERVICES_SINCE: u32 = 5;
 /// Messages per ring; a power of two.
 pub const RING_ENTRIES: u32 = 256;
 
 /// Offset of the magic.
 pub const MAGIC_AT: u64 = 0;
-/// Offset of the version.
+/// Offset of the version, which is that of the greeting: the client's oldest.
 pub const VERSION_AT: u64 = 8;
 /// Offset of the number of ring entries.
 pub const ENTRIES_AT: u64 = 12;

@@ -17,7 +17,7 @@ pub use encode::{Encoded, type_name};
 
 use crate::errors::raise;
 use crate::slot::Slot;
-use memlift::ipc::Item;
+use memlift::ipc::{Client, Item};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -85,9 +85,15 @@ pub const ARGUMENTS: &str = "arguments";
 /// Kind of the value that stands for the end of a stream (`memlift/_values.py`).
 pub const END: &str = "end";
 
+/// Checks that the server takes several arguments.
+pub fn takes_several(py: Python<'_>, client: &Client) -> PyResult<()> {
+    client.needs_services("takes several arguments").map_err(|error| raise(py, error))
+}
+
 /// Returns what a call sends: its one argument itself, or one value that has all of them.
 pub fn joined<'py>(
     py: Python<'py>,
+    client: &Client,
     first: Option<Bound<'py, PyAny>>,
     rest: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
@@ -95,6 +101,7 @@ pub fn joined<'py>(
     if rest.is_empty() && named.is_none() {
         return Ok(first.unwrap_or_else(|| py.None().into_bound(py)));
     }
+    takes_several(py, client)?;
     let all = PyTuple::new(py, first.into_iter().chain(rest.iter()).collect::<Vec<_>>())?;
     helpers(py)?.call_method1("arguments", (all, named))
 }

@@ -37,8 +37,8 @@ use crate::fork::SessionSocket;
 use crate::handshake::{self, Hello, Received, Welcome};
 use crate::health::{Health, PING};
 use crate::layout::{
-    CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, OUTSTANDING_MAX, RING_ENTRIES,
-    SERVER_ROBUST_AT, VERSION, VERSION_AT,
+    CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, NEWEST, OLDEST, OUTSTANDING_MAX,
+    RING_ENTRIES, SERVER_ROBUST_AT, SERVICES_SINCE, VERSION_AT,
 };
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
@@ -130,6 +130,8 @@ pub struct Client(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     /// This session, for leases that must not keep it open.
     own: Weak<Inner>,
+    /// Version of the protocol that both sides speak.
+    protocol: u32,
     address: Address,
     options: ClientOptions,
     message_bytes_max: u64,
@@ -243,7 +245,7 @@ impl Client {
         let mut control = Region::memfd("memlift-control", CONTROL_BYTES, &shared)?;
         let whole = control.whole();
         whole.window(MAGIC_AT, 8)?.write_from(&MAGIC.to_le_bytes())?;
-        whole.window(VERSION_AT, 4)?.write_from(&VERSION.to_le_bytes())?;
+        whole.window(VERSION_AT, 4)?.write_from(&OLDEST.to_le_bytes())?;
         whole.window(ENTRIES_AT, 4)?.write_from(&RING_ENTRIES.to_le_bytes())?;
         let (request, request_fd) = request_segment(options.request_pool_bytes.max(4096), &|| false)?;
         let (response, response_fd) = response_segment(options.response_pool_bytes.max(4096))?;
@@ -256,8 +258,8 @@ impl Client {
         reach(Step::MemoryMade);
         let hello = Hello {
             magic: MAGIC,
-            version: VERSION,
-            reserved: 0,
+            oldest: OLDEST,
+            newest: NEWEST,
             control_bytes: CONTROL_BYTES,
             request_bytes: request.bytes(),
             response_bytes: response.bytes(),
@@ -274,7 +276,10 @@ impl Client {
             answer = handshake::receive(&socket, RecvFlags::empty())?;
         }
         let welcome: Welcome = match (answer, sent) {
-            (Received::Packet(packet, length, _), _) => handshake::parse(&packet[..length])?,
+            (Received::Packet(packet, length, _), _) => match handshake::of_other_major(&packet[..length]) {
+                Some(reason) => return Err(Error::Refused { address: address.to_string(), reason }),
+                None => handshake::parse(&packet[..length])?,
+            },
             (Received::Nothing, Ok(())) => {
                 return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
             }
@@ -284,6 +289,11 @@ impl Client {
         };
         if welcome.refused != 0 {
             return Err(Error::Refused { address: address.to_string(), reason: welcome.reason() });
+        }
+        if !(OLDEST..=NEWEST).contains(&welcome.version) {
+            let own = handshake::versions(OLDEST, NEWEST);
+            let reason = format!("it speaks version {} of the protocol, this client {own}", welcome.version);
+            return Err(Error::Refused { address: address.to_string(), reason });
         }
         if let Some(robust) = &mut robust {
             robust.watch(&control, SERVER_ROBUST_AT, &socket);
@@ -297,6 +307,7 @@ impl Client {
         let consumer = Consumer::new(Arc::clone(&control), RESPONSES)?;
         Ok(Client(Arc::new_cyclic(|own| Inner {
             own: own.clone(),
+            protocol: welcome.version,
             message_bytes_max: options.message_bytes_max.min(welcome.message_bytes_max),
             outstanding_max: options
                 .outstanding_max
@@ -426,8 +437,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`call`](Client::call). A server of a version that cannot say gives [`RemoteFailure::UnknownOperation`](crate::RemoteFailure).
+    /// As [`call`](Client::call), and [`Error::PeerTooOld`] of a server that cannot say.
     pub fn ping(&self, options: impl Into<CallOptions>) -> Result<Health, Error> {
+        self.needs_services("says if it is ready")?;
         Health::from_bytes(&self.call(PING, Outgoing::none(), options)?.to_vec())
     }
 
@@ -457,6 +469,20 @@ impl Client {
     /// [`Error::System`] if it does not.
     pub fn peer_uid(&self) -> Result<u32, Error> {
         Ok(Peer::of(&self.0.socket)?.uid)
+    }
+
+    /// Checks that the server's version has arguments by name, streams and pings. The error says `what` such a server does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerTooOld`].
+    pub fn needs_services(&self, what: &str) -> Result<(), Error> {
+        match self.0.protocol >= SERVICES_SINCE {
+            true => Ok(()),
+            false => {
+                Err(Error::PeerTooOld { what: what.into(), speaks: self.0.protocol, needs: SERVICES_SINCE })
+            }
+        }
     }
 
     /// Returns true if both are handles to one session.

@@ -366,6 +366,12 @@ impl Dispatcher {
                     return Ok(());
                 }
             };
+        if let Some(reason) = handshake::of_other_major(&packet[..length]) {
+            self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+            let _ = handshake::send(&caller.socket, &Welcome::refused(&reason), &[]);
+            self.callers.remove(&key);
+            return Ok(());
+        }
         let hello: Hello = handshake::parse(&packet[..length])?;
         let Some(Caller { socket, peer }) = self.callers.remove(&key) else { return Ok(()) };
         let socket = Arc::new(socket);
@@ -383,7 +389,7 @@ impl Dispatcher {
         reach(Step::SessionOpened);
         let options = &self.shared.options;
         let outstanding_max = options.outstanding_max.min(OUTSTANDING_MAX as u32);
-        let welcome = Welcome::granted(options.message_bytes_max, outstanding_max);
+        let welcome = Welcome::granted(session.protocol, options.message_bytes_max, outstanding_max);
         self.watch(&session.event, key | 1)?;
         session.park_word().prepare();
         // Before the welcome: a client's first look at the load finds it.

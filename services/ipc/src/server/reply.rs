@@ -10,6 +10,7 @@ use super::run::Running;
 use super::session::{Session, Stage, Views};
 use crate::clock::monotonic_ns;
 use crate::error::Error;
+use crate::layout::SERVICES_SINCE;
 use crate::message::{
     FLAG_CACHED, FLAG_CRC, FLAG_PACK, FLAG_TIMED, FLAG_UNCACHED, FailureCode, Kind, Message, Shape, Tensor,
 };
@@ -253,6 +254,13 @@ impl Responder {
     }
 
     fn send_failure(&mut self, code: FailureCode, text: &str) {
+        let (code, text) = match code {
+            // A client of that version takes a code that it does not know for a broken protocol.
+            FailureCode::Draining if self.session.protocol < SERVICES_SINCE => {
+                (FailureCode::Handler, "the server ends and has not begun this call: call its successor")
+            }
+            code => (code, text),
+        };
         self.session.row.error();
         let (stage, _) = self.session.stage(&Outgoing::from(text.as_bytes()), Transfer::PLAIN, u64::MAX);
         let mut message = Message::new(Kind::Failure, self.job);

@@ -16,7 +16,7 @@ use crate::handshake::{self, AddSegment, Hello, REQUEST, RESPONSE};
 use crate::layout::{
     BUSY_HANDLERS_AT, CLIENT_PARK_AT, CLIENT_ROBUST_AT, CONTROL_BYTES, ENTRIES_AT, HANDLERS_AT, MAGIC,
     MAGIC_AT, OVERFLOW_MAX, QUEUED_AT, RESPONSE_BLOCKED_AT, RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT,
-    SERVER_ROBUST_AT, SESSIONS_AT, VERSION, VERSION_AT,
+    SERVER_ROBUST_AT, SESSIONS_AT, VERSION_AT,
 };
 use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message, Shape};
 use crate::number_map::NumberMap;
@@ -40,6 +40,8 @@ static SESSIONS: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Session {
     /// Number that no other session of this process has.
     pub(super) number: u64,
+    /// Version of the protocol that both sides speak.
+    pub(super) protocol: u32,
     /// User that the client runs as.
     pub(super) peer_uid: u32,
     pub(super) socket: Arc<SessionSocket>,
@@ -139,12 +141,7 @@ impl Session {
         descriptors: Vec<OwnedFd>,
         pool_bytes_max: u64,
     ) -> Result<(Session, Consumer), Error> {
-        if hello.version != VERSION {
-            return Err(Error::peer_fault(format!(
-                "the client speaks version {} of the protocol, this server {VERSION}: use the same release on both sides",
-                hello.version
-            )));
-        }
+        let protocol = hello.agree()?;
         let [control, event, client_event, request, response] = handshake::expect(descriptors)?;
         if hello.control_bytes != CONTROL_BYTES {
             return Err(Error::peer_fault(format!("a control segment of {} bytes", hello.control_bytes)));
@@ -158,7 +155,7 @@ impl Session {
         control.window(RegionOffset(0), 16)?.read_into(&mut header)?;
         let says = |at: u64, bytes: &[u8]| header[at as usize..at as usize + bytes.len()] == *bytes;
         if !says(MAGIC_AT, &MAGIC.to_le_bytes())
-            || !says(VERSION_AT, &VERSION.to_le_bytes())
+            || !says(VERSION_AT, &hello.oldest.to_le_bytes())
             || !says(ENTRIES_AT, &RING_ENTRIES.to_le_bytes())
         {
             return Err(Error::peer_fault("a control segment with a wrong header"));
@@ -179,6 +176,7 @@ impl Session {
         }
         let session = Session {
             number: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            protocol,
             peer_uid: peer.uid,
             socket,
             event,

@@ -9,7 +9,7 @@ use crate::kills::{Survivor, quantiles, says_gone};
 use crate::peer::{LONG, Peer, eventually, serve, small, unique};
 use crate::storms::Mode;
 use memlift_ground::region::{Access, Region, RegionOffset};
-use memlift_ipc::layout::{CONTROL_BYTES, MAGIC, SERVER_ROBUST_AT, VERSION};
+use memlift_ipc::layout::{CONTROL_BYTES, MAGIC, OLDEST, SERVER_ROBUST_AT};
 use memlift_ipc::{AsyncClient, Client, Error, Outgoing, ServerOptions, Watch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
@@ -166,7 +166,7 @@ fn greeted(word: u32) -> (Client, RawServer) {
     control.whole().atomic_u32(SERVER_ROBUST_AT).unwrap().store(word, Ordering::Release);
     let mut welcome = [0; 192];
     welcome[..8].copy_from_slice(&MAGIC.to_le_bytes());
-    welcome[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    welcome[8..12].copy_from_slice(&OLDEST.to_le_bytes());
     welcome[16..24].copy_from_slice(&(1_u64 << 20).to_le_bytes());
     welcome[24..28].copy_from_slice(&4_u32.to_le_bytes());
     rustix::net::send(&socket, &welcome, rustix::net::SendFlags::NOSIGNAL).unwrap();
