@@ -156,7 +156,7 @@ class AsyncSource(Source):
     """An async generator that a client iterates over."""
 
     def __init__(self, loop: Loop, session: int, items: AsyncGenerator[Any, None], over: Callable[[], None]) -> None:
-        super().__init__((), over)
+        super().__init__(items, over)  # type: ignore[arg-type]
         self._loop, self._session, self._async_items = loop, session, items
 
     def _run(self) -> None:

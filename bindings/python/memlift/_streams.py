@@ -22,7 +22,7 @@ from memlift import _native
 from memlift._ends import Ends
 from memlift._kind import END, Arguments
 from memlift._values import arguments
-from memlift.errors import Error
+from memlift.errors import Error, UnknownOperation
 
 OPEN, NEXT, CLOSE = "memlift.stream.open", "memlift.stream.next", "memlift.stream.close"
 AHEAD = 2
@@ -47,7 +47,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 class Source:
     """A generator that a client iterates over. `over` is called once, when it has ended."""
 
-    def __init__(self, items: "Generator[Any, None, None] | tuple[()]", over: Callable[[], None]) -> None:
+    def __init__(self, items: Generator[Any, None, None], over: Callable[[], None]) -> None:
         self._items, self._forget = items, over
         self._lock = threading.Lock()
         self._wanted: dict[int, _native.Reply] = {}
@@ -257,6 +257,9 @@ class Stream(Iterator[Any]):
             if item is not END:
                 self._want(self._ahead)
                 return item
+        except UnknownOperation as error:
+            self.close()
+            raise UnknownOperation(str(error).replace(OPEN, self._operation)) from None
         except BaseException:
             self.close()
             raise

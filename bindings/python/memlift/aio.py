@@ -20,13 +20,13 @@ from memlift import _native, _readers
 from memlift._kind import END
 from memlift._streams import AHEAD, CLOSE, CLOSING, FOREVER, NEXT, OPEN, numbers
 from memlift._values import arguments
-from memlift.errors import Closed, DeadlineExceeded, Draining, Error, PeerDied, ServerUnavailable
+from memlift.errors import Closed, DeadlineExceeded, Draining, Error, PeerDied, ServerUnavailable, UnknownOperation
 
 __all__ = ["AsyncClient"]
 
 _NEVER = float("inf")
-_SLICE = 0.2
-"""Longest time, in seconds, for which a cancelled wait for a server goes on in its thread."""
+_SLICE, _SLICE_MAX = 0.2, 2.0
+"""Seconds that one try to open a session takes: the first, and the longest. A cancelled wait goes on that long in its thread."""
 _NOTHING = object()
 
 
@@ -47,9 +47,12 @@ class AsyncClient:
         if isinstance(wait, str):
             options.setdefault("policy", wait)
             wait = None
+        if wait is not None and not 0 <= wait < _NEVER:
+            raise ValueError(f"wait={wait}: give seconds, zero or more, or the name of a wait policy")
         self._address, self._options = address, options
         self._server_wait, self._idempotent = wait, idempotent
         self._opening: asyncio.Task[None] | None = None
+        self._slice = _SLICE
         self._client: _native.Client | None = None
         self._session: _native.Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,22 +74,25 @@ class AsyncClient:
         until = None if self._server_wait is None else loop.time() + self._server_wait
         while True:
             left = None if until is None else max(0.0, until - loop.time())
+            slice = self._slice
             try:
-                client = await self._open(left)
+                client = await self._open(None if left is None else min(left, slice))
                 break
             except ServerUnavailable:
-                if left is None or left <= _SLICE:
+                if left is None or left <= slice:
                     raise
         self._install(loop, client)
         return self
 
-    async def _open(self, left: float | None) -> "_native.Client":
-        """Opens a session within `left` seconds, and within _SLICE; None: at once."""
-        wait = {} if left is None else {"wait": min(left, _SLICE)}
+    async def _open(self, wait: float | None) -> "_native.Client":
+        """Opens a session within `wait` seconds; None: at once."""
+        options = self._options if wait is None else {**self._options, "wait": wait}
+        self._slice = min(self._slice * 2, _SLICE_MAX)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, lambda: _native.Client(self._address, **wait, **self._options))
+        return await loop.run_in_executor(None, lambda: _native.Client(self._address, **options))
 
     def _install(self, loop: asyncio.AbstractEventLoop, client: "_native.Client") -> None:
+        self._slice = _SLICE
         self._client, self._session = client, _native.Session(client)
         self._loop, self._fd, self._limit = loop, self._session.fileno(), self._session.timeout
         _readers.join(loop, self._fd, self._turn)
@@ -110,7 +116,7 @@ class AsyncClient:
 
     async def _replace(self, gone: "_native.Session") -> None:
         try:
-            client = await self._open(_SLICE)
+            client = await self._open(self._slice)
             while self._waiting and self._session is gone and self._fd >= 0:
                 await asyncio.sleep(_SLICE / 20)  # a server that drains answers what is open
             if self._session is gone:
@@ -283,7 +289,10 @@ class AsyncClient:
                 await asyncio.wait({waiting[0]}, timeout=limit)
                 if not waiting[0].done():
                     raise DeadlineExceeded(f"no item of {operation!r} within {limit} s: the server may still be working on it")
-                item = waiting.popleft().result()
+                try:
+                    item = waiting.popleft().result()
+                except UnknownOperation as error:
+                    raise UnknownOperation(str(error).replace(OPEN, operation)) from None
                 if item is END:
                     is_open = False
                     return

@@ -167,7 +167,7 @@ class Server(_native.Server):
         finally:
             self.stop()
 
-    def stop(self, drain: float | None = None) -> bool:
+    def stop(self, drain: float | None = None) -> bool:  # type: ignore[override]
         """Stops serving. Handlers that run finish; their clients see a hang-up.
 
         drain  seconds for an orderly end: the address is free at once for another server, calls that come are refused with Draining, and

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// Longest wait before signals are handled again.
 pub const SLICE: Duration = Duration::from_millis(200);
 
+/// Longest wait for the greeting of a server before signals are handled again.
+const SLICE_MAX: Duration = Duration::from_secs(2);
+
 /// Converts a time limit from Python, in seconds.
 pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     timeout
@@ -123,11 +126,18 @@ fn until_there_is_a_server(
     open: impl Fn(Duration) -> Result<ipc::Client, Error> + Sync,
 ) -> PyResult<ipc::Client> {
     let begun = Instant::now();
+    let mut slice = SLICE;
     loop {
         let left = wait.saturating_sub(begun.elapsed());
-        match py.detach(|| open(left.min(SLICE))) {
+        match py.detach(|| open(left.min(slice))) {
             Ok(client) => return Ok(client),
-            Err(Error::ServerUnavailable { .. }) if left > SLICE => py.check_signals()?,
+            Err(Error::ServerUnavailable { source, .. }) if left > slice => {
+                py.check_signals()?;
+                // It is there, and slower than that.
+                if source.kind() == std::io::ErrorKind::TimedOut {
+                    slice = (slice * 2).min(SLICE_MAX);
+                }
+            }
             Err(error) => return Err(raise(py, error)),
         }
     }
