@@ -205,7 +205,10 @@ impl From<ClientError> for Fault {
             | ClientError::Place(_)
             | ClientError::NotUnderWay(_)
             | ClientError::Taken { .. } => BAD_ARGUMENT,
-            ClientError::Transport(_) | ClientError::Map(_) | ClientError::Forked => NOT_CONNECTED,
+            ClientError::Transport(_)
+            | ClientError::Map(_)
+            | ClientError::Forked
+            | ClientError::OtherVersion { .. } => NOT_CONNECTED,
             _ => INTERNAL,
         };
         Fault { code, text: Some(error.to_string()) }

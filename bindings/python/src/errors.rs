@@ -110,7 +110,9 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
         ClientError::Corrupt { .. } => "WrongStructure",
         ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => "BadArgument",
         ClientError::Input { .. } => "BadInput",
-        ClientError::Transport(_) | ClientError::Map(_) => "ServerUnavailable",
+        ClientError::Transport(_) | ClientError::Map(_) | ClientError::OtherVersion { .. } => {
+            "ServerUnavailable"
+        }
         ClientError::Forked => "Closed",
         ClientError::OtherMemory { .. } => "NoSuchAddress",
         ClientError::SessionOver { .. } => "DeadlineExceeded",

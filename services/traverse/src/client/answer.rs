@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::flight::Whole;
 use super::{Answer, Client, ClientError, Result, route};
 use crate::map::{Entry, MapError, State};
+use crate::transport::Peer;
 use crate::wire::{FLAG_CONTINUED, Header, Kind, Packet, Status};
 
 /// Most senders (starts of nodes) that are remembered.
@@ -39,6 +40,15 @@ impl Client {
         });
         if let Some(flight) = flight {
             self.reaches[flight.node].key_refused = true;
+        }
+    }
+
+    /// Notes that a node has sent a packet of another version. No key authenticates that: it ends no request, and the hint is added to
+    /// the error at the deadline.
+    pub(super) fn note_version_hint(&mut self, link: usize, peer: Peer, version: u8) {
+        self.counts.stray += 1;
+        for reach in self.reaches.iter_mut().filter(|reach| reach.link == link && reach.peer == peer) {
+            reach.other_version = Some(version);
         }
     }
 

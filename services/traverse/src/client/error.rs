@@ -36,6 +36,18 @@ pub enum ClientError {
         /// This client's tenant.
         tenant: u32,
     },
+    /// The node did not answer before the deadline, and an unauthenticated message from its address has another version.
+    #[error(
+        "{node} speaks version {version} of the packets and this client version {own}: update the older side. Nothing was done"
+    )]
+    OtherVersion {
+        /// Name of the node.
+        node: String,
+        /// The node's version.
+        version: u8,
+        /// This client's version.
+        own: u8,
+    },
     /// The map says that no node has the address.
     #[error(
         "no node has address {address:#x} (map epoch {epoch}): the pointer is wrong, or its range was given up"

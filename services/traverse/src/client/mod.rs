@@ -56,7 +56,7 @@ use memlift_spec::trace;
 use crate::map::Map;
 use crate::node::WINDOW;
 use crate::transport::Transport;
-use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES};
+use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, other_version};
 use flight::Flight;
 use route::{Reach, Routes};
 use row::ClientRow;
@@ -252,8 +252,13 @@ impl Client {
         // All packets are received before any is handled, because handling one may send over the same transport.
         let (mut bytes, mut ends) =
             (std::mem::take(&mut self.arrived.0), std::mem::take(&mut self.arrived.1));
-        for transport in self.links.iter_mut() {
-            came += transport.receive(BATCH, &mut |_, packet| {
+        let mut others = Vec::new();
+        for (link, transport) in self.links.iter_mut().enumerate() {
+            came += transport.receive(BATCH, &mut |peer, packet| {
+                if let Some(version) = other_version(packet) {
+                    others.push((link, peer, version));
+                    return;
+                }
                 bytes.extend_from_slice(packet);
                 ends.push(bytes.len());
             })?;
@@ -267,6 +272,9 @@ impl Client {
         bytes.clear();
         ends.clear();
         self.arrived = (bytes, ends);
+        for (link, peer, version) in others {
+            self.note_version_hint(link, peer, version);
+        }
         handled?;
         self.counts.received += came as u64;
         let now = Instant::now();

@@ -37,11 +37,23 @@ pub(super) struct Reach {
     pub silent: Option<Instant>,
     /// True if somebody claims for the node, without proof by a key, that our key is wrong.
     pub key_refused: bool,
+    /// Version of packets that somebody claims for the node, if it is not this client's.
+    pub other_version: Option<u8>,
 }
 
 impl Reach {
     pub fn new(name: String, link: usize, peer: Peer, cluster: u64) -> Reach {
-        Reach { name, link, peer, cluster, changed: false, heard: None, silent: None, key_refused: false }
+        Reach {
+            name,
+            link,
+            peer,
+            cluster,
+            changed: false,
+            heard: None,
+            silent: None,
+            key_refused: false,
+            other_version: None,
+        }
     }
 }
 

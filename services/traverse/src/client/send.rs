@@ -10,6 +10,7 @@ use super::flight::Flight;
 use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
 use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
+use memlift_spec::operand::packet::PACKET_VERSION;
 
 /// Attempts to send a piece of an upload. A node that does not answer then is gone, or asks for the program later.
 const UPLOAD_ATTEMPTS: u32 = 4;
@@ -170,6 +171,12 @@ impl Client {
                 if self.reaches[flight.node].key_refused {
                     let (node, tenant) = (self.reaches[flight.node].name.clone(), self.config.tenant);
                     self.finish(sequence, Err(ClientError::WrongKey { node, tenant }));
+                    continue;
+                }
+                if let Some(version) = self.reaches[flight.node].other_version {
+                    let node = self.reaches[flight.node].name.clone();
+                    let own = PACKET_VERSION;
+                    self.finish(sequence, Err(ClientError::OtherVersion { node, version, own }));
                     continue;
                 }
                 // The error names the last node that is known to have the request: the first node may have forwarded it.

@@ -22,7 +22,7 @@ use super::{Core, MoverPeer, NodeError, locked};
 use crate::memory::Ranges;
 use crate::slot::{RUN, Region};
 use crate::transport::{Peer, Transport};
-use memlift_spec::operand::packet::{PACKET_HEADER_BYTES, PACKET_MAC_BYTES};
+use memlift_spec::operand::packet::{KIND_ANSWER, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, at};
 
 use crate::wire::{
     FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX, Packet,
@@ -249,6 +249,7 @@ impl Shard {
         let packet = match self.core.keys.open(bytes) {
             Ok(packet) => packet,
             Err(PacketError::Forged(_)) => return self.report_wrong_mac(peer, bytes),
+            Err(PacketError::Version(_)) => return self.report_version(peer, bytes),
             Err(_) => return self.tally.add(Counter::Malformed, 1),
         };
         let header = &packet.header;
@@ -297,6 +298,18 @@ impl Shard {
             && bytes.len() >= PACKET_HEADER_BYTES + PACKET_MAC_BYTES
         {
             let answer = Header { scratch_bytes: 0, pieces: 0, ..header.answer(Status::WrongKey) };
+            self.post(peer, answer, &[]);
+        }
+    }
+
+    /// Counts a packet of another version and, if it may be a request, tells its sender this node's version. Magic, version and
+    /// kind have the same places in all versions, and answers are never answered, so two nodes do not go on telling each other.
+    fn report_version(&mut self, peer: Peer, bytes: &[u8]) {
+        self.tally.add(Counter::Malformed, 1);
+        // Not longer than what came, so that it cannot amplify an attack.
+        let mac = if self.core.keys.is_empty() { 0 } else { PACKET_MAC_BYTES };
+        if bytes.len() >= PACKET_HEADER_BYTES + mac && bytes[at::KIND] != KIND_ANSWER {
+            let answer = Header { sequence: 1, ..Header::new(Kind::Answer).answer(Status::BadRequest) };
             self.post(peer, answer, &[]);
         }
     }

@@ -69,7 +69,7 @@ pub enum PacketError {
     #[error("not a packet of memlift walks: it does not start with MLPK")]
     Magic,
     /// The packet has another version than this side.
-    #[error("a packet of version {0}, this side speaks version 2: update the older side")]
+    #[error("a packet of version {0}, this side speaks version {PACKET_VERSION}: update the older side")]
     Version(u8),
     /// A field holds a value that is not allowed.
     #[error("a packet's field `{0}` holds what it must not")]
@@ -242,6 +242,14 @@ impl Header {
         packet.extend_from_slice(body);
         packet.extend_from_slice(&[0; PACKET_MAC_BYTES][..mac]);
     }
+}
+
+/// Returns the version of a packet if it is another one than this side's. Magic and version have the same places in all versions.
+#[must_use]
+#[inline]
+pub fn other_version(packet: &[u8]) -> Option<u8> {
+    let version = *packet.strip_prefix(&PACKET_MAGIC)?.first()?;
+    (version != PACKET_VERSION).then_some(version)
 }
 
 /// A parsed packet: all its fields have valid values.

@@ -259,6 +259,14 @@ impl Client {
         found
     }
 
+    /// Takes the bytes of everything that has come.
+    pub fn drain_bytes(&mut self) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        let mut take = |_: Peer, bytes: &[u8]| found.push(bytes.to_vec());
+        while self.transport.receive(64, &mut take).unwrap() > 0 {}
+        found
+    }
+
     /// Asks until it hears; `turn` lets the nodes work.
     pub fn ask(&mut self, header: Header, body: &[u8], mut turn: impl FnMut()) -> Heard {
         let mut header = header;
