@@ -4,8 +4,9 @@
 
 mod node_world;
 
-use memlift_traverse::builder::{Builder, R4, R5, equal, node, scratch};
+use memlift_traverse::builder::{Builder, R4, R5, equal, node, node as node_field, scratch};
 use memlift_traverse::node::{Counter, NodeOptions};
+use memlift_traverse::structures::shipped;
 use memlift_traverse::wire::{FLAG_CONTINUED, Header, Keys, Kind, Status};
 use node_world::{Weather, add, alone, find, hash, never, small, values};
 
@@ -313,4 +314,29 @@ fn a_walk_that_writes_is_told_too_why_it_does_not_start() {
     let last = answers.last().expect("an answer");
     assert_eq!((last.0.status, last.0.value), (Status::Applied, 100));
     assert_eq!(client.read(at + 8, &mut turn), 101);
+}
+
+#[test]
+fn the_programs_of_the_collections_do_not_count_and_stay() {
+    let options = NodeOptions { programs_per_tenant: 2, ..small(1 << 32) };
+    let (node, mut shard, mut client) = alone(Weather::default(), options);
+    let mut turn = || assert!(shard.turn().is_ok());
+    let library: Vec<_> =
+        shipped::ALL.iter().filter(|one| one.folder == "collections").map(|one| one.program()).collect();
+    for program in &library {
+        assert_eq!(client.upload(program, &mut turn).header.status, Status::Done, "{}", program.name());
+    }
+    // The name alone makes no program of the collections.
+    let mut b = Builder::new();
+    b.load(R4, node_field(0)).store(scratch(0), R4);
+    b.done();
+    let impostor = b.program("hash_get", 256).expect("a good program");
+    for _ in 0..3 {
+        for program in [&find(), &values(), &add(), &impostor] {
+            assert_eq!(client.upload(program, &mut turn).header.status, Status::Done);
+        }
+        assert_eq!(node.programs().len(), library.len() + 2);
+    }
+    let held: Vec<_> = node.programs().into_iter().map(|(_, _, hash)| hash).collect();
+    assert!(library.iter().all(|program| held.contains(&hash(program))), "none of them was dropped");
 }

@@ -6,7 +6,8 @@
 //!   shards
 //! - **Layout** an upload: bytes of the name u8 · name · encoding of the program; each piece carries its offset in bytes
 //! - **Order** registering a known program changes nothing. A tenant's programs are a cache: when it is full, the least recently
-//!   used program is dropped, and a client that sends a walk of it is asked to register it again. When there are more than
+//!   used program is dropped, and a client that sends a walk of it is asked to register it again. The programs of the collections do
+//!   not count, and are never dropped. When there are more than
 //!   [`UPLOADS_MAX`] uploads, a new one replaces the one that has waited longest for a piece
 //! - **Owner** the registry, behind a lock that no hop takes: a shard holds references to the runners that it uses
 //! - **Not here** the rules for programs (`verify`)
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::interp;
 use crate::program::Program;
 use crate::slot::{Region, Slot};
+use crate::structures::shipped;
 use crate::wire::{Hash, Status};
 
 /// The longest upload.
@@ -132,6 +134,8 @@ struct Upload {
 struct ProgramEntry {
     runner: Arc<Runner>,
     asked: AtomicU64,
+    /// True for a program of the collections.
+    is_library: bool,
 }
 
 /// Result of adding a piece to an upload.
@@ -196,15 +200,19 @@ impl Registry {
         if let Some(runner) = self.get(tenant, &hash) {
             return Ok(runner);
         }
-        let own = || self.programs.range((tenant, [0; 16])..=(tenant, [0xff; 16]));
-        if own().count() >= self.per_tenant {
+        let is_library = shipped::is_library(&program);
+        let own = || {
+            let all = self.programs.range((tenant, [0; 16])..=(tenant, [0xff; 16]));
+            all.filter(|(_, entry)| !entry.is_library)
+        };
+        if !is_library && own().count() >= self.per_tenant {
             let last =
                 own().min_by_key(|(_, entry)| entry.asked.load(Ordering::Relaxed)).map(|(key, _)| *key);
             last.and_then(|key| self.programs.remove(&key));
         }
         let runner = Arc::new(Runner::new(program, self.compile));
         let asked = AtomicU64::new(self.asked.fetch_add(1, Ordering::Relaxed));
-        self.programs.insert((tenant, hash), ProgramEntry { runner: runner.clone(), asked });
+        self.programs.insert((tenant, hash), ProgramEntry { runner: runner.clone(), asked, is_library });
         Ok(runner)
     }
 
