@@ -10,6 +10,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use memlift::traverse::node::{
     Router,
 };
 use memlift::traverse::resolve::resolve;
+use memlift::traverse::sweep::{Reached, Sweeper};
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
 use memlift::traverse::transport::{Transport, TransportError};
@@ -239,6 +241,15 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
                 moved
             }));
         }
+        let reached = match &cluster {
+            Some(cluster) => Reached::Map(Arc::clone(cluster.shared())),
+            None => Reached::Places(places.iter().take(1).cloned().collect()),
+        };
+        let mut sweeper = Sweeper::new(node.clone(), reached, keys.clone(), Arc::clone(&stop));
+        threads.push(scope.spawn(move || {
+            sweeper.serve();
+            Ok(())
+        }));
         if args.log.is_some() {
             let (node, stop, limit_bytes) = (&node, &stop, args.log_limit);
             threads.push(scope.spawn(move || keep_short(node, limit_bytes, as_json, stop)));

@@ -59,7 +59,7 @@ pub fn run(verb: &LogVerb, as_json: bool) -> Result<(), Failure> {
 
 fn check(file: &Path, as_json: bool) -> Result<(), Failure> {
     let report = check_log(file).map_err(|error| Failure::of(&error))?;
-    let LogReport { base, memory_bytes, file_bytes, records, end } = report;
+    let LogReport { version, base, memory_bytes, file_bytes, records, end } = report;
     let (state, at, tail_bytes, behind) = match end {
         LogEnd::Whole => ("whole", file_bytes, 0, 0),
         LogEnd::Torn { at, bytes } => ("torn", at, bytes, 0),
@@ -67,7 +67,7 @@ fn check(file: &Path, as_json: bool) -> Result<(), Failure> {
     };
     if as_json {
         let document = json!({
-            "file": file, "base": base, "memory_bytes": memory_bytes, "file_bytes": file_bytes, "records": records,
+            "file": file, "version": version, "base": base, "memory_bytes": memory_bytes, "file_bytes": file_bytes, "records": records,
             "state": state, "good_to": at, "tail_bytes": tail_bytes, "records_behind": behind,
         });
         print::line(&document.to_string())?;

@@ -67,6 +67,7 @@ pub mod round;
 pub mod slot;
 pub mod step;
 pub mod structures;
+pub mod sweep;
 pub mod verify;
 pub mod transport;
 pub mod wire;

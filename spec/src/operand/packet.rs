@@ -64,6 +64,8 @@ pub const KIND_END: u8 = 13;
 pub const KIND_PLACE: u8 = 16;
 /// Request: retires blocks of memory that were unlinked; they are freed when no walk can be in them any more.
 pub const KIND_RETIRE: u8 = 17;
+/// Request: declares the terms of a map at `address`, so that the node sweeps the map.
+pub const KIND_DECLARE: u8 = 18;
 
 /// Tenant of packets between nodes; no client has it.
 pub const TENANT_NODES: u32 = u32::MAX;

@@ -255,6 +255,10 @@ impl Heap for Client {
         self.flush()
     }
 
+    fn declare(&mut self, address: u64) -> Result<()> {
+        self.call(Request::declare(address)).map(|_| ())
+    }
+
     fn settle(&mut self) -> Result<()> {
         // Ends: an unanswered request is given up at its deadline.
         while self.under_way() > 0 {

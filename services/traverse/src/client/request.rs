@@ -100,6 +100,12 @@ impl Request {
         Request { body: body.collect(), ..Request::new(Kind::Retire, first, 0) }
     }
 
+    /// Declares the terms of a map ([`crate::structures::ExpiringMap`]): the node that has this address sweeps the map.
+    #[must_use]
+    pub fn declare(address: u64) -> Request {
+        Request::new(Kind::Declare, address, 0)
+    }
+
     /// Frees memory that was allocated with `bytes` bytes.
     #[must_use]
     pub fn free(address: u64, bytes: u64) -> Request {

@@ -12,6 +12,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
@@ -70,6 +71,7 @@ impl Sink {
 
     fn entry(&mut self, entry: &Entry, durable_to: u64) -> io::Result<()> {
         self.buffer.clear();
+        self.head.version = self.head.version.max(entry.version());
         self.head.put(self.bytes, durable_to, entry, &mut self.buffer);
         self.bytes += self.buffer.len() as u64;
         self.file.write_all(&self.buffer)
@@ -89,6 +91,7 @@ impl Sink {
     /// Syncs the file, and adds a record that says so: from then on, bad bytes before that record are recognized as damage.
     fn seal(&mut self) -> io::Result<()> {
         self.file.flush()?;
+        self.file.get_ref().write_all_at(&self.head.encode(), 0)?;
         self.file.get_ref().sync_all()?;
         self.entry(&Entry { change: Change::None, request: None }, self.bytes)?;
         self.file.flush()?;
@@ -145,6 +148,7 @@ impl Node {
         let owned = writer.allocator.stretches();
         let (outcomes, watermarks, epoch) = (writer.once.all(), writer.once.watermarks(), writer.epoch);
         let (bounds, clock, cluster) = (writer.once.bounds(), writer.clock.now(), writer.cluster);
+        let declared = writer.declared.clone();
         let (head_of, old_head, start) = (log.memory, log.head, log.start_entry());
         drop(writer);
         let programs: Vec<(u32, Vec<u8>)> = {
@@ -160,6 +164,7 @@ impl Node {
         file.set_len(0).map_err(system)?;
         let head = Head::new(head_of.0, head_of.1).map_err(system)?;
         let file = BufWriter::with_capacity(1 << 20, file);
+        // Records that the old log gets meanwhile may need a higher version: `seal` writes the head again.
         let mut sink = Sink { file, head, bytes: 0, buffer: Vec::new() };
         let snapshot = || -> io::Result<()> {
             let head = sink.head.encode();
@@ -193,6 +198,9 @@ impl Node {
             for (id, known) in outcomes {
                 sink.entry(&Entry { change: Change::None, request: Some((id, known)) }, 0)?;
             }
+            for (address, tenant) in declared {
+                sink.put(Change::Declare(tenant, address))?;
+            }
             for (tenant, upload) in programs {
                 sink.put(Change::Program(tenant, upload))?;
             }
@@ -223,7 +231,7 @@ impl Node {
         }
         let Some(log) = &mut writer.log else { return Ok(None) };
         sink.follow(&old, old_head, position, log.bytes).and_then(|()| sink.seal()).map_err(system)?;
-        let bytes = sink.bytes;
+        let (head, bytes) = (sink.head, sink.bytes);
         let file = sink.file.into_inner().map_err(|error| system(error.into_error()))?;
         std::fs::rename(&new, &path).map_err(system)?;
         // From here on the new file is the log, even if a later step fails.

@@ -40,7 +40,7 @@ impl Shard {
                 locked(&self.core.relays).remove(&(header.tenant, header.client));
             }
             Kind::Register => self.register(peer, packet),
-            Kind::Allocate | Kind::Free | Kind::Write | Kind::Place | Kind::Retire => {
+            Kind::Allocate | Kind::Free | Kind::Write | Kind::Place | Kind::Retire | Kind::Declare => {
                 self.change(peer, packet);
             }
             Kind::Apply => self.apply(peer, packet),

@@ -110,7 +110,8 @@ pub struct NodeOptions {
     pub keys: Keys,
     /// Path and durability of the log; `None`: changes are not logged.
     pub log: Option<(PathBuf, Durability)>,
-    /// Programs held per tenant. When there are more, the least recently used one is dropped; its clients register it again.
+    /// Programs held per tenant, besides those of the collections. When there are more, the least recently used one is dropped; its
+    /// clients register it again.
     pub programs_per_tenant: usize,
     /// Client sessions whose changes are remembered: about 100 bytes for each session, and its unsettled requests.
     pub clients: usize,
@@ -337,6 +338,20 @@ impl Node {
         let mut writer = self.writer();
         writer.registered(tenant, upload);
         writer.commit_now().map_err(|error| error.to_string())
+    }
+
+    /// Returns the terms of maps that the node sweeps: tenant, address, and whether the node has the address now.
+    #[must_use]
+    pub fn declared(&self) -> Vec<(u32, u64, bool)> {
+        let writer = self.writer();
+        let stretches = writer.stretches();
+        let is_here = |at: u64| stretches.iter().any(|&(base, bytes)| at.wrapping_sub(base) < bytes);
+        writer.declared.iter().map(|(&address, &tenant)| (tenant, address, is_here(address))).collect()
+    }
+
+    /// Stops sweeping the map whose terms are at an address, and logs that.
+    pub fn undeclare(&self, address: u64) {
+        self.writer().undeclare(address);
     }
 
     /// Returns tenant, name and hash of each program that the node holds.

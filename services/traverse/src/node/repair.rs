@@ -42,6 +42,7 @@ pub fn repair_log(path: &Path, to: &Path, behind: bool) -> Result<LogSaved, Node
         clock: Arc::default(),
         logged_clock: 0,
         cluster: 0,
+        declared: BTreeMap::new(),
         memory,
     };
     let mut registry = Registry::new(usize::MAX, false);

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use memlift_spec::operand::walk::ApplyKind;
+use memlift_spec::operand::walk::{ApplyKind, TERMS_BYTES};
 
 use super::NodeError;
 use super::clock::Clock;
@@ -26,6 +26,8 @@ use crate::wire::{ApplyOperands, Header, Kind, Status};
 
 /// Most blocks that one request may ask for.
 const PLACES_MAX: u32 = 64;
+/// Most maps that a node sweeps for one tenant.
+const DECLARED_MAX: usize = 4096;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct Writer {
     pub(super) logged_clock: u32,
     /// Number of the cluster that the memory belongs to, or of the memory itself; 0: not known yet.
     pub(super) cluster: u64,
+    /// Addresses of the terms of the maps that this node sweeps, each with its tenant.
+    pub(super) declared: BTreeMap<u64, u32>,
 }
 
 impl Writer {
@@ -74,6 +78,7 @@ impl Writer {
             clock,
             logged_clock: 0,
             cluster: 0,
+            declared: BTreeMap::new(),
         };
         let Some((mut log, path, durability)) = opened else { return Ok((writer, Replayed::default())) };
         let mut wrong = None;
@@ -117,6 +122,7 @@ impl Writer {
                     if !self.allocator.retire(tenant, address, bytes) {
                         return Err(format!("{address:#x} was unlinked, but not given"));
                     }
+                    self.drop_declared(address, bytes);
                 }
             }
             Change::Ripe(blocks) => {
@@ -130,6 +136,13 @@ impl Writer {
                 if !self.allocator.free(tenant, address, bytes) {
                     return Err(format!("{address:#x} is given back, but was not given"));
                 }
+                self.drop_declared(address, bytes);
+            }
+            Change::Declare(tenant, address) => {
+                self.declared.insert(address, tenant);
+            }
+            Change::Undeclare(address) => {
+                self.declared.remove(&address);
             }
             Change::RangeStep(what, base, bytes) => self.stretch(what, base, bytes)?,
             Change::Take(base, bytes, part) => {
@@ -267,17 +280,23 @@ impl Writer {
                     true => (Change::None, plain(Status::Forbidden)),
                     false => {
                         let value = retired.len() as u64;
+                        retired.iter().for_each(|&(address, bytes)| self.drop_declared(address, bytes));
                         (Change::Retire(tenant, retired), Outcome { value, ..plain(Status::Done) })
                     }
                 }
             }
             Kind::Free => {
                 if self.allocator.free(tenant, header.address, header.value) {
+                    self.drop_declared(header.address, header.value);
                     (Change::Free(tenant, header.address, header.value), plain(Status::Done))
                 } else {
                     (Change::None, plain(Status::Forbidden))
                 }
             }
+            Kind::Declare => match self.declare(tenant, header.address) {
+                Ok(change) => (change, plain(Status::Done)),
+                Err(status) => (Change::None, plain(status)),
+            },
             Kind::Write => {
                 if self.allocator.may_write(tenant, header.address, body.len() as u64) {
                     self.memory.store(header.address, body);
@@ -290,6 +309,37 @@ impl Writer {
         };
         self.settle(header, change, &outcome);
         outcome
+    }
+
+    /// Notes the terms of a map at an address of a tenant, so that this node sweeps the map.
+    fn declare(&mut self, tenant: u32, address: u64) -> Result<Change, Status> {
+        if !address.is_multiple_of(8) || !self.allocator.may_write(tenant, address, TERMS_BYTES) {
+            return Err(Status::Forbidden);
+        }
+        if self.declared.get(&address) == Some(&tenant) {
+            return Ok(Change::None);
+        }
+        if self.declared.values().filter(|of| **of == tenant).count() >= DECLARED_MAX {
+            return Err(Status::Limit);
+        }
+        self.declared.insert(address, tenant);
+        Ok(Change::Declare(tenant, address))
+    }
+
+    /// Forgets the declared terms in memory that was freed or retired just now. The log's record of that says so, too.
+    fn drop_declared(&mut self, address: u64, bytes: u64) {
+        let gone: Vec<u64> =
+            self.declared.range(address..address.saturating_add(bytes)).map(|(at, _)| *at).collect();
+        gone.iter().for_each(|at| {
+            self.declared.remove(at);
+        });
+    }
+
+    /// Forgets the declared terms at an address, and logs it.
+    pub(super) fn undeclare(&mut self, address: u64) {
+        if self.declared.remove(&address).is_some() {
+            self.append(Change::Undeclare(address));
+        }
     }
 
     /// Allocates all blocks that a request asks for, or none.

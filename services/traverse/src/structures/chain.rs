@@ -114,11 +114,6 @@ impl Key<'_> {
         }
     }
 
-    /// Returns the size of a node with this key and a value of `value_bytes` bytes.
-    pub(super) fn node_size(&self, value_bytes: u64) -> u64 {
-        size_of_node(self.padded_bytes() as u64, value_bytes)
-    }
-
     fn of<'s>(&self, number: &'s Shipped, bytes: &'s Shipped) -> &'s Shipped {
         match self {
             Key::Number(_) => number,
@@ -158,18 +153,64 @@ fn bytes_of(header: &Scratch) -> u64 {
     size_of_node(key.next_multiple_of(8), value)
 }
 
-fn size_of_node(key_room: u64, value_bytes: u64) -> u64 {
+pub(super) fn size_of_node(key_room: u64, value_bytes: u64) -> u64 {
     (HEADER_BYTES as u64 + key_room + value_bytes.next_multiple_of(8)).max(32)
 }
 
-/// Returns the address of the node that [`Chain::insert_walk`] found with its key, and that node's next word.
-pub(super) fn place_of(walked: &Walked) -> (u64, u64) {
-    (walked.scratch.word(AT), walked.scratch.word(NEXT))
+/// The node of a key, as a walk found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FoundNode {
+    /// Address of the node.
+    pub address: u64,
+    /// The node's next word.
+    pub next: u64,
+    /// Address of its value.
+    pub value: u64,
+    /// Bytes of its value.
+    pub value_bytes: u64,
+    /// The memory's clock when the walk began.
+    pub since: u32,
 }
 
-/// Returns the bytes of the value that a walk found.
-pub(super) fn value_bytes_of(walked: &Walked) -> u64 {
-    u64::from(walked.scratch.half(VALUE_BYTES))
+impl FoundNode {
+    /// Reads the node in the scratchpad of a walk that has found the key.
+    pub fn of(walked: &Walked, key: Key<'_>) -> FoundNode {
+        let address = walked.scratch.word(AT);
+        FoundNode {
+            address,
+            next: walked.scratch.word(NEXT),
+            value: address.wrapping_add((HEADER_BYTES + key.padded_bytes()) as u64),
+            value_bytes: u64::from(walked.scratch.half(VALUE_BYTES)),
+            since: walked.since,
+        }
+    }
+
+    /// Reads the node's value.
+    ///
+    /// # Errors
+    /// [`ClientError::Outdated`]; [`ClientError::Corrupt`]; the errors of a read.
+    pub fn read(&self, heap: &mut impl Heap) -> Result<Vec<u8>> {
+        if self.value_bytes > VALUE_BYTES_MAX as u64 {
+            return Err(ClientError::Corrupt { address: self.address, what: "node of a chain" });
+        }
+        heap.read_since(self.value, self.value_bytes as usize, self.since)
+    }
+
+    /// Returns the bytes of the node.
+    pub fn bytes(&self) -> u64 {
+        size_of_node(self.value.wrapping_sub(self.address) - HEADER_BYTES as u64, self.value_bytes)
+    }
+}
+
+/// End of an insertion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inserted {
+    /// The key was new.
+    New,
+    /// The key had this node, which was replaced.
+    Replaced(FoundNode),
+    /// The key has this node, and keeps it.
+    Kept(FoundNode),
 }
 
 /// Returns the addresses of the nodes that a walk's apply has unlinked.
@@ -188,6 +229,11 @@ pub(super) fn retire_nodes(heap: &mut impl Heap, nodes: &[u64]) -> Result<()> {
     let blocks: Vec<(u64, u64)> =
         nodes.iter().zip(headers).map(|(&node, header)| (node, bytes_of(&Scratch(header)))).collect();
     heap.retire(&blocks)
+}
+
+/// Returns the bytes that a node of this length takes of the nodes' memory.
+pub(super) fn taken(node_bytes: u64) -> u64 {
+    node_bytes.next_multiple_of(16)
 }
 
 /// A node, as a walk over a whole chain reports it.
@@ -284,10 +330,24 @@ impl Chain {
     /// # Errors
     /// [`ClientError::Contended`], [`ClientError::Full`], or the reason that there was no answer.
     pub fn insert(self, heap: &mut impl Heap, key: Key<'_>, value: &[u8]) -> Result<bool> {
+        Ok(self.insert_if(heap, key, value, |_, _| Ok(true))? == Inserted::New)
+    }
+
+    /// Does what [`Chain::insert`] does; if the key has a node, `replaces` decides if that is replaced.
+    ///
+    /// # Errors
+    /// The errors of [`Chain::insert`] and of `replaces`.
+    pub(super) fn insert_if<H: Heap>(
+        self,
+        heap: &mut H,
+        key: Key<'_>,
+        value: &[u8],
+        replaces: impl FnMut(&mut H, &FoundNode) -> Result<bool>,
+    ) -> Result<Inserted> {
         let node = node_bytes(0, key, value)?;
         let fresh = heap.place(&node)?;
-        let done = self.insert_node(heap, key, fresh);
-        if let Err(ClientError::Contended { .. } | ClientError::ReadOnly) = done {
+        let done = self.insert_node(heap, key, fresh, replaces);
+        if let Ok(Inserted::Kept(_)) | Err(ClientError::Contended { .. } | ClientError::ReadOnly) = done {
             // The new node was not linked, so its memory is freed. If instead some node did not answer, the new node may be
             // linked: then its memory stays allocated.
             heap.free(fresh, node.len() as u64)?;
@@ -295,14 +355,20 @@ impl Chain {
         done
     }
 
-    /// Returns the walk that links a node whose next word is 0, unless its key exists already (then [`place_of`] reads the
-    /// address).
+    /// Returns the walk that links a node whose next word is 0, unless its key exists already (then [`FoundNode::of`] reads
+    /// the node).
     pub(super) fn insert_walk(self, key: Key<'_>, fresh: u64) -> Walk {
         let insert = key.of(&shipped::HASH_INSERT, &shipped::HASH_INSERT_BYTES);
         self.request(insert, key.scratch().with(FRESH, fresh))
     }
 
-    fn insert_node(self, heap: &mut impl Heap, key: Key<'_>, fresh: u64) -> Result<bool> {
+    fn insert_node<H: Heap>(
+        self,
+        heap: &mut H,
+        key: Key<'_>,
+        fresh: u64,
+        mut replaces: impl FnMut(&mut H, &FoundNode) -> Result<bool>,
+    ) -> Result<Inserted> {
         let request = self.insert_walk(key, fresh);
         for _ in 0..TRIES {
             let walked = match heap.walk(&request) {
@@ -315,18 +381,24 @@ impl Chain {
             match walked.outcome {
                 Outcome::Applied(_) => {
                     self.retire(heap, &walked)?;
-                    return Ok(true);
+                    return Ok(Inserted::New);
                 }
                 Outcome::Differs(_) | Outcome::Missing => {}
                 Outcome::Done => {
+                    let old = FoundNode::of(&walked, key);
+                    match replaces(heap, &old) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(Inserted::Kept(old)),
+                        Err(ClientError::Outdated) => continue,
+                        Err(error) => return Err(error),
+                    }
                     // The key exists: the new node replaces the old one. The old node's next word is changed to point to the
                     // new node.
-                    let (old, next) = place_of(&walked);
-                    heap.write(fresh, &next.to_le_bytes())?;
-                    match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
+                    heap.write(fresh, &old.next.to_le_bytes())?;
+                    match heap.compare_swap_since(old.address, old.next, fresh | 1, old.since) {
                         Ok(Ok(())) => {
                             self.tidy(heap)?;
-                            return Ok(false);
+                            return Ok(Inserted::Replaced(old));
                         }
                         Ok(Err(_)) | Err(ClientError::Outdated) => {}
                         Err(error) => return Err(error),
@@ -343,16 +415,41 @@ impl Chain {
     /// # Errors
     /// [`ClientError::Contended`], or the reason that there was no answer.
     pub fn remove(self, heap: &mut impl Heap, key: Key<'_>) -> Result<bool> {
+        Ok(self.take_with(heap, key, |_, _| Ok(()))?.is_some())
+    }
+
+    /// Removes a key and returns its value, exactly once however many clients take it at the same time; `None`: there is no
+    /// such key.
+    ///
+    /// # Errors
+    /// The errors of [`Chain::remove`]. [`ClientError::Outdated`]: the key was removed, and its value was no longer there to
+    /// be read.
+    pub fn take(self, heap: &mut impl Heap, key: Key<'_>) -> Result<Option<Vec<u8>>> {
+        self.take_with(heap, key, |heap, node| node.read(heap))
+    }
+
+    /// Removes a key; `read` gets its node before the node is unlinked.
+    ///
+    /// # Errors
+    /// The errors of [`Chain::remove`] and of `read`; after an error of `read` the key is removed.
+    pub(super) fn take_with<H: Heap, T>(
+        self,
+        heap: &mut H,
+        key: Key<'_>,
+        read: impl FnOnce(&mut H, &FoundNode) -> Result<T>,
+    ) -> Result<Option<T>> {
         key.check()?;
         let remove = key.of(&shipped::HASH_REMOVE, &shipped::HASH_REMOVE_BYTES);
         let request = self.request(remove, key.scratch());
         for _ in 0..TRIES {
-            match heap.walk(&request)?.outcome {
-                Outcome::Missing | Outcome::Done => return Ok(false),
+            let walked = heap.walk(&request)?;
+            match walked.outcome {
+                Outcome::Missing | Outcome::Done => return Ok(None),
                 Outcome::Differs(_) => {}
                 Outcome::Applied(_) => {
+                    let value = read(heap, &FoundNode::of(&walked, key));
                     self.tidy(heap)?;
-                    return Ok(true);
+                    return value.map(Some);
                 }
             }
         }
@@ -364,9 +461,23 @@ impl Chain {
     /// # Errors
     /// The reason that there was no answer.
     pub fn add(self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
-        let scratch = Key::Number(key).scratch().with(FRESH, addend);
-        match heap.walk(&self.request(&shipped::HASH_ADD, scratch))?.outcome {
-            Outcome::Applied(old) => Ok(Some(old)),
+        Ok(self.add_found(heap, key, addend)?.map(|(old, _)| old))
+    }
+
+    /// Does what [`Chain::add`] does, and also returns the node.
+    ///
+    /// # Errors
+    /// The errors of [`Chain::add`].
+    pub(super) fn add_found(
+        self,
+        heap: &mut impl Heap,
+        key: u64,
+        addend: u64,
+    ) -> Result<Option<(u64, FoundNode)>> {
+        let key = Key::Number(key);
+        let walked = heap.walk(&self.request(&shipped::HASH_ADD, key.scratch().with(FRESH, addend)))?;
+        match walked.outcome {
+            Outcome::Applied(old) => Ok(Some((old, FoundNode::of(&walked, key)))),
             _ => Ok(None),
         }
     }
@@ -429,6 +540,30 @@ impl Chain {
         }
         // The attempts failed because other clients keep tidying this chain, so it needs no more here.
         Ok(())
+    }
+
+    /// Does what [`Chain::tidy`] does for several chains, with all requests in flight together.
+    ///
+    /// # Errors
+    /// The first error; the other chains are tidied all the same.
+    pub(super) fn tidy_many(heap: &mut impl Heap, chains: &[Chain]) -> Result<()> {
+        let walks: Vec<Walk> = chains.iter().map(|chain| chain.tidy_walk()).collect();
+        let (mut removed, mut failed) = (Vec::new(), Ok(()));
+        for (walked, chain) in heap.walk_many(&walks).into_iter().zip(chains) {
+            match walked {
+                Ok(walked) if matches!(walked.outcome, Outcome::Applied(_)) => {
+                    removed.extend(unlinked(&walked));
+                    // There may be more of them than one walk unlinks.
+                    failed = failed.and(chain.tidy(heap));
+                }
+                Ok(walked) if matches!(walked.outcome, Outcome::Differs(_)) => {
+                    failed = failed.and(chain.tidy(heap));
+                }
+                Ok(_) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        failed.and(retire_nodes(heap, &removed))
     }
 
     /// Retires the nodes that a walk's apply has unlinked.

@@ -9,7 +9,7 @@
 
 use super::chain::{Chain, Key, ScannedNode};
 use super::heap::{Heap, Walk};
-use super::many;
+use super::many::{self, Changed};
 use crate::client::{ClientError, Result};
 
 /// Heads that one walk of a scan covers.
@@ -19,7 +19,7 @@ const ZERO_BYTES: u64 = 1 << 20;
 /// Bytes of heads whose chains are dropped together.
 const DROP_BYTES: u64 = 4096;
 /// Most heads, as a power of two.
-const LOG2_MAX: u32 = 40;
+pub(super) const LOG2_MAX: u32 = 40;
 
 /// Address and size of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,38 @@ impl HashMap {
     pub fn insert_many(&mut self, heap: &mut impl Heap, pairs: &[(Key<'_>, &[u8])]) -> Result<u64> {
         self.long |= pairs.iter().any(|(_, value)| value.len() > 8);
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| (self.chain(key), key, value)).collect();
-        many::insert_many(heap, &pairs)
+        let mut changed = Changed::default();
+        many::insert_many(heap, &pairs, &mut changed)?;
+        Ok(changed.inserted)
+    }
+
+    /// Sets the value of a key that has none; otherwise returns the value that the key keeps.
+    ///
+    /// # Errors
+    /// The errors of [`HashMap::insert`].
+    pub fn insert_new<'k>(
+        &mut self,
+        heap: &mut impl Heap,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let (key, mut kept) = (key.into(), None);
+        self.chain(key).insert_if(heap, key, value, |heap, node| {
+            kept = Some(node.read(heap)?);
+            Ok(false)
+        })?;
+        self.long |= value.len() > 8;
+        Ok(self.note(kept))
+    }
+
+    /// Removes a key and returns its value, exactly once however many clients take it at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`Chain::take`].
+    pub fn take<'k>(&mut self, heap: &mut impl Heap, key: impl Into<Key<'k>>) -> Result<Option<Vec<u8>>> {
+        let key = key.into();
+        let value = self.chain(key).take(heap, key)?;
+        Ok(self.note(value))
     }
 
     /// Removes a key; returns false if there was no such key.

@@ -209,6 +209,15 @@ pub trait Heap {
     /// The reason that the request could not be sent.
     fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()>;
 
+    /// Asks the node that has the terms of a map at this address to sweep the map. Without a node nothing sweeps it.
+    ///
+    /// # Errors
+    /// The reason that there is no answer: a node of a release before 0.2 does not answer.
+    fn declare(&mut self, address: u64) -> Result<()> {
+        let _ = address;
+        Ok(())
+    }
+
     /// Waits until all requests are answered, including those of [`Heap::retire`].
     ///
     /// # Errors

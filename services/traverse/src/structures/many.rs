@@ -11,15 +11,26 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::chain::{Chain, Key, TRIES, node_bytes, place_of, retire_nodes, unlinked, value_bytes_of};
+use super::chain::{Chain, FoundNode, Key, TRIES, node_bytes, retire_nodes, taken, unlinked};
 use super::heap::{Heap, Outcome, Swap, Walk};
 use crate::client::{ClientError, Result};
 
 /// Keys whose nodes are placed at a time. It bounds memory; the packets in flight are bounded by the client's window.
-const BATCH: usize = 4096;
+pub(super) const BATCH: usize = 4096;
 
 /// A key, its chain and its value.
 pub(super) type Pair<'k> = (Chain, Key<'k>, &'k [u8]);
+
+/// Changes that were made, also if an error followed them.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    /// Number of keys that had no value.
+    pub inserted: u64,
+    /// Bytes that the nodes that were linked take of the nodes' memory.
+    pub linked_bytes: u64,
+    /// Nodes that were replaced.
+    pub replaced: Vec<FoundNode>,
+}
 
 /// A node that is placed and not yet linked.
 struct Insert<'k> {
@@ -30,12 +41,12 @@ struct Insert<'k> {
     tries: u32,
 }
 
-/// Sets the values of keys; returns how many keys had none.
-pub(super) fn insert_many(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
-    pairs.chunks(BATCH).try_fold(0, |inserted, batch| Ok(inserted + insert_batch(heap, batch)?))
+/// Sets the values of keys; adds what has changed to `changed`, also if there is an error.
+pub(super) fn insert_many(heap: &mut impl Heap, pairs: &[Pair<'_>], changed: &mut Changed) -> Result<()> {
+    pairs.chunks(BATCH).try_for_each(|batch| insert_batch(heap, batch, changed))
 }
 
-fn insert_batch(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
+fn insert_batch(heap: &mut impl Heap, pairs: &[Pair<'_>], changed: &mut Changed) -> Result<()> {
     let last: HashMap<Key<'_>, usize> =
         pairs.iter().enumerate().map(|(index, (_, key, _))| (*key, index)).collect();
     let counts = |index: &usize| last[&pairs[*index].1] == *index;
@@ -51,17 +62,16 @@ fn insert_batch(heap: &mut impl Heap, pairs: &[Pair<'_>]) -> Result<u64> {
             Err(error) => failed = failed.and(Err(error)),
         }
     }
-    let mut inserted = 0;
     while failed.is_ok() && !waiting.is_empty() {
         // Two walks that change one chain at the same time would only make each other fail.
         let mut chains = HashSet::new();
         let (now, later) = waiting.into_iter().partition(|insert: &Insert<'_>| chains.insert(insert.chain));
         waiting = later;
-        failed = link(heap, now, &mut waiting, &mut inserted);
+        failed = link(heap, now, &mut waiting, changed);
     }
     // The nodes that still wait were never linked.
     let freed = waiting.iter().try_for_each(|insert| heap.free(insert.address, insert.bytes));
-    failed.and(freed).map(|()| inserted)
+    failed.and(freed)
 }
 
 /// Links nodes, each into a different chain. A node whose chain was changed by others meanwhile goes back to `waiting`. If a
@@ -70,7 +80,7 @@ fn link<'k>(
     heap: &mut impl Heap,
     inserts: Vec<Insert<'k>>,
     waiting: &mut Vec<Insert<'k>>,
-    inserted: &mut u64,
+    changed: &mut Changed,
 ) -> Result<()> {
     let walks: Vec<Walk> = inserts.iter().map(|one| one.chain.insert_walk(one.key, one.address)).collect();
     let mut failed = Ok(());
@@ -92,20 +102,21 @@ fn link<'k>(
         match walked {
             Ok(walked) => match walked.outcome {
                 Outcome::Applied(_) => {
-                    *inserted += 1;
+                    changed.inserted += 1;
+                    changed.linked_bytes += taken(insert.bytes);
                     removed.extend(unlinked(&walked));
                 }
                 Outcome::Differs(_) | Outcome::Missing => failed = failed.and(again(insert, waiting)),
                 Outcome::Done => {
-                    let (old, next) = place_of(&walked);
-                    known.insert(old, insert.key.node_size(value_bytes_of(&walked)));
+                    let old = FoundNode::of(&walked, insert.key);
+                    known.insert(old.address, old.bytes());
                     swaps.push(Swap {
-                        address: old,
-                        expected: next,
+                        address: old.address,
+                        expected: old.next,
                         fresh: insert.address | 1,
-                        since: walked.since,
+                        since: old.since,
                     });
-                    present.push(insert);
+                    present.push((insert, old));
                 }
             },
             Err(ClientError::Contended { .. }) => {
@@ -116,18 +127,22 @@ fn link<'k>(
         }
     }
     // The key exists: the new node replaces the old one, whose next word is changed to point to the new node.
-    let next = |(insert, swap): (&Insert<'k>, &Swap)| (insert.address, swap.expected.to_le_bytes().to_vec());
-    let ways: Vec<(u64, Vec<u8>)> = present.iter().zip(&swaps).map(next).collect();
+    let next = |(insert, old): &(Insert<'k>, FoundNode)| (insert.address, old.next.to_le_bytes().to_vec());
+    let ways: Vec<(u64, Vec<u8>)> = present.iter().map(next).collect();
     if let Err(error) = heap.write_many(&ways) {
         failed = failed.and(Err(error));
-        waiting.extend(present);
+        waiting.extend(present.into_iter().map(|(insert, _)| insert));
         swaps.clear();
         present = Vec::new();
     }
     let mut ends = Vec::new();
-    for (swapped, insert) in heap.compare_swap_many(&swaps).into_iter().zip(present) {
+    for (swapped, (insert, old)) in heap.compare_swap_many(&swaps).into_iter().zip(present) {
         match swapped {
-            Ok(Ok(())) => untidy.push(insert.chain),
+            Ok(Ok(())) => {
+                changed.linked_bytes += taken(insert.bytes);
+                changed.replaced.push(old);
+                untidy.push(insert.chain);
+            }
             Ok(Err(_)) | Err(ClientError::Outdated) => {
                 ends.push((insert.address, vec![0; 8]));
                 failed = failed.and(again(insert, waiting));

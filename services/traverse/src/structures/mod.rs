@@ -13,6 +13,7 @@
 pub mod arrow;
 pub mod bulk;
 pub mod chain;
+pub mod expiring;
 pub mod hash;
 pub mod heap;
 pub mod image;
@@ -22,10 +23,12 @@ mod many;
 pub mod ordered;
 pub mod placement;
 pub mod pool;
+mod removal;
 pub mod shipped;
 pub mod sink;
 
 pub use chain::{Aggregate, Key};
+pub use expiring::ExpiringMap;
 pub use hash::HashMap;
 pub use heap::{Heap, Outcome, Scratch, Walk, Walked};
 pub use image::Image;

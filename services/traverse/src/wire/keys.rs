@@ -54,6 +54,12 @@ impl Keys {
         self
     }
 
+    /// Returns a set with the key of one tenant only, if that is there.
+    #[must_use]
+    pub fn only(&self, tenant: u32) -> Keys {
+        self.keys.get(&tenant).map_or_else(Keys::none, |key| Keys::none().with(tenant, *key))
+    }
+
     /// Parses a key file.
     ///
     /// # Errors

@@ -7,12 +7,13 @@
 
 use crate::step::Verdict;
 use memlift_spec::operand::packet::{
-    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_END, KIND_FREE, KIND_MAP,
-    KIND_MIGRATE, KIND_PLACE, KIND_READ, KIND_REGISTER, KIND_RETIRE, KIND_WALK, KIND_WRITE, STATUS_APPLIED,
-    STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_EXPIRED,
-    STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS,
-    STATUS_LIMIT, STATUS_LOG_FULL, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED, STATUS_REFUSED,
-    STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_KEY, STATUS_WRONG_NODE,
+    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_DECLARE, KIND_END, KIND_FREE,
+    KIND_MAP, KIND_MIGRATE, KIND_PLACE, KIND_READ, KIND_REGISTER, KIND_RETIRE, KIND_WALK, KIND_WRITE,
+    STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE,
+    STATUS_EXPIRED, STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS,
+    STATUS_ITERATIONS, STATUS_LIMIT, STATUS_LOG_FULL, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED,
+    STATUS_REFUSED, STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_KEY,
+    STATUS_WRONG_NODE,
 };
 
 /// Kind of a packet.
@@ -49,6 +50,8 @@ pub enum Kind {
     Place = KIND_PLACE,
     /// A request: retire memory that was unlinked.
     Retire = KIND_RETIRE,
+    /// A request: sweep the map whose terms are at an address.
+    Declare = KIND_DECLARE,
 }
 
 impl Kind {
@@ -71,6 +74,7 @@ impl Kind {
             KIND_END => Kind::End,
             KIND_PLACE => Kind::Place,
             KIND_RETIRE => Kind::Retire,
+            KIND_DECLARE => Kind::Declare,
             _ => return None,
         })
     }
@@ -84,7 +88,16 @@ impl Kind {
     /// Returns true if a request of this kind must not be carried out twice.
     #[must_use]
     pub fn changes_memory(self) -> bool {
-        matches!(self, Kind::Allocate | Kind::Free | Kind::Write | Kind::Apply | Kind::Place | Kind::Retire)
+        matches!(
+            self,
+            Kind::Allocate
+                | Kind::Free
+                | Kind::Write
+                | Kind::Apply
+                | Kind::Place
+                | Kind::Retire
+                | Kind::Declare
+        )
     }
 }
 

@@ -8,6 +8,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use memlift_traverse::map::coordinator::Options;
 use memlift_traverse::map::migrate::{MigrationPhase, Outcome};
 use memlift_traverse::map::{Authority, Coordinator, Map, Order, Peer, Source};
 use memlift_traverse::node::{Cluster, ClusterOptions, Durability, NodeOptions};
+use memlift_traverse::sweep::{Reached, Sweeper};
 use memlift_traverse::transport::udp::Udp;
+use memlift_traverse::wire::Keys;
 
 /// Bytes of memory that each node brings.
 pub const MEMORY: u64 = 4 << 20;
@@ -83,9 +86,12 @@ fn serve_as_a_node_of_another_test() {
         ClusterOptions { node, source, name, addresses: vec![memlift_traverse::map::Address::Udp(at)] };
     let (mut cluster, _) = Cluster::open(options, Some(speaker)).unwrap_or_else(|error| panic!("{error}"));
     let mut shard = cluster.node().shard(Box::new(udp), Box::new(cluster.shared().view()));
-    let stop = AtomicBool::new(false);
+    let stop = Arc::new(AtomicBool::new(false));
+    let reached = Reached::Map(Arc::clone(cluster.shared()));
+    let mut sweeper = Sweeper::new(cluster.node().clone(), reached, Keys::none(), Arc::clone(&stop));
     std::thread::scope(|scope| {
         scope.spawn(|| shard.serve(&stop).expect("serves"));
+        scope.spawn(|| sweeper.serve());
         loop {
             cluster.turn(Duration::from_millis(20)).unwrap_or_else(|error| panic!("{error}"));
             if reached(&mut cluster, &step) {

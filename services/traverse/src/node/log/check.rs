@@ -40,6 +40,8 @@ pub enum LogEnd {
 /// Result of [`check_log`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogReport {
+    /// Format version of the file.
+    pub version: u32,
     /// First address of the memory for which the log was begun.
     pub base: u64,
     /// Bytes of that memory; 0: the map of a cluster defines the node's addresses.
@@ -70,7 +72,7 @@ fn scan(
     let (file, head, length) = open_file(path, OpenOptions::new().read(true))?;
     let Some(head) = head else {
         let end = LogEnd::Torn { at: 0, bytes: length };
-        return Ok(LogReport { base: 0, memory_bytes: 0, file_bytes: length, records: 0, end });
+        return Ok(LogReport { version: 0, base: 0, memory_bytes: 0, file_bytes: length, records: 0, end });
     };
     let found = survey(&file, &head, length, boot(), take, take_behind).map_err(LogError::system(path))?;
     let end = match found.good_to {
@@ -78,8 +80,8 @@ fn scan(
         at if at < length => LogEnd::Torn { at, bytes: length - at },
         _ => LogEnd::Whole,
     };
-    let Head { base, bytes: memory_bytes, .. } = head;
-    Ok(LogReport { base, memory_bytes, file_bytes: length, records: found.records, end })
+    let Head { version, base, bytes: memory_bytes, .. } = head;
+    Ok(LogReport { version, base, memory_bytes, file_bytes: length, records: found.records, end })
 }
 
 /// Reads a log that no node has open.
@@ -107,7 +109,8 @@ pub fn repair_log(
 ) -> Result<LogSaved, LogError> {
     let report = check_log(path)?;
     let system = LogError::system(to);
-    let head = Head::new(report.base, report.memory_bytes).map_err(&system)?;
+    let mut head = Head::new(report.base, report.memory_bytes).map_err(&system)?;
+    head.version = head.version.max(report.version);
     let file = OpenOptions::new().write(true).create_new(true).open(to).map_err(&system)?;
     let done = copy(path, &head, file, behind, &mut may_follow).map_err(|error| match error {
         Copying::Log(error) => error,

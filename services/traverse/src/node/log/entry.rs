@@ -46,6 +46,10 @@ pub enum Change {
     Retire(u32, Vec<(u64, u64)>),
     /// Unlinked blocks became free: tenant, address, bytes of each.
     Ripe(Vec<(u32, u64, u64)>),
+    /// Terms of a map were declared: tenant, address.
+    Declare(u32, u64),
+    /// The terms at this address are another node's to sweep, or gone.
+    Undeclare(u64),
     /// A node has opened the log: the machine's boot id, and the durability of the records that follow.
     Start([u8; 16], Durability),
 }
@@ -93,6 +97,15 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Returns the least format version of a log that has this entry.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        match self.change {
+            Change::Declare(..) | Change::Undeclare(..) => 5,
+            _ => 4,
+        }
+    }
+
     /// Appends the bytes of the entry.
     pub fn write(&self, to: &mut Vec<u8>) {
         let words = |to: &mut Vec<u8>, words: &[u64]| {
@@ -175,6 +188,14 @@ impl Entry {
                 words(to, &[blocks.len() as u64]);
                 blocks.iter().for_each(|(tenant, at, bytes)| words(to, &[u64::from(*tenant), *at, *bytes]));
             }
+            Change::Declare(tenant, address) => {
+                to.push(17);
+                words(to, &[u64::from(*tenant), *address]);
+            }
+            Change::Undeclare(address) => {
+                to.push(18);
+                words(to, &[*address]);
+            }
             Change::Start(boot, durability) => {
                 to.push(13);
                 to.extend_from_slice(boot);
@@ -250,6 +271,8 @@ impl Entry {
                 let block = |_| Some((rest.tenant()?, rest.word()?, rest.word()?));
                 Change::Ripe((0..count).map(block).collect::<Option<_>>()?)
             }
+            17 => Change::Declare(rest.tenant()?, rest.word()?),
+            18 => Change::Undeclare(rest.word()?),
             _ => return None,
         };
         if rest.0.is_empty() {

@@ -22,8 +22,9 @@ pub(in crate::node) const HEAD_BYTES: usize = 64;
 /// Bytes of a record in front of its entry.
 const FRAME_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"MLWLOG\0\x01";
-/// The version that this crate writes and reads.
-pub(super) const VERSION: u32 = 4;
+/// The versions that this crate reads. A log begins with the first one, and gets the next with the first entry that needs it
+/// ([`Entry::version`]), so that a release that does not know the entry refuses the log instead of cutting it off there.
+pub(super) const VERSIONS: std::ops::RangeInclusive<u32> = 4..=5;
 /// Bytes of the longest entry: an allocator's data about a range.
 const ENTRY_BYTES_MAX: usize = 1 << 31;
 /// Bytes of the file that a search for records reads at a time.
@@ -46,6 +47,8 @@ fn sum(bytes: &[u8], seed: u32) -> u32 {
 /// The first bytes of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::node) struct Head {
+    /// Format version of the file, one of [`VERSIONS`].
+    pub version: u32,
     /// First address of the memory that the log was begun for.
     pub base: u64,
     /// Bytes of that memory.
@@ -80,13 +83,13 @@ impl Head {
     pub fn new(base: u64, bytes: u64) -> io::Result<Head> {
         let mut salt = [0; 8];
         File::open("/dev/urandom")?.read_exact(&mut salt)?;
-        Ok(Head { base, bytes, salt: u64::from_le_bytes(salt) })
+        Ok(Head { version: *VERSIONS.start(), base, bytes, salt: u64::from_le_bytes(salt) })
     }
 
     pub fn encode(&self) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(&MAGIC);
-        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        head[8..12].copy_from_slice(&self.version.to_le_bytes());
         head[16..24].copy_from_slice(&self.base.to_le_bytes());
         head[24..32].copy_from_slice(&self.bytes.to_le_bytes());
         head[32..40].copy_from_slice(&self.salt.to_le_bytes());
@@ -99,15 +102,16 @@ impl Head {
         if head[..8] != MAGIC {
             return Err(HeadFault::Foreign);
         }
-        match half(head, 8) {
-            VERSION => {}
-            version @ 0..VERSION => return Err(HeadFault::Version(version)),
-            version => {
+        let version = half(head, 8);
+        match version {
+            _ if VERSIONS.contains(&version) => {}
+            _ if version < *VERSIONS.start() => return Err(HeadFault::Version(version)),
+            _ => {
                 let known = head[40..44] == sum(&head[..40], 0).to_le_bytes();
                 return Err(if known { HeadFault::Version(version) } else { HeadFault::Broken });
             }
         }
-        let found = Head { base: word(head, 16), bytes: word(head, 24), salt: word(head, 32) };
+        let found = Head { version, base: word(head, 16), bytes: word(head, 24), salt: word(head, 32) };
         if found.encode() == *head { Ok(found) } else { Err(HeadFault::Broken) }
     }
 

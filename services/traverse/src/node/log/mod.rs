@@ -65,9 +65,9 @@ pub enum LogError {
     Foreign(PathBuf),
     /// The log was written by another version.
     #[error(
-        "{}: a log of format version {version}, and this node reads {}: start it with the memlift that wrote it, or begin with a \
+        "{}: a log of format version {version}, and this node reads {} and {}: start it with the memlift that wrote it, or begin with a \
          new log and load the data again",
-        path.display(), frame::VERSION
+        path.display(), frame::VERSIONS.start(), frame::VERSIONS.end()
     )]
     Version {
         /// Path of the log.
@@ -121,6 +121,8 @@ pub struct Log {
     /// Bytes of the last snapshot in the file; 0 before the first compaction of this process.
     pub(super) snapshot_bytes: u64,
     sync: Sync,
+    /// Format version in the file's head. `head` has a higher one while a record that needs it is queued.
+    written_version: u32,
     /// Time at which a write last found the disk full; `None` after a write succeeded.
     full: Option<Instant>,
 }
@@ -143,7 +145,18 @@ impl Log {
     /// Queues a record; [`Log::commit`] writes it.
     pub fn append(&mut self, entry: &Entry) {
         let position = self.bytes + self.waiting.len() as u64;
+        self.head.version = self.head.version.max(entry.version());
         self.head.put(position, self.sync.durable(), entry, &mut self.waiting);
+    }
+
+    /// Writes the head before the first record that needs its version. The head lies in one sector, which is written whole.
+    fn raise_version(&mut self) -> io::Result<()> {
+        if self.written_version != self.head.version {
+            self.file.write_all_at(&self.head.encode(), 0)?;
+            self.file.sync_data()?;
+            self.written_version = self.head.version;
+        }
+        Ok(())
     }
 
     /// Writes the queued records, and syncs them if the log's durability asks for it. Returns false if the disk is full:
@@ -160,7 +173,8 @@ impl Log {
         if self.full.is_some_and(|tried| tried.elapsed() < FULL_PAUSE) {
             return Ok(false);
         }
-        let mut done = self.file.write_all_at(&self.waiting, self.bytes);
+        let mut done = self.raise_version();
+        done = done.and_then(|()| self.file.write_all_at(&self.waiting, self.bytes));
         if self.durability == Durability::Disk {
             done = done.and_then(|()| self.file.sync_data());
         }
@@ -200,6 +214,7 @@ impl Log {
     pub(super) fn replace(&mut self, file: File, head: Head, bytes: u64, snapshot_bytes: u64) {
         self.file = Arc::new(file);
         (self.head, self.bytes, self.snapshot_bytes) = (head, bytes, snapshot_bytes);
+        self.written_version = head.version;
         self.sync = Sync::start(&self.file, self.durability, bytes);
     }
 }

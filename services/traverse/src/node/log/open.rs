@@ -234,6 +234,7 @@ impl OpenLog {
             waiting: Vec::new(),
             bytes: self.good_to,
             snapshot_bytes: 0,
+            written_version: head.version,
             full: None,
         };
         let start = Entry { change: Change::Start(self.boot, durability), request: None };

@@ -382,7 +382,7 @@ impl OrderedMap {
         key: u64,
         what: &'static str,
         edit: impl Fn(&Path) -> Option<Edit>,
-    ) -> Result<Option<Path>> {
+    ) -> Result<Option<(Path, u32)>> {
         let mut spare = Vec::new();
         let mut done = Err(ClientError::Contended { what, times: TRIES });
         let mut turn = None;
@@ -409,7 +409,7 @@ impl OrderedMap {
             };
             match self.commit(heap, (&path, since), edit, path.value(key), &mut spare) {
                 Ok(true) => {
-                    done = Ok(Some(path));
+                    done = Ok(Some((path, since)));
                     break;
                 }
                 Ok(false) => self.turns.lost_to_other(),
@@ -439,6 +439,18 @@ impl OrderedMap {
     /// [`ClientError::TooLong`] if the value does not have the map's length, [`ClientError::Full`],
     /// [`ClientError::Contended`], or the reason that there was no answer.
     pub fn insert(&mut self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<bool> {
+        self.put(heap, key, value, true)
+    }
+
+    /// Sets the value of a key that has none; returns false if it has one, and keeps it.
+    ///
+    /// # Errors
+    /// The errors of [`OrderedMap::insert`].
+    pub fn insert_new(&mut self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<bool> {
+        self.put(heap, key, value, false)
+    }
+
+    fn put(&mut self, heap: &mut impl Heap, key: u64, value: &[u8], replaces: bool) -> Result<bool> {
         let (bytes, most) = (value.len(), self.handle.value_bytes);
         if bytes != most {
             return Err(ClientError::TooLong { what: "a value of another length", bytes, most });
@@ -448,15 +460,16 @@ impl OrderedMap {
         } else {
             heap.place(&self.handle.record(key, value))?
         };
-        let changed = self.change(heap, key, "an insert", |path| Some(path.put(key, place)));
+        let edit = |path: &Path| (replaces || path.value(key).is_none()).then(|| path.put(key, place));
+        let changed = self.change(heap, key, "an insert", edit);
         let unlinked = matches!(
             changed,
-            Err(ClientError::Contended { .. } | ClientError::Full { .. } | ClientError::ReadOnly)
+            Ok(None) | Err(ClientError::Contended { .. } | ClientError::Full { .. } | ClientError::ReadOnly)
         );
         if unlinked && !self.handle.inline() {
             heap.free(place, self.handle.record_bytes() as u64)?;
         }
-        Ok(changed?.and_then(|path| path.value(key)).is_none())
+        Ok(changed?.is_some_and(|(path, _)| path.value(key).is_none()))
     }
 
     /// Sets the values of many keys; returns how many keys had none. Keys change in ascending order, up to 16,384 of them at
@@ -600,7 +613,40 @@ impl OrderedMap {
     /// [`ClientError::Full`], [`ClientError::Contended`], or the reason that there was no answer.
     pub fn remove(&mut self, heap: &mut impl Heap, key: u64) -> Result<bool> {
         let changed = self.change(heap, key, "a removal", |path| path.take(key))?;
-        Ok(changed.and_then(|path| path.value(key)).is_some())
+        Ok(changed.and_then(|(path, _)| path.value(key)).is_some())
+    }
+
+    /// Removes a key and returns its value, exactly once however many clients take it at the same time.
+    ///
+    /// # Errors
+    /// The errors of [`OrderedMap::remove`]. [`ClientError::Outdated`]: the key was removed, and its value was no longer there
+    /// to be read.
+    pub fn take(&mut self, heap: &mut impl Heap, key: u64) -> Result<Option<Vec<u8>>> {
+        let changed = self.change(heap, key, "a removal", |path| path.take(key))?;
+        let Some((place, since)) = changed.and_then(|(path, since)| Some((path.value(key)?, since))) else {
+            return Ok(None);
+        };
+        if self.handle.inline() {
+            return Ok(Some(place.to_le_bytes().to_vec()));
+        }
+        heap.read_since(place.wrapping_add(8), self.handle.value_bytes, since).map(Some)
+    }
+
+    /// Removes all keys, at one compare-and-swap.
+    ///
+    /// # Errors
+    /// [`ClientError::Contended`], or the reason that there was no answer. If the map is empty after an error, some of its memory
+    /// stays allocated.
+    pub fn clear(&mut self, heap: &mut impl Heap) -> Result<()> {
+        let mut root = Scratch(heap.read(self.handle.cell, 8)?).word(0);
+        for _ in 0..TRIES {
+            match heap.compare_swap(self.handle.cell, root, 0)? {
+                // Only this client frees the nodes of the tree that it has unlinked.
+                Ok(()) => return self.retire_tree(heap, root),
+                Err(now) => root = now,
+            }
+        }
+        Err(ClientError::Contended { what: "clearing a map", times: TRIES })
     }
 
     /// Frees all of the map's memory. Nobody may use the map any more; walks that have begun still end normally.
@@ -608,10 +654,17 @@ impl OrderedMap {
     /// # Errors
     /// The reason that there was no answer; then the map can be dropped again.
     pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
-        let cell = Scratch(heap.read(self.handle.cell, 8)?).word(0);
+        let root = Scratch(heap.read(self.handle.cell, 8)?).word(0);
+        self.retire_tree(heap, root)?;
+        heap.retire(&[(self.handle.cell, CELL_BYTES as u64)])?;
+        heap.settle()
+    }
+
+    /// Retires the nodes and records of a tree that nobody changes any more.
+    fn retire_tree(&self, heap: &mut impl Heap, root: u64) -> Result<()> {
         let record = self.handle.record_bytes() as u64;
         // Depth first, a batch of siblings at a time, so that little memory is needed for a map of any size.
-        let mut due = vec![cell];
+        let mut due = vec![root];
         due.retain(|root| *root != 0);
         while !due.is_empty() {
             let batch = due.split_off(due.len().saturating_sub(DROP_NODES));
@@ -627,7 +680,6 @@ impl OrderedMap {
             }
             heap.retire(&blocks)?;
         }
-        heap.retire(&[(self.handle.cell, CELL_BYTES as u64)])?;
-        heap.settle()
+        Ok(())
     }
 }
