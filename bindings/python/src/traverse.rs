@@ -12,6 +12,7 @@
 mod block;
 mod client;
 mod collections;
+mod expiring;
 #[expect(unsafe_code, reason = "takes Arrow streams over, and reads buffers of Python objects")]
 mod load;
 mod node;
@@ -25,6 +26,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<program::WalkProgram>()?;
     module.add_class::<client::WalkClient>()?;
     module.add_class::<collections::WalkHash>()?;
+    module.add_class::<expiring::WalkExpiring>()?;
     module.add_class::<collections::WalkOrdered>()?;
     module.add_class::<collections::WalkList>()?;
     module.add_class::<node::WalkNode>()?;

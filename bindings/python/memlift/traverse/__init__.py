@@ -35,7 +35,7 @@ It is compiled to bytecode, verified, sent to the nodes once, and runs there as 
 """
 
 from memlift.traverse._client import AsyncClient, Client, Pipeline, Program, Walked
-from memlift.traverse._collections import Aggregate, Buckets, HashHandle, HashMap, List, ListHandle, OrderedHandle, OrderedMap
+from memlift.traverse._collections import Aggregate, Buckets, HashHandle, HashMap, Limits, List, ListHandle, OrderedHandle, OrderedMap
 from memlift.traverse._iterator import Iterator, iterator
 from memlift.traverse._load import bulk_load
 from memlift.traverse._node import Node
@@ -50,6 +50,7 @@ __all__ = [
     "HashHandle",
     "HashMap",
     "Iterator",
+    "Limits",
     "List",
     "ListHandle",
     "Node",

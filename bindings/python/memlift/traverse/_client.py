@@ -32,7 +32,7 @@ _OUTCOME: tuple[Literal["done", "missing", "applied", "differs"], ...] = ("done"
 class Walked:
     """What a walk came back with."""
 
-    __slots__ = ("_scratch", "_struct", "iterations", "outcome", "result", "value", "visits")
+    __slots__ = ("_scratch", "_struct", "clock", "iterations", "outcome", "result", "value", "visits")
 
     outcome: Literal["done", "missing", "applied", "differs"]
     """How it ended: `applied` and `differs` for the changes that it asked for."""
@@ -44,9 +44,11 @@ class Walked:
     """How often it went on to another node of its structure, over all memory nodes."""
     visits: int
     """1, and one more for each time that the client sent it on."""
+    clock: int
+    """The nodes' clock when it began, in seconds: entries of a `HashMap` that expire have one word of it behind their value."""
 
-    def __init__(self, came: tuple[int, int, Any, Any, int, int], struct: Any) -> None:
-        status, self.value, self._scratch, self.result, self.iterations, self.visits = came
+    def __init__(self, came: tuple[int, int, Any, Any, int, int, int], struct: Any) -> None:
+        status, self.value, self._scratch, self.result, self.iterations, self.visits, self.clock = came
         self.outcome = _OUTCOME[status]
         self._struct = struct
 

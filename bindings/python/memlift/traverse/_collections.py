@@ -11,6 +11,7 @@ Owner   the nodes have the data. `handle` says where: send it, `open` it anywher
         address: other processes connect for themselves. Nothing is freed when an object here goes: `drop` does that
 """
 
+import datetime
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -19,24 +20,37 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _native
+from memlift._sizes import in_bytes
 from memlift.errors import BadArgument, UnsupportedValue, WrongStructure
 from memlift.traverse._client import Client, Program
 from memlift.traverse._keys import LAST, Keys
 from memlift.traverse._values import Values
+from memlift.traverse._views import ItemsOf, KeysOf, OrderedItems, OrderedKeys, OrderedValues, ValuesOf
 
-__all__ = ["Aggregate", "Buckets", "HashHandle", "HashMap", "List", "ListHandle", "OrderedHandle", "OrderedMap"]
+__all__ = ["Aggregate", "Buckets", "HashHandle", "HashMap", "Limits", "List", "ListHandle", "OrderedHandle", "OrderedMap"]
 
 _PAGE = 1 << 16
 
 
 class HashHandle(NamedTuple):
-    """Where a hash map is, and what is in it; memory: which memory the address is of, 0 if that is not to be checked."""
+    """Where a hash map is, and what is in it; memory: which memory the address is of, 0 if that is not to be checked; terms: where it is
+    written when entries expire, 0 if they do not."""
 
     heads: int
     log2: int
     key: str
     value: Any
     memory: int = 0
+    terms: int = 0
+
+
+class Limits(NamedTuple):
+    """When the entries of a hash map expire, and how large it may be; None: not limited."""
+
+    ttl: int | None
+    """Seconds until an entry expires whose `insert` does not say."""
+    max_entries: int | None
+    max_bytes: int | None
 
 
 class OrderedHandle(NamedTuple):
@@ -114,6 +128,31 @@ def _sized(many: Iterable[Any]) -> Any:
     return many if isinstance(many, np.ndarray | list | tuple) else list(many)
 
 
+_MISSING: Any = object()
+_TTL_MAX = 1 << 31
+
+
+def _seconds(ttl: Any) -> int:
+    """Whole seconds until an entry expires, rounded up; 0: never."""
+    if isinstance(ttl, datetime.timedelta):
+        ttl = ttl.total_seconds()
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float | np.integer | np.floating) or not ttl > 0:
+        raise BadArgument(f"ttl={ttl!r}: seconds, more than 0, a timedelta, or math.inf for an entry that does not expire")
+    if ttl == math.inf:
+        return 0
+    if ttl > _TTL_MAX:
+        raise BadArgument(f"ttl={ttl!r}: at most {_TTL_MAX} seconds, or math.inf for an entry that does not expire")
+    return math.ceil(ttl)
+
+
+def _most(name: str, count: Any) -> int:
+    if count is None:
+        return 0
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= int(count) <= LAST >> 1:
+        raise BadArgument(f"{name}={count!r}: 1 or more")
+    return int(count)
+
+
 def _update(collection: Any, other: Any, named: dict[str, Any]) -> None:
     if isinstance(other, Mapping):
         pairs: Iterable[tuple[Any, Any]] = other.items()
@@ -128,7 +167,11 @@ def _update(collection: Any, other: Any, named: dict[str, Any]) -> None:
 
 
 class HashMap(MutableMapping[Any, Any]):
-    """Keys of one kind (int, "i8", float; bytes, str of up to 128 bytes) and values of one kind, in 2^n chains."""
+    """Keys of one kind (int, "i8", float; bytes, str of up to 128 bytes) and values of one kind, in 2^n chains.
+
+    Made with ttl=, max_entries= or max_bytes=, it is a cache: entries expire by the nodes' clock, and where the map is larger than it may
+    be, those that were not used for longest are evicted.
+    """
 
     def __init__(self, client: Client, native: Any, key: str, values: Values) -> None:
         self._client = client
@@ -139,24 +182,54 @@ class HashMap(MutableMapping[Any, Any]):
         self._numbers = None if key in ("bytes", "str") else Keys(key)
         self._values = values
         self._others: dict[int, Any] = {}
+        self._expires = isinstance(native, _native.WalkExpiring)
+        # Chains before this one were empty when `popitem` last saw them.
+        self._popped = 0
 
     @classmethod
-    def create(cls, client: Client, *, expected: int = 1024, key: Any = int, value: Any = bytes) -> Self:
+    def create(
+        cls,
+        client: Client,
+        *,
+        expected: int = 1024,
+        key: Any = int,
+        value: Any = bytes,
+        ttl: Any = None,
+        max_entries: int | None = None,
+        max_bytes: int | str | None = None,
+    ) -> Self:
         """An empty map for about so many entries: it does not grow, its chains do.
 
-        key    int (0 to 2^64-1), "i8", float, bytes, str
-        value  bytes, str, or a numpy dtype: "i8", "f8", [("a", "u4"), ("b", "f4")]
+        key          int (0 to 2^64-1), "i8", float, bytes, str
+        value        bytes, str, or a numpy dtype: "i8", "f8", [("a", "u4"), ("b", "f4")]
+        ttl          seconds (or a timedelta) until an entry expires whose `insert` does not say; math.inf: it does not, others may
+        max_entries  most entries; max_bytes: most memory of the entries, in bytes or as '64M'. A put that makes the map larger evicts
+                     entries that were not used for longest, of samples of about 16
+
+        An entry lives for its seconds, and up to two more, by the nodes' clock. Without any of the last three, nothing expires and nothing
+        is ever evicted.
         """
         values = Values(value)
         log2 = max(expected - 1, 0).bit_length()
-        return cls(client, _native.WalkHash.create(client._native, log2), _key_name(key), values)
+        if ttl is None and max_entries is None and max_bytes is None:
+            return cls(client, _native.WalkHash.create(client._native, log2), _key_name(key), values)
+        limits = (
+            0 if ttl is None else _seconds(ttl),
+            _most("max_entries", max_entries),
+            _most("max_bytes", None if max_bytes is None else in_bytes(max_bytes)),
+        )
+        return cls(client, _native.WalkExpiring.create(client._native, log2, *limits), _key_name(key), values)
 
     @classmethod
     def open(cls, client: Client, handle: HashHandle | Iterable[Any]) -> Self:
         """The map that a handle names. NoSuchAddress: its memory is gone, with all that was in it."""
-        heads, log2, key, value, memory = HashHandle(*handle)
+        heads, log2, key, value, memory, terms = HashHandle(*handle)
         client._native.check_memory(heads, memory)
-        return cls(client, _native.WalkHash.open(client._native, heads, log2), key, Values(_dtype(value)))
+        if terms:
+            native: Any = _native.WalkExpiring.open(client._native, heads, log2, terms)
+        else:
+            native = _native.WalkHash.open(client._native, heads, log2)
+        return cls(client, native, key, Values(_dtype(value)))
 
     @classmethod
     def load(cls, client: Client, source: Any, **options: Any) -> Self:
@@ -169,7 +242,23 @@ class HashMap(MutableMapping[Any, Any]):
     def handle(self) -> HashHandle:
         """Where it is."""
         heads, log2 = self._native.handle
-        return HashHandle(heads, log2, self._key, _kind(self._values), self._memory)
+        return HashHandle(heads, log2, self._key, _kind(self._values), self._memory, self._native.terms if self._expires else 0)
+
+    @property
+    def limits(self) -> Limits | None:
+        """What it was made with, if entries expire or are evicted."""
+        if not self._expires:
+            return None
+        ttl, entries, bytes = self._native.limits
+        return Limits(ttl or None, entries or None, bytes or None)
+
+    def _ttl(self, ttl: Any) -> tuple[()] | tuple[int]:
+        """What a put of the native map takes behind its value."""
+        if ttl is None:
+            return ()
+        if not self._expires:
+            raise BadArgument("nothing expires in this map: create it with ttl=, for example ttl=math.inf")
+        return (_seconds(ttl),)
 
     def _pack(self, key: Any) -> Any:
         if self._numbers is not None:
@@ -204,15 +293,25 @@ class HashMap(MutableMapping[Any, Any]):
         values, found = self._native.get_array(self._numbers.pack_array(keys), self._values.bytes)
         return np.frombuffer(values, self._values.dtype), np.frombuffer(found, np.bool_)
 
-    def insert(self, key: Any, value: Any) -> bool:
-        """Gives a key a value; true: it had none. One compare-and-swap, whoever else writes."""
-        fresh: bool = self._native.insert(self._pack(key), self._values.pack(value))
+    def insert(self, key: Any, value: Any, ttl: Any = None) -> bool:
+        """Gives a key a value; true: it had none. One compare-and-swap, whoever else writes.
+
+        ttl  seconds until it expires, instead of the map's; math.inf: it does not
+        """
+        fresh: bool = self._native.insert(self._pack(key), self._values.pack(value), *self._ttl(ttl))
         return fresh
 
-    def put_many(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
+    def setdefault(self, key: Any, default: Any = None, ttl: Any = None) -> Any:
+        """Gives a key a value if it has none; the value that it has then. Of several clients that do this at once, one's value counts."""
+        packed = self._values.pack(default)
+        kept = self._native.insert_new(self._pack(key), packed, *self._ttl(ttl))
+        return self._values.unpack(packed if kept is None else kept)
+
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any], ttl: Any = None) -> int:
         """Gives many keys values, with all requests under way together; says how many of them had none.
 
         keys, values  arrays (fastest: no object per key is made) or any iterables, as many of one as of the other
+        ttl           as `insert` has it
 
         Each key changes at once and exactly once, in any order; of a key that comes twice the last value counts. After an error those
         that had changed stay changed: doing all of it again is right.
@@ -220,21 +319,73 @@ class HashMap(MutableMapping[Any, Any]):
         keys, values = _sized(keys), _sized(values)
         if len(keys) != len(values):
             raise BadArgument(f"{len(keys)} keys and {len(values)} values")
+        after = self._ttl(ttl)
         if self._values.dtype is not None and self._numbers is not None:
             numbers, packed = self._numbers.pack_array(keys), self._values.pack_array(values)
-            inserted: int = self._native.insert_array(numbers, packed.view(np.uint8), self._values.bytes)
+            inserted: int = self._native.insert_array(numbers, packed.view(np.uint8), self._values.bytes, *after)
             return inserted
-        inserted = self._native.insert_many([self._pack(key) for key in keys], [self._values.pack(value) for value in values])
+        inserted = self._native.insert_many([self._pack(key) for key in keys], [self._values.pack(value) for value in values], *after)
         return inserted
+
+    def ttl(self, key: Any) -> int | None:
+        """Seconds that an entry has left; None: it does not expire. KeyError: there is none. This does not count as a use of it."""
+        if not self._expires:
+            self[key]
+            return None
+        found, left = self._native.ttl(self._pack(key))
+        if not found:
+            raise KeyError(key)
+        seconds: int | None = left
+        return seconds
 
     def update(self, other: Any = (), /, **named: Any) -> None:
         """As `dict.update`, many keys at a time (`put_many`)."""
         _update(self, other, named)
 
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]
+        self.update(other)
+        return self
+
     def delete(self, key: Any) -> bool:
         """Removes a key; false: it was not there."""
         removed: bool = self._native.remove(self._pack(key))
         return removed
+
+    def pop(self, key: Any, default: Any = _MISSING) -> Any:
+        """Removes a key; the value that it had. Of several clients that do this at once, one gets the value."""
+        value = self._native.take(self._pack(key))
+        if value is not None:
+            return self._values.unpack(value)
+        if default is _MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Removes any entry. Of several clients that do this at once, each gets another one. KeyError: the map is empty."""
+        for start in (self._popped, 0):
+            head: int | None = start
+            while head is not None:
+                self._popped = head
+                found, head = self._native.batch(head)
+                for number, data, _ in found:
+                    value = self._native.take(number if data is None else data)
+                    if value is not None:
+                        return self._unpack(number, data), self._values.unpack(value)
+            if start == 0:
+                break
+        raise KeyError("popitem(): the map is empty")
+
+    def clear(self) -> None:
+        """Removes all entries, 256 chains at a time; an entry that others put meanwhile may stay."""
+        self._native.clear()
+
+    def copy(self) -> Self:
+        """A new map on the nodes with the same entries, each as it is when it is read. Not of a map whose entries expire: say
+        what the new one's are to do, and `update` it."""
+        if self._expires:
+            raise BadArgument("a copy would give its entries new times to live: create a map with the ttl that they are to have, and update() it")
+        made = type(self).create(self._client, expected=1 << self._native.handle[1], key=self._key, value=_dtype(_kind(self._values)))
+        return _filled(made, self)
 
     def add(self, key: Any, addend: int) -> int | None:
         """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers."""
@@ -266,6 +417,18 @@ class HashMap(MutableMapping[Any, Any]):
         except UnsupportedValue:
             return False
 
+    def _pairs(self, first: None = None, last: None = None) -> Iterator[tuple[Any, Any]]:
+        return ((key, self._values.unpack(value)) for key, value in self._entries())
+
+    def _keys_of(self, first: None = None, last: None = None) -> Iterator[Any]:
+        return (key for key, _ in self._entries())
+
+    def _length(self, first: None = None, last: None = None) -> int:
+        return len(self)
+
+    def _covers(self, key: Any, first: None = None, last: None = None) -> bool:
+        return key in self
+
     def _entries(self) -> Iterator[tuple[Any, Any]]:
         head: int | None = 0
         while head is not None:
@@ -274,16 +437,19 @@ class HashMap(MutableMapping[Any, Any]):
                 yield self._unpack(number, data), value
 
     def __iter__(self) -> Iterator[Any]:
-        for key, _ in self._entries():
-            yield key
+        return self._keys_of()
 
-    def items(self) -> Any:
-        """Keys and values; each that is there all the time is seen once."""
-        return ((key, self._values.unpack(value)) for key, value in self._entries())
+    def keys(self) -> KeysOf:
+        """A view of the keys; each that is there all the time is seen once."""
+        return KeysOf(self)
 
-    def values(self) -> Any:
-        """The values."""
-        return (self._values.unpack(value) for _, value in self._entries())
+    def items(self) -> ItemsOf:
+        """A view of keys and values; each that is there all the time is seen once."""
+        return ItemsOf(self)
+
+    def values(self) -> ValuesOf:
+        """A view of the values."""
+        return ValuesOf(self)
 
     def __len__(self) -> int:
         """Counts them: a walk over all chains."""
@@ -307,7 +473,10 @@ class HashMap(MutableMapping[Any, Any]):
         program = Program.shipped("hash_get" if isinstance(packed, int) else "hash_get_bytes")
 
         def read(came: Any, default: Any) -> Any:
-            return self._values.unpack(bytes(came[3])) if came[0] == 0 else default
+            if came[0] != 0:
+                return default
+            value = self._native.live(bytes(came[3]), came[6]) if self._expires else bytes(came[3])
+            return default if value is None else self._values.unpack(value)
 
         return program, start, bytes(scratch), read
 
@@ -323,6 +492,16 @@ def _key_name(key: Any) -> str:
     if key not in names:
         raise BadArgument(f"key={key!r}: int (0 to 2^64-1), 'i8', float, bytes or str")
     return names[key]
+
+
+def _filled(made: Any, source: Any) -> Any:
+    """A new collection with the entries of another one; if that fails, its memory is given back."""
+    try:
+        made.update(source)
+    except BaseException:
+        made.drop()
+        raise
+    return made
 
 
 def _elsewhere(collection: Any, client: Client) -> Any:
@@ -403,9 +582,19 @@ class OrderedMap(MutableMapping[Any, Any]):
         return [value if there else default for value, there in zip(plain, found.tolist(), strict=True)]
 
     def range(
-        self, first: Any = None, last: Any = None, limit: int = 1 << 62
+        self, first: Any = None, last: Any = None, limit: int = 1 << 62, *, reverse: bool = False
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Keys from `first` to `last`, both included, and their values. Values, and keys of "u8", are views of the answer."""
+        """Keys from `first` to `last`, both included, and their values, all as of one moment. Values, and keys of "u8", are views of the answer.
+
+        limit    at most so many entries: the first ones, or with reverse the last ones
+        reverse  from the last key to the first
+        """
+        if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 0:
+            raise BadArgument(f"limit={limit!r}: how many entries at most, 0 or more")
+        if reverse:
+            keys, values = self.last(int(limit), first, last)
+            return keys[::-1], values[::-1]
+        limit = min(int(limit), 1 << 62)
         numbers, values = self._range(self._first(first), self._last(last), limit)
         return self._keys.unpack_array(numbers), values
 
@@ -421,13 +610,16 @@ class OrderedMap(MutableMapping[Any, Any]):
 
     def __reversed__(self) -> Iterator[Any]:
         """Keys from the last to the first; pages of 65536, each as of one moment."""
-        last = LAST
-        while True:
-            records = np.frombuffer(self._native.last(0, last, _PAGE), self._record)
-            yield from self._keys.unpack_array(records["key"][::-1]).tolist()
+        return (key for key, _ in self._pairs_reversed())
+
+    def _pairs_reversed(self, first: Any = None, last: Any = None) -> Iterator[tuple[Any, Any]]:
+        low, high = self._first(first), self._last(last)
+        while low <= high:
+            records = np.frombuffer(self._native.last(low, high, _PAGE), self._record)
+            yield from zip(self._keys.unpack_array(records["key"][::-1]).tolist(), _plain(records["value"][::-1]), strict=True)
             if len(records) < _PAGE or records["key"][0] == 0:
                 return
-            last = int(records["key"][0]) - 1
+            high = int(records["key"][0]) - 1
 
     def buckets(self, first: Any, last: Any, width: Any) -> Buckets:
         """Count, sum, least and greatest value of each part of a range of keys that are numbers: the parts begin at `first` and are
@@ -463,6 +655,17 @@ class OrderedMap(MutableMapping[Any, Any]):
         fresh: bool = self._native.insert(self._keys.pack(key), self._values.pack(value))
         return fresh
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Gives a key a value if it has none; the value that it has then. Of several clients that do this at once, one's value counts."""
+        number, packed = self._keys.pack(key), self._values.pack(default)
+        while True:
+            if self._native.insert_new(number, packed):
+                return self._values.unpack(packed)
+            # Another client may have removed the key meanwhile.
+            value = self._native.get(number)
+            if value is not None:
+                return self._values.unpack(value)
+
     def put_many(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
         """Gives many keys values; says how many of them had none.
 
@@ -487,6 +690,39 @@ class OrderedMap(MutableMapping[Any, Any]):
         """Removes a key; false: it was not there."""
         removed: bool = self._native.remove(self._keys.pack(key))
         return removed
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]
+        self.update(other)
+        return self
+
+    def pop(self, key: Any, default: Any = _MISSING) -> Any:
+        """Removes a key; the value that it had. Of several clients that do this at once, one gets the value."""
+        value = self._native.take(self._keys.pack(key))
+        if value is not None:
+            return self._values.unpack(value)
+        if default is _MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self, last: bool = True) -> tuple[Any, Any]:
+        """Removes the last entry, or the first. Of several clients that do this at once, each gets another one. KeyError: the map is empty."""
+        while True:
+            block = self._native.last(0, LAST, 1) if last else self._native.range(0, LAST, 1)
+            records = np.frombuffer(block, self._record)
+            if not len(records):
+                raise KeyError("popitem(): the map is empty")
+            value = self._native.take(int(records["key"][0]))
+            if value is not None:
+                return self._keys.unpack(int(records["key"][0])), self._values.unpack(value)
+
+    def clear(self) -> None:
+        """Removes all entries at one moment."""
+        self._native.clear()
+
+    def copy(self) -> Self:
+        """A new map on the nodes with the same entries; pages of 65536, each as of one moment."""
+        made = type(self).create(self._client, key=self._keys.name, value=_dtype(_kind(self._values)))
+        return _filled(made, self)
 
     def aggregate(self, first: Any = None, last: Any = None) -> Aggregate:
         """Count, sum, least and greatest value of a range (both ends included).
@@ -542,20 +778,34 @@ class OrderedMap(MutableMapping[Any, Any]):
                 return
             first = int(keys[-1]) + 1
 
-    def items(self, first: Any = None, last: Any = None) -> Any:  # type: ignore[override]
-        """Keys and values in order; pages of 65536, each as of one moment."""
+    def _pairs(self, first: Any = None, last: Any = None) -> Iterator[tuple[Any, Any]]:
         for numbers, values in self._pages(self._first(first), self._last(last)):
-            keys = self._keys.unpack_array(numbers)
-            yield from zip(keys.tolist(), values.tolist() if values.dtype.kind in "iufbc" else values, strict=True)
+            yield from zip(self._keys.unpack_array(numbers).tolist(), _plain(values), strict=True)
 
-    def keys(self, first: Any = None, last: Any = None) -> Any:  # type: ignore[override]
-        """Keys in order."""
+    def _keys_of(self, first: Any = None, last: Any = None) -> Iterator[Any]:
         for numbers, _ in self._pages(self._first(first), self._last(last)):
             yield from self._keys.unpack_array(numbers).tolist()
 
-    def values(self, first: Any = None, last: Any = None) -> Any:  # type: ignore[override]
-        """Values in the order of their keys."""
-        return (value for _, value in self.items(first, last))
+    def _length(self, first: Any = None, last: Any = None) -> int:
+        return self.count(first, last)
+
+    def _covers(self, key: Any, first: Any = None, last: Any = None) -> bool:
+        try:
+            return self._first(first) <= self._keys.pack(key) <= self._last(last)
+        except UnsupportedValue:
+            return False
+
+    def items(self, first: Any = None, last: Any = None) -> OrderedItems:
+        """A view of keys and values in order, of all of it or of a range; pages of 65536, each as of one moment."""
+        return OrderedItems(self, first, last)
+
+    def keys(self, first: Any = None, last: Any = None) -> OrderedKeys:
+        """A view of the keys in order."""
+        return OrderedKeys(self, first, last)
+
+    def values(self, first: Any = None, last: Any = None) -> OrderedValues:
+        """A view of the values in the order of their keys."""
+        return OrderedValues(self, first, last)
 
     def __getitem__(self, key: Any) -> Any:
         """The value of a key, or of `map[first:behind]` keys and values as `range` gives them."""
@@ -627,6 +877,11 @@ class OrderedMap(MutableMapping[Any, Any]):
 
     def _at(self, client: Client) -> Self:
         return _elsewhere(self, client)  # type: ignore[no-any-return]
+
+
+def _plain(values: np.ndarray[Any, Any]) -> Any:
+    """Numbers as Python has them; records as they are."""
+    return values.tolist() if values.dtype.kind in "iufbc" else values
 
 
 def _fixed(value: Any) -> Values:
@@ -718,7 +973,3 @@ class List:
 
     def _at(self, client: Client) -> Self:
         return _elsewhere(self, client)  # type: ignore[no-any-return]
-
-
-# Mapping's views would count on `len`, which is a walk over everything.
-assert issubclass(HashMap, Mapping) and issubclass(OrderedMap, Mapping)

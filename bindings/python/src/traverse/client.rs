@@ -33,8 +33,9 @@ mod memlift_kind {
     }
 }
 
-/// Result of a walk: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits.
-pub type WalkResult = (u8, u64, Block, Block, u32, u32);
+/// Result of a walk: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits, the nodes' clock
+/// when it began.
+pub type WalkResult = (u8, u64, Block, Block, u32, u32, u32);
 
 /// A walk as Python describes it: program, address, scratchpad.
 pub type Wanted<'py> = (PyRef<'py, WalkProgram>, u64, Vec<u8>);
@@ -70,8 +71,8 @@ fn walk_result(answer: Answer) -> Result<WalkResult, ClientError> {
             return Err(ClientError::Rejected { status, reason: "no answer to a walk".to_owned() });
         }
     };
-    let Answer { value, body, result, iterations, visits, .. } = answer;
-    Ok((status, value, Block::new(body), Block::new(result), iterations, visits))
+    let Answer { value, body, result, iterations, visits, since, .. } = answer;
+    Ok((status, value, Block::new(body), Block::new(result), iterations, visits, since))
 }
 
 fn walk_of((program, start, scratch): Wanted<'_>) -> Walk {

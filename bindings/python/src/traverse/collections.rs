@@ -22,7 +22,7 @@ use super::client::{Open, WalkClient};
 use super::load::{copied, numbers};
 
 /// Number of heads that one scan covers.
-const SCAN_HEADS: u64 = 512;
+pub const SCAN_HEADS: u64 = 512;
 
 /// Key of a map: a number or a byte string.
 #[derive(FromPyObject)]
@@ -40,16 +40,16 @@ impl PyKey {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn optional<'py>(py: Python<'py>, value: Option<Vec<u8>>) -> Option<Bound<'py, PyBytes>> {
+pub fn optional<'py>(py: Python<'py>, value: Option<Vec<u8>>) -> Option<Bound<'py, PyBytes>> {
     value.map(|value| PyBytes::new(py, &value))
 }
 
 /// Returns values of one length side by side, and a byte for each that is 1 if it was found.
-fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block), ClientError> {
+pub fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block), ClientError> {
     let mut packed = vec![0; values.len() * bytes];
     let mut found = vec![0; values.len()];
     for (index, value) in values.into_iter().enumerate() {
@@ -68,17 +68,17 @@ fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block),
     Ok((Block::new(packed), Block::new(found)))
 }
 
-fn as_many(py: Python<'_>, wanted: usize, given: usize) -> PyResult<()> {
+pub fn as_many(py: Python<'_>, wanted: usize, given: usize) -> PyResult<()> {
     if wanted == given {
         return Ok(());
     }
     Err(crate::errors::new(py, "BadArgument", (format!("values: {given} instead of {wanted}"),)))
 }
 
-type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
+pub type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
-/// An entry: a number, or a key of bytes, and a value.
-type Content = (Option<u64>, Vec<u8>, Vec<u8>);
+/// An entry: a number, or a key of bytes, and a value; and the nodes' clock when it was found.
+pub type Content = (Option<u64>, Vec<u8>, Vec<u8>, u32);
 
 /// Reads keys and values of nodes that a scan has found, with many requests at the same time.
 fn contents(open: &mut Open, seen: &[ScannedNode]) -> Result<Vec<Content>, ClientError> {
@@ -113,13 +113,18 @@ fn contents(open: &mut Open, seen: &[ScannedNode]) -> Result<Vec<Content>, Clien
             return Err(ClientError::Corrupt { address: one.address, what: "node of a chain" });
         }
         let number = (one.key_bytes == 0).then_some(one.key_word);
-        entries.push((number, body[..one.key_bytes as usize].to_vec(), body[room(one)..].to_vec()));
+        entries.push((
+            number,
+            body[..one.key_bytes as usize].to_vec(),
+            body[room(one)..].to_vec(),
+            one.since,
+        ));
     }
     Ok(entries)
 }
 
 /// Reads the contents of the nodes that a scan finds; scans again if these nodes were too old to be read.
-fn fresh(
+pub fn fresh(
     open: &mut Open,
     scan: impl Fn(&mut Client) -> Result<Vec<ScannedNode>, ClientError>,
 ) -> Result<Vec<Content>, ClientError> {
@@ -133,8 +138,8 @@ fn fresh(
     Err(ClientError::Outdated)
 }
 
-fn entries<'py>(py: Python<'py>, found: Vec<Content>) -> Vec<Entry<'py>> {
-    let entry = |(number, key, value): Content| {
+pub fn entries<'py>(py: Python<'py>, found: Vec<Content>) -> Vec<Entry<'py>> {
+    let entry = |(number, key, value, _): Content| {
         let key = number.is_none().then(|| PyBytes::new(py, &key));
         (number, key, PyBytes::new(py, &value))
     };
@@ -236,6 +241,30 @@ impl WalkHash {
 
     fn remove(&self, py: Python<'_>, key: PyKey) -> PyResult<bool> {
         self.client.get().with(py, |open| locked(&self.map).remove(&mut open.client, key.key()))
+    }
+
+    /// Sets the value of a key that has none; otherwise returns the value that it keeps.
+    fn insert_new<'py>(
+        &self,
+        py: Python<'py>,
+        key: PyKey,
+        value: PyBackedBytes,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let kept = self
+            .client
+            .get()
+            .with(py, |open| locked(&self.map).insert_new(&mut open.client, key.key(), &value))?;
+        Ok(optional(py, kept))
+    }
+
+    /// Removes a key, and returns its value.
+    fn take<'py>(&self, py: Python<'py>, key: PyKey) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.client.get().with(py, |open| locked(&self.map).take(&mut open.client, key.key()))?;
+        Ok(optional(py, value))
+    }
+
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        self.client.get().with(py, |open| locked(&self.map).clear(&mut open.client))
     }
 
     fn add(&self, py: Python<'_>, key: u64, addend: u64) -> PyResult<Option<u64>> {
@@ -372,6 +401,21 @@ impl WalkOrdered {
 
     fn insert(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {
         self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key, &value))
+    }
+
+    /// Sets the value of a key that has none; returns False if it has one.
+    fn insert_new(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {
+        self.client.get().with(py, |open| locked(&self.map).insert_new(&mut open.client, key, &value))
+    }
+
+    /// Removes a key, and returns its value.
+    fn take<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.client.get().with(py, |open| locked(&self.map).take(&mut open.client, key))?;
+        Ok(optional(py, value))
+    }
+
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        self.client.get().with(py, |open| locked(&self.map).clear(&mut open.client))
     }
 
     /// Sets the values, side by side, of numbers in a buffer of u64; returns how many of the numbers are new.

@@ -14,6 +14,7 @@ use memlift::ground::region::process_mark;
 use memlift::traverse::map;
 use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions, Router};
 use memlift::traverse::resolve::resolve;
+use memlift::traverse::sweep::{Reached, Sweeper};
 use memlift::traverse::transport::Transport;
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
@@ -157,7 +158,7 @@ impl WalkNode {
             bytes: memory.max(1 << 20).next_multiple_of(4096),
             prefault,
             workspaces,
-            keys,
+            keys: keys.clone(),
             log: log.map(|path| (path, durability)),
             ..defaults
         };
@@ -181,6 +182,23 @@ impl WalkNode {
                         stop.store(true, Ordering::Relaxed);
                         return Err(error);
                     }
+                }
+            }
+            let reached = match &shared {
+                Some((shared, _)) => Reached::Map(Arc::clone(shared)),
+                None => Reached::Places(places.iter().take(1).cloned().collect()),
+            };
+            let mut sweeper = Sweeper::new(node.clone(), reached, keys, Arc::clone(&stop));
+            let thread = std::thread::Builder::new().name("memlift-sweep".to_owned());
+            let spawned = thread.spawn(move || {
+                sweeper.serve();
+                Ok(())
+            });
+            match spawned {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    stop.store(true, Ordering::Relaxed);
+                    return Err(error.to_string());
                 }
             }
             let range = (node.memory().base(), node.memory().bytes());
