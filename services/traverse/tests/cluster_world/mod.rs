@@ -87,8 +87,8 @@ fn serve_as_a_node_of_another_test() {
     let (mut cluster, _) = Cluster::open(options, Some(speaker)).unwrap_or_else(|error| panic!("{error}"));
     let mut shard = cluster.node().shard(Box::new(udp), Box::new(cluster.shared().view()));
     let stop = Arc::new(AtomicBool::new(false));
-    let reached = Reached::Map(Arc::clone(cluster.shared()));
-    let mut sweeper = Sweeper::new(cluster.node().clone(), reached, Keys::none(), Arc::clone(&stop));
+    let by_map = Reached::Map(Arc::clone(cluster.shared()));
+    let mut sweeper = Sweeper::new(cluster.node().clone(), by_map, Keys::none(), Arc::clone(&stop));
     std::thread::scope(|scope| {
         scope.spawn(|| shard.serve(&stop).expect("serves"));
         scope.spawn(|| sweeper.serve());
