@@ -56,7 +56,7 @@ SHIPPED := memlift-cli memlift-openssl memlift-zlib memlift-preload memlift-tap
 WITHOUT_PYTHON := --workspace --exclude memlift-python
 # One build serves every test: Rust's, Python's and the quick runs of the benches. Features are the same for all, so that nothing
 # is built twice.
-TESTED := --workspace --features memlift-persist/sim,memlift-traverse/etcd,memlift-traverse/xdp
+TESTED := --workspace --features memlift-persist/sim,memlift-traverse/etcd,memlift-traverse/xdp,memlift-persist/replicate
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
 # Left out are the tests whose subject is that a facility is there. Facilities and instruction sets are masked together: no code
 # asks for both.
@@ -261,7 +261,7 @@ docs: package
 
 ## clean   Removes everything that was built inside this folder, .venv too
 clean:
-	rm -rf target $(VENV) .venv-docs .venv-redis dist
+	rm -rf target $(VENV) .venv-docs .venv-redis .venv-moto dist
 	$(empty_wheel_data)
 	find $(PYTHON_CRATE) -name '*.so' -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -70,9 +70,9 @@ impl Store {
         }
         self.running()?;
         self.land(&mut applier)?;
-        if self.medium.old_pages().is_some() {
+        if self.medium.watches_stores() {
             drop(applier);
-            return self.apply(); // an engine thread keeps no old pages
+            return self.apply(); // an engine thread copies no old pages and marks none
         }
         let next = self.next_records(&applier);
         if next.records.len() >= 2

@@ -365,7 +365,7 @@ fn pieces_of(runs: &[(u64, u64)], most: u64) -> Vec<(u64, u64)> {
 }
 
 /// Pages in use as the file's directory says: runs of them. The caller holds the applier and the zones.
-fn used(store: &Store, header: &Header) -> Result<Vec<(u64, u64)>> {
+pub(crate) fn used(store: &Store, header: &Header) -> Result<Vec<(u64, u64)>> {
     let slabs = header.heap_bytes / SLAB_BYTES;
     let heap = |offset: u64, target: &mut [u8]| store.medium.read(store.heap_start + offset, target);
     let mut bodies = vec![0; BODIES_BYTES as usize];

@@ -143,6 +143,32 @@ pub enum Error {
         /// Reason for that.
         why: &'static str,
     },
+    /// The replica of a pool in an object store.
+    #[error("the replica {url}: {what}")]
+    Replica {
+        /// The replica's place, without a password.
+        url: String,
+        /// The fault, and what to do about it.
+        what: String,
+    },
+    /// Another process writes the replica.
+    #[error(
+        "the replica {url} belongs to another process since {since}: {owner}. This process ships nothing any more. If it is the one that should, stop the other one and start this one again"
+    )]
+    Fenced {
+        /// The replica's place, without a password.
+        url: String,
+        /// The other writer: host, process and file.
+        owner: String,
+        /// When it began, in UTC.
+        since: String,
+    },
+    /// The transaction is durable in the pool's file, but the replica does not have it.
+    #[error("the transaction is in the pool's file, but the replica does not have it: {why}")]
+    NotReplicated {
+        /// Reason for that.
+        why: String,
+    },
     /// The pool was opened for reading only.
     #[error("the pool is open for reading only: open it with write access to change it")]
     ReadOnly,

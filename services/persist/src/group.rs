@@ -240,7 +240,9 @@ impl Store {
         };
         match durability {
             Durability::Sync => self.flush(position),
-            Durability::Group => self.flush_in_company(position, self.options.group_wait),
+            Durability::Group | Durability::Replicated => {
+                self.flush_in_company(position, self.options.group_wait)
+            }
             Durability::Buffered => {
                 let most = (self.shared.lane.capacity / 4).min(self.options.buffered_bytes);
                 if self.shared.unflushed.load(Ordering::Relaxed) > most {

@@ -92,6 +92,9 @@ mod reclaim;
 mod record;
 mod recover;
 pub mod repair;
+#[cfg(feature = "replicate")]
+pub mod replicate;
+mod replicated;
 mod section;
 #[cfg(feature = "sim")]
 pub mod sim;

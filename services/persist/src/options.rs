@@ -51,6 +51,9 @@ pub enum Durability {
     /// one [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more
     /// than [`Options::buffered_bytes`] of log.
     Buffered,
+    /// It is durable as with `Group`, and the pool's replica has it when the call returns ([`crate::replicate`]). If the replica does not
+    /// get it within [`Options::replica_wait`], the call fails with [`crate::Error::NotReplicated`]; the transaction stays all the same.
+    Replicated,
 }
 
 /// Where a store becomes durable.
@@ -107,6 +110,8 @@ pub struct Options {
     /// How long opening waits for another process that has the pool open, until it closes it or ends. Processes that open it for
     /// writing, write and close it take turns so. Zero: not at all, which is [`crate::Error::InUse`].
     pub wait: Duration,
+    /// How long a `Replicated` transaction waits for the replica.
+    pub replica_wait: Duration,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is
     /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it
     /// runs. None: a quarter of the memory that this process may have, by its cgroups and the machine; with
@@ -171,6 +176,7 @@ impl Default for Options {
             read_only: false,
             readers_bytes: 0,
             wait: Duration::ZERO,
+            replica_wait: Duration::from_secs(60),
             mirror_bytes: None,
             apply_behind: false,
             checksums: true,

@@ -274,6 +274,12 @@ impl Pool {
         &self.store
     }
 
+    /// The store, for a thread that may outlive the pool.
+    #[cfg(feature = "replicate")]
+    pub(crate) fn shared_store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     /// A pool without a flusher: buffered transactions wait until a call makes them durable.
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
         Pool { store: Arc::new(store), recovered }

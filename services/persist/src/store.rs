@@ -7,7 +7,7 @@
 //! - **Not here** the public face: `pool`
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::apply::Applier;
 use crate::biased::Biased;
@@ -26,6 +26,7 @@ use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
 use crate::pool_row::PoolRow;
 use crate::readers::{Fetched, Readers};
+use crate::replicated::Replicated;
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
@@ -82,6 +83,8 @@ pub(crate) struct Store {
     pub flusher: Flusher,
     /// Readers in other processes, if they may come.
     pub readers: OnceLock<Readers>,
+    /// How far the replica is, if there is one.
+    pub replicated: Mutex<Option<Arc<Replicated>>>,
     /// The line that others see of it.
     pub row: PoolRow,
     stopped: AtomicBool,
@@ -164,6 +167,7 @@ impl Store {
             catalog: Mutex::new(catalog),
             flusher: Flusher::default(),
             readers: OnceLock::new(),
+            replicated: Mutex::default(),
             row: PoolRow::open(&medium, options.read_only),
             stopped: AtomicBool::new(false),
             reason: OnceLock::new(),
@@ -206,6 +210,19 @@ impl Store {
             Error::Stopped { .. } => self.stop(error),
             other => other,
         })
+    }
+
+    /// Waits until the replica has everything that was committed before; the caller has made it durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotReplicated`]; [`Error::Argument`] for a pool without a replica.
+    pub(crate) fn await_replica(&self) -> Result<()> {
+        let Some(replicated) = lock(&self.replicated).clone() else {
+            let what = "Durability::Replicated: the pool has no replica; start one first (Pool::replicate)";
+            return Err(Error::Argument { what: what.to_owned() });
+        };
+        replicated.wait(self.sequence.load(Ordering::Acquire), self.options.replica_wait)
     }
 
     /// The next place in the order of commits. The caller holds a section, or all of them for reading and what is dirty; so with

@@ -111,6 +111,9 @@ impl Store {
     #[inline]
     pub fn finish(&self, committed: Committed, durability: Durability) -> Result<()> {
         self.await_durable(committed, durability)?;
+        if durability == Durability::Replicated {
+            self.await_replica()?;
+        }
         if self.reclaim_due.load(Ordering::Relaxed) {
             crate::reclaim::when_free(self)?;
         }

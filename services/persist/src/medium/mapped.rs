@@ -13,6 +13,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
+#[cfg(feature = "replicate")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -22,6 +24,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::LOST;
+#[cfg(feature = "replicate")]
+use super::changed::ChangedPages;
 use super::detect::{self, Guarantee};
 use crate::beside::{OldPages, SnapshotId, WriterSnapshot};
 use crate::error::{Error, LOWER_MAX, Result};
@@ -51,6 +55,9 @@ pub struct Mapped {
     private: bool,
     /// Old pages for readers in other processes, if they may come.
     old_pages: Option<Arc<OldPages>>,
+    /// Pages that a replica lacks, if there is one.
+    #[cfg(feature = "replicate")]
+    changed: OnceLock<Arc<ChangedPages>>,
     /// A reader beside another process's writer: what it sees instead of the file as it is now.
     snapshot: Option<WriterSnapshot>,
     /// The process that unlocks the file when this is dropped.
@@ -130,6 +137,8 @@ impl Mapped {
             writable,
             private: false,
             old_pages: None,
+            #[cfg(feature = "replicate")]
+            changed: OnceLock::new(),
             snapshot: None,
             owner: None,
             watch: Some(Watch::over(base, reserved)),
@@ -311,6 +320,35 @@ impl Mapped {
         if let Some(old) = &self.old_pages {
             old.before_store(offset, bytes, |at, target| self.load(at, target));
         }
+    }
+
+    /// Marks pages that were stored to, for the replica.
+    #[inline]
+    #[cfg_attr(not(feature = "replicate"), expect(clippy::unused_self, reason = "only a replica has marks"))]
+    pub(super) fn after_store(&self, offset: u64, bytes: u64) {
+        #[cfg(feature = "replicate")]
+        if let Some(changed) = self.changed.get() {
+            changed.mark(offset, bytes);
+        }
+        #[cfg(not(feature = "replicate"))]
+        let _ = (offset, bytes);
+    }
+
+    /// Marks the pages that are stored to from now on, and all that are there. The caller holds the applier, whose batches have ended.
+    #[cfg(feature = "replicate")]
+    pub fn watch_changes(&self) -> Arc<ChangedPages> {
+        let changed = self.changed.get_or_init(|| Arc::new(ChangedPages::new(self.reserved)));
+        changed.mark_all();
+        Arc::clone(changed)
+    }
+
+    /// Returns true if an engine thread, which copies no old pages and marks none, must not store to the file.
+    pub fn watches_stores(&self) -> bool {
+        #[cfg(feature = "replicate")]
+        if self.changed.get().is_some() {
+            return true;
+        }
+        self.old_pages.is_some()
     }
 
     /// The file's path, for messages.
@@ -499,7 +537,10 @@ impl Mapped {
     pub fn punch(&self, offset: u64, bytes: u64) -> Result<bool> {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, how, offset, bytes) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.after_store(offset, bytes);
+                Ok(true)
+            }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Err(errno) => Err(self.failed("give back blocks of")(errno.into())),
         }

@@ -9,6 +9,8 @@
 //! - **Owner** the mapping and the descriptor live as long as the medium
 //! - **Not here** what the bytes mean
 
+#[cfg(feature = "replicate")]
+pub(crate) mod changed;
 mod detect;
 #[expect(unsafe_code, reason = "maps files and stores past the caches")]
 mod mapped;
@@ -58,6 +60,7 @@ impl AddAssign for Counters {
 
 /// The bytes of a pool. Offsets are those of its file, or of the one that several files stand for.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a pool has one")]
 pub(crate) enum Medium {
     /// A file of the system.
     Mapped(Mapped),
@@ -183,7 +186,9 @@ impl Medium {
     pub fn store(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
         counters.home_bytes += source.len() as u64;
         self.before_store(offset, source.len() as u64);
-        each!(self, medium => medium.store(offset, source))
+        let stored = each!(self, medium => medium.store(offset, source));
+        self.after_store(offset, source.len() as u64);
+        stored
     }
 
     /// Brings bytes to their place: durable after the next harden. Whole lines go past the caches: nobody reads them there, and a
@@ -194,7 +199,9 @@ impl Medium {
         if !self.pages() && offset.is_multiple_of(64) && source.len().is_multiple_of(64) {
             counters.home_bytes += source.len() as u64;
             self.before_store(offset, source.len() as u64);
-            return each!(self, medium => medium.append(offset, source));
+            let stored = each!(self, medium => medium.append(offset, source));
+            self.after_store(offset, source.len() as u64);
+            return stored;
         }
         self.store(offset, source, counters)?;
         self.write_back(offset, source.len() as u64, counters);
@@ -207,6 +214,19 @@ impl Medium {
         if let Medium::Mapped(mapped) = self {
             mapped.before_store(offset, bytes);
         }
+    }
+
+    /// Marks what was stored to, if there is a replica.
+    #[inline]
+    fn after_store(&self, offset: u64, bytes: u64) {
+        if let Medium::Mapped(mapped) = self {
+            mapped.after_store(offset, bytes);
+        }
+    }
+
+    /// Returns true if stores to the heap have to come through this medium: readers or a replica need to know of them.
+    pub fn watches_stores(&self) -> bool {
+        matches!(self, Medium::Mapped(mapped) if mapped.watches_stores())
     }
 
     /// Starts to write back the lines of a range; durable after the next harden.

@@ -98,7 +98,7 @@ const TIDY_BYTES: u64 = 8 << 20;
 /// As [`Kv::open`]; [`Error::Stopped`] when the disk fails: replies to what is not durable were not sent.
 pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: &AtomicBool) -> Result<()> {
     let durability = match options.durability {
-        Durability::Group => Durability::Buffered, // until the round's sync
+        Durability::Group | Durability::Replicated => Durability::Buffered, // until the round's sync
         other => other,
     };
     let kv = Kv::open(pool, durability)?;
@@ -403,10 +403,14 @@ impl Worker<'_, '_> {
                 client.work(self.kv, self.shared, &self.options.limits)?;
             }
         }
-        if self.options.durability == Durability::Group
+        let durability = self.options.durability;
+        if matches!(durability, Durability::Group | Durability::Replicated)
             && self.clients.iter().any(|client| client.output.written() > client.sent)
         {
             self.kv.sync()?;
+            if durability == Durability::Replicated {
+                self.kv.pool().store().await_replica()?;
+            }
         }
         for client in &mut self.clients {
             if client.output.written() > client.sent {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Waiting until the replica in an object store has what was committed.
+//!
+//! - **Flow** a commit is durable in the file ─▶ it waits for its place in the order ─▶ the replicator ships without waiting for its interval
+//!   ─▶ says up to which transaction the replica is ─▶ wakes all who waited for that
+//! - **Rule** a wait has an end: after [`crate::Options::replica_wait`], or when the replicator has ended, the caller gets an error. The
+//!   transaction stays: it is in the pool's file, and in the replica as soon as that goes on
+//! - **Not here** the replicator: `replicate`
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub(crate) struct Replicated {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Transactions up to this one are in the replica.
+    has: u64,
+    /// Somebody waits for the transactions up to this one.
+    wanted: u64,
+    /// Reason that nothing was shipped lately.
+    failing: Option<String>,
+    /// Reason that nothing will be shipped any more.
+    ended: Option<String>,
+    /// The replicator is to end.
+    stop: bool,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Replicated {
+    /// Waits until transactions up to a sequence are in the replica.
+    pub fn wait(&self, sequence: u64, patience: Duration) -> Result<()> {
+        let until = Instant::now() + patience;
+        let mut state = lock(&self.state);
+        while state.has < sequence {
+            if let Some(why) = &state.ended {
+                return Err(Error::NotReplicated { why: why.clone() });
+            }
+            if state.wanted < sequence {
+                state.wanted = sequence;
+                self.changed.notify_all();
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let waited = || format!("it did not come within {} s", patience.as_secs_f32());
+                return Err(Error::NotReplicated { why: state.failing.clone().unwrap_or_else(waited) });
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "replicate")]
+impl Replicated {
+    /// Sleeps until `until`, or until somebody waits. False: the replicator is to end.
+    pub fn next(&self, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if state.stop || left.is_zero() || (state.wanted > state.has && state.failing.is_none()) {
+                return !state.stop;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Transactions up to a sequence are in the replica.
+    pub fn has(&self, sequence: u64) {
+        let mut state = lock(&self.state);
+        (state.has, state.failing) = (sequence, None);
+        self.changed.notify_all();
+    }
+
+    /// Nothing could be shipped; it is tried again.
+    pub fn fails(&self, why: &Error) {
+        lock(&self.state).failing = Some(why.to_string());
+    }
+
+    /// Reason that nothing was shipped lately, or that nothing will be.
+    pub fn trouble(&self) -> Option<String> {
+        let state = lock(&self.state);
+        state.ended.clone().or_else(|| state.failing.clone())
+    }
+
+    /// Reason that nothing will be shipped any more.
+    pub fn ended(&self) -> Option<String> {
+        lock(&self.state).ended.clone()
+    }
+
+    /// Nothing will be shipped any more.
+    pub fn end(&self, why: String) {
+        lock(&self.state).ended.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    /// Asks the replicator to end.
+    pub fn stop(&self) {
+        lock(&self.state).stop = true;
+        self.changed.notify_all();
+    }
+}
