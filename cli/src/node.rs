@@ -233,6 +233,10 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
                 served
             }));
         }
+        let reached = match &cluster {
+            Some(cluster) => Reached::Map(Arc::clone(cluster.shared())),
+            None => Reached::Places(places.iter().take(1).cloned().collect()),
+        };
         if let Some(cluster) = &mut cluster {
             let stop = &stop;
             threads.push(scope.spawn(move || {
@@ -241,10 +245,6 @@ fn serve(args: &ServeArgs, as_json: bool) -> Result<(), Failure> {
                 moved
             }));
         }
-        let reached = match &cluster {
-            Some(cluster) => Reached::Map(Arc::clone(cluster.shared())),
-            None => Reached::Places(places.iter().take(1).cloned().collect()),
-        };
         let mut sweeper = Sweeper::new(node.clone(), reached, keys.clone(), Arc::clone(&stop));
         threads.push(scope.spawn(move || {
             sweeper.serve();

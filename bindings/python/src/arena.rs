@@ -99,7 +99,7 @@ impl Arena {
         let name = name.map(crate::options::address).transpose()?;
         let arena =
             py.detach(|| ipc::Arena::new(name.as_deref(), options)).map_err(|error| raise(py, error))?;
-        Ok(Arena { arena, allow: Allow { pickle: allow_pickle } })
+        Ok(Arena { arena, allow: Allow { pickle: allow_pickle, arguments: false } })
     }
 
     #[getter]
@@ -210,7 +210,7 @@ impl Ref {
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout = seconds(timeout)?;
         let view = arena::get(&self.handle, timeout).map_err(|error| raise(py, error))?;
-        decode(&Bound::new(py, Slot::received(view))?, Allow { pickle: allow_pickle })
+        decode(&Bound::new(py, Slot::received(view))?, Allow { pickle: allow_pickle, arguments: false })
     }
 
     #[pyo3(signature = (*, timeout=10.0))]
@@ -274,7 +274,11 @@ impl Subscription {
             arena::Subscription::open(&address, topic, every, timeout)
         };
         let follower = py.detach(open).map_err(|error| raise(py, error))?;
-        Ok(Subscription { follower, allow: Allow { pickle: allow_pickle }, last: Mutex::new((0, 0)) })
+        Ok(Subscription {
+            follower,
+            allow: Allow { pickle: allow_pickle, arguments: false },
+            last: Mutex::new((0, 0)),
+        })
     }
 
     #[pyo3(signature = (*, timeout=None))]

@@ -53,4 +53,3 @@ impl Following {
         self.depth != 0 && !self.asks && self.waiting.len() as u64 >= self.depth
     }
 }
-
