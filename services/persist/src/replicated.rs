@@ -30,6 +30,7 @@ struct State {
     /// Reason that nothing will be shipped any more.
     ended: Option<String>,
     /// The replicator is to end.
+    #[cfg(feature = "replicate")]
     stop: bool,
 }
 

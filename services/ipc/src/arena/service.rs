@@ -159,15 +159,17 @@ impl Shared {
         };
         let welcome = Welcome::new(self.id, self.data.bytes(), blocks);
         let shown = self.shown.each_ref().map(AsFd::as_fd);
-        let descriptors = [shown[0], shown[1], table.as_fd().ok_or(Error::Closed { what: "arena" })?];
-        handshake::send_now(&socket, &welcome, &descriptors).map_err(Error::system("greeting a reader"))?;
         let mut table = table;
         // The mapping is enough: a reader costs the arena one descriptor.
-        drop(table.take_fd());
+        let table_fd = table.take_fd().ok_or(Error::Closed { what: "arena" })?;
         let socket = Arc::new(SessionSocket::new(socket));
-        let seat = Seat { number, socket, peer, table, following: None };
+        let seat = Seat { number, socket: Arc::clone(&socket), peer, table, following: None };
+        // Before the reader has its table: a lease that is looked for must be seen.
         self.books.with(|books| books.seats.push(seat));
-        Ok(())
+        let descriptors = [shown[0], shown[1], table_fd.as_fd()];
+        handshake::send_now(&*socket, &welcome, &descriptors)
+            .map_err(Error::system("greeting a reader"))
+            .inspect_err(|_| drop(self.books.with(|books| books.leave(number))))
     }
 
     /// Reads what a reader says; false if it is gone, or says what no reader says.
