@@ -458,10 +458,7 @@ impl Client {
             None => until_there_is_a_server(py, wait, |slice| gone.client.reconnect(slice)),
         };
         let made = opened.and_then(|client| Link::new(py, client, self.allow_pickle));
-        let made = made.map_err(|failed| {
-            failed.set_cause(py, Some(error));
-            failed
-        })?;
+        let made = made.inspect_err(|failed| failed.set_cause(py, Some(error)))?;
         let (link, unused) = {
             let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
             match later.as_ref().filter(|link| is_other(link, gone) && link.client.check().is_ok()) {

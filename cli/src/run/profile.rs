@@ -49,7 +49,7 @@ impl Point {
 
 /// Result of a run of a profile under a budget.
 enum Tried {
-    Ended(Point),
+    Ended(Box<Point>),
     /// The budget is too small for any program.
     TooSmall,
     /// A signal came; the exit code.
@@ -95,7 +95,7 @@ fn attempt(args: &Args, first: &Outcome, percent: f64) -> Result<Tried, Failure>
         return Ok(Tried::Interrupted(code));
     }
     print::progress(&format!("{}: {:.2} s", print::bytes(bytes), outcome.wall_s));
-    Ok(Tried::Ended(Point { percent, outcome }))
+    Ok(Tried::Ended(Box::new(Point { percent, outcome })))
 }
 
 /// Measures each of the budgets.
@@ -104,7 +104,7 @@ fn measured(args: &Args, first: &Outcome, mut percents: Vec<f64>, as_json: bool)
     let mut points: Vec<Point> = Vec::new();
     for percent in percents {
         match attempt(args, first, percent)? {
-            Tried::Ended(point) => points.push(point),
+            Tried::Ended(point) => points.push(*point),
             Tried::TooSmall => break,
             Tried::Interrupted(code) => return Ok(code),
         }
@@ -149,7 +149,7 @@ fn estimated(args: &Args, first: &Outcome, as_json: bool) -> Result<u8, Failure>
         match attempt(args, first, percent)? {
             Tried::Ended(point) => {
                 let ended_well = point.outcome.exit_code == first.exit_code;
-                second = Some(point);
+                second = Some(*point);
                 if ended_well {
                     break;
                 }

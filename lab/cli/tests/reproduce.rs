@@ -144,7 +144,10 @@ fn the_report_is_one_page_that_needs_nothing_else() {
 #[test]
 fn bad_input_gets_a_line_that_says_what_to_do() {
     let unknown = refused(&["pulse-table4", "pulse-fig99"], 2);
-    assert!(unknown.contains("no figure \"pulse-fig99\"; there are: pulse-table3, pulse-table4"), "{unknown}");
+    assert!(
+        unknown.contains("no figure \"pulse-fig99\"; there are: pulse-table3, pulse-table4"),
+        "{unknown}"
+    );
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("mine.toml");
     let path = file.to_str().expect("UTF-8");

@@ -48,6 +48,9 @@ pub(super) struct Chunks<'a, R> {
     buffer: Vec<u8>,
 }
 
+/// A chunk, the offset of its records in the trace, and their bytes.
+pub(super) type Found<'a> = (Chunk, u64, &'a [u8]);
+
 impl<'a, R: Read> Chunks<'a, R> {
     /// The chunks behind this header; `rest` is what follows it.
     ///
@@ -74,7 +77,7 @@ impl<'a, R: Read> Chunks<'a, R> {
     ///
     /// # Errors
     /// The first field that is wrong; the input ends too soon, or cannot be read.
-    pub fn next(&mut self) -> Result<Option<(Chunk, u64, &[u8])>, TraceError> {
+    pub fn next(&mut self) -> Result<Option<Found<'_>>, TraceError> {
         while let Some(left) =
             self.header.end().checked_sub(self.at).filter(|left| *left >= RECORD_BYTES as u64)
         {

@@ -332,7 +332,7 @@ fn a_hostile_reader_changes_no_value() {
     let [_, _, table] = handshake::expect::<3>(descriptors).unwrap();
     let bytes = layout::table_bytes(BLOCKS);
     let table = Region::from_fd(table, memlift_ground::region::Access::ReadWrite, bytes).unwrap();
-    let noise: Vec<u8> = (0..bytes).map(|i| (i * 2_654_435_761 >> 7) as u8).collect();
+    let noise: Vec<u8> = (0..bytes).map(|i| ((i * 2_654_435_761) >> 7) as u8).collect();
     let mut held: Vec<(Payload, u8)> = Vec::new();
     for round in 0..200_u32 {
         table.whole().write_from(&noise).unwrap();
