@@ -201,6 +201,7 @@ impl Ref {
         Ok(Ref { handle: Handle::from_bytes(data).map_err(|error| raise(py, error))? })
     }
 
+    /// Returns the value: its arrays are read-only views of the arena's memory. ExpiredError if it is gone.
     #[pyo3(signature = (*, timeout=10.0, allow_pickle=false))]
     fn get<'py>(
         &self,
@@ -213,6 +214,7 @@ impl Ref {
         decode(&Bound::new(py, Slot::received(view))?, Allow { pickle: allow_pickle, arguments: false })
     }
 
+    /// Gives the value up in every process: it cannot be taken any more, and its memory is free with the last view.
     #[pyo3(signature = (*, timeout=10.0))]
     fn release(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = seconds(timeout)?;
