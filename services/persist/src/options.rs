@@ -51,7 +51,7 @@ pub enum Durability {
     /// one [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more
     /// than [`Options::buffered_bytes`] of log.
     Buffered,
-    /// It is durable as with `Group`, and the pool's replica has it when the call returns ([`crate::replicate`]). If the replica does not
+    /// It is durable as with `Group`, and the pool's replica has it when the call returns (module `replicate`). If the replica does not
     /// get it within [`Options::replica_wait`], the call fails with [`crate::Error::NotReplicated`]; the transaction stays all the same.
     Replicated,
 }
