@@ -24,6 +24,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/ipc_bench.py", include_bytes!("../engines/ipc/ipc_bench.py")),
     ("engines/ipc/method.py", include_bytes!("../engines/ipc/method.py")),
     ("engines/ipc/rows_calls.py", include_bytes!("../engines/ipc/rows_calls.py")),
+    ("engines/ipc/rows_arena.py", include_bytes!("../engines/ipc/rows_arena.py")),
     ("engines/ipc/rows_life.py", include_bytes!("../engines/ipc/rows_life.py")),
     ("engines/ipc/rows_options.py", include_bytes!("../engines/ipc/rows_options.py")),
     ("engines/ipc/rows_paper.py", include_bytes!("../engines/ipc/rows_paper.py")),
