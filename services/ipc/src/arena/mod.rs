@@ -309,21 +309,32 @@ impl Shared {
     }
 
     fn close(&self) {
-        let sockets: Vec<_> = self.books.with(|books| {
-            books.close();
-            books.seats.iter().map(|seat| Arc::clone(&seat.socket)).collect()
-        });
-        // Subscribers learn of the end. Leases are still looked at: what is viewed keeps its memory.
+        let mut books = self.books.lock();
+        if books.closed {
+            return;
+        }
+        books.close();
+        // Now or never: readers are hung up on below, and after that nobody knows of their leases.
+        self.punch(&mut books);
+        let sockets: Vec<_> = books.seats.iter().map(|seat| Arc::clone(&seat.socket)).collect();
+        drop(books);
+        // Subscribers learn of the end.
         for socket in &sockets {
             let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
         }
         self.room.notify_all();
-        self.trim();
     }
 
-    /// Gives the memory back of what holds no value. What is given back stays under the lock: a value could come to lie there.
+    /// Gives the memory back of what holds no value, unless the arena was closed: leases are not known any more then.
     fn trim(&self) {
         let mut books = self.books.lock();
+        if !books.closed {
+            self.punch(&mut books);
+        }
+    }
+
+    /// Gives the memory back of what holds no value, under the lock: a value could come to lie there.
+    fn punch(&self, books: &mut Books) {
         let ranges = books.unused();
         let Some(fd) = self.data.as_fd() else { return };
         for (offset, bytes) in ranges {

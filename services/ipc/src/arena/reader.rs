@@ -318,7 +318,23 @@ impl Session {
         });
         if last {
             self.tell_of_room();
+            if self.directory(CLOSED_AT, Ordering::Relaxed) != 0 {
+                self.forget();
+            }
         }
+    }
+
+    /// Takes the session of a closed arena out of the registry once it has no view: its memory is unmapped with the session.
+    fn forget(&self) {
+        let registry = SESSIONS.get(self.generation as usize).and_then(OnceLock::get);
+        let forgotten = registry.and_then(|registry| {
+            registry.with(|sessions| {
+                let here = sessions.get(&self.arena).is_some_and(|known| std::ptr::eq(&**known, self));
+                let unused = here && self.leases.with(|leases| leases.held.is_empty());
+                if unused { sessions.remove(&self.arena) } else { None }
+            })
+        });
+        drop(forgotten);
     }
 
     /// Wakes the arena if it waits for room.

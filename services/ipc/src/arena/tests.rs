@@ -211,11 +211,36 @@ fn what_a_reader_sees_outlives_the_arena() {
     let arena = arena(1 << 20);
     let handle = put(&arena, &[5; 3000], None);
     let view = get(&handle, SOON).unwrap();
+    // The second time without readers in the books: they have been hung up on.
     arena.close();
+    let seats: Vec<u64> =
+        arena.0.shared.books.with(|books| books.seats.iter().map(|seat| seat.number).collect());
+    for number in seats {
+        drop(arena.0.shared.books.with(|books| books.leave(number)));
+    }
+    arena.close();
+    arena.trim();
     assert_eq!(view.to_vec(), [5; 3000]);
     assert!(matches!(get(&handle, SOON), Err(Error::Closed { .. })), "to a reader that is connected");
     assert!(matches!(arena.put(&Outgoing::from(&[1][..]), None, None), Err(Error::Closed { .. })));
     assert!(in_child(|| matches!(get(&handle, SOON), Err(Error::ServerUnavailable { .. }))), "to others");
+}
+
+#[test]
+fn the_memory_of_a_closed_arena_goes_with_the_last_view() {
+    let arena = arena(1 << 20);
+    let inode = rustix::fs::fstat(arena.0.shared.data.as_fd().unwrap()).unwrap().st_ino;
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| line.split_whitespace().nth(4) == Some(&inode.to_string()))
+    };
+    let handle = put(&arena, &[5; 3000], None);
+    let view = get(&handle, SOON).unwrap();
+    drop(arena);
+    assert_eq!(view.to_vec(), [5; 3000]);
+    assert!(is_mapped());
+    drop(view);
+    assert!(!is_mapped());
 }
 
 #[test]
