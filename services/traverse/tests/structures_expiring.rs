@@ -313,6 +313,27 @@ fn several_clients_share_a_bound_and_the_sweep_corrects_its_count() {
 }
 
 #[test]
+fn a_sweep_over_a_map_that_grows_leaves_its_count_right() {
+    let node = Running::start(options(), false);
+    let mut client = node.client();
+    let map = ExpiringMap::create(&mut client, 6, Terms { entries_max: 400, ..FOREVER }).expect("room");
+    let mut put = |client: &mut Client, keys: std::ops::Range<u64>| {
+        keys.for_each(|key| assert!(map.insert(client, key, b"value", Ttl::OfMap).expect("room")));
+    };
+    put(&mut client, 0..50);
+    let mut sweep = Sweep::default();
+    // 1, 2, 4, 8 and 16 of 64 chains.
+    for _ in 0..5 {
+        assert!(!map.sweep(&mut client, &mut sweep).expect("swept").ended);
+    }
+    put(&mut client, 50..350);
+    while !map.sweep(&mut client, &mut sweep).expect("swept").ended {}
+    put(&mut client, 350..1000);
+    let live = map.live_entries(&mut client).expect("read");
+    assert!((396..=400).contains(&live), "{live}");
+}
+
+#[test]
 fn times_terms_and_the_sweep_survive_a_restart_and_a_short_log() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("node.log");

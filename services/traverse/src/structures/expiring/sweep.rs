@@ -18,7 +18,8 @@ use crate::client::Result;
 const STEP_NODES: u64 = 512;
 /// Most chains of a step.
 const HEADS_MAX: u64 = 4096;
-/// A size that differs from the counted one by more than this part of the bound is corrected even while clients change the map.
+/// A size that differs from the counted one by more than this part of the bound is corrected even while clients change the map, if the
+/// counted one has stayed within that part.
 const DRIFT: u64 = 16;
 
 /// Place and counts of a sweep.
@@ -100,9 +101,10 @@ impl ExpiringMap {
         let at = self.handle().terms;
         let Some((_, _, mut now)) = terms::read(heap, at)? else { return Ok(()) };
         let Terms { entries_max, bytes_max, .. } = *self.terms();
+        // A map that grew or shrank by as much meanwhile is none of which the sweep knows the size.
         let far = |found: i64, began: i64, now: i64, most: u64| {
             let drift = most / DRIFT;
-            most != 0 && found.abs_diff(began) > drift && found.abs_diff(now) > drift
+            most != 0 && found.abs_diff(now) > drift && began.abs_diff(now) <= drift
         };
         // While clients change the map, what was found is of no one moment.
         let is_quiet = began == now && found != now;
