@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
-.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb sdist release publish-check test-wheel test-pythons lint clean rust \
+.PHONY: help demo demo-first test soak vm-test build wheel wheel-aarch64 wheel-lab install uninstall deb sdist release publish-check test-wheel test-pythons test-ml lint clean rust \
 	venv binary package tested test-rust test-loom test-fallbacks test-python test-quick test-docs docs $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -141,12 +141,19 @@ PYTHONS ?=
 test-pythons: tested
 	@for python in $(PYTHONS); do tools/pythons "$$python" $(CARGO_TARGET_DIR) || exit 1; done
 
+## test-ml The tests beside PyTorch and Ray, which are installed into an environment of their own (6 GB)
+ML_TESTS := test_torch.py test_ray.py test_exact.py test_persist_checkpoint.py test_foreign_pools.py test_docs.py
+test-ml: export PYTHONPATH := $(TESTED_PACKAGE)
+test-ml: tested
+	python=$$(tools/setup ml) && cd $(PYTHON_CRATE)/tests && "$$python" -m pytest -q $(ML_TESTS) -k "torch or ray"
+
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
 	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-ground -p memlift-offload -p memlift-ipc -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak -o faulthandler_timeout=0 || [ $$? = 5 ]  # 5: there is none
+	@$(MAKE) test-ml
 	$(VENV_PYTHON) tools/compatibility $(MEMLIFT) --levels 120
 
 ## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI
@@ -261,7 +268,7 @@ docs: package
 
 ## clean   Removes everything that was built inside this folder, .venv too
 clean:
-	rm -rf target $(VENV) .venv-docs .venv-redis .venv-moto dist
+	rm -rf target $(VENV) .venv-docs .venv-redis .venv-moto .venv-ml dist
 	$(empty_wheel_data)
 	find $(PYTHON_CRATE) -name '*.so' -delete
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -304,11 +304,13 @@ class Ref:
     """
 
     def __new__(cls, data: bytes) -> Self: ...
-    def get(self, *, timeout: float | None = 10.0, allow_pickle: bool = False) -> Any:
+    def get(self, *, timeout: float | None = 10.0, writable: bool = False, allow_pickle: bool = False) -> Any:
         """Returns the value, in any process that may read the arena. Its arrays are read-only views of the arena's memory, which is not
         used again before they are gone.
 
         timeout       seconds for the first contact with the arena; later values take no system call
+        writable      True: arrays may be written. Pages (4 KiB) that are written become this process's own, and nobody else sees what was
+                      written, not even another `get` here. Each such value is mapped once more, which takes some microseconds
         allow_pickle  whether a pickled object is read: only from an arena that you trust
 
         Raises ExpiredError if the value is gone, ServerUnavailable if the arena's process is and this one has not read from it before,
@@ -330,7 +332,14 @@ class Subscription:
     """See memlift.Subscription."""
 
     def __new__(
-        cls, address: str | os.PathLike[str], topic: str, *, every: int | None = None, timeout: float | None = 10.0, allow_pickle: bool = False
+        cls,
+        address: str | os.PathLike[str],
+        topic: str,
+        *,
+        every: int | None = None,
+        timeout: float | None = 10.0,
+        writable: bool = False,
+        allow_pickle: bool = False,
     ) -> Self: ...
     def get(self, *, timeout: float | None = None) -> Any:
         """Waits for the next value; DeadlineExceeded after `timeout` seconds, PeerDied when the arena has ended."""

@@ -44,13 +44,13 @@ class Arena(_native.Arena):
     def __repr__(self) -> str:
         return f"<memlift.Arena {self.address}>"
 
-    def get(self, ref: Ref, *, timeout: float | None = 10.0, allow_pickle: bool = False) -> Any:
+    def get(self, ref: Ref, *, timeout: float | None = 10.0, writable: bool = False, allow_pickle: bool = False) -> Any:
         """As `ref.get()`."""
-        return ref.get(timeout=timeout, allow_pickle=allow_pickle)
+        return ref.get(timeout=timeout, writable=writable, allow_pickle=allow_pickle)
 
-    def subscribe(self, topic: str, *, every: int | None = None) -> "Subscription":
+    def subscribe(self, topic: str, *, every: int | None = None, writable: bool = False) -> "Subscription":
         """Follows a topic of this arena, in this process."""
-        return Subscription(self.address, topic, every=every)
+        return Subscription(self.address, topic, every=every, writable=writable)
 
 
 class Subscription(_native.Subscription):
@@ -59,6 +59,7 @@ class Subscription(_native.Subscription):
     every         None: `get` gives the latest value that was not given yet, and skips those before it. A number: each value is given,
                   and so many may wait here; the publisher then waits, or drops the oldest, as it was told
     timeout       seconds for reaching the arena
+    writable      as in `Ref.get`: arrays may be written, and what is written stays this process's own
     allow_pickle  whether pickled objects are read
 
     `number` is that of the value that came last in its topic, from 1 on; `missed` the values that were skipped or dropped so far.

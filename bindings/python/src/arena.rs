@@ -28,6 +28,20 @@ pub struct Arena {
     allow: Allow,
 }
 
+/// Makes Python's value of a received one; `writable`: pages of its arrays that are written become this process's own.
+fn value_of<'py>(
+    py: Python<'py>,
+    view: ipc::Payload,
+    writable: bool,
+    pickle: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let slot = match writable {
+        true => Slot::copied(view).map_err(|error| raise(py, error))?,
+        false => Slot::received(view),
+    };
+    decode(&Bound::new(py, slot)?, Allow { pickle, arguments: false })
+}
+
 /// Returns the time at which a wait of so many seconds ends; `None` for never.
 fn until(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(seconds(timeout)?.and_then(|timeout| Instant::now().checked_add(timeout)))
@@ -201,17 +215,18 @@ impl Ref {
         Ok(Ref { handle: Handle::from_bytes(data).map_err(|error| raise(py, error))? })
     }
 
-    /// Returns the value: its arrays are read-only views of the arena's memory. ExpiredError if it is gone.
-    #[pyo3(signature = (*, timeout=10.0, allow_pickle=false))]
+    /// Returns the value: its arrays are views of the arena's memory, read-only unless `writable`. ExpiredError if it is gone.
+    #[pyo3(signature = (*, timeout=10.0, writable=false, allow_pickle=false))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         timeout: Option<f64>,
+        writable: bool,
         allow_pickle: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout = seconds(timeout)?;
         let view = arena::get(&self.handle, timeout).map_err(|error| raise(py, error))?;
-        decode(&Bound::new(py, Slot::received(view))?, Allow { pickle: allow_pickle, arguments: false })
+        value_of(py, view, writable, allow_pickle)
     }
 
     /// Gives the value up in every process: it cannot be taken any more, and its memory is free with the last view.
@@ -252,7 +267,8 @@ impl Ref {
 #[pyclass(module = "memlift._native", frozen, subclass)]
 pub struct Subscription {
     follower: arena::Subscription,
-    allow: Allow,
+    writable: bool,
+    allow_pickle: bool,
     /// Number of the value that came last, and values missed.
     last: Mutex<(u64, u64)>,
 }
@@ -260,13 +276,14 @@ pub struct Subscription {
 #[pymethods]
 impl Subscription {
     #[new]
-    #[pyo3(signature = (address, topic, *, every=None, timeout=10.0, allow_pickle=false))]
+    #[pyo3(signature = (address, topic, *, every=None, timeout=10.0, writable=false, allow_pickle=false))]
     fn new(
         py: Python<'_>,
         address: &Bound<'_, PyAny>,
         topic: &str,
         every: Option<u32>,
         timeout: Option<f64>,
+        writable: bool,
         allow_pickle: bool,
     ) -> PyResult<Subscription> {
         let timeout = seconds(timeout)?;
@@ -276,11 +293,7 @@ impl Subscription {
             arena::Subscription::open(&address, topic, every, timeout)
         };
         let follower = py.detach(open).map_err(|error| raise(py, error))?;
-        Ok(Subscription {
-            follower,
-            allow: Allow { pickle: allow_pickle, arguments: false },
-            last: Mutex::new((0, 0)),
-        })
+        Ok(Subscription { follower, writable, allow_pickle, last: Mutex::new((0, 0)) })
     }
 
     #[pyo3(signature = (*, timeout=None))]
@@ -291,7 +304,7 @@ impl Subscription {
             return Err(raise(py, ipc::Error::DeadlineExceeded { limit: limit.unwrap_or_default() }));
         };
         *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = (update.number, update.missed);
-        decode(&Bound::new(py, Slot::received(update.value))?, self.allow)
+        value_of(py, update.value, self.writable, self.allow_pickle)
     }
 
     #[getter]

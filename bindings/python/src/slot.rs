@@ -5,7 +5,7 @@
 //!   frees the slot.
 //! - **Layout** exported as one dimension of bytes; numpy adds type and shape.
 
-use memlift::ipc::{Error, Item, Loan, Payload};
+use memlift::ipc::{Error, Item, Loan, Payload, Writable};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 
 enum SlotOwner {
     Received(Payload),
+    Copied(Writable),
     Lent(Loan),
     Taken(Item, Address),
 }
@@ -37,6 +38,11 @@ impl Slot {
         Slot { owner: SlotOwner::Received(payload) }
     }
 
+    /// Wraps a payload whose pages become this process's own when they are written.
+    pub fn copied(payload: Payload) -> Result<Slot, Error> {
+        Ok(Slot { owner: SlotOwner::Copied(payload.into_writable()?) })
+    }
+
     pub fn lent(loan: Loan) -> Slot {
         Slot { owner: SlotOwner::Lent(loan) }
     }
@@ -50,6 +56,7 @@ impl Slot {
     pub fn bytes(&self) -> u64 {
         match &self.owner {
             SlotOwner::Received(payload) => payload.bytes(),
+            SlotOwner::Copied(payload) => payload.bytes(),
             SlotOwner::Lent(loan) => loan.bytes(),
             SlotOwner::Taken(item, _) => item.bytes(),
         }
@@ -63,6 +70,7 @@ impl Slot {
         }
         let base = match &self.owner {
             SlotOwner::Received(payload) => payload.as_ptr(),
+            SlotOwner::Copied(payload) => payload.as_mut_ptr().cast_const(),
             SlotOwner::Lent(loan) => loan.as_mut_ptr().cast_const(),
             SlotOwner::Taken(item, _) => return item.read_into(at, target),
         };
@@ -82,6 +90,7 @@ impl Slot {
     fn __repr__(&self) -> String {
         let kind = match &self.owner {
             SlotOwner::Received(_) => "received",
+            SlotOwner::Copied(_) => "copied when written",
             SlotOwner::Lent(_) => "lent",
             SlotOwner::Taken(..) => "taken",
         };
@@ -92,6 +101,7 @@ impl Slot {
         let this = slf.get();
         let (pointer, readonly): (*mut c_void, bool) = match &this.owner {
             SlotOwner::Received(payload) => (payload.as_ptr().cast_mut().cast(), true),
+            SlotOwner::Copied(payload) => (payload.as_mut_ptr().cast(), false),
             SlotOwner::Lent(loan) => (loan.as_mut_ptr().cast(), false),
             SlotOwner::Taken(_, address) => (address.0.cast(), false),
         };

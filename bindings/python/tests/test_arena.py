@@ -129,6 +129,51 @@ def test_a_released_value_is_gone_and_its_views_stay():
         assert (other.get() == 9).all()
 
 
+def test_what_is_written_stays_the_writers_own():
+    with memlift.Arena(bytes_max=4 << 20) as arena:
+        ref = arena.put({"a": np.arange(100_000), "b": np.zeros(3), "empty": np.zeros(0)})
+        mine, again, plain = ref.get(writable=True), ref.get(writable=True), ref.get()
+        assert mine["a"].flags.writeable and not plain["a"].flags.writeable
+        mine["a"][:] = -1
+        mine["b"] += 5
+        for other in (again, plain, ref.get()):
+            assert np.array_equal(other["a"], np.arange(100_000)) and not other["b"].any()
+        assert mine["empty"].size == 0 and mine["empty"].flags.writeable
+        code = "import sys, memlift; print(int(memlift.Ref(bytes.fromhex(sys.argv[1])).get()['a'].sum()))"
+        assert run(code, bytes(ref).hex()).strip() == str(np.arange(100_000).sum())
+        # Its memory is not used again before it is gone, however little of it was written.
+        again["a"][0] = 7
+        ref.release()
+        del mine, plain, other
+        gc.collect()
+        assert arena.stats()["ending_bytes"] > 0
+        arena.put(np.full(100_000, 9))
+        assert again["a"][0] == 7 and np.array_equal(again["a"][1:], np.arange(1, 100_000))
+        del again
+        gc.collect()
+        assert arena.stats()["ending_bytes"] == 0
+        follower = arena.subscribe("weights", writable=True)
+        arena.publish("weights", np.arange(10))
+        value = follower.get(timeout=10)
+        value += 1
+        assert value.tolist() == list(range(1, 11))
+        assert arena.put(None).get(writable=True) is None and arena.put(b"x").get(writable=True) == b"x"
+
+
+def test_views_that_may_be_written_leave_no_mapping():
+    def mappings():
+        return sum("memlift" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    with memlift.Arena(bytes_max=4 << 20) as arena:
+        ref = arena.put(np.ones(10_000))
+        ref.get()
+        before = mappings()
+        for _ in range(50):
+            ref.get(writable=True)[0] = 3
+        gc.collect()
+        assert mappings() == before and arena.stats()["values"] == 1
+
+
 def take(refs, done):
     while (ref := refs.get()) is not None:
         value = ref.get()

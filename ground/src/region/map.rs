@@ -94,6 +94,23 @@ impl Mapping {
         })
     }
 
+    /// Maps part of a file copy on write: a page that is stored to becomes this process's own.
+    pub(super) fn copy_on_write(
+        fd: BorrowedFd<'_>,
+        at: u64,
+        length: u64,
+        is_hugetlb: bool,
+    ) -> Result<Mapping, RegionError> {
+        let bytes = length;
+        let length = usize::try_from(length).map_err(|_| RegionError::TooLarge { bytes })?;
+        // Reserved huge pages are taken at once, since a store that finds none is a signal.
+        let flags = MapFlags::PRIVATE | if is_hugetlb { MapFlags::empty() } else { MapFlags::NORESERVE };
+        Mapping::placed(length, false, |address, fixed| {
+            // SAFETY: `address` is null, or inside a range that `placed` has reserved for this mapping.
+            unsafe { mmap(address, length, ProtFlags::READ | ProtFlags::WRITE, flags | fixed, fd, at) }
+        })
+    }
+
     /// Calls `map` with a null hint, or with an address aligned to huge pages and MAP_FIXED.
     fn placed(
         length: usize,

@@ -383,6 +383,36 @@ impl Region {
         Ok(self)
     }
 
+    /// Maps the pages of a part once more, copy on write: pages that are stored to through the new region become this process's own.
+    /// The others show what the memory's owner stores to them later. Returns the new region, and the place of the part in it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Bounds`], and [`RegionError::Os`] if there is no descriptor (anonymous memory) or mmap fails.
+    pub fn copy_on_write(
+        &self,
+        offset: RegionOffset,
+        bytes: u64,
+    ) -> Result<(Region, RegionOffset), RegionError> {
+        check_size(bytes)?;
+        self.window(offset, bytes)?;
+        let fd = self.as_fd().ok_or(RegionError::os("mmap", rustix::io::Errno::BADF))?;
+        let start = offset.0 - offset.0 % self.page_bytes;
+        let length = map::round_up(offset.0 - start + bytes, self.page_bytes)?;
+        let is_hugetlb = self.page_bytes > map::page_bytes();
+        let region = Region {
+            mapping: Mapping::copy_on_write(fd, start, length, is_hugetlb)?,
+            bytes: length,
+            access: Access::ReadWrite,
+            fd: None,
+            sealed: self.sealed,
+            huge: self.huge,
+            page_bytes: self.page_bytes,
+            numa_node: self.numa_node,
+        };
+        Ok((region, RegionOffset(offset.0 - start)))
+    }
+
     /// Returns the usable bytes, as requested.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -86,7 +86,8 @@ fn asked(place: &Place, number: usize, program: &[&str]) -> serde_json::Value {
     const INTEL: &str = include_str!("../../model/parameters/dsa.toml");
     assert!(INTEL.contains("value = 31.17\n"), "the device's rate has changed");
     let device = path(place, "device.toml");
-    std::fs::write(&device, INTEL.replace("value = 31.17\n", "value = 311.7\n")).expect("the device's parameters");
+    std::fs::write(&device, INTEL.replace("value = 31.17\n", "value = 311.7\n"))
+        .expect("the device's parameters");
     let file = path(place, &format!("{number}.trace"));
     let output = place.run(&[&["record", "-q", "-o", &file, "--"], program].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -72,7 +72,7 @@ pub use error::{Error, RemoteFailure};
 pub use health::{Health, HealthState, PING};
 pub use message::{ElementType, Tensor};
 pub use options::{CachePolicy, CallOptions, Device, Mode};
-pub use payload::{Outgoing, Payload};
+pub use payload::{Outgoing, Payload, Writable};
 pub use queue::{Item, Label, Ledger, Queue, QueueOptions, QueueStats, Reserved};
 pub use server::{
     Behaviour, Pace, Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust,

@@ -10,7 +10,7 @@
 use crate::error::Error;
 use crate::message::{DIMENSIONS_MAX, Shape, Tensor};
 use crate::transfer::crc_of;
-use memlift_ground::region::{Region, RegionOptions};
+use memlift_ground::region::{Region, RegionOffset, RegionOptions};
 use memlift_offload::Engine;
 use memlift_place::Cache;
 use std::any::Any;
@@ -305,11 +305,52 @@ impl Payload {
         unsafe { crc_of(self.pointer, self.bytes) }
     }
 
+    /// Maps it once more, so that this process may write it: pages that are written become its own (copy on write), and nobody else sees
+    /// it. It is leased as before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the mapping fails, or if the data does not lie in an arena.
+    pub fn into_writable(self) -> Result<Writable, Error> {
+        let mut writable = Writable { region: None, at: RegionOffset(0), payload: self };
+        if let Some(region) = &writable.payload._region
+            && writable.payload.bytes != 0
+        {
+            let offset = writable.payload.pointer.addr() - region.base().addr();
+            let (region, at) = region.copy_on_write(RegionOffset(offset as u64), writable.payload.bytes)?;
+            (writable.region, writable.at) = (Some(region), at);
+        }
+        Ok(writable)
+    }
+
     /// Copies the bytes into a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = vec![0; self.bytes as usize];
         self.read_into(&mut copy);
         copy
+    }
+}
+
+/// Received data that this process may write; what it writes is its own.
+#[derive(Debug)]
+pub struct Writable {
+    /// Unmapped before the lease ends: the field lies in front of `payload`. None for no bytes.
+    region: Option<Region>,
+    at: RegionOffset,
+    payload: Payload,
+}
+
+impl Writable {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.payload.bytes
+    }
+
+    /// Address of the first byte, valid while this lives; null for no bytes. The owner of the memory may change bytes of pages that were
+    /// not written here: read and write them through raw pointers only.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        let base = self.region.as_ref().map_or(std::ptr::null(), Region::base);
+        base.cast_mut().wrapping_add(self.at.0 as usize)
     }
 }
 

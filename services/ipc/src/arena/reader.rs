@@ -199,11 +199,11 @@ impl Session {
             return Err(Error::peer_fault(format!("an arena of {} blocks", welcome.blocks)));
         }
         let [data, directory, table] = handshake::expect::<DESCRIPTORS>(descriptors)?;
-        let mut data = Region::from_fd(data, Access::ReadOnly, welcome.data_bytes)?;
+        let data = Region::from_fd(data, Access::ReadOnly, welcome.data_bytes)?;
         let mut directory = Region::from_fd(directory, Access::ReadOnly, directory_bytes(welcome.blocks))?;
         let mut table = Region::from_fd(table, Access::ReadWrite, table_bytes(welcome.blocks))?;
-        // The mappings are enough: a session has one descriptor.
-        drop((data.take_fd(), directory.take_fd(), table.take_fd()));
+        // The mappings are enough. Only the data may be mapped once more, for a view that is written.
+        drop((directory.take_fd(), table.take_fd()));
         if directory.whole().load_u64(0, Ordering::Acquire)? != MAGIC {
             return Err(Error::peer_fault("a directory that is none"));
         }
