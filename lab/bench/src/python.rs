@@ -28,6 +28,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/rows_life.py", include_bytes!("../engines/ipc/rows_life.py")),
     ("engines/ipc/rows_options.py", include_bytes!("../engines/ipc/rows_options.py")),
     ("engines/ipc/rows_paper.py", include_bytes!("../engines/ipc/rows_paper.py")),
+    ("engines/ipc/rows_torch.py", include_bytes!("../engines/ipc/rows_torch.py")),
     ("engines/ipc/rivals_memory.py", include_bytes!("../engines/ipc/rivals_memory.py")),
     ("engines/ipc/rivals_sockets.py", include_bytes!("../engines/ipc/rivals_sockets.py")),
     ("engines/ipc/rivals.txt", include_bytes!("../engines/ipc/rivals.txt")),

@@ -12,6 +12,7 @@ Rows     ipc/array/SIZE       an array made outside the pool goes over, the serv
          ipc/paper/…          the paper's baselines: rows_paper.py
          ipc/queue/SIZE       an array through memlift.Queue, a number back through another one
          ipc/arena/…          one writer, eight readers: rows_arena.py
+         ipc/torch/…          beside PyTorch and Ray: rows_torch.py
          ipc/first_call/SIZE  first call of a fresh client against the later calls of that client
          ipc/death/reclaim    clients killed at random times: from the hang-up until the server holds nothing of them
          ipc/rate/CALLS       CPU time of both sides per call, at so many calls per second
@@ -39,6 +40,7 @@ try:
     import rows_life
     import rows_options
     import rows_paper
+    import rows_torch
     import transports
     from method import Fleet, Plan
     from transports import Missing
@@ -71,6 +73,8 @@ def kinds():
         "paper/pool/throughput": rows_paper.row_throughput,
         "paper/pool/loan": rows_paper.row_loan,
         "paper/pool/cpu": rows_paper.row_cpu,
+        "torch/dataloader": rows_torch.row_loader,
+        "torch/ray": rows_torch.row_ray,
         "first_call": rows_life.row_first_call,
         "death/reclaim": rows_life.row_death,
         "idle": rows_life.row_idle,
