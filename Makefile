@@ -201,6 +201,7 @@ wheel: venv rust
 		--target $(PORTABLE) --compatibility manylinux_$(subst .,_,$(PORTABLE_GLIBC)) --out $(CURDIR)/dist; \
 		status=$$?; cd $(CURDIR) && $(empty_wheel_data); exit $$status
 	@tools/wheel-check "$$(ls -t dist/memlift-*.whl | head -1)" $(PORTABLE_GLIBC)
+	@tools/wheel-anywhere $(VERSION) dist
 
 ## wheel-aarch64 Leaves the wheel for 64-bit Arm beside it, built here by Zig; `make wheel` comes first
 wheel-aarch64:

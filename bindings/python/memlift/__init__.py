@@ -28,12 +28,9 @@ Each service is a module; what they raise is in memlift.errors.
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
-from memlift import errors, ipc, persist, transform, traverse, zmem
-from memlift._libraries import libraries
-from memlift._native import __version__
-from memlift._values import register
-from memlift.arena import Arena, Ref, Subscription
+from memlift import errors
 from memlift.errors import (
     AddressInUse,
     ArenaFullError,
@@ -84,9 +81,29 @@ from memlift.errors import (
     WrongStructure,
     WrongTag,
 )
-from memlift.executor import Executor
-from memlift.pool import Pool
-from memlift.queue import JoinableQueue, Queue
+
+try:
+    from memlift._native import __version__
+except ModuleNotFoundError as missing:
+    # A wheel without a native part, for systems that have none.
+    if missing.name != "memlift._native":
+        raise
+    from importlib.metadata import version
+
+    from memlift import _elsewhere
+
+    __version__ = version("memlift")
+else:
+    _elsewhere = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from memlift import gzip, ipc, persist, transform, traverse, zlib, zmem
+    from memlift._libraries import libraries
+    from memlift._values import register
+    from memlift.arena import Arena, Ref, Subscription
+    from memlift.executor import Executor
+    from memlift.pool import Pool
+    from memlift.queue import JoinableQueue, Queue
 
 __all__ = [
     "AddressInUse",
@@ -156,8 +173,36 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # They load a library, which programs that do not pack have no use for.
-    if name in ("gzip", "zlib"):
+# What is loaded when it is first used: importing memlift costs little more than numpy.
+_MODULES = frozenset(
+    ("aio", "arena", "executor", "gzip", "ipc", "persist", "pool", "queue", "transform", "traverse", "zlib", "zmem")
+)
+_MODULE_OF = {
+    "Arena": "arena",
+    "Executor": "executor",
+    "JoinableQueue": "queue",
+    "Pool": "pool",
+    "Queue": "queue",
+    "Ref": "arena",
+    "Subscription": "arena",
+    "libraries": "_libraries",
+    "register": "_values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if _elsewhere is not None and (name in _MODULES or name in _MODULE_OF):
+        if name not in _elsewhere.NAMES:
+            raise _elsewhere.needs(name)
+        _elsewhere.warn()
+        return getattr(_elsewhere, name)
+    if name in _MODULES:
         return importlib.import_module(f"memlift.{name}")
+    if (module := _MODULE_OF.get(name)) is not None:
+        value = globals()[name] = getattr(importlib.import_module(f"memlift.{module}"), name)
+        return value
     raise AttributeError(f"module 'memlift' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
