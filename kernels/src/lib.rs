@@ -33,9 +33,9 @@ pub mod lz4;
 #[cfg(feature = "page")]
 #[expect(unsafe_code, reason = "calls kernels and vector instructions on borrowed pages")]
 pub mod page;
-#[cfg(feature = "persist")]
+#[cfg(feature = "log")]
 #[expect(unsafe_code, reason = "stores past the caches and writes lines back by address")]
-pub mod persist;
+pub mod log;
 #[cfg(feature = "zstd")]
 pub mod zstd;
 mod isa;

@@ -24,8 +24,6 @@
 
 #[cfg(feature = "codec")]
 pub mod codec;
-#[cfg(feature = "log")]
-pub mod log;
 #[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
 pub mod run;
 #[expect(unsafe_code, reason = "lends buffers to executors until they are done")]

@@ -58,13 +58,6 @@ statuses! {
     HARDWARE_1 = 0x20, "hardware error";
     HARDWARE_2 = 0x21, "hardware error";
     TRANSLATION = 0x22, "address translation failed";
-    CORRUPT_STREAM = 0x41, "the packed stream is corrupt, truncated or of another format";
-    TARGET_TOO_SMALL = 0x42, "the target is too small for the result";
-    BAD_FORMAT = 0x44, "format or effort not supported by this backend";
-    BAD_OPERAND = 0x45, "the operand block is of another opcode, version or size";
-    TORN_RECORD = 0x47, "the log record is torn, spoilt or of another pool: nothing was stored";
-    STALE_RECORD = 0x48, "the log record belongs to another position, such as an earlier round of the log: nothing was stored";
-    RECORD_RANGE = 0x49, "the log record is of another kind, or an entry leaves the record or the heap: nothing was stored";
     DEVICE_LOST = 0x4a, "the device stopped answering and may still write: the operation's memory must never be used again";
     ABANDONED = 0x7f, "not attempted: an earlier member of the batch failed before a fence";
 }
@@ -108,16 +101,13 @@ pub struct Completion {
     pub fault_info: u8,
     /// Reserved, must be 0.
     pub reserved: u8,
-    /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and UNPACK the bytes of
-    /// the source that were read (UNPACK stops at the end of the stream, which may be before the end of the source); for
-    /// LOG_APPLY the bytes stored to the heap.
+    /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done.
     pub bytes_completed: u32,
     /// Address that faulted.
     pub fault_address: u64,
-    /// CRC value (u64 at 16; also of LOG_APPEND and PAGE_COPY), size of the delta record (u32 at 16), bytes written by PACK or
-    /// UNPACK (u64 at 16), or the sequence number of the record that LOG_APPLY applied (u64 at 16).
+    /// CRC value (u64 at 16), or size of the delta record (u32 at 16).
     pub value: u64,
-    /// LOG_APPLY: size of the record, which is the distance to the next record.
+    /// Upper half of the value; no operation that memlift submits has one.
     pub value2: u64,
 }
 
@@ -156,21 +146,6 @@ impl Completion {
     /// CRC, COPY_CRC: returns the checksum.
     pub const fn crc(&self) -> u32 {
         self.value as u32
-    }
-
-    /// PACK, UNPACK: returns the bytes written to the target.
-    pub const fn target_bytes(&self) -> u64 {
-        self.value
-    }
-
-    /// LOG_APPLY: returns the sequence number of the record.
-    pub const fn sequence(&self) -> u64 {
-        self.value
-    }
-
-    /// LOG_APPLY: returns the size of the record.
-    pub const fn record_bytes(&self) -> u64 {
-        self.value2
     }
 
     /// DELTA_CREATE: returns the size of the delta record.

@@ -17,15 +17,13 @@
 
 use crate::limits;
 
-/// The operation of a descriptor, and the name of a kind of work in statistics and decisions. 0x00–0x20 have the meaning of DSA;
-/// opcodes from 0x80 on are memlift's own and never reach hardware.
+/// The operation of a descriptor, and the name of a kind of work in statistics and decisions.
 ///
 /// | range | owner |
 /// |---|---|
 /// | 0x00–0x7f | Intel DSA / IAA |
-/// | 0x80–0x9f | names of work in statistics: strided copies, transforms; no descriptor has them |
-/// | 0xa0–0xaf | persist: log append, log apply, page copy, log reset |
-/// | 0xb0–0xff | free |
+/// | 0x80–0x9f | memlift's names of work in statistics: strided copies, transforms; no descriptor has them |
+/// | 0xa0–0xff | free |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Opcode(pub u8);
@@ -93,24 +91,6 @@ opcodes! {
     PACK = 0x92, "pack";
     /// Statistics only: decompression.
     UNPACK = 0x93, "unpack";
-    /// memlift: computes the checksum of a log record and stores it past the caches; see [`AppendBlock`](crate::AppendBlock).
-    LOG_APPEND = 0xa0, "log_append";
-    /// memlift: checks a log record, then stores its entries to a heap; see [`ApplyBlock`](crate::ApplyBlock).
-    LOG_APPLY = 0xa1, "log_apply";
-    /// memlift: copies lines of a page past the caches; see [`PageCopyBlock`](crate::PageCopyBlock).
-    PAGE_COPY = 0xa2, "page_copy";
-    /// memlift: stores the head of a log lane past the caches; see [`ResetBlock`](crate::ResetBlock).
-    LOG_RESET = 0xa3, "log_reset";
-}
-
-impl Opcode {
-    /// First opcode that is memlift's own.
-    pub const PRIVATE_FIRST: Opcode = Opcode(0x80);
-
-    /// Returns true if the opcode is memlift's own and so must never reach hardware.
-    pub const fn is_private(self) -> bool {
-        self.0 >= Self::PRIVATE_FIRST.0
-    }
 }
 
 /// The 24 flag bits of a descriptor.
@@ -230,42 +210,6 @@ impl Descriptor {
         }
     }
 
-    /// Returns a descriptor of a private opcode with source, target and operand block.
-    const fn with_operand(opcode: Opcode, source: u64, target: u64, size: u32, operand: u64) -> Descriptor {
-        let mut descriptor = Descriptor::new(opcode, Flags::NONE);
-        descriptor.source = source;
-        descriptor.target = target;
-        descriptor.size = size;
-        descriptor.operation[0] = operand;
-        descriptor
-    }
-
-    /// Returns LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to
-    /// 64); `block` is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum, which is
-    /// also written to the first four bytes of the source.
-    pub const fn log_append(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::LOG_APPEND, source, target, size, block)
-    }
-
-    /// Returns LOG_APPLY of the record at `source` (aligned to 8), of which `size` bytes may be read, to the heap at `target`
-    /// (aligned to 64); `block` is the address of an [`ApplyBlock`](crate::ApplyBlock).
-    pub const fn log_apply(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::LOG_APPLY, source, target, size, block)
-    }
-
-    /// Returns PAGE_COPY of lines of the 4096 bytes at `source` to the 4096 bytes at `target`, both aligned to 64; `block` is
-    /// the address of a [`PageCopyBlock`](crate::PageCopyBlock).
-    pub const fn page_copy(source: u64, target: u64, block: u64) -> Descriptor {
-        let bytes = crate::operand::log::PAGE_BYTES as u32;
-        Descriptor::with_operand(Opcode::PAGE_COPY, source, target, bytes, block)
-    }
-
-    /// Returns LOG_RESET of the 64 bytes at `target` (aligned to 64); `block` is the address of a
-    /// [`ResetBlock`](crate::ResetBlock), which contains the new bytes.
-    pub const fn log_reset(target: u64, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::LOG_RESET, 0, target, limits::CACHE_LINE_BYTES as u32, block)
-    }
-
     /// Returns the operation.
     pub const fn opcode(&self) -> Opcode {
         Opcode((self.flags_opcode >> 24) as u8)
@@ -323,11 +267,6 @@ impl Descriptor {
 
     /// FILL with [`Flags::FILL_16`]: returns the upper 8 bytes of the pattern, u64 at offset 40.
     pub const fn pattern_upper(&self) -> u64 {
-        self.operation[0]
-    }
-
-    /// Private opcodes: returns the address of the operand block, u64 at offset 40.
-    pub const fn operand_address(&self) -> u64 {
         self.operation[0]
     }
 }

@@ -25,4 +25,4 @@ pub mod trace;
 pub use backend::{Backend, Busy, Capabilities};
 pub use completion::{Completion, Status};
 pub use descriptor::{Descriptor, Flags, Opcode};
-pub use operand::{AppendBlock, ApplyBlock, Effort, Format, PageCopyBlock, ResetBlock};
+pub use operand::{Effort, Format};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory that descriptors of a case point into, by offset until they are submitted.
 //!
-//! - **Layout** one stretch, aligned to 4096: data, then descriptor lists, then operand blocks, then completion records
+//! - **Layout** one stretch, aligned to 4096: data, then descriptor lists, then completion records
 //! - **Owner** the arena owns its bytes; the backend gets addresses (`base` + offset), the model an image
 
 /// Bytes of data.
@@ -10,12 +10,8 @@ pub(crate) const DATA_BYTES: usize = 256 * 1024;
 pub(crate) const LISTS: usize = DATA_BYTES;
 /// Bytes for descriptor lists.
 pub(crate) const LIST_BYTES: usize = 1100 * 64;
-/// Where operand blocks start.
-pub(crate) const OPERANDS: usize = LISTS + LIST_BYTES;
-/// Places of 64 bytes for operand blocks, some of which take two.
-pub(crate) const OPERAND_COUNT: usize = 2200;
 /// Offset of the completion records in the arena.
-pub(crate) const RECORDS: usize = OPERANDS + OPERAND_COUNT * 64;
+pub(crate) const RECORDS: usize = LISTS + LIST_BYTES;
 /// Number of completion records.
 pub(crate) const RECORD_COUNT: usize = 1100;
 /// Bytes of the whole arena.

@@ -2,18 +2,13 @@
 //! Cases: descriptors that may be in flight together, good ones and spoilt ones.
 //!
 //! - **Flow** lanes of the arena ─▶ one descriptor, or one batch, per lane ─▶ sometimes spoilt ─▶ memory image with
-//!   data, lists, operand blocks and zeroed records
+//!   data, lists and zeroed records
 //! - **Order** what is in flight together touches disjoint memory: lanes between each other, members of a batch
 //!   between each other unless every member is fenced, in which case they share and depend on each other
-//! - **Not here** what LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET are given: `log`
 
-use crate::arena::{
-    ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, OPERAND_COUNT, OPERANDS, RECORD_COUNT, RECORDS,
-};
+use crate::arena::{ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, RECORD_COUNT, RECORDS};
 use crate::random::Random;
 use memlift_spec::{Capabilities, Descriptor, Flags, Opcode};
-
-mod log;
 
 const LANES: usize = 4;
 const OPCODES: &[Opcode] = &[
@@ -29,12 +24,8 @@ const OPCODES: &[Opcode] = &[
     Opcode::CRC,
     Opcode::COPY_CRC,
     Opcode::CACHE_FLUSH,
-    Opcode::LOG_APPEND,
-    Opcode::LOG_APPLY,
-    Opcode::PAGE_COPY,
-    Opcode::LOG_RESET,
 ];
-const FOREIGN: &[u8] = &[0x0f, 0x12, 0x13, 0x14, 0x15, 0x17, 0x42, 0x81, 0xc0, 0xff];
+const FOREIGN: &[u8] = &[0x0f, 0x12, 0x13, 0x14, 0x15, 0x17, 0x42, 0x81, 0xa0, 0xc0, 0xff];
 
 /// A stretch of the arena, by offset.
 #[derive(Clone, Copy)]
@@ -57,7 +48,6 @@ pub(crate) struct Builder<'a> {
     capabilities: Capabilities,
     memory: &'a mut [u8],
     records: usize,
-    operands: usize,
     lists: usize,
 }
 
@@ -65,7 +55,7 @@ impl<'a> Builder<'a> {
     /// Builds into `memory`, an image of the arena whose first byte has the address `base`.
     pub fn new(seed: u64, base: u64, capabilities: Capabilities, memory: &'a mut [u8]) -> Builder<'a> {
         memory[LISTS..ARENA_BYTES].fill(0);
-        Builder { random: Random::new(seed), base, capabilities, memory, records: 0, operands: 0, lists: 0 }
+        Builder { random: Random::new(seed), base, capabilities, memory, records: 0, lists: 0 }
     }
 
     /// Descriptors for the queue, each with a record that it will write.
@@ -218,10 +208,6 @@ impl<'a> Builder<'a> {
                 let (starts, bytes) = self.parts(room, 1, 1);
                 (d.target, d.size) = (self.address(starts[0]), bytes as u32);
             }
-            Opcode::LOG_APPEND => self.log_append(room, &mut d),
-            Opcode::LOG_APPLY => self.log_apply(room, &mut d),
-            Opcode::PAGE_COPY => self.page_copy(room, &mut d),
-            Opcode::LOG_RESET => self.log_reset(room, &mut d),
             _ => {}
         }
         let writes = [Opcode::MEMMOVE, Opcode::FILL, Opcode::DUALCAST, Opcode::COPY_CRC];
@@ -351,15 +337,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A block in the operands' part of the arena; gives its address.
-    fn operand(&mut self, bytes: &[u8]) -> u64 {
-        let operand = OPERANDS + self.operands * 64;
-        self.operands += bytes.len() / 64;
-        assert!(self.operands <= OPERAND_COUNT);
-        self.write(operand, bytes);
-        self.address(operand)
-    }
-
     /// Makes a descriptor one that hardware refuses, or (rarely) leaves it good.
     fn spoil(&mut self, d: &mut Descriptor) {
         let fenced = d.flags().has(Flags::FENCE);
@@ -393,7 +370,7 @@ impl<'a> Builder<'a> {
 }
 
 fn yields_result(opcode: Opcode) -> bool {
-    [0x05, 0x06, 0x07, 0x10, 0x11, 0xa1].contains(&opcode.0)
+    [0x05, 0x06, 0x07, 0x10, 0x11].contains(&opcode.0)
 }
 
 pub(crate) fn descriptor_bytes(d: &Descriptor) -> Vec<u8> {
@@ -453,10 +430,6 @@ mod tests {
             Status::ADDRESS_ALIGN,
             Status::BAD_PRIVILEGE,
             Status::ABANDONED,
-            Status::BAD_OPERAND,
-            Status::TORN_RECORD,
-            Status::STALE_RECORD,
-            Status::RECORD_RANGE,
         ];
         let missing: Vec<_> = reachable.iter().filter(|status| !seen.contains(&status.0)).collect();
         assert!(missing.is_empty(), "never seen: {missing:x?}");

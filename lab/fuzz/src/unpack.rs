@@ -6,9 +6,9 @@
 
 use crate::mutate::messages;
 use crate::{Guarded, Input};
-use memlift_model::naive;
+use memlift_model::naive::{self, UnpackError};
 use memlift_offload::codec::{Codec, CodecError};
-use memlift_spec::{Effort, Format, Status};
+use memlift_spec::{Effort, Format};
 
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) {
@@ -37,9 +37,9 @@ pub fn run(data: &[u8]) {
             );
         }
         // More Zstandard than the model knows.
-        (_, Err(status)) if format == Format::Pages && status == Status::BAD_FORMAT => {}
+        (_, Err(status)) if format == Format::Pages && status == UnpackError::Unknown => {}
         (Err(error), Err(status)) if strict => {
-            let same = (error == CodecError::TargetTooSmall) == (status == Status::TARGET_TOO_SMALL);
+            let same = (error == CodecError::TargetTooSmall) == (status == UnpackError::TargetTooSmall);
             assert!(same, "{error}, but the model says {status}");
         }
         (Ok(_), Err(status)) if strict => panic!("taken, but the model says {status}"),

@@ -45,7 +45,7 @@ impl Memory for Process {
 }
 
 /// Operations of the model.
-pub(crate) const OPCODES: [Opcode; 18] = [
+pub(crate) const OPCODES: [Opcode; 14] = [
     Opcode::NOOP,
     Opcode::BATCH,
     Opcode::DRAIN,
@@ -60,10 +60,6 @@ pub(crate) const OPCODES: [Opcode; 18] = [
     Opcode::CRC,
     Opcode::COPY_CRC,
     Opcode::CACHE_FLUSH,
-    Opcode::LOG_APPEND,
-    Opcode::LOG_APPLY,
-    Opcode::PAGE_COPY,
-    Opcode::LOG_RESET,
 ];
 
 /// A device in software that does what it should and takes the time it takes.

@@ -10,7 +10,7 @@
 mod delta;
 
 use crate::memory::Memory;
-use crate::{naive, persist, refuse};
+use crate::{naive, refuse};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
 /// A record that says only how it ended.
@@ -27,7 +27,7 @@ pub fn run(memory: &mut impl Memory, descriptor: &Descriptor) -> Completion {
 
 /// Runs one descriptor and writes no record; `in_batch`: as a member.
 pub fn perform(memory: &mut impl Memory, descriptor: &Descriptor, in_batch: bool) -> Completion {
-    match refuse::refuse(memory, descriptor, in_batch) {
+    match refuse::refuse(descriptor, in_batch) {
         Some(status) => ended(status),
         None if descriptor.opcode() == Opcode::BATCH => batch(memory, descriptor),
         None => work(memory, descriptor),
@@ -44,7 +44,7 @@ fn batch(memory: &mut impl Memory, descriptor: &Descriptor) -> Completion {
             record(memory, &member, ended(Status::ABANDONED));
             continue;
         }
-        let done = match refuse::refuse(memory, &member, true) {
+        let done = match refuse::refuse(&member, true) {
             Some(status) => ended(status),
             None => work(memory, &member),
         };
@@ -99,9 +99,6 @@ pub(crate) fn work(memory: &mut impl Memory, d: &Descriptor) -> Completion {
                 memory.copy(d.source, d.target, size);
             }
             done.value = u64::from(crc(memory, d));
-        }
-        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
-            return persist::run(memory, d);
         }
         _ => {}
     }

@@ -15,7 +15,7 @@
 //! assert_eq!(bytes[64], Status::SUCCESS.0);
 //! ```
 //!
-//! - **Flow** descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
+//! - **Flow** descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
 //!   on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
 //!   [`pulse`], [`nearpm`], [`dmu`], [`smartdimm`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's;
 //!   [`whatif`] replays recorded programs on them
@@ -35,7 +35,6 @@ mod memory;
 pub mod naive;
 pub mod nearpm;
 pub mod parameters;
-mod persist;
 pub mod pulse;
 pub mod reproduce;
 mod refuse;

@@ -25,7 +25,30 @@ pub(crate) use streams::Bits;
 pub use streams::{dynamic, fixed, stored};
 pub use wrapper::wrap;
 
-use memlift_spec::{Format, Status};
+use memlift_spec::Format;
+
+/// Reason that a stream is not unpacked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnpackError {
+    /// The stream is corrupt, truncated or of another format.
+    Corrupt,
+    /// The message is longer than there is room.
+    TargetTooSmall,
+    /// A Zstandard frame has compressed blocks, checksums or dictionaries, which is more than is known here.
+    Unknown,
+}
+
+impl std::fmt::Display for UnpackError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            UnpackError::Corrupt => "the packed stream is corrupt, truncated or of another format",
+            UnpackError::TargetTooSmall => "the target is too small for the result",
+            UnpackError::Unknown => "the packed stream uses what the model does not know",
+        })
+    }
+}
+
+impl std::error::Error for UnpackError {}
 
 /// A message and how much of the source its stream took.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,9 +73,8 @@ pub fn pack(format: Format, message: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// CORRUPT_STREAM, TARGET_TOO_SMALL; BAD_FORMAT for Zstandard frames with compressed blocks, checksums or dictionaries,
-/// which is more than is known here.
-pub fn unpack(format: Format, source: &[u8], most: usize) -> Result<Inflated, Status> {
+/// [`UnpackError`].
+pub fn unpack(format: Format, source: &[u8], most: usize) -> Result<Inflated, UnpackError> {
     match format {
         Format::Lz4 => lz4::unpack(source, most),
         Format::Zstd => zstd::unpack(source, most),

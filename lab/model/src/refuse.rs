@@ -6,13 +6,10 @@
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification.
 
-mod persist;
-
-use crate::memory::Memory;
 use memlift_spec::{Descriptor, Flags, Opcode, Status};
 
 /// The status that a descriptor ends with instead of running.
-pub(crate) fn refuse(memory: &impl Memory, d: &Descriptor, in_batch: bool) -> Option<Status> {
+pub(crate) fn refuse(d: &Descriptor, in_batch: bool) -> Option<Status> {
     let flags = d.flags_opcode & 0x00ff_ffff;
     let opcode = d.opcode();
     let known: u32 = match opcode {
@@ -27,12 +24,11 @@ pub(crate) fn refuse(memory: &impl Memory, d: &Descriptor, in_batch: bool) -> Op
         Opcode::TRANSLATION_FETCH | Opcode::CACHE_FLUSH => 0x1f3e,
         Opcode::CRC => 0x7_1e3e,
         Opcode::COPY_CRC => 0x7_ff3e,
-        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => 0x1e3e,
         _ => return Some(Status::BAD_OPCODE),
     };
     let known = if in_batch { known | 1 } else { known };
     let (valid, requested) = (flags & 4 != 0, flags & 8 != 0);
-    let result = [0x05, 0x06, 0x07, 0x10, 0x11, 0xa1].contains(&opcode.0);
+    let result = [0x05, 0x06, 0x07, 0x10, 0x11].contains(&opcode.0);
     if flags & !known != 0 || (requested && !valid) || (result && !requested) {
         return Some(Status::BAD_FLAGS);
     }
@@ -48,10 +44,10 @@ pub(crate) fn refuse(memory: &impl Memory, d: &Descriptor, in_batch: bool) -> Op
     if valid && !d.completion_address.is_multiple_of(32) {
         return Some(Status::COMPLETION_ALIGN);
     }
-    fields(memory, d, flags)
+    fields(d, flags)
 }
 
-fn fields(memory: &impl Memory, d: &Descriptor, flags: u32) -> Option<Status> {
+fn fields(d: &Descriptor, flags: u32) -> Option<Status> {
     let [a, b, c] = d.operation;
     let (low, high) = (a & 0xffff_ffff, a >> 32);
     let size = u64::from(d.size);
@@ -100,7 +96,6 @@ fn fields(memory: &impl Memory, d: &Descriptor, flags: u32) -> Option<Status> {
         Opcode::TRANSLATION_FETCH => reserved((target | a | b >> 32 | c) != 0).or(sized(most)),
         Opcode::CRC => reserved((target | high | c) != 0).or(sized(most)),
         Opcode::COPY_CRC => reserved((high | c) != 0).or(sized(most)).or(overlap(source, size, target, size)),
-        Opcode::CACHE_FLUSH => reserved((source | a | b | c) != 0).or(sized(most)),
-        _ => persist::persist(memory, d),
+        _ => reserved((source | a | b | c) != 0).or(sized(most)),
     }
 }

@@ -139,7 +139,7 @@ fn run(
     faults: &Faults<'_>,
     random: &mut Random,
 ) {
-    let done = match refuse(memory, d, false) {
+    let done = match refuse(d, false) {
         Some(status) => ended(status),
         None if d.opcode() == Opcode::BATCH => batch(memory, d, fortune, faults, random),
         None => some_work(memory, d, faults, random),
@@ -190,7 +190,7 @@ fn batch(
         }
         for index in order {
             let member = &members[index];
-            let done = match refuse(memory, member, true) {
+            let done = match refuse(member, true) {
                 Some(status) => ended(status),
                 None => some_work(memory, member, faults, random),
             };

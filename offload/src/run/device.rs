@@ -6,7 +6,7 @@
 //!   `Idxd`. A fault, a refusal, a full queue, a private opcode ─▶ `Finisher` ─▶ `execute`
 //! - **Not here** portals, records, the remainder after a fault: `memlift-idxd`
 
-use super::execute::{Context, perform, settle_stores};
+use super::execute::{Context, perform};
 use super::validate::Place;
 use super::{ExecutorSettings, capabilities};
 use memlift_ground::facility::{self, Facility};
@@ -37,11 +37,8 @@ unsafe impl Cpu for Finisher {
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
         let context = Context { capabilities: self.capabilities(), executor_settings: &self.0 };
         let place = if in_batch { Place::Batch } else { Place::Queue };
-        // SAFETY: the caller lends the descriptor's memory, and that of the members of a batch, for this
-        // call.
-        let done = unsafe { perform(descriptor, &context, place) };
-        settle_stores(descriptor.opcode());
-        done
+        // SAFETY: the caller lends the descriptor's memory, and that of the members of a batch, for this call.
+        unsafe { perform(descriptor, &context, place) }
     }
 }
 

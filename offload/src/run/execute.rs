@@ -37,7 +37,6 @@ pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
     // SAFETY: the caller promises that every address in the descriptor, including its record's, is valid for its use.
     unsafe {
         let completion = perform(descriptor, context, Place::Queue);
-        settle_stores(descriptor.opcode());
         record::store(descriptor, completion);
     }
 }
@@ -56,16 +55,6 @@ pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, pla
             Ok(()) => run(descriptor, context),
         }
     }
-}
-
-/// Executes a fence after operations that leave their fence to the caller: their stores must be visible before the record
-/// is. A batch may have had such members.
-pub(super) fn settle_stores(opcode: Opcode) {
-    #[cfg(feature = "log")]
-    if opcode == Opcode::BATCH || super::persist::leaves_fence(opcode) {
-        memlift_kernels::persist::fence();
-    }
-    let _ = opcode;
 }
 
 /// Executes one member of a batch, stores its record, and returns its status.
@@ -132,10 +121,6 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
                 done.value = u64::from(crc(descriptor, context, Some(target(descriptor.target))));
             }
             Opcode::CACHE_FLUSH => flush(descriptor),
-            #[cfg(feature = "log")]
-            Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
-                done = super::persist::run(descriptor);
-            }
             // Cannot happen: validation accepts no other opcode.
             _ => done = record::ended(Status::BAD_OPCODE),
         }

@@ -18,8 +18,6 @@ mod device;
 mod execute;
 mod fork;
 mod inline;
-#[cfg(feature = "log")]
-mod persist;
 pub(crate) mod record;
 mod share;
 mod validate;
@@ -82,7 +80,7 @@ impl ExecutorSettings {
 
 /// Operations that the software executors support.
 pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
-    let all = Capabilities::none(queue_depth)
+    Capabilities::none(queue_depth)
         .with(Opcode::NOOP)
         .with(Opcode::BATCH)
         .with(Opcode::DRAIN)
@@ -96,10 +94,5 @@ pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
         .with(Opcode::TRANSLATION_FETCH)
         .with(Opcode::CRC)
         .with(Opcode::COPY_CRC)
-        .with(Opcode::CACHE_FLUSH);
-    if cfg!(feature = "log") {
-        all.with(Opcode::LOG_APPEND).with(Opcode::LOG_APPLY).with(Opcode::PAGE_COPY).with(Opcode::LOG_RESET)
-    } else {
-        all
-    }
+        .with(Opcode::CACHE_FLUSH)
 }

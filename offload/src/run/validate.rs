@@ -13,13 +13,8 @@
 //! | CRC, COPY_CRC | bits 16–18 |
 //! | FILL | bit 18 |
 //! | CACHE_FLUSH | CACHE_CONTROL: write back without evicting |
-//! | LOG_APPEND, PAGE_COPY, LOG_RESET (feature `persist`) | none |
-//! | LOG_APPLY (feature `persist`; a record must be requested) | none |
 //!
 //! ¹ not NOOP, BATCH, DRAIN  ² only in a member of a batch
-
-#[cfg(feature = "log")]
-mod persist;
 
 use memlift_spec::limits::{
     BATCH_MAX, BATCH_MIN, DELTA_ENTRY_BYTES, DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX,
@@ -61,7 +56,6 @@ fn allowed(opcode: Opcode) -> Option<u32> {
         Opcode::CRC => WORKS | CRC_BITS,
         Opcode::COPY_CRC => WORKS | WRITES | CRC_BITS,
         Opcode::CACHE_FLUSH => WORKS | Flags::CACHE_CONTROL.0,
-        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => WORKS,
         _ => return None,
     })
 }
@@ -69,21 +63,12 @@ fn allowed(opcode: Opcode) -> Option<u32> {
 fn yields_result(opcode: Opcode) -> bool {
     matches!(
         opcode,
-        Opcode::COMPARE
-            | Opcode::COMPARE_PATTERN
-            | Opcode::DELTA_CREATE
-            | Opcode::CRC
-            | Opcode::COPY_CRC
-            | Opcode::LOG_APPLY
+        Opcode::COMPARE | Opcode::COMPARE_PATTERN | Opcode::DELTA_CREATE | Opcode::CRC | Opcode::COPY_CRC
     )
 }
 
 /// Checks a descriptor; if it may not run, returns the status with which it ends as `Err`.
-///
-/// # Safety
-///
-/// Memory that the checks must read (the operand block of a private opcode) is readable.
-pub(super) unsafe fn check(
+pub(super) fn check(
     descriptor: &Descriptor,
     capabilities: &Capabilities,
     place: Place,
@@ -100,8 +85,7 @@ pub(super) unsafe fn check(
     }
     check_flags(descriptor, flags_allowed)?;
     check_header(descriptor)?;
-    // SAFETY: the caller promises that the memory that the checks read is readable.
-    unsafe { check_operation(descriptor) }
+    check_operation(descriptor)
 }
 
 fn check_flags(descriptor: &Descriptor, flags_allowed: u32) -> Result<(), Status> {
@@ -133,7 +117,7 @@ fn check_header(descriptor: &Descriptor) -> Result<(), Status> {
     Ok(())
 }
 
-unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
+fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
     let Descriptor { source, target, size, operation, .. } = *descriptor;
     let bytes = u64::from(size);
     let zero = |words: &[u64]| words.iter().all(|&word| word == 0).then_some(()).ok_or(Status::BAD_RESERVED);
@@ -199,11 +183,6 @@ unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
             zero(&[source, operation[0], operation[1], operation[2]])?;
             sized(size, &[target])
         }
-        // SAFETY: the caller promises that the operand block is readable.
-        #[cfg(feature = "log")]
-        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => unsafe {
-            persist::check(descriptor)
-        },
         _ => Err(Status::BAD_OPCODE),
     }
 }
@@ -256,26 +235,6 @@ fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
         return Err(Status::BAD_SIZE);
     }
     Ok(())
-}
-
-/// Returns the address of an operand block; it must be aligned to 64.
-#[cfg(feature = "log")]
-fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
-    if descriptor.operation[1] != 0 || descriptor.operation[2] != 0 {
-        return Err(Status::BAD_RESERVED);
-    }
-    let address = descriptor.operand_address();
-    if address == 0 {
-        return Err(Status::ADDRESS_ALIGN);
-    }
-    aligned(address, DESCRIPTOR_BYTES as u64, Status::ADDRESS_ALIGN)?;
-    Ok(address as usize)
-}
-
-/// Checks that an address range does not wrap.
-#[cfg(feature = "log")]
-fn fits(address: u64, bytes: u64) -> Result<(), Status> {
-    address.checked_add(bytes).map(|_| ()).ok_or(Status::BAD_SIZE)
 }
 
 fn aligned(address: u64, to: u64, otherwise: Status) -> Result<(), Status> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flight: everything that must stay in place while an executor works, in one heap block shared with the executor.
 //!
-//! - **Layout** operations (they own the buffers) · operand blocks · batch list and the members' records · the record
+//! - **Layout** operations (they own the buffers) · batch list and the members' records · the record
 //!   whose status is waited for · the waiter's park word
 //! - **Order** all addresses are taken by `prepare`, while this thread is the only owner. From submission until the
 //!   status is non-zero the cells belong to the executor; after that they belong to the ticket
@@ -11,7 +11,6 @@
 //!   flight.
 
 use super::Operation;
-use super::operand::Operand;
 use crate::run::{Notify, generation, record};
 use memlift_ground::complete::{FutexParker, ParkWord};
 use memlift_ground::observe::{self, Executor};
@@ -21,7 +20,6 @@ use std::sync::Arc;
 
 pub(super) struct Flight {
     operations: UnsafeCell<Vec<Operation>>,
-    operands: UnsafeCell<Box<[Operand]>>,
     list: UnsafeCell<Box<[Descriptor]>>,
     records: Box<[UnsafeCell<Completion>]>,
     head: UnsafeCell<Completion>,
@@ -42,12 +40,9 @@ unsafe impl Sync for Flight {}
 impl Flight {
     /// Makes a flight of one operation, and its descriptor.
     pub fn single(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
-        let operands = usize::from(operation.opcode().is_private());
-        let mut flight = Flight::new(vec![operation], operands, 0, executor);
+        let mut flight = Flight::new(vec![operation], 0, executor);
         let this = Arc::get_mut(&mut flight).expect("not shared yet");
-        let mut none = Operand::None;
-        let operand = this.operands.get_mut().first_mut().unwrap_or(&mut none);
-        let mut descriptor = this.operations.get_mut()[0].describe(operand);
+        let mut descriptor = this.operations.get_mut()[0].describe();
         descriptor.completion_address = this.head.get().expose_provenance() as u64;
         (flight, descriptor)
     }
@@ -59,11 +54,10 @@ impl Flight {
         executor: Executor,
     ) -> (Arc<Flight>, Descriptor) {
         let count = operations.len();
-        let mut flight = Flight::new(operations, count, count, executor);
+        let mut flight = Flight::new(operations, count, executor);
         let this = Arc::get_mut(&mut flight).expect("not shared yet");
-        let members = this.operations.get_mut().iter_mut().zip(this.operands.get_mut().iter_mut());
-        for (index, (operation, operand)) in members.enumerate() {
-            let mut member = operation.describe(operand);
+        for (index, operation) in this.operations.get_mut().iter_mut().enumerate() {
+            let mut member = operation.describe();
             member.completion_address = this.records[index].get().expose_provenance() as u64;
             if fences.contains(&index) {
                 member.add_flags(Flags::FENCE);
@@ -78,7 +72,7 @@ impl Flight {
         (flight, descriptor)
     }
 
-    fn new(operations: Vec<Operation>, operands: usize, members: usize, executor: Executor) -> Arc<Flight> {
+    fn new(operations: Vec<Operation>, members: usize, executor: Executor) -> Arc<Flight> {
         let opcode = if members > 0 { Opcode::BATCH } else { operations[0].opcode() };
         let bytes = operations.iter().map(|operation| operation.bytes() as u64).sum();
         Arc::new(Flight {
@@ -87,7 +81,6 @@ impl Flight {
             bytes,
             start_ns: observe::now_ns(),
             operations: UnsafeCell::new(operations),
-            operands: UnsafeCell::new(vec![Operand::None; operands].into_boxed_slice()),
             list: UnsafeCell::new(
                 vec![Descriptor::new(Opcode::NOOP, Flags::NONE); members].into_boxed_slice(),
             ),

@@ -11,7 +11,6 @@
 mod buffer;
 mod error;
 mod flight;
-mod operand;
 mod operation;
 mod queue;
 mod ticket;

@@ -5,10 +5,7 @@
 //! - **Owner** the operation owns or leases its buffers; see `buffer`
 
 use super::buffer::{Source, Target};
-use super::operand::Operand;
 use super::{Cache, Reason};
-#[cfg(feature = "log")]
-use crate::log::NearData;
 use memlift_spec::limits::{DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX, TRANSFER_BYTES_MAX};
 use memlift_spec::{Descriptor, Flags, Opcode};
 
@@ -113,9 +110,6 @@ pub enum Operation {
         /// The range to write back.
         target: Target,
     },
-    /// Appends or applies a log record, copies lines of a page, or resets a lane's head.
-    #[cfg(feature = "log")]
-    Near(NearData),
 }
 
 const EMPTY: Reason = Reason::Invalid("the buffer is empty: there is nothing to do");
@@ -147,8 +141,6 @@ impl Operation {
             Operation::DeltaCreate { .. } => Opcode::DELTA_CREATE,
             Operation::DeltaApply { .. } => Opcode::DELTA_APPLY,
             Operation::CacheFlush { .. } => Opcode::CACHE_FLUSH,
-            #[cfg(feature = "log")]
-            Operation::Near(near) => near.opcode(),
         }
     }
 
@@ -165,8 +157,6 @@ impl Operation {
             Operation::Fill { target, .. }
             | Operation::DeltaApply { target, .. }
             | Operation::CacheFlush { target } => target.bytes(),
-            #[cfg(feature = "log")]
-            Operation::Near(near) => near.bytes(),
         }
     }
 
@@ -240,9 +230,8 @@ impl Operation {
         }
     }
 
-    /// Makes the descriptor, complete except for the completion address. `operand` is the place for the operand
-    /// block, if one is needed.
-    pub(super) fn describe(&mut self, operand: &mut Operand) -> Descriptor {
+    /// Makes the descriptor, complete except for the completion address.
+    pub(super) fn describe(&mut self) -> Descriptor {
         let mut flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
         let hot = matches!(
             self,
@@ -299,15 +288,7 @@ impl Operation {
                 descriptor.operation[0] = record.bytes() as u64;
             }
             Operation::CacheFlush { target } => descriptor.target = target.address(),
-            #[cfg(feature = "log")]
-            Operation::Near(near) => {
-                let (source, target, block) = near.parts();
-                (descriptor.source, descriptor.target) = (source, target);
-                descriptor.operation[0] = operand.put(block);
-            }
         }
-        #[cfg(not(feature = "log"))]
-        let _ = operand;
         descriptor
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Measures the cost of a transaction when the committing thread applies the log, and when an engine thread does: the same
+//! Measures the cost of a transaction when the committing thread applies the log, and when a thread of the pool does: the same
 //! transactions, in turns, until the log has wrapped many times. `cargo run --release --example applier [FOLDER]`.
 
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ fn main() -> Result<(), Error> {
             }
         }
         let mut text = format!("{ranges:2} x 64 bytes, lane {:4} KiB:", lane_bytes >> 10);
-        for (at, name) in ["own thread", "engine thread"].into_iter().enumerate() {
+        for (at, name) in ["own thread", "pool thread"].into_iter().enumerate() {
             let mut wall: Vec<f64> = ran[at].iter().map(|one| one.0).collect();
             let mut cpu: Vec<f64> = ran[at].iter().map(|one| one.1).collect();
             wall.sort_by(f64::total_cmp);

@@ -10,13 +10,12 @@
 //!   another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
 //! - **Rule** whoever only wants the file to have everything, as a snapshot for readers does, stores records and leaves the rest
 //!   to the next one who applies: nothing has to harden for that, and the log still has these records
-//! - **Owner** one applier at a time: the caller that needs room, or that was asked to apply
-//! - **Not here** the same by an engine thread: `apply_behind`
+//! - **Owner** one applier at a time, which holds the lock: the caller that needs room or that was asked to apply, or the pool's own
+//!   thread ([`crate::Options::apply_behind`], `pool_thread`)
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
-use crate::apply_behind::Flight;
 use crate::checksums::Taken;
 use crate::error::Result;
 use crate::far::{Far, PARTS_FAR};
@@ -44,14 +43,12 @@ pub(crate) struct Applier {
     pub taken: Taken,
     /// Records in free slabs that were applied, and whose slabs are free when that is durable.
     pub far: Vec<Far>,
-    /// The batch of `apply_behind` that is under way, if there is one.
-    pub flight: Option<Flight>,
 }
 
 const HEADER_BYTES: u64 = size_of::<RecordHeader>() as u64;
 
 /// The record at `position`, past a WRAP; None when nothing more is published.
-pub(crate) fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
+fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
     loop {
         if *position >= lane.tail() {
             return None;
@@ -68,6 +65,11 @@ impl Store {
     /// Applies everything that is published without a gap.
     pub fn apply(&self) -> Result<()> {
         self.apply_to(u64::MAX)
+    }
+
+    /// Applies what has a sequence by now and is published without a gap: what the pool's own thread does at a time.
+    pub fn apply_so_far(&self) -> Result<()> {
+        self.apply_to(self.sequence.load(Ordering::Acquire))
     }
 
     /// Applies what is published without a gap, up to the sequence `last` and no further, so that a caller who waits for that
@@ -90,7 +92,6 @@ impl Store {
     /// Stores what is published up to a sequence to its place.
     fn place_to(&self, last: u64, applier: &mut Applier) -> Result<()> {
         self.running()?;
-        self.land(applier)?;
         loop {
             let wanted = applier.applied + 1;
             let mut found = false;

@@ -180,8 +180,7 @@ impl<F: FnMut(u64, u64) -> bool> Copy<'_, F> {
     /// The rest, while the applier waits.
     fn end(&mut self) -> Result<()> {
         let store = self.store;
-        let mut applier = lock(&store.applier);
-        store.land(&mut applier)?;
+        let applier = lock(&store.applier);
         let start = Instant::now();
         // Whoever lets the pool grow now, or adds a type, is no earlier than what is applied.
         let (bodies, header) = (lock(&store.bodies), *lock(&store.header));

@@ -11,7 +11,6 @@
 pub(crate) mod directory;
 mod files;
 pub(crate) mod home;
-#[expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 pub(crate) mod lanes;
 pub(crate) mod lost_keys;
 pub(crate) mod objects;

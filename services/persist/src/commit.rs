@@ -13,6 +13,7 @@
 //! - **Not here** the leader that hardens the shared lane: `group` · copying to its place: `apply`
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::far::{self, Far};
@@ -361,21 +362,25 @@ impl Store {
         Ok(Committed::At(state.appended))
     }
 
-    /// Applies when a lane is half full.
+    /// Has the log applied when a lane is half full: by the pool's own thread with [`Options::apply_behind`](crate::Options::apply_behind),
+    /// or here.
     #[inline(always)]
     pub fn relieve(&self, used: u64, capacity: u64) -> Result<()> {
         if used > capacity / 2 {
-            return if self.options.apply_behind && self.checksums.is_none() {
-                self.apply_behind()
-            } else {
-                self.apply()
-            };
+            return self.relieve_now();
         }
         Ok(())
     }
 }
 
 impl Store {
+    #[cold]
+    fn relieve_now(&self) -> Result<()> {
+        // A shadow pool's page table has a lock that is cheap for one thread only, the one that commits.
+        let behind = self.options.apply_behind && self.shadow.is_none();
+        if behind && self.apply_thread.arm(Duration::ZERO) { Ok(()) } else { self.apply() }
+    }
+
     /// Called when ranges were announced and nothing was stored to them yet. With a mirror nothing is to be done.
     #[inline]
     pub fn before_store(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {

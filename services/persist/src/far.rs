@@ -15,7 +15,7 @@ use crate::medium::{Counters, Medium};
 use crate::record::{self, Builder, Built};
 use crate::store::{Store, lock, write_header};
 use crate::writes::Writes;
-use memlift_kernels::persist;
+use memlift_kernels::log;
 use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RECORD_RANGES, RangeWord};
 
 /// `parts` of a record that names records elsewhere.
@@ -97,10 +97,7 @@ pub(crate) fn read(
         }
         let mut bytes = vec![0; far.bytes as usize];
         medium.read(header.heap_start + far.offset, &mut bytes)?;
-        // SAFETY: the slice is readable for its length.
-        #[expect(unsafe_code, reason = "the routine reads memory that others may write")]
-        let found = unsafe { persist::check(bytes.as_ptr(), bytes.len(), header.salt(0), far.offset) };
-        match found {
+        match log::check(&bytes, header.salt(0), far.offset) {
             Ok(about)
                 if about.kind == RECORD_RANGES && about.checksum == far.checksum && about.parts == 1 => {}
             _ => return Err(broken()),

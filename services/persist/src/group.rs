@@ -126,6 +126,15 @@ impl Shared {
 }
 
 impl Store {
+    /// Has the pool's own thread make buffered transactions durable in time. Without a thread they wait for the next flush.
+    #[inline]
+    fn flush_later(&self) {
+        let wait = self.options.buffered_wait;
+        if !wait.is_zero() {
+            self.flush_thread.arm(wait);
+        }
+    }
+
     /// Waits until the shared lane is durable up to `position` (u64::MAX: all that is there now), as leader or behind one.
     pub fn flush(&self, position: u64) -> Result<()> {
         self.flush_in_company(position, Duration::ZERO)
@@ -226,7 +235,7 @@ impl Store {
         let position = match (committed, durability) {
             (Committed::Durable, _) => return Ok(()),
             (Committed::Marked(_), Durability::Buffered) => {
-                self.flusher.arm(self.options.buffered_wait);
+                self.flush_later();
                 return Ok(());
             }
             (Committed::At(position), _) => position,
@@ -248,7 +257,7 @@ impl Store {
                 if self.shared.unflushed.load(Ordering::Relaxed) > most {
                     return self.flush(position);
                 }
-                self.flusher.arm(self.options.buffered_wait);
+                self.flush_later();
                 Ok(())
             }
         }

@@ -32,7 +32,7 @@
 //! ```
 //!
 //! - **Flow** `Pool::tx` ─▶ `tx` (sections, image, `writes`) ─▶ `commit` (`record` ─▶ `lane` ─▶ `medium`: one fence) ─▶ `apply`
-//!   (to its place, in the background of commits) …… after a crash: `recover` ─▶ `open`
+//!   (to its place, by a commit that finds its lane half full, or by a thread of the pool) …… after a crash: `recover` ─▶ `open`
 //! - **Layout** the file: `layout`, `docs/formats/pool.md`; log records: `docs/formats/log.md`
 //! - **Owner** a pool is one process's at a time, beside which others may read; objects belong to sections, sections to transactions
 //! - **Not here** copying, flushing and fencing themselves: the engine and its kernels
@@ -45,8 +45,6 @@
 extern crate self as memlift_persist;
 
 mod apply;
-#[expect(unsafe_code, reason = "names records and the heap by address for an engine thread")]
-mod apply_behind;
 mod backup;
 #[expect(unsafe_code, reason = "guards a value by itself")]
 mod biased;
@@ -58,11 +56,11 @@ mod closing;
 mod commit;
 mod compact;
 mod pool_row;
+mod pool_thread;
 pub mod convert;
 pub mod dump;
 mod error;
 mod far;
-mod flusher;
 mod fresh;
 mod group;
 mod heap;

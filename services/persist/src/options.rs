@@ -117,10 +117,9 @@ pub struct Options {
     /// runs. None: a quarter of the memory that this process may have, by its cgroups and the machine; with
     /// [`Options::prefault`] as much as the heap.
     pub mirror_bytes: Option<u64>,
-    /// Redo and checkpoint: an engine thread brings the log to its place, in batches, while commits go on, and not the thread
-    /// whose commit fills half a lane. Where it was measured it costs more than it saves (`docs/design/persist.md`):
-    /// `examples/applier.rs` says what it does elsewhere. With shadow pools, and pools of several files, the commit that
-    /// comes next applies.
+    /// Redo and checkpoint: a thread of the pool applies the log while commits go on, and not the thread whose commit fills half a
+    /// lane. The thread is started when it is first needed. A commit that finds its lane full applies the log itself. If it is
+    /// worth it depends on the machine (`docs/design/persist.md`): `examples/applier.rs` measures it. Shadow pools ignore it.
     pub apply_behind: bool,
     /// Interleaved pools: bytes of the heap that lie in one file before the next one's turn; a power of two, 64 KiB at least.
     /// Chosen when the pool is created. The mirror takes a mapping per stripe, so a large heap wants large stripes: 1 MiB is

@@ -252,7 +252,8 @@ impl Pool {
     }
 
     fn finish(&self) -> Result<()> {
-        self.store.flusher.stop();
+        self.store.flush_thread.stop();
+        self.store.apply_thread.stop();
         if let Some(readers) = self.store.readers.get() {
             readers.stop();
         }
@@ -280,16 +281,17 @@ impl Pool {
         &self.store
     }
 
-    /// A pool without a flusher: buffered transactions wait until a call makes them durable.
+    /// A pool without threads: buffered transactions wait until a call makes them durable.
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
         Pool { store: Arc::new(store), recovered }
     }
 
-    /// A pool with a flusher, which makes buffered transactions durable.
+    /// A pool whose threads make buffered transactions durable, and apply the log if its options say so.
     pub(crate) fn of_files(parts: (Store, Recovered)) -> Pool {
         let pool = Pool::from_parts(parts);
         if !pool.store.options.read_only {
-            pool.store.flusher.bind(&pool.store);
+            pool.store.flush_thread.bind(&pool.store);
+            pool.store.apply_thread.bind(&pool.store);
         }
         pool
     }

@@ -304,9 +304,7 @@ impl Store {
         self.sync()?;
         self.place_all()?;
         // Nobody changes what a reader sees while all of these are held.
-        let mut applier = lock(&self.applier);
-        self.land(&mut applier)?;
-        let _held = (lock(&self.bodies), lock(&self.header), lock(&self.catalog));
+        let _held = (lock(&self.applier), lock(&self.bodies), lock(&self.header), lock(&self.catalog));
         self.running()?;
         Ok(old.begin(indices))
     }

@@ -5,7 +5,7 @@
 //! - **Flow** [`Builder::range`] / [`Builder::changed`] / [`Builder::lines`] ─▶ [`Builder::finish`] ─▶ checksum ─▶ log
 //! - **Why** [`Builder::changed`] logs only words that differ from the before-image: an object that was borrowed for writing and
 //!   changed in one field costs one field
-//! - **Not here** reading records: `memlift_kernels::persist`
+//! - **Not here** checking records: `memlift_kernels::log`
 
 use std::ops::Range;
 
@@ -214,24 +214,13 @@ pub(crate) fn wrap(record: &mut [u8], position: u64) {
 
 /// Fills the checksum.
 pub(crate) fn seal(record: &mut [u8], salt: u32) {
-    let crc = memlift_offload::Engine::global().crc32c(&record[4..], salt);
+    let crc = memlift_kernels::log::crc32c(&record[4..], salt);
     record[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// The header of a record that was checked.
 pub(crate) fn header(record: &[u8]) -> RecordHeader {
-    let u32_at = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("4 bytes"));
-    let u64_at = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
-    RecordHeader {
-        checksum: u32_at(0),
-        bytes: u32_at(4),
-        position: u64_at(8),
-        sequence: u64_at(16),
-        kind: record[24],
-        parts: record[25],
-        entries: u16::from_le_bytes([record[26], record[27]]),
-        claim: u32_at(28),
-    }
+    RecordHeader::from_bytes(record.first_chunk().expect("a record is longer than its header"))
 }
 
 /// How many entries a record has whose shape was checked.
@@ -284,9 +273,7 @@ mod tests {
             seal(&mut memory, 7);
             let record = &memory[..built.bytes as usize];
             assert_eq!(entries(record), ranges as usize);
-            // SAFETY: the slice is readable for its length.
-            #[expect(unsafe_code, reason = "the routine reads memory that others may write")]
-            let checked = unsafe { memlift_kernels::persist::check(record.as_ptr(), record.len(), 7, 0) };
+            let checked = memlift_kernels::log::check(record, 7, 0);
             assert!(checked.is_ok(), "{ranges}: {checked:?}");
         }
     }

@@ -13,8 +13,6 @@
 //! - **Owner** nobody else has the pool yet. Every number in the file is hostile until it was checked here
 //! - **Not here** the directory and the bitmaps: `open` reads them off the recovered heap
 
-#![expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -32,7 +30,7 @@ use crate::options::Mechanism;
 use crate::record::{self, PARTS_WRAP};
 use crate::shadow::Shadow;
 use crate::tail::{Found, Log, LogDamage};
-use memlift_kernels::persist;
+use memlift_kernels::log;
 use memlift_spec::operand::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
@@ -198,8 +196,7 @@ impl Ring<'_> {
         let bytes = record::header(start).bytes;
         let Some(record) = self.read_through(position, u64::from(bytes))? else { return Ok(None) };
         let available = record.len().min(bytes.max(RECORD_ALIGN as u32) as usize);
-        // SAFETY: the slice is readable for its length.
-        Ok(unsafe { persist::check(record.as_ptr(), available, salt, position) }.ok())
+        Ok(log::check(&record[..available], salt, position).ok())
     }
 
     /// Its good records from the head on; gives the position behind the last.
@@ -247,9 +244,7 @@ impl Ring<'_> {
                 }
                 record.resize(about.bytes.max(RECORD_ALIGN as u32) as usize, 0);
                 self.medium.read(self.start + here % self.capacity, &mut record)?;
-                // SAFETY: the slice is readable for its length.
-                let good = unsafe { persist::check(record.as_ptr(), record.len(), salt, here) };
-                if let Ok(header) = good
+                if let Ok(header) = log::check(&record, salt, here)
                     && header.parts != PARTS_WRAP
                 {
                     behind.push(Found { header, lane });
@@ -388,7 +383,6 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss, holes: &Holes) -
         counters: Counters::default(),
         taken: Taken::default(),
         far: Vec::new(),
-        flight: None,
     };
     if !write {
         if recovered.transactions > 0 {

@@ -15,7 +15,6 @@ use crate::catalog::Catalog;
 use crate::checkpoint::Dirty;
 use crate::checksums::Checksums;
 use crate::error::{Error, Result};
-use crate::flusher::Flusher;
 use crate::group::Shared;
 use crate::heap::FreeSlabs;
 use crate::holes::Holes;
@@ -25,6 +24,7 @@ use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
 use crate::medium::{Counters, LOST, Medium};
 use crate::options::{Mechanism, Options};
 use crate::pool_row::PoolRow;
+use crate::pool_thread::{PoolThread, Task};
 use crate::readers::{Fetched, Readers};
 use crate::replicated::Replicated;
 use crate::section::Section;
@@ -80,7 +80,9 @@ pub(crate) struct Store {
     pub bodies: Mutex<()>,
     pub catalog: Mutex<Catalog>,
     /// Makes buffered transactions durable in time.
-    pub flusher: Flusher,
+    pub flush_thread: PoolThread,
+    /// Applies the log behind the commits, with [`Options::apply_behind`].
+    pub apply_thread: PoolThread,
     /// Readers in other processes, if they may come.
     pub readers: OnceLock<Readers>,
     /// How far the replica is, if there is one.
@@ -165,7 +167,8 @@ impl Store {
             holes,
             bodies: Mutex::new(()),
             catalog: Mutex::new(catalog),
-            flusher: Flusher::default(),
+            flush_thread: PoolThread::new(Task::Flush),
+            apply_thread: PoolThread::new(Task::Apply),
             readers: OnceLock::new(),
             replicated: Mutex::default(),
             row: PoolRow::open(&medium, options.read_only),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log brought to its place by an engine thread: many writers, small lanes, a copy of the file in the middle.
+//! The log applied by a thread of the pool: many writers, small lanes, checksums, a copy of the file in the middle.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,6 +73,13 @@ fn values(path: &Path, options: &Options, places: &[PPtr<Counter>]) -> Vec<u64> 
     .expect("read")
 }
 
+/// Threads of this process that apply logs.
+fn applying_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("this process has threads").flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+    tasks.filter_map(|task| name(task).ok()).filter(|name| name.trim() == "memlift-apply").count()
+}
+
 #[test]
 fn nothing_is_lost_or_out_of_order() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -113,12 +120,18 @@ fn nothing_is_lost_or_out_of_order() {
         });
         assert!(done.iter().all(|one| one.load(Ordering::Acquire) == rounds));
         assert!(pool.applier_counters().home_bytes > 0, "the log has wrapped");
+        assert_eq!(
+            applying_threads(),
+            usize::from(mechanism != Mechanism::Shadow),
+            "{mechanism:?} {domain:?}"
+        );
         // As a process that dies: what was acknowledged is there.
         let copy = folder.path().join("copy");
         std::fs::copy(&path, &copy).expect("copied");
         assert_eq!(values(&copy, &options, &places), [rounds; SECTIONS], "{mechanism:?} {domain:?}");
         std::fs::remove_file(&copy).expect("removed");
         pool.close().expect("closed");
+        assert_eq!(applying_threads(), 0, "closing ends the thread");
         let report = check::check(&path).expect("checked");
         assert!(report.sound(), "{:?}", report.findings);
         assert_eq!(values(&path, &options, &places), [rounds; SECTIONS]);

@@ -482,7 +482,7 @@ fn forged(bytes: &[u8], change: impl Fn(&mut [u8])) -> Vec<u8> {
                 break;
             }
             change(&mut record[..length]);
-            let crc = memlift_offload::Engine::global().crc32c(&record[4..length], header.salt(lane));
+            let crc = memlift_kernels::log::crc32c(&record[4..length], header.salt(lane));
             record[..4].copy_from_slice(&crc.to_le_bytes());
             (at, any) = (at + length, true);
         }
@@ -494,6 +494,6 @@ fn forged(bytes: &[u8], change: impl Fn(&mut [u8])) -> Vec<u8> {
 }
 
 fn sealed(record: &[u8], salt: u32) -> bool {
-    let crc = memlift_offload::Engine::global().crc32c(&record[4..], salt);
+    let crc = memlift_kernels::log::crc32c(&record[4..], salt);
     crc.to_le_bytes() == record[..4]
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The log record of persist: the data that a transaction writes to a log, so that a crash loses none of its changes.
+//! The log record: the data that a transaction writes to a log, so that a crash loses none of its changes.
 //!
 //! - **Layout** 0 checksum u32 · 4 bytes u32 · 8 position u64 · 16 sequence u64 · 24 kind u8 · 25 parts u8 · 26 entries u16 · 28 claim
 //!   u32 · 32 entries · zeros up to `bytes`. Entries by kind:
@@ -71,6 +71,24 @@ impl RecordHeader {
     #[inline(always)]
     pub const fn claim(position: u64, durable_to: u64) -> u32 {
         ((position - durable_to) / RECORD_ALIGN as u64) as u32 + 1
+    }
+
+    /// Returns the header that these bytes are; every bit pattern is one.
+    #[inline(always)]
+    pub const fn from_bytes(bytes: &[u8; RECORD_HEADER_BYTES]) -> RecordHeader {
+        let (words, _) = bytes.as_chunks::<8>();
+        let first = u64::from_le_bytes(words[0]);
+        let last = u64::from_le_bytes(words[3]);
+        RecordHeader {
+            checksum: first as u32,
+            bytes: (first >> 32) as u32,
+            position: u64::from_le_bytes(words[1]),
+            sequence: u64::from_le_bytes(words[2]),
+            kind: last as u8,
+            parts: (last >> 8) as u8,
+            entries: (last >> 16) as u16,
+            claim: (last >> 32) as u32,
+        }
     }
 
     /// Returns the position up to which all earlier records of the lane were durable when this one was written; `None` if the

@@ -7,8 +7,8 @@
 //! - **Not here** unpacking: `naive` has it, from the format's description
 
 use super::PAGE;
-use crate::naive;
-use memlift_spec::{Format, Status};
+use crate::naive::{self, UnpackError};
+use memlift_spec::Format;
 
 /// A page has to become smaller by this, in hundredths (§IV-B: 1.15).
 pub const WORTH: usize = 115;
@@ -92,10 +92,10 @@ pub fn pack(page: &[u8; PAGE]) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// If the block is none, or not of a page.
-pub fn unpack(block: &[u8], page: &mut [u8]) -> Result<(), Status> {
+pub fn unpack(block: &[u8], page: &mut [u8]) -> Result<(), UnpackError> {
     let message = naive::unpack(Format::Lz4, block, PAGE)?.bytes;
     if message.len() != page.len() {
-        return Err(Status::CORRUPT_STREAM);
+        return Err(UnpackError::Corrupt);
     }
     page.copy_from_slice(&message);
     Ok(())

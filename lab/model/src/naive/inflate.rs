@@ -2,16 +2,16 @@
 //! Inflate (RFC 1951), one bit at a time.
 
 use super::Inflated;
-use memlift_spec::Status;
+use super::UnpackError;
 
 struct Bits<'a> {
     source: &'a [u8],
     at: usize,
 }
 
-type Result<T> = std::result::Result<T, Status>;
+type Result<T> = std::result::Result<T, UnpackError>;
 
-const CORRUPT: Status = Status::CORRUPT_STREAM;
+const CORRUPT: UnpackError = UnpackError::Corrupt;
 
 impl Bits<'_> {
     fn bit(&mut self) -> Result<u32> {
@@ -104,7 +104,7 @@ pub(super) fn inflate(source: &[u8], most: usize) -> Result<Inflated> {
     let mut bits = Bits { source, at: 0 };
     let mut bytes: Vec<u8> = Vec::new();
     let room = |bytes: &[u8], more: usize| {
-        if bytes.len() + more > most { Err(Status::TARGET_TOO_SMALL) } else { Ok(()) }
+        if bytes.len() + more > most { Err(UnpackError::TargetTooSmall) } else { Ok(()) }
     };
     loop {
         let last = bits.bit()? == 1;

@@ -7,9 +7,9 @@
 //! Source: the LZ4 block format description of the lz4 project.
 
 use super::Inflated;
-use memlift_spec::Status;
+use super::UnpackError;
 
-const CORRUPT: Status = Status::CORRUPT_STREAM;
+const CORRUPT: UnpackError = UnpackError::Corrupt;
 
 /// Packs `message` as one block that has literals only.
 pub(super) fn pack(message: &[u8]) -> Vec<u8> {
@@ -28,13 +28,13 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn next(&mut self) -> Result<usize, Status> {
+    fn next(&mut self) -> Result<usize, UnpackError> {
         let byte = *self.bytes.get(self.at).ok_or(CORRUPT)?;
         self.at += 1;
         Ok(usize::from(byte))
     }
 
-    fn length(&mut self, nibble: usize) -> Result<usize, Status> {
+    fn length(&mut self, nibble: usize) -> Result<usize, UnpackError> {
         let mut length = nibble;
         let mut last = if nibble == 15 { 255 } else { 0 };
         while last == 255 {
@@ -46,7 +46,7 @@ impl Source<'_> {
 }
 
 /// One block, which is all of `bytes`.
-pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, Status> {
+pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, UnpackError> {
     let mut source = Source { bytes, at: 0 };
     let mut message: Vec<u8> = Vec::with_capacity(most.min(1 << 16));
     loop {
@@ -54,7 +54,7 @@ pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, Status> {
         let literals = source.length(token >> 4)?;
         let run = bytes.get(source.at..source.at + literals).ok_or(CORRUPT)?;
         if message.len() + literals > most {
-            return Err(Status::TARGET_TOO_SMALL);
+            return Err(UnpackError::TargetTooSmall);
         }
         message.extend_from_slice(run);
         source.at += literals;
@@ -67,7 +67,7 @@ pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, Status> {
         }
         let length = source.length(token & 15)? + 4;
         if message.len() + length > most {
-            return Err(Status::TARGET_TOO_SMALL);
+            return Err(UnpackError::TargetTooSmall);
         }
         let begin = message.len().checked_sub(offset).ok_or(CORRUPT)?;
         // A match that runs into what it makes repeats it.
@@ -88,8 +88,8 @@ mod tests {
         let block = [0x1f, b'a', 1, 0, 0, 0x20, b'b', b'c'];
         let bytes = b"aaaaaaaaaaaaaaaaaaaabc".to_vec();
         assert_eq!(unpack(&block, 22), Ok(Inflated { bytes, read: 8 }));
-        assert_eq!(unpack(&block, 21), Err(Status::TARGET_TOO_SMALL));
-        assert_eq!(unpack(&block, 19), Err(Status::TARGET_TOO_SMALL));
+        assert_eq!(unpack(&block, 21), Err(UnpackError::TargetTooSmall));
+        assert_eq!(unpack(&block, 19), Err(UnpackError::TargetTooSmall));
         assert_eq!(unpack(&block[..7], 22), Err(CORRUPT));
         assert_eq!(unpack(&[0x1f, b'a', 2, 0, 0], 99), Err(CORRUPT), "behind the beginning");
         assert_eq!(unpack(&[0x1f, b'a', 0, 0, 0], 99), Err(CORRUPT), "no offset");

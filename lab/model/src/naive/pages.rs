@@ -7,10 +7,10 @@
 //!
 //! Source: the page format of this project (`kernels/src/page`), written down a second time from its layout.
 
+use super::UnpackError;
 use super::{Inflated, lz4, zstd};
-use memlift_spec::Status;
 
-const CORRUPT: Status = Status::CORRUPT_STREAM;
+const CORRUPT: UnpackError = UnpackError::Corrupt;
 const PAGE: usize = 4096;
 /// A page that takes more is not packed.
 const MOST: usize = 3561;
@@ -29,7 +29,7 @@ pub(super) fn pack(message: &[u8]) -> Vec<u8> {
 }
 
 /// The message at the start of `source`.
-pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
+pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, UnpackError> {
     let (mut bytes, mut at) = (Vec::new(), 0);
     loop {
         let header = source.get(at..at + 2).ok_or(CORRUPT)?;
@@ -49,7 +49,7 @@ pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
             .filter(|_| possible && bytes.len() % PAGE == 0)
             .ok_or(CORRUPT)?;
         if bytes.len() + if kind == 2 { length } else { PAGE } > most {
-            return Err(Status::TARGET_TOO_SMALL);
+            return Err(UnpackError::TargetTooSmall);
         }
         match kind {
             0 => bytes.extend(page(body)?),
@@ -70,7 +70,7 @@ enum Numbers {
 }
 
 /// One packed page.
-fn page(packed: &[u8]) -> Result<Vec<u8>, Status> {
+fn page(packed: &[u8]) -> Result<Vec<u8>, UnpackError> {
     let (&method, body) = packed.split_first().ok_or(CORRUPT)?;
     let numbers = match method {
         1 | 11 => Numbers::Nothing,
@@ -90,7 +90,7 @@ fn page(packed: &[u8]) -> Result<Vec<u8>, Status> {
         lz4::unpack(body, PAGE).map_err(|_| CORRUPT)?.bytes
     } else {
         zstd::magicless(body, PAGE)
-            .map_err(|status| if status == Status::BAD_FORMAT { status } else { CORRUPT })?
+            .map_err(|status| if status == UnpackError::Unknown { status } else { CORRUPT })?
     };
     if bytes.len() != PAGE {
         return Err(CORRUPT);
@@ -122,7 +122,7 @@ fn number(bytes: &[u8]) -> u64 {
 struct Source<'a>(&'a [u8]);
 
 impl<'a> Source<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], Status> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], UnpackError> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(CORRUPT)?;
         self.0 = rest;
         Ok(taken)
@@ -130,7 +130,7 @@ impl<'a> Source<'a> {
 }
 
 /// Frames of reference: blocks of 128 numbers of `width` bytes.
-fn frames(body: &[u8], width: usize, differences: bool) -> Result<Vec<u8>, Status> {
+fn frames(body: &[u8], width: usize, differences: bool) -> Result<Vec<u8>, UnpackError> {
     let mut source = Source(body);
     let mut page = Vec::new();
     let mut before = 0u64;
@@ -170,7 +170,7 @@ fn frames(body: &[u8], width: usize, differences: bool) -> Result<Vec<u8>, Statu
 }
 
 /// Integers that were floating-point numbers times a power of ten, and the numbers that were none.
-fn decimals(body: &[u8]) -> Result<Vec<u8>, Status> {
+fn decimals(body: &[u8]) -> Result<Vec<u8>, UnpackError> {
     let mut source = Source(body);
     let header = source.take(3)?;
     if header[0] > 9 {

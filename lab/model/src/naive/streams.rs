@@ -108,9 +108,9 @@ pub fn dynamic(message: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Inflated, pack, unpack, wrap};
+    use super::super::{Inflated, UnpackError, pack, unpack, wrap};
     use super::*;
-    use memlift_spec::{Format, Status};
+    use memlift_spec::Format;
 
     #[test]
     fn streams_come_back() {
@@ -122,8 +122,8 @@ mod tests {
                 let packed = wrap(format, &message, stream);
                 let read = packed.len();
                 assert_eq!(unpack(format, &packed, 3000), Ok(Inflated { bytes: message.clone(), read }));
-                assert_eq!(unpack(format, &packed, 2999), Err(Status::TARGET_TOO_SMALL));
-                assert_eq!(unpack(format, &packed[..read - 1], 3000), Err(Status::CORRUPT_STREAM));
+                assert_eq!(unpack(format, &packed, 2999), Err(UnpackError::TargetTooSmall));
+                assert_eq!(unpack(format, &packed[..read - 1], 3000), Err(UnpackError::Corrupt));
             }
         }
     }

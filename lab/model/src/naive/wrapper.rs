@@ -5,12 +5,12 @@
 //!   gzip: 1f 8b 08 · flags u8 · 6 bytes · extra field, name, comment, header's CRC, as flags say · stream · CRC-32
 //!   u32 · length u32
 
-use super::Inflated;
 use super::checksum::{adler32, crc32};
 use super::inflate::inflate;
-use memlift_spec::{Format, Status};
+use super::{Inflated, UnpackError};
+use memlift_spec::Format;
 
-const CORRUPT: Status = Status::CORRUPT_STREAM;
+const CORRUPT: UnpackError = UnpackError::Corrupt;
 
 /// Puts the format around a deflate stream of `message`.
 pub fn wrap(format: Format, message: &[u8], stream: Vec<u8>) -> Vec<u8> {
@@ -28,7 +28,7 @@ pub fn wrap(format: Format, message: &[u8], stream: Vec<u8>) -> Vec<u8> {
 }
 
 /// Bytes before the stream.
-fn front(format: Format, source: &[u8]) -> Result<usize, Status> {
+fn front(format: Format, source: &[u8]) -> Result<usize, UnpackError> {
     if format == Format::Deflate {
         return Ok(0);
     }
@@ -57,7 +57,7 @@ fn front(format: Format, source: &[u8]) -> Result<usize, Status> {
 }
 
 /// The message at the start of `source`, at most `most` bytes.
-pub(super) fn unwrap(format: Format, source: &[u8], most: usize) -> Result<Inflated, Status> {
+pub(super) fn unwrap(format: Format, source: &[u8], most: usize) -> Result<Inflated, UnpackError> {
     let front = front(format, source)?;
     let back = match format {
         Format::Zlib => 4,

@@ -8,9 +8,9 @@
 //! Source: RFC 8878.
 
 use super::Inflated;
-use memlift_spec::Status;
+use super::UnpackError;
 
-const CORRUPT: Status = Status::CORRUPT_STREAM;
+const CORRUPT: UnpackError = UnpackError::Corrupt;
 const MAGIC: u32 = 0xfd2f_b528;
 /// Most bytes of a block.
 const BLOCK_BYTES: usize = 128 * 1024;
@@ -33,18 +33,18 @@ pub(super) fn pack(message: &[u8]) -> Vec<u8> {
 }
 
 /// The next `count` bytes.
-fn take<'a>(source: &mut &'a [u8], count: usize) -> Result<&'a [u8], Status> {
+fn take<'a>(source: &mut &'a [u8], count: usize) -> Result<&'a [u8], UnpackError> {
     let (taken, rest) = source.split_at_checked(count).ok_or(CORRUPT)?;
     *source = rest;
     Ok(taken)
 }
 
-fn number(source: &mut &[u8], bytes: usize) -> Result<u64, Status> {
+fn number(source: &mut &[u8], bytes: usize) -> Result<u64, UnpackError> {
     Ok(take(source, bytes)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
 /// The first frame of `source`.
-pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
+pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, UnpackError> {
     let mut rest = source;
     let magic = number(&mut rest, 4)? as u32;
     if magic >> 4 == 0x184_d2a5 {
@@ -61,20 +61,20 @@ pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
 }
 
 /// All of `source`, a frame without its magic number.
-pub(super) fn magicless(mut source: &[u8], most: usize) -> Result<Vec<u8>, Status> {
+pub(super) fn magicless(mut source: &[u8], most: usize) -> Result<Vec<u8>, UnpackError> {
     let bytes = frame(&mut source, most)?;
     if source.is_empty() { Ok(bytes) } else { Err(CORRUPT) }
 }
 
 /// A frame behind its magic number; what follows it is left.
-fn frame(rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Status> {
+fn frame(rest: &mut &[u8], most: usize) -> Result<Vec<u8>, UnpackError> {
     let descriptor = number(rest, 1)?;
     let single = descriptor >> 5 & 1 == 1;
     if descriptor >> 3 & 1 == 1 {
         return Err(CORRUPT);
     }
     if descriptor & 7 != 0 {
-        return Err(Status::BAD_FORMAT);
+        return Err(UnpackError::Unknown);
     }
     let window = if single { 0 } else { number(rest, 1)? };
     let size = match (descriptor >> 6, single) {
@@ -93,14 +93,14 @@ fn frame(rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Status> {
         let block = match kind {
             0 => take(rest, count)?.to_vec(),
             1 => vec![number(rest, 1)? as u8; count],
-            2 => return Err(Status::BAD_FORMAT),
+            2 => return Err(UnpackError::Unknown),
             _ => return Err(CORRUPT),
         };
         if count > most_of_block {
             return Err(CORRUPT);
         }
         if bytes.len() + count > most {
-            return Err(Status::TARGET_TOO_SMALL);
+            return Err(UnpackError::TargetTooSmall);
         }
         bytes.extend(block);
         if last {
@@ -128,7 +128,7 @@ mod tests {
         .concat();
         let bytes = b"abccccc".to_vec();
         assert_eq!(unpack(&frame, 7), Ok(Inflated { bytes, read: 15 }));
-        assert_eq!(unpack(&frame, 6), Err(Status::TARGET_TOO_SMALL));
+        assert_eq!(unpack(&frame, 6), Err(UnpackError::TargetTooSmall));
         assert_eq!(unpack(&frame[..14], 7), Err(CORRUPT));
     }
 }

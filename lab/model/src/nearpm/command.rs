@@ -5,15 +5,12 @@
 //! - **Order** the checksum is the device's last word: a record that was not written to its end is none
 //! - **Not here** when things happen (`device`)
 
-use super::layout::{BASE, Layout, PAGE, Range, word};
-use crate::memory::Image;
-use crate::{execute, naive};
+use super::layout::{LINE, Layout, PAGE, Range, word};
+use crate::naive;
 use memlift_spec::operand::log::{
     PAGE_ENTRY_BYTES, PAGE_SECOND_COPY, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_HEADER_BYTES, RECORD_LINES,
     RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord,
 };
-use memlift_spec::operand::{ApplyBlock, ResetBlock};
-use memlift_spec::{Descriptor, Flags, Opcode, Status};
 
 /// The pool's salt.
 const SALT: u32 = 0x6e70_6d31;
@@ -134,39 +131,44 @@ pub fn page_entries(memory: &[u8], at: Range) -> Option<(u64, Vec<(u64, bool)>)>
     })
 }
 
-fn perform(layout: &Layout, memory: &mut [u8], block: &[u8], mut descriptor: Descriptor) -> Status {
-    let register = layout.register();
-    memory[register as usize..][..block.len()].copy_from_slice(block);
-    descriptor.operation[0] = BASE + register;
-    execute::perform(&mut Image { base: BASE, bytes: memory }, &descriptor, false).status()
+/// Returns the offsets and bytes that a whole record of ranges or lines stores. None: an entry leaves the record.
+fn stores(record: &[u8]) -> Option<Vec<(u64, &[u8])>> {
+    let (kind, entries) = (record[24], u16::from_le_bytes([record[26], record[27]]));
+    let mut rest = &record[RECORD_HEADER_BYTES..];
+    let mut next = |bytes: u64| rest.split_off(..bytes as usize);
+    let mut stores = Vec::new();
+    for _ in 0..entries {
+        let first = word(next(8)?, 0);
+        if kind == RECORD_LINES {
+            let lines = word(next(8)?, 0);
+            for line in (0..64).filter(|line| lines >> line & 1 == 1) {
+                stores.push((first * PAGE + line * LINE, next(LINE)?));
+            }
+        } else {
+            let range = RangeWord(first);
+            stores.push((range.offset(), next(range.length())?));
+        }
+    }
+    Some(stores)
 }
 
-/// LOG_APPLY of the record at `at`: its stores are made, or none of them.
-pub fn apply(layout: &Layout, memory: &mut [u8], at: Range, position: u64) -> Status {
-    let block = ApplyBlock::new(SALT, position, layout.heap_local());
-    let mut bytes = [0; ApplyBlock::BYTES];
-    (bytes[0], bytes[1]) = (block.opcode, block.version);
-    bytes[2..4].copy_from_slice(&block.block_bytes.to_le_bytes());
-    bytes[8..12].copy_from_slice(&block.salt.to_le_bytes());
-    bytes[16..24].copy_from_slice(&block.position.to_le_bytes());
-    bytes[24..32].copy_from_slice(&block.heap_bytes.to_le_bytes());
-    // A record must be requested; this one is written nowhere.
-    let flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
-    let mut descriptor = Descriptor::new(Opcode::LOG_APPLY, flags);
-    (descriptor.source, descriptor.target, descriptor.size) = (BASE + at.at, BASE, at.bytes as u32);
-    descriptor.completion_address = BASE + layout.register() + 64;
-    perform(layout, memory, &bytes, descriptor)
+/// Stores to the heap what the record at `at` says, or nothing: then it returns false.
+pub fn apply(layout: &Layout, memory: &mut [u8], at: Range, position: u64) -> bool {
+    let Some((bytes, _)) = whole(memory, at, position) else { return false };
+    let record = memory[at.at as usize..(at.at + bytes) as usize].to_vec();
+    let in_heap = |(offset, bytes): &(u64, &[u8])| offset + bytes.len() as u64 <= layout.heap_local();
+    let Some(stores) = stores(&record).filter(|stores| stores.iter().all(in_heap)) else { return false };
+    for (offset, bytes) in stores {
+        memory[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+    true
 }
 
-/// LOG_RESET of a lane's head: transactions up to `sequence` have no log any more.
-pub fn reset(layout: &Layout, memory: &mut [u8], thread: usize, sequence: u64) -> Status {
-    let mut bytes = [0; ResetBlock::BYTES];
-    (bytes[0], bytes[1]) = (Opcode::LOG_RESET.0, ResetBlock::VERSION);
-    bytes[2..4].copy_from_slice(&(ResetBlock::BYTES as u16).to_le_bytes());
-    bytes[64..72].copy_from_slice(&sequence.to_le_bytes());
-    let mut descriptor = Descriptor::new(Opcode::LOG_RESET, Flags::NONE);
-    (descriptor.target, descriptor.size) = (BASE + layout.head(thread).at, 64);
-    perform(layout, memory, &bytes, descriptor)
+/// Stores a lane's head: transactions up to `sequence` have no log any more.
+pub fn reset(layout: &Layout, memory: &mut [u8], thread: usize, sequence: u64) {
+    let head = &mut memory[layout.head(thread).at as usize..][..LINE as usize];
+    head.fill(0);
+    head[..8].copy_from_slice(&sequence.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -193,19 +195,16 @@ mod tests {
             assert_eq!(whole(&memory, half, 0), Some((record.len() as u64, 5)));
             let mut wanted = memory[..LAYOUT.heap as usize].to_vec();
             memory[changed.at as usize..changed.end() as usize].fill(0xee);
-            assert_eq!(apply(&LAYOUT, &mut memory, half, 0), Status::SUCCESS);
+            assert!(apply(&LAYOUT, &mut memory, half, 0));
             if changed == range {
                 wanted[8..24].fill(1);
             }
             assert_eq!(memory[..LAYOUT.heap as usize], wanted);
-            assert_eq!(apply(&LAYOUT, &mut memory, half, 64), Status::STALE_RECORD);
+            assert!(!apply(&LAYOUT, &mut memory, half, 64));
             memory[half.at as usize + 40] ^= 1;
-            assert_eq!(
-                (whole(&memory, half, 0), apply(&LAYOUT, &mut memory, half, 0)),
-                (None, Status::TORN_RECORD)
-            );
+            assert_eq!((whole(&memory, half, 0), apply(&LAYOUT, &mut memory, half, 0)), (None, false));
         }
-        assert_eq!(reset(&LAYOUT, &mut memory, 0, 9), Status::SUCCESS);
+        reset(&LAYOUT, &mut memory, 0, 9);
         assert_eq!(word(&memory, LAYOUT.head(0).at), 9);
         let record = pages(3, &[(1, true), (2, false)]);
         let at = LAYOUT.commit(0);

@@ -3,7 +3,7 @@
 //!
 //! - **Layout** of a device's memory: its stripes of the heap · a lane per thread: head (64 B: sequence of the last transaction that
 //!   ended) · commit record of the host (320 B) · two halves of a log, used by turns · page table (device 0: a word per
-//!   page, sequence · 2 + valid copy) · register (the operand block of the operation that a unit runs)
+//!   page, sequence · 2 + valid copy)
 //! - **Order** a transaction's records lie one behind the other from the start of its half
 //! - **Owner** the host writes heap, commit records, page table and redo records; devices write the rest
 
@@ -13,12 +13,8 @@ use std::collections::BTreeMap;
 pub const LINE: u64 = 64;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Address of a device's first byte, as its operations see it.
-pub const BASE: u64 = 1 << 20;
 /// Bytes of a host's commit record.
 pub const COMMIT: u64 = 320;
-/// Bytes of the operand block's place.
-const REGISTER: u64 = 128;
 
 /// Bytes from an address on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,16 +160,10 @@ impl Layout {
         Range::new(self.lane(self.lanes) + page * 8, 8)
     }
 
-    /// Where an operand block goes.
-    #[must_use]
-    pub fn register(&self) -> u64 {
-        (self.lane(self.lanes) + self.heap / PAGE * 8).next_multiple_of(LINE)
-    }
-
     /// Bytes of a device's memory.
     #[must_use]
     pub fn local_bytes(&self) -> usize {
-        (self.register() + REGISTER) as usize
+        (self.lane(self.lanes) + self.heap / PAGE * 8).next_multiple_of(LINE) as usize
     }
 }
 
@@ -219,7 +209,7 @@ mod tests {
         assert_eq!((LAYOUT.owners(&[Range::new(0, 8)]), LAYOUT.owners(&[range])), (1, 3));
         let single = Layout { devices: 1, ..LAYOUT };
         assert_eq!(single.split(range), [Piece { device: 0, local: range, offset: 0 }]);
-        let mut parts = vec![Range::new(0, LAYOUT.heap_local()), Range::new(LAYOUT.register(), REGISTER)];
+        let mut parts = vec![Range::new(0, LAYOUT.heap_local())];
         for thread in 0..3 {
             parts.extend([
                 LAYOUT.head(thread),

@@ -8,7 +8,7 @@
 //! - **Layout** [`timing`] durations and shapes · [`layout`] interleaving, lanes, the address table · [`command`] the primitives and
 //!   their records · [`device`] one device · [`machine`] threads, wires, devices · [`experiment`] what the paper measured
 //! - **Order** integer picoseconds; equal inputs give equal bytes and equal times everywhere
-//! - **Owner** all state is the [`Machine`]'s; log records are those of `docs/formats/log.md`, applied by the model's own LOG_APPLY
+//! - **Owner** all state is the [`Machine`]'s; log records are those of `docs/formats/log.md`, applied by `command`
 //! - **Not here** the figures and what the paper says (`reproduce`)
 //!
 //! Source: Seneviratne, Liu, Seemakhupt, Khan, NearPM: A Near-Data Processing System for Storage-Class Applications, EuroSys '23.

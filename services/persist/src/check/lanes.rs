@@ -6,7 +6,7 @@
 //! - **Rule** a record is good if recovery says so: both call the same routine
 //! - **Not here** replaying: `recover`
 
-use memlift_kernels::persist;
+use memlift_kernels::log;
 use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader};
 
 use crate::error::Result;
@@ -51,8 +51,7 @@ const EPOCHS: u64 = 16;
 /// The record at `position`, if it is a good one.
 pub(crate) fn good(ring: &[u8], position: u64, salt: u32) -> Option<RecordHeader> {
     let available = &ring[(position % ring.len() as u64) as usize..];
-    // SAFETY: the slice is readable for its length.
-    unsafe { persist::check(available.as_ptr(), available.len(), salt, position) }.ok()
+    log::check(available, salt, position).ok()
 }
 
 /// Good records of a lane wherever they lie, with their positions, ascending.

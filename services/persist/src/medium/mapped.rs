@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use memlift_kernels::persist;
+use memlift_kernels::log;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -334,21 +334,12 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
-    /// Marks the pages that are stored to from now on, and all that are there. The caller holds the applier, whose batches have ended.
+    /// Marks the pages that are stored to from now on, and all that are there. The caller holds the applier.
     #[cfg(feature = "replicate")]
     pub fn watch_changes(&self) -> Arc<ChangedPages> {
         let changed = self.changed.get_or_init(|| Arc::new(ChangedPages::new(self.reserved)));
         changed.mark_all();
         Arc::clone(changed)
-    }
-
-    /// Returns true if an engine thread, which copies no old pages and marks none, must not store to the file.
-    pub fn watches_stores(&self) -> bool {
-        #[cfg(feature = "replicate")]
-        if self.changed.get().is_some() {
-            return true;
-        }
-        self.old_pages.is_some()
     }
 
     /// The file's path, for messages.
@@ -412,7 +403,7 @@ impl Mapped {
         debug_assert!(offset.is_multiple_of(64) && source.len().is_multiple_of(64));
         let target = self.at(offset, source.len() as u64);
         // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds.
-        unsafe { persist::nt_copy(target, source.as_ptr(), source.len()) };
+        unsafe { log::nt_copy(target, source.as_ptr(), source.len()) };
         Ok(())
     }
 
@@ -422,7 +413,7 @@ impl Mapped {
         let target = self.at(offset, record.len() as u64);
         // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds; the record is
         // a unique borrow.
-        unsafe { persist::append(target, record.as_mut_ptr(), record.len(), salt) };
+        unsafe { log::append(target, record.as_mut_ptr(), record.len(), salt) };
         Ok(())
     }
 
@@ -430,7 +421,7 @@ impl Mapped {
         assert!(page.len() == 4096 && offset.is_multiple_of(4096));
         let target = self.at(offset, 4096);
         // SAFETY: the page is mapped (`at`) and is the copy that nobody reads now; the source is a page of its own.
-        Ok(unsafe { persist::copy_lines_crc(target, page.as_ptr(), lines, 0) })
+        Ok(unsafe { log::copy_lines_crc(target, page.as_ptr(), lines, 0) })
     }
 
     #[inline]
@@ -445,7 +436,7 @@ impl Mapped {
     pub(super) fn write_back(&self, offset: u64, bytes: u64) {
         if !self.pages && self.flush {
             // SAFETY: the range is mapped (`at`).
-            unsafe { persist::write_back(self.at(offset, bytes), bytes as usize) };
+            unsafe { log::write_back(self.at(offset, bytes), bytes as usize) };
         }
     }
 
@@ -454,7 +445,7 @@ impl Mapped {
         if self.pages {
             self.sync()?;
         } else {
-            persist::fence();
+            log::fence();
         }
         if self.lost() { Err(Error::Stopped { reason: LOST.to_owned() }) } else { Ok(()) }
     }

@@ -224,11 +224,6 @@ impl Medium {
         }
     }
 
-    /// Returns true if stores to the heap have to come through this medium: readers or a replica need to know of them.
-    pub fn watches_stores(&self) -> bool {
-        matches!(self, Medium::Mapped(mapped) if mapped.watches_stores())
-    }
-
     /// Starts to write back the lines of a range; durable after the next harden.
     #[track_caller]
     #[inline]

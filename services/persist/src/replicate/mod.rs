@@ -162,8 +162,7 @@ fn possible(store: &Store) -> Result<&Mapped> {
 
 /// Marks pages that are stored to from now on.
 fn watch(store: &Store) -> Result<Arc<ChangedPages>> {
-    let mut applier = lock(&store.applier);
-    store.land(&mut applier)?;
+    let _applier = lock(&store.applier);
     possible(store).map(Mapped::watch_changes)
 }
 

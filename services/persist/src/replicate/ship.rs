@@ -152,8 +152,7 @@ struct UnderWay {
 }
 
 fn hold(store: &Store) -> Result<Held<'_>> {
-    let mut applier = lock(&store.applier);
-    store.land(&mut applier)?;
+    let applier = lock(&store.applier);
     let (bodies, header) = (lock(&store.bodies), lock(&store.header));
     let held = Held { applier, _bodies: bodies, header, _catalog: lock(&store.catalog) };
     store.running()?;

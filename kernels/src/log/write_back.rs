@@ -7,7 +7,7 @@
 //!
 //! x86-64: CLWB keeps the line in the cache, CLFLUSHOPT and CLFLUSH drop it. AArch64: `DC CVAP` cleans a line to the point of
 //! persistence, if the CPU has it (`dpb`). Without it no instruction available to programs gives that guarantee, so nothing is done
-//! and [`instruction`] returns [`WriteBack::None`].
+//! and `instruction` returns `WriteBack::None`.
 //!
 //! Sources: Intel SDM volume 2 (CLWB, CLFLUSHOPT, CLFLUSH), CPUID.(EAX=7,ECX=0):EBX bits 24 and 23; Arm ARM, DC CVAP.
 
@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Instruction that writes lines back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteBack {
+pub(super) enum WriteBack {
     /// x86-64: writes the line back and keeps it in the cache.
     Clwb,
     /// x86-64: writes the line back and drops it; not ordered among each other.
@@ -25,21 +25,8 @@ pub enum WriteBack {
     Clflush,
     /// AArch64: cleans the line to the point of persistence.
     DcCvap,
-    /// There is no instruction: [`write_back`] does nothing.
+    /// There is no instruction: `write_back` does nothing.
     None,
-}
-
-impl WriteBack {
-    /// Returns the instruction's name in lower case, or `"none"`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            WriteBack::Clwb => "clwb",
-            WriteBack::Clflushopt => "clflushopt",
-            WriteBack::Clflush => "clflush",
-            WriteBack::DcCvap => "dc cvap",
-            WriteBack::None => "none",
-        }
-    }
 }
 
 /// 1 + the index of the variant; 0 before the first use.
@@ -47,7 +34,7 @@ static INSTRUCTION: AtomicU8 = AtomicU8::new(0);
 
 /// Returns the instruction by which this CPU writes lines back.
 #[inline]
-pub fn instruction() -> WriteBack {
+pub(super) fn instruction() -> WriteBack {
     match INSTRUCTION.load(Ordering::Relaxed) {
         1 => WriteBack::Clwb,
         2 => WriteBack::Clflushopt,
@@ -88,8 +75,8 @@ fn best() -> WriteBack {
     WriteBack::None
 }
 
-/// Writes back every 64-byte line that the range touches; no byte changes. There is no fence. Does nothing if [`instruction`]
-/// returns [`WriteBack::None`].
+/// Writes back every 64-byte line that the range touches; no byte changes. There is no fence. Does nothing on a CPU without an
+/// instruction for it.
 ///
 /// # Safety
 ///

@@ -152,17 +152,6 @@ unsafe fn nt_copy<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     }
 }
 
-/// See [`copy_lines`](super::copy_lines).
-#[inline(always)]
-unsafe fn copy_lines<V: Vector>(target: *mut u8, source: *const u8, mut lines: u64) {
-    while lines != 0 {
-        let at = lines.trailing_zeros() as usize * LINE_BYTES;
-        // SAFETY: the caller guarantees the selected lines on both sides.
-        unsafe { stream_line::<V>(target.add(at), source.add(at)) };
-        lines &= lines - 1;
-    }
-}
-
 /// Returns the state after a record of at most [`SHORT`] lines, beginning with the salt.
 #[inline(always)]
 unsafe fn short(salt: u32, record: *const u8, lines: usize) -> u64 {

@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stores that survive a crash: log records and lines of pages go past the caches, and ordinary stores are written back.
 //!
-//! - **Flow** `append`, `nt_copy` and `copy_lines` use non-temporal stores; ordinary stores are followed by `write_back`. After a `fence`
-//!   both are durable, if the memory is. To recover, `check` verifies a record of the log and `apply` stores its entries to the heap.
-//! - **Layout** this file chooses the level · `x86_64` the vector routines · `write_back` writes lines back by address · `record` reads
-//!   log records.
+//! - **Flow** `append`, `nt_copy` and `copy_lines_crc` use non-temporal stores; ordinary stores are followed by `write_back`. After a
+//!   `fence` both are durable, if the memory is. To recover, `check` verifies a record of the log.
+//! - **Layout** this file chooses the level · `x86_64` the vector routines · `write_back` writes lines back by address · `record`
+//!   checks log records.
 //! - **Order** only `fence` is a fence; it orders the stores of the thread that calls it, no others.
-//! - **Owner** all arguments are raw pointers, as in the rest of this crate: log and heap may be files that other processes map, too.
-//! - **Not here** when to fence, where logs lie, and the meaning of a sequence number.
+//! - **Owner** what is stored to is named by raw pointers, as in the rest of this crate: it may be a file that other processes map, too.
+//! - **Not here** when to fence, where logs lie, how records are applied, and the meaning of a sequence number.
 //!
 //! The level `scalar`, and architectures other than x86-64, use ordinary stores and write the lines back. If the CPU has no instruction
-//! for that, [`instruction`] says so, and the stores are durable only after the kernel has written the pages.
+//! for that, the stores are durable only after the kernel has written the pages.
 
 mod record;
 mod write_back;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-pub use memlift_spec::operand::log::RecordHeader;
-pub use record::{Applied, Fault, apply, check};
-pub use write_back::{WriteBack, fence, instruction, write_back};
+pub use record::{RecordError, check};
+pub use write_back::{fence, write_back};
 
 use crate::Isa;
 use crate::arch::all;
 use core::sync::atomic::{AtomicU8, Ordering};
-use memlift_spec::operand::log::{PAGE_BYTES, RECORD_CHECKED_FROM};
+use memlift_spec::operand::log::RECORD_CHECKED_FROM;
 
 const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
 
@@ -53,6 +52,13 @@ fn choose() -> Isa {
     };
     LEVEL.store(level, Ordering::Relaxed);
     isa
+}
+
+/// Returns the CRC-32C; `seed` is 0, or the CRC-32C of the preceding bytes.
+#[inline]
+pub fn crc32c(bytes: &[u8], seed: u32) -> u32 {
+    // SAFETY: the slice is readable for its length.
+    unsafe { (crate::active().crc32c)(bytes.as_ptr(), bytes.len(), seed) }
 }
 
 /// Copies whole lines past the caches, without a fence.
@@ -123,51 +129,14 @@ unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, sa
     }
 }
 
-/// Copies lines of a page of 4 KiB past the caches, without a fence; bit i of `lines` selects bytes 64 i to 64 i + 63.
+/// Copies lines of a page of 4 KiB past the caches, without a fence, and returns the CRC-32C of the copied lines, lowest first; bit
+/// i of `lines` selects bytes 64 i to 64 i + 63, and `seed` is the CRC-32C of the bytes before them. Each line is read once, so
+/// the checksum is that of the stored bytes.
 ///
 /// # Safety
 ///
 /// `target` is aligned to 64; each selected line is writable in `target` and readable in `source`; the two do not overlap.
 /// Until a [`fence`], no other thread reads those lines of the target.
-#[inline]
-pub unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
-    debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
-    // SAFETY: the caller guarantees the selected lines of both pages; this CPU has the level.
-    unsafe { copy_lines_at(level(), target, source, lines) }
-}
-
-#[inline(always)]
-unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64) {
-    if lines == u64::MAX {
-        // SAFETY: every line of the page is selected, so the caller guarantees the whole of both pages.
-        return unsafe { nt_copy_at(isa, target, source, PAGE_BYTES) };
-    }
-    // SAFETY: the caller guarantees the selected lines of both pages; the portable routine copies no others.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => x86_64::avx512::copy_lines(target, source, lines),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => x86_64::avx2::copy_lines(target, source, lines),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse2 => x86_64::sse2::copy_lines(target, source, lines),
-            _ => {
-                while lines != 0 {
-                    let at = lines.trailing_zeros() as usize * LINE_BYTES;
-                    nt_copy_at(isa, target.add(at), source.add(at), LINE_BYTES);
-                    lines &= lines - 1;
-                }
-            }
-        }
-    }
-}
-
-/// Does the same as [`copy_lines`] and returns the CRC-32C of the copied lines, lowest first; `seed` is the CRC-32C of the
-/// bytes before them. Each line is read once, so the checksum is that of the stored bytes.
-///
-/// # Safety
-///
-/// The conditions of [`copy_lines`].
 #[inline]
 pub unsafe fn copy_lines_crc(target: *mut u8, source: *const u8, lines: u64, seed: u32) -> u32 {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES));

@@ -14,13 +14,6 @@ pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes
     unsafe { super::nt_copy::<__m256i>(target, source, bytes) }
 }
 
-/// See [`copy_lines`](super::super::copy_lines).
-#[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
-    // SAFETY: the caller guarantees the selected lines of both pages, which do not overlap.
-    unsafe { super::copy_lines::<__m256i>(target, source, lines) }
-}
-
 /// See [`append`](super::super::append).
 #[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
 pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {

@@ -9,10 +9,3 @@ pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes
     // SAFETY: the caller guarantees `bytes` bytes, a multiple of a line, in both buffers, which do not overlap.
     unsafe { super::nt_copy::<__m128i>(target, source, bytes) }
 }
-
-/// See [`copy_lines`](super::super::copy_lines).
-#[target_feature(enable = "sse2")]
-pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
-    // SAFETY: the caller guarantees the selected lines of both pages, which do not overlap.
-    unsafe { super::copy_lines::<__m128i>(target, source, lines) }
-}
