@@ -20,7 +20,7 @@
 //! - **Owner** all arguments are raw pointers, because the memory may be shared with another process: no slice is ever made of it, and
 //!   every routine stays inside the given bounds whatever the bytes become. The work of a drop-in library is counted in [`counters`].
 //! - **Not here** threads, allocation, file input or output, panics: these routines run inside other people's programs. The choice of a
-//!   routine by size is the engine's.
+//!   routine by size is the caller's.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "aead")]
@@ -30,9 +30,9 @@ pub mod aead;
 pub mod deflate;
 #[cfg(feature = "lz4")]
 pub mod lz4;
-#[cfg(feature = "page")]
+#[cfg(feature = "pages")]
 #[expect(unsafe_code, reason = "calls kernels and vector instructions on borrowed pages")]
-pub mod page;
+pub mod pages;
 #[cfg(feature = "log")]
 #[expect(unsafe_code, reason = "stores past the caches and writes lines back by address")]
 pub mod log;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stores the size from which `copy` uses `rep movsb`, which calibration may set.
 //!
-//! - **Flow** the first table that is chosen sets `FROM` by cpuid; the engine's calibration may change it by `set_rep_movsb_from`; `copy`
+//! - **Flow** the first table that is chosen sets `FROM` by cpuid; a calibration may change it by `set_rep_movsb_from`; `copy`
 //!   loads it for long copies only.
 //! - **Order** relaxed: every value is correct, only the speed differs.
 //!

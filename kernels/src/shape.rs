@@ -9,7 +9,7 @@
 //! - **Layout** `TABLE` holds one word per [`Routine`] and size class; a word is a shape packed by [`Shape::pack`], and 0 means the
 //!   built-in one.
 //! - **Order** relaxed: every shape copies the same bytes, only the speed differs.
-//! - **Not here** the choice: the engine measures.
+//! - **Not here** the choice of a shape: callers measure.
 
 use crate::Isa;
 use core::fmt;

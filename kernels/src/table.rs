@@ -6,7 +6,7 @@
 //!   pointer.
 //! - **Order** routines whose names end in `_nt` store past the cache, for targets that will not be read soon, and end with a store
 //!   fence. Below a few hundred bytes they use ordinary stores.
-//! - **Not here** the decision when `_nt` pays, and with which shape: the engine measures that.
+//! - **Not here** the decision when `_nt` pays, and with which shape: callers measure that.
 
 use crate::{Delta, DeltaError, Isa, Shape};
 

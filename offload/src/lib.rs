@@ -19,11 +19,9 @@
 //! - **Flow** synchronous: `Engine::copy` ─▶ `memlift_place` ─▶ kernel …… asynchronous: `Operation` ─▶ `submit` ─▶ `run` ─▶
 //!   `Outcome`
 //! - **Owner** buffers belong to their operation until it is settled
-//! - **Not here** the services, which turn requests into operations; the layout of descriptors (`spec`)
+//! - **Not here** the meaning of what is copied; the layout of descriptors (`spec`)
 #![deny(unsafe_code)]
 
-#[cfg(feature = "codec")]
-pub mod codec;
 #[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
 pub mod run;
 #[expect(unsafe_code, reason = "lends buffers to executors until they are done")]

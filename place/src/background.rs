@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Background calibration: an engine that copies much on a machine without a calibration measures some numbers, once.
+//! Background calibration: a process that copies much on a machine without a calibration measures some numbers, once.
 //!
 //! - **Flow** placed calls add up their bytes ─▶ at [`AFTER_BYTES`] one thread starts, with the lowest scheduling priority,
-//!   and waits until a core is idle ─▶ it measures for at most [`BUDGET`] of one core ─▶ `done` then makes the engine
+//!   and waits until a core is idle ─▶ it measures for at most [`BUDGET`] of one core ─▶ `done` then makes the caller
 //!   decide by the result
 //! - **Order** no call waits: until the thread is done, and if it cannot measure, the built-in numbers are used
 //! - **Owner** the thread is detached and owns what it needs; `stop` ends it early. A forked child starts no thread.
@@ -22,7 +22,7 @@ pub(super) const BUDGET: Duration = Duration::from_secs(1);
 const IDLE_CHECKS_MAX: usize = 600;
 const IDLE_CHECK_PAUSE: Duration = Duration::from_millis(500);
 
-/// Starts the calibration of one engine, at most once.
+/// Starts a calibration, at most once.
 #[derive(Debug, Default)]
 pub struct Background {
     /// Bytes still to be copied before the calibration starts; 0: it has started, or never will.

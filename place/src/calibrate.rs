@@ -417,7 +417,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Samples the run queue if the engine's own thread is asleep.
+    /// Samples the run queue if the worker thread is asleep.
     fn check_load(&mut self) {
         if self.worker.is_none_or(|worker| worker.awake() == 0) {
             self.watch.sample();

@@ -112,7 +112,7 @@ impl Watch {
         }
     }
 
-    /// Samples the run queue. The engine's own threads must be asleep.
+    /// Samples the run queue. The worker threads must be asleep.
     pub fn sample(&mut self) {
         if let Some(running) = running_tasks() {
             self.others.push((running - 1) as f64);

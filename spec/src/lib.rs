@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The common vocabulary: the binary form of a request for memory work, and of its answer.
 //!
-//! Everything above and below the engine uses these types: services write a [`Descriptor`], a [`Backend`] executes it, and a
-//! [`Completion`] reports how it ended. The layout is that of Intel DSA, so that the same 64 bytes drive hardware, a CPU core and a
+//! Submitters write a [`Descriptor`], a [`Backend`] executes it, and a [`Completion`] reports how it ended. The layout is that of Intel DSA, so that the same 64 bytes drive hardware, a CPU core and a
 //! model of hardware.
 //!
-//! - **Flow** service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter.
+//! - **Flow** submitter ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter.
 //! - **Layout** see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time. [`trace`]: the file that
 //!   records a program's use of memory.
 //! - **Not here** anything that executes: no kernels, no queues, no waiting. There are only bytes, constants and one trait.

@@ -112,7 +112,7 @@ pub enum Kind {
     Decrypt = 33,
     /// A call of EVP_DigestUpdate.
     Digest = 34,
-    /// An operation of memlift's engine; the parameter is its opcode.
+    /// An operation of memlift's own; the parameter is its opcode.
     Operation = 48,
     /// A commit of memlift's persistent memory, up to the time when it was durable; the parameter is its mechanism: 0 redo, 1
     /// undo, 2 checkpoint, 3 shadow. Words of this and the next three kinds: start ns · wall ns · 0 · 0 · bytes read · bytes

@@ -6,7 +6,7 @@
 //!   reads the records, continues after faults, executes what the device refuses, and then writes the submitter's record, once.
 //! - **Owner** records and batch lists that the device accesses belong to this crate (`memory`), never to the submitter.
 //! - **Not here** the execution of an operation by a CPU: the caller provides it ([`Cpu`]). The decision to use a device for some work:
-//!   the engine's.
+//!   the caller's.
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`; the kernel's `drivers/dma/idxd`.
 #![deny(unsafe_code)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Statistics of this process, readable by others: one stats page per process, and the tap.
 //!
-//! - **Flow** engine and services ──[`record`], [`count`], [`decide`], [`waiting`], [`Row`]──▶ page (a sealed memfd). `memlift
+//! - **Flow** callers ──[`record`], [`count`], [`decide`], [`waiting`], [`Row`]──▶ page (a sealed memfd). `memlift
 //!   top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
 //! - **Layout** see [`layout`] and `docs/formats/stats.md`
 //! - **Order** counters are relaxed: each is right, but two may disagree for a moment. Decisions and rows are never torn.

@@ -2,7 +2,7 @@
 //! Copies between private memory and memory into which others may store at the same time.
 //!
 //! The compiler must not derive facts from such bytes nor read them twice, so the copy is opaque to it: a string move
-//! on x86-64, volatile accesses elsewhere. It is for messages and headers; payloads go through the engine's kernels.
+//! on x86-64, volatile accesses elsewhere. It is for messages and headers; payloads are copied by the kernels.
 
 /// Copies `bytes` bytes.
 ///

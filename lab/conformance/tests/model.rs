@@ -3,13 +3,13 @@
 //! packed, and both refuse the same.
 
 use memlift_conformance::{Plan, run};
-use memlift_kernels::page::{MAX_PACKED_BYTES, METHODS, Method, PAGE_BYTES, Packer};
+use memlift_kernels::aead::Key;
+use memlift_kernels::pages::{MAX_PACKED_BYTES, METHODS, Method, PAGE_BYTES, Packer};
 use memlift_model::Model;
 use memlift_model::event::Random;
 use memlift_model::naive::{self, UnpackError};
-use memlift_offload::codec::aead::Key;
-use memlift_offload::codec::{Codec, CodecError};
 use memlift_spec::{Effort, Format};
+use memlift_transform::codec::{Codec, CodecError};
 
 /// Unpacks with the product's codec; the stream must end with `packed`.
 fn unpacked(format: Format, packed: &[u8], room: usize) -> Result<Vec<u8>, CodecError> {

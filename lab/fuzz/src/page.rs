@@ -5,7 +5,7 @@
 //! - **Layout** what u8 (even: packed bytes; odd: a page and how to pack it) · bytes
 
 use crate::{Guarded, Input};
-use memlift_kernels::page::{Effort, METHODS, Method, PAGE_BYTES, Packed, Packer, fill};
+use memlift_kernels::pages::{Effort, METHODS, Method, PAGE_BYTES, Packed, Packer, fill};
 
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The engine's codec at hostile streams of all formats: what the model reads, the engine reads.
+//! The codec of transform at hostile streams of all formats: it reads what the model reads.
 //!
 //! - **Order** what both read is the same; nothing is written behind the target
 //! - **Layout** format u8 · room u16 · stream
@@ -7,8 +7,8 @@
 use crate::mutate::messages;
 use crate::{Guarded, Input};
 use memlift_model::naive::{self, UnpackError};
-use memlift_offload::codec::{Codec, CodecError};
 use memlift_spec::{Effort, Format};
+use memlift_transform::codec::{Codec, CodecError};
 
 /// Panics when something is wrong.
 pub fn run(data: &[u8]) {

@@ -2,7 +2,7 @@
 //! Packed transfer: a payload that crosses in packed pages and so takes less of the pools, for processor time on both sides.
 //!
 //! - **Flow** `Outgoing` ──[`pack`]──▶ private stream ──copied──▶ slot of the stream's size ──copied──▶ private ──[`unpack`]──▶ `Payload`
-//! - **Layout** one message of `kernels/src/page/message.rs` for every MiB of the payload, the last for what is left
+//! - **Layout** one message of `kernels/src/pages/message.rs` for every MiB of the payload, the last for what is left
 //! - **Order** the CRC is the payload's, not the stream's: taken before it is packed, compared after it was unpacked
 //! - **Owner** neither codec sees shared memory: the peer could change what was judged. What arrived belongs to this process alone,
 //!   and its slot is free at once
@@ -12,7 +12,7 @@
 use crate::error::Error;
 use crate::payload::{Outgoing, Payload};
 use crate::transfer::{Transfer, crc_of};
-use memlift_kernels::page::{Effort, Packer, bound};
+use memlift_kernels::pages::{Effort, Packer, bound};
 use std::cell::RefCell;
 
 /// Smallest payload that is packed, bytes.

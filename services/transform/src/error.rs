@@ -2,8 +2,8 @@
 //! Errors of transforms, with what to do next. After an error no byte behind the target's end was written; after
 //! [`Error::WrongTag`] the written part of the target is zeroed.
 
-use memlift_offload::codec::CodecError;
-use memlift_offload::codec::aead::{KeyLength, Refused};
+use crate::codec::CodecError;
+use memlift_kernels::aead::{KeyLength, Refused};
 
 /// Reasons for which a transform gives no result.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,7 +100,7 @@ impl From<Refused> for Error {
         match refused {
             Refused::Overlap => Error::Overlap,
             Refused::TooLong => {
-                Error::TooLong { bytes: usize::MAX, most: memlift_offload::codec::aead::MESSAGE_BYTES_MAX }
+                Error::TooLong { bytes: usize::MAX, most: memlift_kernels::aead::MESSAGE_BYTES_MAX }
             }
             _ => Error::Order("out of order: first all additional data, then the message, then the end"),
         }

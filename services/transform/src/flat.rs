@@ -16,8 +16,8 @@ use crate::request::{Body, Packing, Plan};
 use crate::scratch::{STAGE_BYTES, Scratch, Slab};
 use crate::store::{Store, copy_through, load_stage, prefetch_near, store_stage};
 use crate::{Error, Options, Outcome};
+use memlift_kernels::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
 use memlift_offload::Engine;
-use memlift_offload::codec::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
 use memlift_spec::Format;
 
 /// Bytes that go through all steps at once, so that they stay in cache.
@@ -207,7 +207,7 @@ impl FlatRun<'_> {
         place: Place,
     ) -> Result<Outcome, Error> {
         let Place { source, bytes, target, capacity } = place;
-        let needed = memlift_offload::codec::bound(format, bytes);
+        let needed = crate::codec::bound(format, bytes);
         let effort = packing.effort(self.decision.contended);
         let mut slab = self.slab()?;
         let Slab { stage, codec, .. } = &mut *slab;
@@ -235,7 +235,7 @@ impl FlatRun<'_> {
                 .map_err(|error| Error::packing(error, bytes, capacity, needed))?;
             if written > capacity {
                 return Err(Error::packing(
-                    memlift_offload::codec::CodecError::TargetTooSmall,
+                    crate::codec::CodecError::TargetTooSmall,
                     bytes,
                     capacity,
                     needed,

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! - **Flow** `copy` / `Transfer` / `compcpy` ──▶ `request` (checks steps and chains) ──▶ `adapt` (through the cache or past it) ──▶
-//!   `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ the engine's kernels.
+//!   `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ the kernels; `codec` packs and unpacks whole messages.
 //! - **Layout** frames: `frame`, `docs/formats/transform.md`.
 //! - **Owner** buffers are the caller's. Scratch memory is one bounded pool; if all of it is in use, a call waits or gives `Busy`.
 //! - **Not here** the routines themselves (crate kernels), and threads: a chain runs on the core of its caller.
@@ -31,12 +31,14 @@
 #![deny(unsafe_code)]
 
 pub mod adapt;
+pub mod codec;
 #[expect(unsafe_code, reason = "the paper's call takes addresses")]
 mod compcpy;
 mod error;
 #[expect(unsafe_code, reason = "works on addresses that callers vouch for")]
 mod flat;
 mod frame;
+mod key;
 mod request;
 mod scratch;
 #[expect(unsafe_code, reason = "copies between addresses that callers vouch for")]
@@ -49,11 +51,12 @@ mod transfer;
 mod transform;
 
 pub use adapt::{Adapt, Contention, Decision, Explanation, PlacementReason};
+pub use codec::{bound, supported};
 pub use compcpy::{PAGE_BYTES, compcpy};
 pub use error::Error;
 pub use frame::{HEADER_BYTES, RECORD_BYTES};
-pub use memlift_offload::codec::SealKey as Key;
-pub use memlift_offload::codec::{aead, bound, deflate, supported};
+pub use key::Key;
+pub use memlift_kernels::{aead, deflate};
 pub use memlift_place::Cache;
 pub use memlift_spec::{Effort, Format};
 pub use request::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Chain, Op, Options, Outcome, Packing, Patience, Step};

@@ -12,8 +12,8 @@
 //! | framed, back | open?, unpack, crc? · or open, crc? |
 
 use crate::Error;
+use crate::Key;
 use crate::adapt::Decision;
-use memlift_offload::codec::SealKey;
 use memlift_place::Cache;
 use memlift_spec::{Effort, Format};
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub enum Step<'a> {
     /// Encrypts and authenticates with AES-GCM. A (key, nonce) pair must seal one message only.
     Seal {
         /// Key of AES-128 or AES-256.
-        key: &'a SealKey,
+        key: &'a Key,
         /// In a framed chain the last five bytes count blocks and must be zero.
         nonce: [u8; 12],
         /// Bytes that are authenticated but not sealed.
@@ -67,7 +67,7 @@ pub enum Step<'a> {
     /// Decrypts and checks a sealed message. In a framed chain the tags are in the frames, and `tag` is ignored.
     Open {
         /// Key of AES-128 or AES-256.
-        key: &'a SealKey,
+        key: &'a Key,
         /// Nonce that the message was sealed with.
         nonce: [u8; 12],
         /// Additional data that the message was sealed with.
@@ -101,11 +101,11 @@ pub struct Chain<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body<'a> {
     Copy,
-    Cipher { seals: bool, key: &'a SealKey, nonce: [u8; 12], aad: &'a [u8], tag: [u8; 16] },
+    Cipher { seals: bool, key: &'a Key, nonce: [u8; 12], aad: &'a [u8], tag: [u8; 16] },
     Pack { format: Format, packing: Packing },
     Unpack { format: Format },
-    PackSeal { format: Format, packing: Packing, key: &'a SealKey, nonce: [u8; 12], aad: &'a [u8] },
-    OpenUnpack { format: Format, key: &'a SealKey, nonce: [u8; 12], aad: &'a [u8], tag: [u8; 16] },
+    PackSeal { format: Format, packing: Packing, key: &'a Key, nonce: [u8; 12], aad: &'a [u8] },
+    OpenUnpack { format: Format, key: &'a Key, nonce: [u8; 12], aad: &'a [u8], tag: [u8; 16] },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -233,7 +233,7 @@ impl<'a> Plan<'a> {
         match self.body {
             Body::Copy | Body::Cipher { .. } => Some(bytes),
             Body::Pack { format, .. } | Body::PackSeal { format, .. } => {
-                Some(memlift_offload::codec::bound(format, bytes))
+                Some(crate::codec::bound(format, bytes))
             }
             Body::Unpack { .. } | Body::OpenUnpack { .. } => None,
         }

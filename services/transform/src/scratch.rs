@@ -8,8 +8,8 @@
 //! - **Order** waiting threads are woken in the order of the operating system; no thread waits while a slab is free.
 //! - **Not here** small direct paths: sealing without a stage takes no slab.
 
+use crate::codec::Codec;
 use crate::{Error, Patience};
-use memlift_offload::codec::Codec;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -9,7 +9,7 @@
 //! - **Not here** pieces out of order: `aead::Scatter`.
 
 use crate::{Error, Key};
-use memlift_offload::codec::aead::{Stream, tags_equal};
+use memlift_kernels::aead::{Stream, tags_equal};
 
 /// A message that is sealed piece by piece.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 //! - **Failure** back: the blocks before a bad one were checked and stay in the target. Of the bad block nothing reaches the target,
 //!   unless it was authenticated and still cannot be unpacked.
 
+use crate::Key;
 use crate::adapt::Decision;
 use crate::frame::{
     FLAG_CRC, FLAG_PACKED, FLAG_SEALED, HEADER_BYTES, Header, RECORD_AAD_BYTES, RECORD_BYTES, Record, blocks,
@@ -19,7 +20,6 @@ use crate::scratch::{Lease, STAGE_BYTES, Slab};
 use crate::store::{Store, store_stage};
 use crate::{Error, Options, Outcome, Transform};
 use memlift_offload::Engine;
-use memlift_offload::codec::SealKey;
 use memlift_spec::Format;
 use std::marker::PhantomData;
 
@@ -63,7 +63,7 @@ unsafe impl Send for Transfer<'_> {}
 struct Steps<'a> {
     forward: bool,
     code: Option<(Format, Packing)>,
-    seal: Option<(&'a SealKey, [u8; 12], &'a [u8])>,
+    seal: Option<(&'a Key, [u8; 12], &'a [u8])>,
 }
 
 fn steps<'a>(plan: &Plan<'a>) -> Steps<'a> {
@@ -175,7 +175,7 @@ impl<'a> Transfer<'a> {
             header
         };
         if let Some((format, _)) = asked.code
-            && !memlift_offload::codec::supported(format)
+            && !crate::codec::supported(format)
         {
             return Err(Error::Unsupported { format: format.name() });
         }

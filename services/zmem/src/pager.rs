@@ -203,7 +203,7 @@ impl Pager {
         }
         let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
         // Choosing an implementation reads the environment, which may lie in the arena; do that now and not in a fault.
-        let _ = memlift_kernels::page::checksum(0, &[0; PAGE_BYTES]);
+        let _ = memlift_kernels::pages::checksum(0, &[0; PAGE_BYTES]);
         // Find out now, for the same reason, if `memlift record` listens.
         let _ = memlift_ground::observe::tapped();
         let (bytes, store_bytes) = reserve_arena()?;

@@ -19,7 +19,7 @@ pub enum Format {
     /// One Zstandard frame (RFC 8878).
     Zstd = 4,
     /// memlift's packed pages: each 4096 bytes are packed by a method that suits their contents (the header of
-    /// `kernels/src/page/message.rs` has the layout). For memory: unpacks in about a microsecond per page.
+    /// `kernels/src/pages/message.rs` has the layout). For memory: unpacks in about a microsecond per page.
     Pages = 5,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The packet of traverse: the same layout for requests of clients, packets between nodes, and answers.
+//! The packet between memory nodes and their clients: the same layout for requests, packets between nodes, and answers.
 //!
 //! - **Layout** header of 160 bytes · body · where the packet is authenticated, 16 bytes of MAC
 //!   - 0 magic · 4 version u8 · 5 kind u8 · 6 flags u16 · 8 packet bytes u16 · 10 body bytes u16

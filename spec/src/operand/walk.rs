@@ -26,7 +26,7 @@ pub const SCRATCH_BYTES_MAX: usize = 4096;
 pub const SCRATCH_BYTES_DEFAULT: usize = 1024;
 /// Most bytes of a window, which is the memory that a step may read around `cur_ptr`; `cur_ptr` lies in it or at one of its ends.
 pub const WINDOW_BYTES_MAX: usize = 256;
-/// Bytes of the terms of a map whose entries expire: `services/traverse/src/structures/expiring/terms.rs` has their layout.
+/// Bytes of the terms of a map whose entries expire; their layout is in `docs/formats/packet.md`.
 pub const TERMS_BYTES: u64 = 64;
 /// Bytes of a step's stack.
 pub const STACK_BYTES: usize = 512;

@@ -8,7 +8,7 @@
 //! - **Not here** time
 
 use memlift_kernels::lz4::{self, Lz4};
-use memlift_kernels::page::{self, Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer};
+use memlift_kernels::pages::{self, Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer};
 use memlift_zmem::store::Store;
 
 use super::corpora::{Corpus, Page};
@@ -46,7 +46,7 @@ fn ours(definition: &Definition, pages: &[Page], effort: Effort) -> Result<(usiz
     let mut raw = 0;
     for source in pages {
         match packer.pack(source, &mut target, effort) {
-            Packed::Filled(word) => page::fill(word, &mut again),
+            Packed::Filled(word) => pages::fill(word, &mut again),
             Packed::Raw => {
                 raw += 1;
                 continue;

@@ -10,13 +10,13 @@
 //! - **Layout** the entry of a page that was tried has a mark beside its handle. The mark stays as long as that copy, or as
 //!   long as the page counts as raw
 //! - **Owner** the eviction's lock: one thread at a time, and the eviction's float
-//! - **Not here** the ratio that is worth it ([`memlift_kernels::page`]); the moment when nothing is left to evict
+//! - **Not here** the ratio that is worth it ([`memlift_kernels::pages`]); the moment when nothing is left to evict
 //!   ([`super::evict`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use memlift_kernels::page::{Effort, Method, Packed};
+use memlift_kernels::pages::{Effort, Method, Packed};
 
 use super::depart::Way;
 use super::entry::{Entry, Tag};

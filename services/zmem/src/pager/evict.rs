@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use memlift_ground::observe::{self, Work};
-use memlift_kernels::page::{Effort, Packed};
+use memlift_kernels::pages::{Effort, Packed};
 use memlift_spec::trace::Kind;
 
 use super::depart::Way;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use memlift_ground::observe::{self, Work};
-use memlift_kernels::page::{Method, PAGE_BYTES, fill};
+use memlift_kernels::pages::{Method, PAGE_BYTES, fill};
 use memlift_spec::trace;
 
 use super::engine::UNIT;

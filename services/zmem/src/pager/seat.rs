@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memlift_kernels::page::Packer;
+use memlift_kernels::pages::Packer;
 
 use super::kernel;
 use crate::Result;

@@ -22,7 +22,7 @@ mod slots;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use memlift_kernels::page;
+use memlift_kernels::pages;
 
 use crate::lock::{Lock, now_ms};
 use crate::mapping::{Mapping, PAGE_BYTES};
@@ -231,7 +231,7 @@ impl Spill {
         }
         self.closed_ms.store(0, Ordering::Relaxed);
         for (index, ((tag, page), slot)) in pages[..count].iter().zip(slots).enumerate() {
-            self.sum(first + index).store(page::checksum(*tag, page), Ordering::Relaxed);
+            self.sum(first + index).store(pages::checksum(*tag, page), Ordering::Relaxed);
             *slot = Slot::new(generation, first + index);
         }
         Ok(count)
@@ -313,7 +313,7 @@ impl Spill {
             }
         }
         let right = |(index, page): (usize, &[u8; PAGE_BYTES])| {
-            page::checksum(tag + index as u64, page) == self.sum(first + index).load(Ordering::Relaxed)
+            pages::checksum(tag + index as u64, page) == self.sum(first + index).load(Ordering::Relaxed)
         };
         if pages.iter().enumerate().all(right) { Ok(()) } else { Err(SpillError::Corrupt) }
     }

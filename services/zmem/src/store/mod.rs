@@ -9,7 +9,7 @@
 //!   moves the object
 //! - **Owner** put, get, free and compact may run in signal handlers, and are called with signals blocked, as is all code
 //!   that takes locks
-//! - **Not here** the meaning of the bytes (`kernels::page`); the choice of pages
+//! - **Not here** the meaning of the bytes (`kernels::pages`); the choice of pages
 
 mod class;
 mod compact;

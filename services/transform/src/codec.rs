@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Packs and unpacks messages of every format.
+//! Packs and unpacks whole messages of every format.
 //!
+//! - **Flow** [`Format`] and [`Effort`] ──[`Codec`]──▶ the kernel of that format
+//! - **Owner** a [`Codec`] belongs to one thread at a time and keeps its tables: after the first message of a format it does not
+//!   allocate
+//! - **Not here** shared memory: a codec reads its source more than once, so it must only get private bytes; callers copy shared
+//!   bytes first
 //! - **Order** a packed message never exceeds `bound`: a target with that much room never fails with `TargetTooSmall`
 
 use memlift_kernels::deflate::{self, Packer, UnpackError, Unpacker};
 use memlift_kernels::lz4::{self, Lz4, Lz4Error};
-use memlift_kernels::page::{self, MessageError};
+use memlift_kernels::pages::{self, MessageError};
 use memlift_kernels::zstd::{self, Zstd, ZstdError};
 use memlift_spec::{Effort, Format};
 
@@ -43,7 +48,7 @@ pub struct Codec {
     unpacker: Option<Unpacker>,
     lz4: Option<Lz4>,
     zstd: Option<Zstd>,
-    pages: Option<Box<page::Packer>>,
+    pages: Option<Box<pages::Packer>>,
 }
 
 impl std::fmt::Debug for Codec {
@@ -75,7 +80,7 @@ pub fn bound(format: Format, bytes: usize) -> usize {
         (Some(format), _) => deflate::bound(format, bytes),
         (None, Format::Lz4) => lz4::bound(bytes),
         (None, Format::Zstd) => zstd::bound(bytes),
-        (None, Format::Pages) => page::bound(bytes),
+        (None, Format::Pages) => pages::bound(bytes),
         (None, _) => bytes,
     }
 }
@@ -109,7 +114,7 @@ impl Codec {
                 return packed.map_err(|_| CodecError::TargetTooSmall);
             }
             Format::Pages => {
-                let effort = if effort == Effort::Small { page::Effort::Cold } else { page::Effort::Fast };
+                let effort = if effort == Effort::Small { pages::Effort::Cold } else { pages::Effort::Fast };
                 let packed = self.pages.get_or_insert_default().pack_message(source, target, effort);
                 return packed.ok_or(CodecError::TargetTooSmall);
             }
