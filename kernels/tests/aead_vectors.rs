@@ -53,7 +53,7 @@ fn scatter(key: &Key, mut scatter: Scatter<'_>, text: &[u8]) -> (Vec<u8>, [u8; 1
         unsafe { scatter.update(at as u64, text[at..].as_ptr(), target[at..].as_mut_ptr(), bytes) }
             .unwrap_or_else(|refused| panic!("{key:?}: {refused}"));
     }
-    (target, scatter.finish(text.len() as u64).unwrap())
+    (target, scatter.tag(text.len() as u64).unwrap())
 }
 
 /// One published case: what `plain` must become, or nothing if it must not open.

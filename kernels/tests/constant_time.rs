@@ -70,7 +70,7 @@ fn seal_and_open(isa: Isa, key: &[u8], message: &[u8]) {
     // SAFETY: both are as long as the message.
     unsafe { scatter.update(0, message.as_ptr(), again.as_mut_ptr(), message.len()) }
         .expect("within a message");
-    let found = scatter.finish(message.len() as u64).expect("all of it");
+    let found = scatter.tag(message.len() as u64).expect("all of it");
     mark(DEFINED, &found);
     mark(DEFINED, &again);
     assert!(found == tag && again == sealed);

@@ -10,9 +10,9 @@
 
 use crate::engine::Engine;
 use crate::run::{Share, record, share_chunk_bytes};
-use crate::submit::{Cache, Pattern, Queue};
+use crate::submit::{Cache, Queue};
 use memlift_ground::observe::{self, CacheState, DecisionRecord, Executor};
-use memlift_kernels::{Routine, Shape, repeat_8, shape};
+use memlift_kernels::{Routine, Shape, shape};
 use memlift_place::{Choice, Helpers, PIECE_BYTES, Picked, StoreKind, Why};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
@@ -246,24 +246,13 @@ impl Engine {
         }
     }
 
-    /// Fills `target` with `pattern`.
-    #[inline]
-    pub fn fill(&self, target: &mut [u8], pattern: Pattern) {
-        // SAFETY: the slice is a unique borrow of this length.
-        unsafe { self.fill_raw(target.as_mut_ptr(), pattern, target.len(), Cache::Auto) }
-    }
-
-    /// Fills `bytes` bytes.
+    /// Fills `bytes` bytes with `pattern`, repeated.
     ///
     /// # Safety
     ///
     /// `target` is writable for `bytes`.
     #[inline]
-    pub unsafe fn fill_raw(&self, target: *mut u8, pattern: Pattern, bytes: usize, cache: Cache) {
-        let pattern = match pattern {
-            Pattern::Eight(pattern) => repeat_8(pattern),
-            Pattern::Sixteen(pattern) => pattern,
-        };
+    pub unsafe fn fill_raw(&self, target: *mut u8, pattern: u128, bytes: usize, cache: Cache) {
         // SAFETY: the caller promises that `target` is writable for `bytes`, and `stream` only passes parts of `bytes`.
         unsafe {
             if self.is_small(Opcode::FILL, bytes) {
@@ -280,37 +269,6 @@ impl Engine {
                 (self.kernels.fill)(target, pattern, bytes);
             }
             self.done(&choice, Opcode::FILL, bytes, start_ns, None);
-        }
-    }
-
-    /// Returns the offset of the first difference; `None` if both are equal.
-    ///
-    /// # Panics
-    ///
-    /// If the lengths differ.
-    #[inline]
-    pub fn compare(&self, first: &[u8], second: &[u8]) -> Option<usize> {
-        assert_eq!(first.len(), second.len(), "compare: both must have the same length");
-        // SAFETY: both slices have this length.
-        unsafe { self.compare_raw(first.as_ptr(), second.as_ptr(), first.len()) }
-    }
-
-    /// Returns the offset of the first difference; `None` if both are equal.
-    ///
-    /// # Safety
-    ///
-    /// Both buffers are readable for `bytes`.
-    #[inline]
-    pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
-        // SAFETY: the caller promises that both buffers are readable for `bytes`.
-        unsafe {
-            if self.is_small(Opcode::COMPARE, bytes) {
-                return (self.kernels.compare)(first, second, bytes);
-            }
-            let start_ns = observe::now_ns();
-            let differs = (self.kernels.compare)(first, second, bytes);
-            self.count(Opcode::COMPARE, differs.unwrap_or(bytes), start_ns);
-            differs
         }
     }
 
@@ -338,18 +296,6 @@ impl Engine {
             self.count(Opcode::CRC, bytes, start_ns);
             value
         }
-    }
-
-    /// Copies, and returns the CRC-32C of the copied bytes.
-    ///
-    /// # Panics
-    ///
-    /// If the lengths differ.
-    #[inline]
-    pub fn copy_crc32c(&self, target: &mut [u8], source: &[u8], seed: u32) -> u32 {
-        assert_eq!(target.len(), source.len(), "copy_crc32c: target and source must have the same length");
-        // SAFETY: both slices have this length, and a unique borrow overlaps no other slice.
-        unsafe { self.copy_crc32c_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), seed, Cache::Auto) }
     }
 
     /// Copies, and returns the CRC-32C of the copied bytes, even if another process changes the source meanwhile.
@@ -482,8 +428,10 @@ impl Engine {
             reason: choice.why as u16,
         };
         observe::decide(record);
-        if observe::tapped() {
-            report_to_tap(opcode, bytes, buffers, &record);
+        if observe::is_recorded() {
+            let addresses = buffers.map(|(target, source)| (source.addr() as u64, target.addr() as u64));
+            let (source, target) = addresses.unwrap_or_default();
+            observe::operation(&record, source, target);
         }
     }
 }
@@ -560,22 +508,4 @@ unsafe fn copy_by(
         done += part;
     }
     Ok(())
-}
-
-/// Reports a synchronous call to the tap, as the descriptor that would have done the same.
-#[cold]
-fn report_to_tap(
-    opcode: Opcode,
-    bytes: usize,
-    buffers: Option<(*mut u8, *const u8)>,
-    record: &DecisionRecord,
-) {
-    let mut descriptor = Descriptor::new(opcode, Flags::NONE);
-    descriptor.size = u32::try_from(bytes).unwrap_or(u32::MAX);
-    if let Some((target, source)) = buffers {
-        (descriptor.target, descriptor.source) = (target.addr() as u64, source.addr() as u64);
-    }
-    let completion =
-        Completion { status: Status::SUCCESS.0, bytes_completed: descriptor.size, ..Completion::PENDING };
-    observe::tap(&descriptor, &completion, record);
 }

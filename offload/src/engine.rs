@@ -11,7 +11,7 @@
 
 use crate::error::EngineError;
 use crate::run::{Absent, ExecutorSettings, Inline, Worker, WorkerSettings, open_dsa};
-use crate::submit::{BatchTicket, Operation, Queue, Reason, Rejected, RejectedBatch, Ticket};
+use crate::submit::{Operation, Queue, Reason, Rejected, Ticket};
 use memlift_ground::complete::WaitPolicy;
 use memlift_ground::config::Config;
 use memlift_ground::facility::{self, Facility};
@@ -216,11 +216,6 @@ impl Engine {
         &self.numbers.placer
     }
 
-    /// Returns the configured policy for waits.
-    pub fn wait_policy(&self) -> WaitPolicy {
-        self.policy
-    }
-
     /// Returns the engine's queue: that of the workers or, without workers, a queue that runs when it is polled or waited
     /// for.
     pub fn queue(&self) -> &Queue {
@@ -275,11 +270,6 @@ impl Engine {
         (supported && fits && !dsa.queue.is_lost()).then_some(&dsa.queue)
     }
 
-    /// Makes a queue that runs on the thread that polls it or waits.
-    pub fn inline_queue(&self, depth: usize) -> Queue {
-        Queue::inline(Inline::new(depth, Arc::clone(&self.executor_settings)), self.policy)
-    }
-
     /// Submits to DSA if there is a device that supports the operation, otherwise to [`queue`](Engine::queue), with the cost
     /// model's prediction for the wait. For DRAIN this first waits until DSA has completed everything submitted before.
     ///
@@ -303,21 +293,6 @@ impl Engine {
         }
         let predicted = self.predict_queued_ns(opcode, bytes);
         Ok(self.queue.submit(operation)?.with_prediction(predicted))
-    }
-
-    /// Submits a batch; see [`Queue::submit_batch`].
-    ///
-    /// # Errors
-    ///
-    /// [`RejectedBatch`] with the operations in it.
-    pub fn submit_batch(
-        &self,
-        operations: Vec<Operation>,
-        fences: &[usize],
-    ) -> Result<BatchTicket, RejectedBatch> {
-        let each = operations.iter().map(|op| self.predict_queued_ns(op.opcode(), op.bytes()));
-        let predicted = each.fold(0u64, u64::saturating_add);
-        Ok(self.queue.submit_batch(operations, fences)?.with_prediction(predicted))
     }
 
     /// Explains which executor would run an operation of `bytes` bytes now, and why. If the cache state is `Unknown`, the

@@ -12,7 +12,7 @@
 //!
 //! let ticket = engine.submit(Operation::copy(source))?; // on another core, meanwhile
 //! let copied = ticket.wait()?.into_target().unwrap();
-//! assert_eq!(copied.as_slice(), Some(&target[..]));
+//! assert_eq!(copied.as_slice(), target);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -134,11 +134,6 @@ impl<const N: usize> Bandit<N> {
         (samples > 0).then_some(Known { cost, samples })
     }
 
-    /// Returns true if a way may be picked.
-    pub fn allows(&self, way: usize) -> bool {
-        self.allowed[way]
-    }
-
     /// Returns the number of picks.
     pub fn picks(&self) -> u64 {
         self.picks

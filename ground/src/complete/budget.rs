@@ -141,11 +141,6 @@ impl Budget {
         }
     }
 
-    /// Returns the average wait so far, in nanoseconds.
-    pub fn average_ns(&self) -> u64 {
-        self.average_ns
-    }
-
     fn limit_ns(&self) -> u64 {
         u64::try_from(self.policy.spin_max.as_nanos()).unwrap_or(u64::MAX)
     }
@@ -287,7 +282,7 @@ mod tests {
             slept.push(waits);
         }
         assert_eq!(slept, [8, 16, 32]);
-        assert_eq!(budget.average_ns(), 5_000, "sleeping taught it nothing about spinning");
+        assert_eq!(budget.average_ns, 5_000, "sleeping taught it nothing about spinning");
     }
 
     #[test]
@@ -319,7 +314,7 @@ mod tests {
         (0..8).for_each(|_| budget.learn(1_000_000));
         assert_eq!(budget.plan(None).spin_ns, 0, "{budget:?}");
         (0..64).for_each(|_| budget.learn(1_000_000));
-        assert!(budget.average_ns() > 900_000, "{budget:?}");
+        assert!(budget.average_ns > 900_000, "{budget:?}");
     }
 
     #[test]

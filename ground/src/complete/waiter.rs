@@ -88,11 +88,6 @@ impl Waiter {
         self.stats
     }
 
-    /// Returns the learned average of wait times, and the spin budget that follows from it.
-    pub fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
     /// Waits until `ready` returns true or `deadline` passes; finally sleeps by `parker`. `predicted_ns` is the cost model's
     /// prediction of the wait, if there is one. `line` is the cache line whose change makes `ready` true, for CPUs that can
     /// monitor one (null: none).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Statistics of this process, readable by others: one stats page per process, and the tap.
+//! Statistics of this process, readable by others: one stats page per process, and the trace of `memlift record`.
 //!
 //! - **Flow** callers ──[`record`], [`count`], [`decide`], [`waiting`], [`Row`]──▶ page (a sealed memfd). `memlift
 //!   top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
@@ -22,7 +22,6 @@ mod seqlock;
 mod decisions;
 mod rows;
 mod stripes;
-mod tap;
 #[expect(unsafe_code, reason = "calls a function that memlift record has loaded")]
 mod recorder;
 mod find;
@@ -38,12 +37,11 @@ pub use layout::{
 pub use memlift_kernels::counters as dropin;
 pub use page::now_ns;
 pub use read::StatsView;
-pub use recorder::{Work, work, work_begins};
+pub use recorder::{Work, is_recorded, operation, work, work_begins};
 pub use rows::{Field, Row, Schema};
 pub use stats::{
     Decision, OperationStats, ProcessStats, RowLatency, RowStats, RowValue, Snapshot, WaitingStats,
 };
-pub use tap::{Tap, set_tap, tap, tapped};
 
 /// Makes the stats page now if there is none yet. Returns false if this process cannot have a page; then
 /// records are discarded.

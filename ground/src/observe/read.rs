@@ -40,7 +40,11 @@ pub struct StatsView {
 #[derive(Debug)]
 enum Source {
     Live(Region),
-    Copied { fd: OwnedFd, first: Vec<u8>, second: Vec<u8> },
+    /// Two copies, one after the other.
+    Copied {
+        first: Vec<u8>,
+        second: Vec<u8>,
+    },
 }
 
 /// Reason that a page was not accepted.
@@ -115,22 +119,9 @@ impl StatsView {
         let duplicate = fd.as_fd().try_clone_to_owned().map_err(Refusal::Os)?;
         let source = match Region::from_fd(duplicate, Access::ReadOnly, PAGE_BYTES as u64) {
             Ok(region) if region.sealed() => Source::Live(region),
-            _ => Source::Copied { fd, second: first.clone(), first },
+            _ => Source::Copied { second: copy_page(&fd).map_err(Refusal::Os)?, first },
         };
         Ok(StatsView { pid, source })
-    }
-
-    /// Updates a copied page. A mapped one is always up to date.
-    ///
-    /// # Errors
-    ///
-    /// The page cannot be read any more.
-    pub fn refresh(&mut self) -> std::io::Result<()> {
-        if let Source::Copied { fd, first, second } = &mut self.source {
-            *first = copy_page(fd)?;
-            *second = copy_page(fd)?;
-        }
-        Ok(())
     }
 
     /// Returns true if the page is mapped, and so always up to date.
@@ -314,7 +305,7 @@ impl StatsView {
             offset_of!(StatsPage, decisions) + offset_of!(Ring, cells) + index * size_of::<DecisionCell>();
         match &self.source {
             Source::Live(region) => decisions::read(region, cell),
-            Source::Copied { first, second, .. } => {
+            Source::Copied { first, second } => {
                 // The page may have changed during each copy: only a cell that is the same in both was not
                 // being written.
                 let whole = cell..cell + size_of::<DecisionCell>();

@@ -2,25 +2,26 @@
 //! Connects to the trace of `memlift record` if its library is loaded into this process: operations, and work that services do on their
 //! own, are written to the trace.
 //!
-//! - **Flow** the first operation that checks for a tap ──[`find_tap`]──▶ the library's functions, by name ──▶ a tap that calls one of them
-//!   for operations; [`work`] calls the other
+//! - **Flow** the first operation asks [`is_recorded`] ──▶ the library's functions, by name; [`operation`] calls one of them, [`work`] the
+//!   other
 //! - **Order** [`work_begins`] is one relaxed load if nothing is recorded. [`work`] takes no lock and allocates nothing, so a page-fault
 //!   handler may call it
 //! - **Not here** the trace: bindings/tap, docs/formats/trace.md
 
 use std::ffi::{CStr, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memlift_spec::trace::Kind;
-use memlift_spec::{Completion, Descriptor};
 
-use super::{DecisionRecord, Tap, page};
+use super::{DecisionRecord, page};
 
 /// Arguments: opcode, start on `CLOCK_MONOTONIC`, nanoseconds, source, target, bytes.
 type OperationFn = unsafe extern "C" fn(u32, u64, u64, u64, u64, u64);
 /// Arguments: kind, parameter, start on `CLOCK_MONOTONIC`, nanoseconds, bytes read, bytes written, parts.
 type WorkFn = unsafe extern "C" fn(u32, u32, u64, u64, u64, u64, u64);
 
+static OPERATION: OnceLock<Option<OperationFn>> = OnceLock::new();
 static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Work that a service did on its own, without a descriptor or a queue.
@@ -39,7 +40,7 @@ pub struct Work {
 }
 
 /// Returns the start time of work that will be recorded; `None` if no recorder is loaded, or no operation has searched for
-/// it yet ([`super::tapped`]).
+/// it yet ([`is_recorded`]).
 #[inline]
 pub fn work_begins() -> Option<u64> {
     (!WORK.load(Ordering::Relaxed).is_null()).then(page::now_ns)
@@ -53,7 +54,7 @@ pub fn work(began_ns: u64, work: &Work) {
         return;
     }
     let took_ns = page::now_ns().saturating_sub(began_ns);
-    // SAFETY: not null, so it is the library's function of this type (`find_tap`), which only takes numbers; the library stays
+    // SAFETY: not null, so it is the library's function of this type (`find`), which only takes numbers; the library stays
     // loaded.
     unsafe {
         std::mem::transmute::<*mut c_void, WorkFn>(function)(
@@ -68,23 +69,20 @@ pub fn work(began_ns: u64, work: &Work) {
     }
 }
 
-struct Recorder(OperationFn);
+/// Returns true if `memlift record` records this process. The first call looks for its library.
+#[inline]
+pub fn is_recorded() -> bool {
+    OPERATION.get_or_init(find).is_some()
+}
 
-impl Tap for Recorder {
-    fn record(&self, descriptor: &Descriptor, _completion: &Completion, decision: &DecisionRecord) {
-        // SAFETY: all arguments are numbers; the library was loaded before the program, so it stays loaded as long as the
-        // process lives.
-        unsafe {
-            self.0(
-                decision.opcode.0.into(),
-                decision.time_ns,
-                decision.measured_ns,
-                descriptor.source,
-                descriptor.target,
-                decision.size,
-            );
-        }
-    }
+/// Records an operation with the addresses that it read and wrote.
+#[cold]
+pub fn operation(decision: &DecisionRecord, source: u64, target: u64) {
+    let Some(function) = *OPERATION.get_or_init(find) else { return };
+    let opcode = decision.opcode.0.into();
+    // SAFETY: all arguments are numbers; the library was loaded before the program, so it stays loaded as long as the process
+    // lives.
+    unsafe { function(opcode, decision.time_ns, decision.measured_ns, source, target, decision.size) }
 }
 
 fn symbol(name: &CStr) -> *mut c_void {
@@ -92,15 +90,11 @@ fn symbol(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Returns the recorder of this process, if its library is loaded.
-pub(super) fn find_tap() -> Option<Box<dyn Tap>> {
+#[cold]
+fn find() -> Option<OperationFn> {
     std::env::var_os("MEMLIFT_TRACE")?;
     WORK.store(symbol(c"memlift_tap_work"), Ordering::Relaxed);
     let found = symbol(c"memlift_tap_operation");
-    if found.is_null() {
-        return None;
-    }
     // SAFETY: a symbol with that name is the library's function, whose type is given above.
-    let found = unsafe { std::mem::transmute::<*mut c_void, OperationFn>(found) };
-    Some(Box::new(Recorder(found)))
+    (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, OperationFn>(found) })
 }

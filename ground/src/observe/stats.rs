@@ -71,11 +71,6 @@ impl OperationStats {
         }
         Some(bucket_end_ns(BUCKETS - 1))
     }
-
-    /// Returns the mean latency in nanoseconds; 0 if nothing was counted.
-    pub fn mean_ns(&self) -> u64 {
-        self.total_ns.checked_div(self.operations.saturating_sub(self.untimed)).unwrap_or(0)
-    }
 }
 
 /// Returns the longest latency in a bucket, nanoseconds.

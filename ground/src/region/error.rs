@@ -85,9 +85,4 @@ impl RegionError {
     pub(crate) fn os(call: &'static str, source: rustix::io::Errno) -> RegionError {
         RegionError::Os { call, source: source.into() }
     }
-
-    /// Returns true if the peer caused the error, and not this machine.
-    pub fn is_peer_fault(&self) -> bool {
-        matches!(self, RegionError::TooShort { .. } | RegionError::NotSealed | RegionError::Bounds { .. })
-    }
 }

@@ -71,16 +71,6 @@ impl MemoryGroup {
         number(&self.file("memory.max", "memory.limit_in_bytes")).filter(|limit| *limit < 1 << 60)
     }
 
-    /// Returns the highest usage ever in bytes, if the kernel records it.
-    pub fn peak(&self) -> Option<u64> {
-        number(&self.file("memory.peak", "memory.max_usage_in_bytes"))
-    }
-
-    /// Returns the path of the file with the group's usage.
-    pub fn usage_file(&self) -> PathBuf {
-        self.file("memory.current", "memory.usage_in_bytes")
-    }
-
     /// Returns the path of the file with the group's limit.
     pub fn limit_file(&self) -> PathBuf {
         self.file("memory.max", "memory.limit_in_bytes")

@@ -123,24 +123,6 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Returns the 32-bit control word at `offset` from the start of the window.
-    ///
-    /// # Errors
-    ///
-    /// [`RegionError::Bounds`], [`RegionError::Misaligned`], [`RegionError::ReadOnly`].
-    pub fn atomic_u32(&self, offset: u64) -> Result<&'a AtomicU32, RegionError> {
-        self.window(offset, 4)?.into_layout()
-    }
-
-    /// Returns the 64-bit control word at `offset` from the start of the window.
-    ///
-    /// # Errors
-    ///
-    /// [`RegionError::Bounds`], [`RegionError::Misaligned`], [`RegionError::ReadOnly`].
-    pub fn atomic_u64(&self, offset: u64) -> Result<&'a AtomicU64, RegionError> {
-        self.window(offset, 8)?.into_layout()
-    }
-
     /// Loads a 64-bit word, also from a read-only region.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! - **Flow** [`Key`]: a whole message in one call, without allocation, from any number of threads at a time.
 //!   [`Key::seal_streaming`]: the same from and to cold memory, with prefetches and stores past the caches.
 //!   [`Stream`]: a message in pieces in order, restarted without allocation.
-//!   [`Scatter`]: a message in ranges in any order; [`Untrusted`] if the target is a slice that is being opened.
+//!   [`Scatter`]: a message in ranges in any order.
 //! - **Layout** a message has the same length sealed and open; the tag is separate. Source and target are equal or do not overlap:
 //!   anything else is refused, as is a message longer than [`MESSAGE_BYTES_MAX`].
 //! - **Owner** source and target belong to the caller and may be shared with other threads, but a message must not change while it is
@@ -38,14 +38,12 @@ mod prepared;
 mod scatter;
 mod stream;
 mod streaming;
-mod untrusted;
 #[cfg(target_arch = "x86_64")]
 mod vaes;
 
 pub use key::Key;
 pub use scatter::Scatter;
 pub use stream::Stream;
-pub use untrusted::Untrusted;
 
 /// The longest message of GCM: 2³² − 2 blocks of 16 bytes.
 pub const MESSAGE_BYTES_MAX: u64 = (1 << 36) - 32;

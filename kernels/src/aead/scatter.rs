@@ -18,8 +18,7 @@ use aws_lc_sys as lc;
 
 /// A message that is sealed or opened by ranges in any order.
 ///
-/// An opening message writes plaintext that is not verified before the tag is: use none of it until then. The type
-/// [`Untrusted`](super::Untrusted) enforces that for a target that is a slice.
+/// An opening message writes plaintext that is not verified before the tag is: use none of it until then.
 pub struct Scatter<'key> {
     prepared: &'key Prepared,
     direction: Direction,
@@ -114,11 +113,6 @@ impl<'key> Scatter<'key> {
         };
         let pad = self.prepared.pad(self.counter);
         Ok(self.prepared.tag(pad, hash, self.aad_bytes, message_bytes))
-    }
-
-    /// Consumes the message and returns its [`tag`](Scatter::tag).
-    pub fn finish(self, message_bytes: u64) -> Result<[u8; TAG_BYTES], Refused> {
-        self.tag(message_bytes)
     }
 }
 

@@ -110,11 +110,6 @@ impl PackStream {
         self.window_bits = bits.clamp(8, 15);
     }
 
-    /// Changes the effort of the bytes that are packed from now on.
-    pub fn set_effort(&mut self, effort: Effort) {
-        self.effort = effort;
-    }
-
     /// Gives the stream history that the reader has as well (its preset dictionary, which ends with `bytes`). Call it before
     /// the first push. A zlib frame does not tell the reader about the dictionary, so use it with `Format::Raw`.
     pub fn set_history(&mut self, bytes: &[u8]) {
@@ -123,16 +118,6 @@ impl PackStream {
         self.buffer[..bytes.len()].copy_from_slice(bytes);
         self.segments.learn(&self.buffer[..bytes.len()]);
         (self.done, self.filled) = (bytes.len(), bytes.len());
-    }
-
-    /// Returns the number of message bytes read so far.
-    pub fn total_in(&self) -> u64 {
-        self.total
-    }
-
-    /// Returns the checksum of the bytes read so far: Adler-32 for zlib, CRC-32 for gzip, 0 for raw.
-    pub fn check_value(&self) -> u32 {
-        self.sum
     }
 
     /// Returns true if the message has ended and all of it was written.

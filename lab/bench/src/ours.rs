@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 use memlift_ground::config::Config;
 use memlift_kernels::Routine;
 use memlift_offload::Engine;
-use memlift_offload::submit::Pattern;
 use memlift_place::Cache;
 use memlift_place::Origin;
 
@@ -71,7 +70,7 @@ impl Memlift {
                     self.engine.dualcast(slice(target), slice(buffers.target2.start()), source);
                 }
                 Pass::Fill => {
-                    self.engine.fill_raw(target, Pattern::Eight(buffers.word), bytes, Cache::Auto);
+                    self.engine.fill_raw(target, memlift_kernels::repeat_8(buffers.word), bytes, Cache::Auto);
                 }
             }
         }

@@ -117,7 +117,7 @@ unsafe fn scattered(
         let taken = unsafe { scatter.update(range.start as u64, from, to, range.len()) };
         taken.expect("ranges that do not overlap are taken");
     }
-    scatter.finish(plain.len() as u64).expect("everything was given")
+    scatter.tag(plain.len() as u64).expect("everything was given")
 }
 
 /// Messages behind a key.

@@ -35,17 +35,6 @@ pub struct Rejected {
     pub reason: Reason,
 }
 
-/// A batch that was not accepted. No part of it has run.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-#[must_use = "the operations and their buffers are in here, and nothing of them has run"]
-pub struct RejectedBatch {
-    /// The operations, as they were given.
-    pub operations: Vec<Operation>,
-    /// Reason that it was not accepted.
-    pub reason: Reason,
-}
-
 /// Failure of an operation that was accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

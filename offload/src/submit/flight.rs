@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flight: everything that must stay in place while an executor works, in one heap block shared with the executor.
 //!
-//! - **Layout** operations (they own the buffers) · batch list and the members' records · the record
-//!   whose status is waited for · the waiter's park word
+//! - **Layout** the operation (it owns the buffers) · the record whose status is waited for · the waiter's park word
 //! - **Order** all addresses are taken by `prepare`, while this thread is the only owner. From submission until the
 //!   status is non-zero the cells belong to the executor; after that they belong to the ticket
 //! - **Count** the executor that completes a flight records the latency from submission to completion, per executor and
@@ -14,14 +13,12 @@ use super::Operation;
 use crate::run::{Notify, generation, record};
 use memlift_ground::complete::{FutexParker, ParkWord};
 use memlift_ground::observe::{self, Executor};
-use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
+use memlift_spec::{Completion, Descriptor, Opcode, Status};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 pub(super) struct Flight {
-    operations: UnsafeCell<Vec<Operation>>,
-    list: UnsafeCell<Box<[Descriptor]>>,
-    records: Box<[UnsafeCell<Completion>]>,
+    operation: UnsafeCell<Option<Operation>>,
     head: UnsafeCell<Completion>,
     park: ParkWord,
     generation: u32,
@@ -38,57 +35,23 @@ unsafe impl Send for Flight {}
 unsafe impl Sync for Flight {}
 
 impl Flight {
-    /// Makes a flight of one operation, and its descriptor.
-    pub fn single(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
-        let mut flight = Flight::new(vec![operation], 0, executor);
-        let this = Arc::get_mut(&mut flight).expect("not shared yet");
-        let mut descriptor = this.operations.get_mut()[0].describe();
-        descriptor.completion_address = this.head.get().expose_provenance() as u64;
-        (flight, descriptor)
-    }
-
-    /// Makes a flight of several operations under one batch descriptor. `fences` are the indexes of fenced members.
-    pub fn batch(
-        operations: Vec<Operation>,
-        fences: &[usize],
-        executor: Executor,
-    ) -> (Arc<Flight>, Descriptor) {
-        let count = operations.len();
-        let mut flight = Flight::new(operations, count, executor);
-        let this = Arc::get_mut(&mut flight).expect("not shared yet");
-        for (index, operation) in this.operations.get_mut().iter_mut().enumerate() {
-            let mut member = operation.describe();
-            member.completion_address = this.records[index].get().expose_provenance() as u64;
-            if fences.contains(&index) {
-                member.add_flags(Flags::FENCE);
-            }
-            this.list.get_mut()[index] = member;
-        }
-        let flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
-        let mut descriptor = Descriptor::new(Opcode::BATCH, flags);
-        descriptor.source = this.list.get_mut().as_mut_ptr().expose_provenance() as u64;
-        descriptor.size = count as u32;
-        descriptor.completion_address = this.head.get().expose_provenance() as u64;
-        (flight, descriptor)
-    }
-
-    fn new(operations: Vec<Operation>, members: usize, executor: Executor) -> Arc<Flight> {
-        let opcode = if members > 0 { Opcode::BATCH } else { operations[0].opcode() };
-        let bytes = operations.iter().map(|operation| operation.bytes() as u64).sum();
-        Arc::new(Flight {
+    /// Makes a flight and its descriptor.
+    pub fn new(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
+        let (opcode, bytes) = (operation.opcode(), operation.bytes() as u64);
+        let mut flight = Arc::new(Flight {
             executor,
             opcode,
             bytes,
             start_ns: observe::now_ns(),
-            operations: UnsafeCell::new(operations),
-            list: UnsafeCell::new(
-                vec![Descriptor::new(Opcode::NOOP, Flags::NONE); members].into_boxed_slice(),
-            ),
-            records: (0..members).map(|_| UnsafeCell::new(Completion::PENDING)).collect(),
+            operation: UnsafeCell::new(Some(operation)),
             head: UnsafeCell::new(Completion::PENDING),
             park: ParkWord::new(),
             generation: generation(),
-        })
+        });
+        let this = Arc::get_mut(&mut flight).expect("not shared yet");
+        let mut descriptor = this.operation.get_mut().as_mut().expect("not taken yet").describe();
+        descriptor.completion_address = this.head.get().expose_provenance() as u64;
+        (flight, descriptor)
     }
 
     /// Returns the final status, or pending.
@@ -122,36 +85,22 @@ impl Flight {
         self.head.get().cast()
     }
 
-    /// Returns the record whose status was waited for.
-    pub fn completion(&self) -> Completion {
-        assert!(self.settled());
-        // SAFETY: the status was seen with Acquire, so the executor's stores are visible and over.
-        unsafe { *self.head.get() }
-    }
-
-    /// Returns the members' records of a batch.
-    pub fn member_completions(&self) -> Vec<Completion> {
-        assert!(self.settled());
-        // SAFETY: the batch's status is stored after every member's, and was seen with Acquire.
-        self.records.iter().map(|record| unsafe { *record.get() }).collect()
-    }
-
-    /// Returns the operations; a second call returns none.
+    /// Returns the operation.
     ///
     /// # Safety
     ///
-    /// Only the single ticket of this flight calls this.
-    pub unsafe fn take(&self) -> Vec<Operation> {
+    /// Only the single ticket of this flight calls this, once.
+    pub unsafe fn take(&self) -> Operation {
         assert!(self.settled());
         // SAFETY: the flight is settled, so the executor has finished with the cells, and the caller promises that
         // only the ticket accesses them.
-        unsafe { std::mem::take(&mut *self.operations.get()) }
+        unsafe { (*self.operation.get()).take() }.expect("a ticket takes it once")
     }
 
-    /// Returns the operations of a flight that no executor has accepted.
-    pub fn recall(flight: Arc<Flight>) -> Vec<Operation> {
+    /// Returns the operation of a flight that no executor has accepted.
+    pub fn recall(flight: Arc<Flight>) -> Operation {
         let flight = Arc::into_inner(flight).expect("nobody else has a flight that was not submitted");
-        flight.operations.into_inner()
+        flight.operation.into_inner().expect("not taken yet")
     }
 }
 

@@ -7,11 +7,10 @@
 //! - **Not here** completion: an inline queue runs when it is polled or waited for, never inside submit
 
 use super::flight::Flight;
-use super::{BatchTicket, Operation, Reason, Rejected, RejectedBatch, Ticket};
+use super::{Operation, Reason, Rejected, Ticket};
 use crate::run::{Inline, Notify, Work, Worker};
 use memlift_ground::complete::{Parker, WaitPolicy, Waited, Waiter};
 use memlift_ground::observe;
-use memlift_spec::limits::BATCH_MIN;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor, Opcode};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,34 +122,10 @@ impl Queue {
         if let Some(reason) = reason {
             return Err(Rejected { operation: Box::new(operation), reason });
         }
-        let (flight, descriptor) = Flight::single(operation, self.core.counted_as());
+        let (flight, descriptor) = Flight::new(operation, self.core.counted_as());
         match self.core.send(&flight, descriptor) {
             Ok(()) => Ok(Ticket::new(flight, Arc::clone(&self.core))),
-            Err(Full) => {
-                let operation = Flight::recall(flight).pop().expect("a single flight has one operation");
-                Err(Rejected { operation: Box::new(operation), reason: Reason::Busy })
-            }
-        }
-    }
-
-    /// Queues operations as one batch. They may run in any order, except that each member whose index is in `fences` waits
-    /// for all members before it. If one of those has failed, the fenced member and all after it are abandoned.
-    ///
-    /// # Errors
-    ///
-    /// [`RejectedBatch`] with the operations in it.
-    pub fn submit_batch(
-        &self,
-        operations: Vec<Operation>,
-        fences: &[usize],
-    ) -> Result<BatchTicket, RejectedBatch> {
-        if let Err(reason) = self.check_batch(&operations, fences) {
-            return Err(RejectedBatch { operations, reason });
-        }
-        let (flight, descriptor) = Flight::batch(operations, fences, self.core.counted_as());
-        match self.core.send(&flight, descriptor) {
-            Ok(()) => Ok(BatchTicket::new(flight, Arc::clone(&self.core))),
-            Err(Full) => Err(RejectedBatch { operations: Flight::recall(flight), reason: Reason::Busy }),
+            Err(Full) => Err(Rejected { operation: Box::new(Flight::recall(flight)), reason: Reason::Busy }),
         }
     }
 
@@ -173,25 +148,6 @@ impl Queue {
             return Ok(());
         }
         Err(Reason::Unsupported { executor: self.name(), opcode })
-    }
-
-    fn check_batch(&self, operations: &[Operation], fences: &[usize]) -> Result<(), Reason> {
-        self.supports(Opcode::BATCH)?;
-        let most = self.capabilities().batch_max as usize;
-        if !(BATCH_MIN as usize..=most).contains(&operations.len()) {
-            return Err(Reason::Invalid("a batch has 2 members or more, up to the executor's batch_max"));
-        }
-        if fences.iter().any(|&fence| fence >= operations.len()) {
-            return Err(Reason::Invalid("a fence names a member that the batch does not have"));
-        }
-        for operation in operations {
-            if matches!(operation, Operation::Drain) {
-                return Err(Reason::Invalid("DRAIN cannot be in a batch: submit it by itself"));
-            }
-            operation.check()?;
-            self.supports(operation.opcode())?;
-        }
-        Ok(())
     }
 }
 
@@ -265,18 +221,13 @@ impl Core {
         }
     }
 
-    /// Waits until the flight settles or the deadline passes; returns false if it has not settled.
-    pub(super) fn wait(&self, flight: &Flight, predicted_ns: Option<u64>, deadline: Option<Instant>) -> bool {
+    /// Waits until the flight settles.
+    pub(super) fn wait(&self, flight: &Flight, predicted_ns: Option<u64>) {
         let pooled = self.waiters.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut waiter = pooled.unwrap_or_else(|| Waiter::new(self.policy));
         let ready = || {
             // An executor without threads runs its queue here; other executors need no polling.
-            while !flight.settled() {
-                let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-                if late || self.poll() == 0 {
-                    break;
-                }
-            }
+            while !flight.settled() && self.poll() > 0 {}
             flight.settled()
         };
         let notified = !matches!(self.executor, Executor::Foreign { .. });
@@ -285,15 +236,12 @@ impl Core {
         // A foreign backend writes records only when it is polled, and no thread would poll while this one watches a cache
         // line.
         let line = if notified { flight.line() } else { std::ptr::null() };
-        let settled = loop {
-            match waiter.wait(parker, line, ready, predicted_ns, deadline) {
-                Waited::Ready => break true,
-                Waited::TimedOut => break flight.settled(),
-                Waited::Broken(_) => std::thread::sleep(Duration::from_micros(50)),
+        while !flight.settled() {
+            if let Waited::Broken(_) = waiter.wait(parker, line, ready, predicted_ns, None) {
+                std::thread::sleep(Duration::from_micros(50));
             }
-        };
+        }
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner).push(waiter);
-        settled
     }
 }
 

@@ -380,7 +380,7 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
-    let _ = memlift_ground::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
+    let _ = memlift_ground::observe::is_recorded(); // whether `memlift record` listens is asked once, not at a commit
     let mut holes = Holes::default();
     if !options.read_only {
         let header = recover::read_header(&medium)?;

@@ -50,7 +50,7 @@ mod transfer;
 #[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
 mod transform;
 
-pub use adapt::{Adapt, Contention, Decision, Explanation, PlacementReason};
+pub use adapt::{Adapt, Decision, Explanation, PlacementReason};
 pub use codec::{bound, supported};
 pub use compcpy::{PAGE_BYTES, compcpy};
 pub use error::Error;

@@ -5,7 +5,7 @@
 //!   ──▶ `finish(tag)` returns the verified bytes.
 //! - **Order** pieces come in order, of any length; additional data is given before the first one.
 //! - **Owner** an `OpenStream` owns the opened bytes and gives them away only if the tag is right; otherwise it overwrites them with
-//!   zeros, also when it is dropped. `open_into` writes to the caller's memory, and then the caller has to zero it.
+//!   zeros, also when it is dropped.
 //! - **Not here** pieces out of order: `aead::Scatter`.
 
 use crate::{Error, Key};
@@ -98,21 +98,6 @@ impl OpenStream {
         }
         self.opened.resize(begin + source.len(), 0);
         let target = &mut self.opened[begin..];
-        let stream = self.stream.as_mut().expect("there until finish");
-        // SAFETY: both are slices of `source.len()` bytes, and a unique borrow overlaps no other.
-        unsafe { stream.try_update(source.as_ptr(), target.as_mut_ptr(), source.len())? };
-        Ok(Untrusted(target))
-    }
-
-    /// Opens the next piece into the caller's memory, which the caller must zero if `finish` fails. The bytes that
-    /// [`finish`](OpenStream::finish) returns do not include such a piece.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TargetTooSmall`], [`Error::TooLong`].
-    pub fn open_into<'a>(&mut self, source: &[u8], target: &'a mut [u8]) -> Result<Untrusted<'a>, Error> {
-        room(source, target)?;
-        let target = &mut target[..source.len()];
         let stream = self.stream.as_mut().expect("there until finish");
         // SAFETY: both are slices of `source.len()` bytes, and a unique borrow overlaps no other.
         unsafe { stream.try_update(source.as_ptr(), target.as_mut_ptr(), source.len())? };

@@ -81,12 +81,6 @@ impl Verdict {
             _ => Verdict::BadVerdict,
         }
     }
-
-    /// Returns true if the walk ended without an answer.
-    #[must_use]
-    pub fn is_fault(self) -> bool {
-        self as u32 >= 0x80
-    }
 }
 
 /// A compiled step. It relies on the conditions in the module's *Owner*.

@@ -205,7 +205,7 @@ impl Pager {
         // Choosing an implementation reads the environment, which may lie in the arena; do that now and not in a fault.
         let _ = memlift_kernels::pages::checksum(0, &[0; PAGE_BYTES]);
         // Find out now, for the same reason, if `memlift record` listens.
-        let _ = memlift_ground::observe::tapped();
+        let _ = memlift_ground::observe::is_recorded();
         let (bytes, store_bytes) = reserve_arena()?;
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);

@@ -69,19 +69,6 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// All efforts, by code.
-    pub const ALL: [Effort; 3] = [Effort::Fast, Effort::Default, Effort::Small];
-
-    /// Returns the effort with this code.
-    pub const fn from_code(code: u8) -> Option<Effort> {
-        match code {
-            0 => Some(Effort::Fast),
-            1 => Some(Effort::Default),
-            2 => Some(Effort::Small),
-            _ => None,
-        }
-    }
-
     /// Returns the short lower-case name.
     pub const fn name(self) -> &'static str {
         match self {

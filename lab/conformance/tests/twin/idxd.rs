@@ -390,14 +390,7 @@ fn tickets_get_their_buffers_back_whatever_faulted() {
     let plain = bytes(150_000);
     for _ in 0..6 {
         let ticket = queue.submit(Operation::copy(plain.clone())).unwrap();
-        let both =
-            vec![Operation::copy(plain.clone()), Operation::Crc { source: plain.clone().into(), seed: 0 }];
-        let batch = queue.submit_batch(both, &[1]).unwrap();
-        assert_eq!(ticket.wait().unwrap().into_target().unwrap().as_slice(), Some(&plain[..]));
-        let outcome = batch.wait().unwrap();
-        assert_eq!((outcome.status, outcome.ran), (Status::SUCCESS, 2));
-        let crc = outcome.members[1].as_ref().unwrap().crc();
-        assert_eq!(crc, Some(memlift_model::naive::crc32c(&plain, 0, false, false)));
+        assert_eq!(ticket.wait().unwrap().into_target().unwrap().as_slice(), plain);
     }
 }
 
@@ -460,7 +453,7 @@ fn an_engine_sends_what_is_queued_or_told_to_its_device() {
     while !ticket.is_done() {
         std::thread::yield_now();
     }
-    assert_eq!(ticket.wait().unwrap().into_target().unwrap().as_slice(), Some(&plain[..]));
+    assert_eq!(ticket.wait().unwrap().into_target().unwrap().as_slice(), plain);
     assert!(took() > before);
     let before = took();
     engine.submit(Operation::copy(plain[..4000].to_vec())).unwrap().wait().unwrap();

@@ -58,12 +58,9 @@ fn a_ticket_of_a_lost_device_gives_no_buffers_back() {
     let queue = Queue::foreign(Box::new(device), WaitPolicy::AUTO);
     wire.hold();
     let lost = queue.submit(Operation::copy(bytes(8192))).unwrap();
-    let batch =
-        queue.submit_batch(vec![Operation::copy(bytes(8192)), Operation::copy(bytes(8192))], &[]).unwrap();
     assert!(matches!(lost.wait(), Err(OperationError::Lost)));
-    assert!(matches!(batch.wait(), Err(OperationError::Lost)));
     let later = queue.submit(Operation::copy(bytes(8192))).unwrap();
-    assert_eq!(later.wait().unwrap().into_target().unwrap().as_slice(), Some(&bytes(8192)[..]));
+    assert_eq!(later.wait().unwrap().into_target().unwrap().as_slice(), bytes(8192));
     drop(queue);
     // Later writes of the device hit no memory that anybody uses.
     wire.work();

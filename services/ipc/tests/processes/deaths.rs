@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
 use rustix::thread::futex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -163,7 +163,7 @@ fn greeted(word: u32) -> (Client, RawServer) {
     });
     let control = rights.unwrap().next().unwrap();
     let control = Region::from_fd(control, Access::ReadWrite, CONTROL_BYTES).unwrap();
-    control.whole().atomic_u32(SERVER_ROBUST_AT).unwrap().store(word, Ordering::Release);
+    control.layout::<AtomicU32>(RegionOffset(SERVER_ROBUST_AT)).unwrap().store(word, Ordering::Release);
     let mut welcome = [0; 192];
     welcome[..8].copy_from_slice(&MAGIC.to_le_bytes());
     welcome[8..12].copy_from_slice(&OLDEST.to_le_bytes());
@@ -179,12 +179,12 @@ fn a_server_without_a_word_is_seen_to_die_by_its_hang_up() {
     let (client, server) = greeted(0);
     // A word that comes later is none, and what a peer does to ours is no death of its own.
     for at in [SERVER_ROBUST_AT, memlift_ipc::layout::CLIENT_ROBUST_AT] {
-        server
-            .control
-            .layout::<std::sync::atomic::AtomicU32>(RegionOffset(at))
-            .unwrap()
-            .store(!0, Ordering::Release);
-        let _ = futex::wake(server.control.whole().atomic_u32(at).unwrap(), futex::Flags::empty(), 1);
+        server.control.layout::<AtomicU32>(RegionOffset(at)).unwrap().store(!0, Ordering::Release);
+        let _ = futex::wake(
+            server.control.layout::<AtomicU32>(RegionOffset(at)).unwrap(),
+            futex::Flags::empty(),
+            1,
+        );
     }
     let late = client.call("echo", b"x".as_slice(), Some(Duration::from_millis(50))).unwrap_err();
     assert!(matches!(late, Error::DeadlineExceeded { .. }), "{late}");
@@ -205,8 +205,7 @@ fn a_peer_that_changes_its_word_ends_its_own_session_only() {
     let (client, server) = greeted(77);
     let said = waiting(client.clone(), Mode::Sync);
     eventually("the call", || client.stats().outstanding == 1);
-    let word = server.control.whole();
-    let word = word.atomic_u32(SERVER_ROBUST_AT).unwrap();
+    let word = server.control.layout::<AtomicU32>(RegionOffset(SERVER_ROBUST_AT)).unwrap();
     word.store(78, Ordering::Release);
     futex::wake(word, futex::Flags::empty(), 1).unwrap();
     assert!(says_gone(&said.recv_timeout(LONG / 2).expect("the call ends").1));

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A source that measures how contended the caches are.
-pub trait Contention: Send + std::fmt::Debug {
+pub(super) trait Contention: Send + std::fmt::Debug {
     /// Short lower-case name, as in `explain`.
     fn name(&self) -> &'static str;
 
@@ -121,7 +121,8 @@ impl Watch {
         }
     }
 
-    pub fn replace(&self, source: Box<dyn Contention>) {
+    #[cfg(test)]
+    fn replace(&self, source: Box<dyn Contention>) {
         let mut tools = self.tools.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &mut *tools {
             Some(tools) => tools.source = source,

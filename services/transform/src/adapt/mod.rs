@@ -23,7 +23,6 @@ mod resctrl;
 mod ring;
 mod sweep;
 
-pub use contention::Contention;
 pub use explain::Explanation;
 
 use crate::store::Store;
@@ -205,11 +204,6 @@ impl Adapt {
     pub(crate) fn refused(&self, message: &Message, start_ns: u64, end_ns: u64) {
         let took_ns = end_ns.saturating_sub(start_ns);
         observe::record(Store::Temporal.executor(), message.opcode, message.bytes as u64, took_ns, false);
-    }
-
-    /// Replaces the source that measures contention, for instance by a counter of the operator's own.
-    pub fn set_contention(&self, source: Box<dyn Contention>) {
-        self.watch.replace(source);
     }
 
     /// Returns the inputs of a decision about a message of this opcode and size, as they are now.

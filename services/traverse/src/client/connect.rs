@@ -30,7 +30,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Silent`] if no node answers; errors of the transports.
     pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
-        let _ = memlift_ground::observe::tapped(); // looks once for a listening `memlift record`, so that no walk has to
+        let _ = memlift_ground::observe::is_recorded(); // looks once for a listening `memlift record`, so that no walk has to
         let mut reaches = Vec::new();
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {

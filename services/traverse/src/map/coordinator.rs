@@ -34,8 +34,6 @@ use super::range::Map;
 use super::remote::Peer;
 use super::shared::Shared;
 
-/// Default length of a lease.
-pub const LEASE: Duration = Duration::from_secs(5);
 /// Most connections at a time: two for each node and client.
 pub const CONNECTIONS_MAX: usize = 8192;
 /// A connection without a request for this long is closed.

@@ -252,12 +252,6 @@ impl Map {
         }
     }
 
-    /// Returns the migration that an address is part of.
-    #[must_use]
-    pub fn move_of(&self, address: u64) -> Option<&Move> {
-        self.moves.iter().find(|one| address.wrapping_sub(one.base) < one.bytes)
-    }
-
     /// Checks the whole map: every decoded, parsed or changed map then has the properties of the module's *Layout*.
     pub(super) fn validate(&self) -> Result<(), MapError> {
         if self.epoch == 0 || self.epoch == u64::MAX {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Estimated cost of a step on a core, before it has run: PULSE's t_c (§4.1), along the heaviest path and not over all code.
 //!
-//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ true if this walk may be interleaved with others on a
-//!   core
+//! - **Flow** [`Function`] ──weights──▶ [`Cost`]
 //! - **Layout** weights are picoseconds at 3 GHz, for code whose data is in the cache; for better values scale them by a
 //!   measurement
 //! - **Order** the heaviest path takes no backward jumps; [`Cost::most_ps`] includes the most that they can add
@@ -31,13 +30,6 @@ impl Cost {
     #[must_use]
     pub fn loops(&self) -> bool {
         self.most_ps != self.straight_ps
-    }
-
-    /// PULSE's test: returns true if t_c is at most `eta` times `t_d`, the nanoseconds in which a node is fetched from
-    /// memory. With W walks in flight a core keeps up if η ≤ 1/W.
-    #[must_use]
-    pub fn admits(&self, eta: f64, t_d: f64) -> bool {
-        self.nanoseconds() <= eta * t_d
     }
 }
 

@@ -152,7 +152,7 @@ pub enum Status {
     WrongKey,
     /// The disk of the node's log is full: the node refuses changes and serves reads.
     LogFull,
-    /// The program failed ([`Verdict::is_fault`]).
+    /// The program failed: the verdict is one of those from 0x80 on.
     Fault(Verdict),
 }
 

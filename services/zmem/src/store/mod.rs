@@ -309,17 +309,6 @@ impl Store {
         unsafe { self.state.unlock() };
     }
 
-    /// Releases the lock in the child after a fork.
-    ///
-    /// # Safety
-    ///
-    /// The forking thread called [`Store::lock_all`], and no other thread exists.
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: the caller promises that no other thread exists, and the forking thread held the lock, so the state is
-        // consistent.
-        unsafe { self.state.reset() };
-    }
-
     fn record_bytes(reached: u32) -> usize {
         (reached as usize * size_of::<Span>()).next_multiple_of(PAGE_BYTES)
     }
