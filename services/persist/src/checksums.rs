@@ -323,9 +323,33 @@ impl Checksums {
     pub fn expected(&self, medium: &Medium, page: u64) -> Result<Expected> {
         let mut bytes = [0; ENTRY_BYTES as usize];
         medium.load(self.place(page), &mut bytes)?;
-        let sum = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-        let known = bytes == [0; ENTRY_BYTES as usize] || bytes == self.entry(page, sum);
-        Ok(if known { Expected::Sum(sum) } else { Expected::Unknown })
+        Ok(self.known(page, &bytes))
+    }
+
+    /// The sums that `count` pages from `first` on should have.
+    #[cfg(feature = "replicate")]
+    pub fn expected_run(&self, medium: &Medium, first: u64, count: u64) -> Result<Vec<Expected>> {
+        let mut found = Vec::with_capacity(count as usize);
+        let (mut page, end) = (first, first + count);
+        while page < end {
+            // Entries of one part lie side by side.
+            let place = self.place(page);
+            let here =
+                (page + 1..end).take_while(|next| self.place(*next) == place + (next - page) * ENTRY_BYTES);
+            let mut bytes = vec![0; (1 + here.count()) * ENTRY_BYTES as usize];
+            medium.load(place, &mut bytes)?;
+            for (entry, page) in bytes.as_chunks::<{ ENTRY_BYTES as usize }>().0.iter().zip(page..) {
+                found.push(self.known(page, entry));
+            }
+            page = first + found.len() as u64;
+        }
+        Ok(found)
+    }
+
+    fn known(&self, page: u64, entry: &[u8; ENTRY_BYTES as usize]) -> Expected {
+        let sum = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes"));
+        let known = *entry == [0; ENTRY_BYTES as usize] || *entry == self.entry(page, sum);
+        if known { Expected::Sum(sum) } else { Expected::Unknown }
     }
 
     /// Returns true if a page is what its entry says.

@@ -151,6 +151,24 @@ pub enum Error {
         /// The fault, and what to do about it.
         what: String,
     },
+    /// The store of a replica: it cannot be reached, refuses what is asked, or lacks the bucket.
+    #[error(
+        "the store of the replica {url} does not do what is asked ({what}). Look at its address, and at the keys and settings in the environment (docs/guides/persist.md, Replication)"
+    )]
+    ReplicaStore {
+        /// The replica's place, without a password.
+        url: String,
+        /// The call that failed, and the store's error.
+        what: String,
+    },
+    /// Nothing was replicated to this place.
+    #[error(
+        "there is no replica of a pool at {url}: look at the address; `memlift pool replicate FILE {url}` makes one"
+    )]
+    NoReplica {
+        /// The place, without a password.
+        url: String,
+    },
     /// Another process writes the replica.
     #[error(
         "the replica {url} belongs to another process since {since}: {owner}. This process ships nothing any more. If it is the one that should, stop the other one and start this one again"

@@ -119,6 +119,17 @@ fn nameless(folder: &Path) -> Option<File> {
     Path::new(&by_number(&file)).exists().then_some(file)
 }
 
+/// A file without a name beside `path`, for what need not outlive the process. Where the folder cannot be written, it is memory of this
+/// process.
+#[cfg(feature = "replicate")]
+pub(crate) fn scratch(path: &Path) -> Result<File> {
+    if let Some(file) = nameless(folder(path)) {
+        return Ok(file);
+    }
+    let made = rustix::fs::memfd_create("memlift-scratch", rustix::fs::MemfdFlags::CLOEXEC);
+    made.map(File::from).map_err(|errno| file_error("make a file beside", path)(errno.into()))
+}
+
 impl Drop for Fresh {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {

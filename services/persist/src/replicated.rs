@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Waiting until the replica in an object store has what was committed.
+//! Waiting until the replica in an object store has what was committed, and how far it is.
 //!
 //! - **Flow** a commit is durable in the file ─▶ it waits for its place in the order ─▶ the replicator ships without waiting for its interval
 //!   ─▶ says up to which transaction the replica is ─▶ wakes all who waited for that
@@ -8,9 +8,34 @@
 //! - **Not here** the replicator: `replicate`
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::{Error, Result};
+
+/// How far a replica is, and what was sent to it since this process began to write it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReplicaStatus {
+    /// The last segment that this process completed; 0: none yet.
+    pub segment: u64,
+    /// Transactions up to this one, by the pool's order, are in the replica.
+    pub sequence: u64,
+    /// The moment up to which everything that was committed is in the replica; None: nothing was sent yet.
+    pub complete_until: Option<SystemTime>,
+    /// Age of that moment.
+    pub lag: Option<Duration>,
+    /// Segments, and those of them that are snapshots.
+    pub segments: u64,
+    /// Those of them that have all pages in use.
+    pub snapshots: u64,
+    /// Bytes of all objects.
+    pub bytes: u64,
+    /// The segment under way: pages that are sent, of those that were to be sent when it began.
+    pub under_way: Option<(u64, u64)>,
+    /// Reason that nothing was sent lately, or that nothing will be.
+    pub trouble: Option<String>,
+    /// True if nothing will be sent any more.
+    pub ended: bool,
+}
 
 /// See the module's header.
 #[derive(Debug, Default)]
@@ -29,6 +54,10 @@ struct State {
     failing: Option<String>,
     /// Reason that nothing will be shipped any more.
     ended: Option<String>,
+    /// Everything that was committed before is in the replica.
+    complete: Option<(SystemTime, Instant)>,
+    /// Segments and bytes that were sent; the other fields are made when somebody asks.
+    sent: ReplicaStatus,
     /// The replicator is to end.
     #[cfg(feature = "replicate")]
     stop: bool,
@@ -60,6 +89,19 @@ impl Replicated {
         }
         Ok(())
     }
+
+    /// How far it is.
+    pub fn status(&self) -> ReplicaStatus {
+        let state = lock(&self.state);
+        ReplicaStatus {
+            sequence: state.has,
+            complete_until: state.complete.map(|(time, _)| time),
+            lag: state.complete.map(|(_, since)| since.elapsed()),
+            trouble: state.ended.clone().or_else(|| state.failing.clone()),
+            ended: state.ended.is_some(),
+            ..state.sent.clone()
+        }
+    }
 }
 
 #[cfg(feature = "replicate")]
@@ -76,11 +118,28 @@ impl Replicated {
         }
     }
 
-    /// Transactions up to a sequence are in the replica.
-    pub fn has(&self, sequence: u64) {
+    /// Transactions up to a sequence are in the replica: all that were committed before `complete`.
+    pub fn has(&self, sequence: u64, complete: (SystemTime, Instant)) {
         let mut state = lock(&self.state);
-        (state.has, state.failing) = (sequence, None);
+        (state.has, state.failing, state.complete) = (sequence, None, Some(complete));
         self.changed.notify_all();
+    }
+
+    /// Counts a segment that is complete.
+    pub fn sent(&self, segment: u64, snapshot: bool) {
+        let sent = &mut lock(&self.state).sent;
+        (sent.segment, sent.segments, sent.under_way) = (segment, sent.segments + 1, None);
+        sent.snapshots += u64::from(snapshot);
+    }
+
+    /// Counts an object that was uploaded.
+    pub fn uploaded(&self, bytes: u64) {
+        lock(&self.state).sent.bytes += bytes;
+    }
+
+    /// Says how far the segment under way is; None: there is none.
+    pub fn under_way(&self, pages: Option<(u64, u64)>) {
+        lock(&self.state).sent.under_way = pages;
     }
 
     /// Nothing could be shipped; it is tried again.

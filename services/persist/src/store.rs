@@ -26,7 +26,7 @@ use crate::options::{Mechanism, Options};
 use crate::pool_row::PoolRow;
 use crate::pool_thread::{PoolThread, Task};
 use crate::readers::{Fetched, Readers};
-use crate::replicated::Replicated;
+use crate::replicated::{ReplicaStatus, Replicated};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::trim::PrivatePages;
@@ -226,6 +226,11 @@ impl Store {
             return Err(Error::Argument { what: what.to_owned() });
         };
         replicated.wait(self.sequence.load(Ordering::Acquire), self.options.replica_wait)
+    }
+
+    /// How far the replica is, if this process has begun to write one.
+    pub(crate) fn replica_status(&self) -> Option<ReplicaStatus> {
+        lock(&self.replicated).as_ref().map(|replicated| replicated.status())
     }
 
     /// The next place in the order of commits. The caller holds a section, or all of them for reading and what is dirty; so with

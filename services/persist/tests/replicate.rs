@@ -336,7 +336,7 @@ fn a_replica_of_another_pool_and_pools_without_replicas_are_refused() {
     assert!(restore(&url(&at("nothing")), at("new"), None).is_err() && !at("new").exists());
     std::fs::create_dir(at("empty")).expect("made");
     let refused = restore(&url(&at("empty")), at("new"), None);
-    assert!(matches!(refused, Err(Error::Replica { .. })) && !at("new").exists(), "{refused:?}");
+    assert!(matches!(refused, Err(Error::NoReplica { .. })) && !at("new").exists(), "{refused:?}");
     // A transaction that asks for a replica where there is none is told so.
     let refused = other.tx_with(TxOptions { durability: Durability::Replicated, sections: None }, |t| {
         t.alloc_slice(&[1u64])

@@ -3,11 +3,13 @@
 //!
 //! - **Rule** numbers have no gaps, and each front has the checksum of the one before: what is missing, replaced or damaged ends the part of
 //!   the history that can be restored
+//! - **Layout** of each front only a [`Link`] of 64 bytes stays in memory; whoever wants more of it gets it once, in passing
 //! - **Not here** pages: `restore`
 
-use super::format::{Digest, FRONT_MAX, FRONT_USUAL, Segment, SegmentKind, front_bytes};
+use super::format::{Digest, FRONT_MAX, FRONT_USUAL, Segment, SegmentKind, front_bytes, parts_bytes};
 use super::place::{Place, segment_name};
 use crate::error::Result;
+use crate::layout::Header;
 
 /// Fronts that are asked for at once.
 const BATCH: usize = 128;
@@ -19,13 +21,56 @@ pub(crate) struct Front {
     pub digest: Digest,
 }
 
+/// Fields of a front that a history needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub number: u64,
+    pub kind: SegmentKind,
+    pub time_us: u64,
+    pub digest: Digest,
+    pub parts: u32,
+    /// Bytes of the object.
+    pub object_bytes: u64,
+}
+
+const _: () = assert!(size_of::<Link>() <= 72);
+
+impl Link {
+    fn of(front: &Front) -> Link {
+        let segment = &front.segment;
+        Link {
+            number: segment.number,
+            kind: segment.kind,
+            time_us: segment.time_us,
+            digest: front.digest,
+            parts: segment.parts.len() as u32,
+            object_bytes: segment.object_bytes(),
+        }
+    }
+
+    /// Returns true if it completes a state: it is no claim.
+    pub fn is_state(&self) -> bool {
+        self.kind != SegmentKind::Claim
+    }
+}
+
 /// A history that was read backwards.
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
     /// From a snapshot on, without a break.
-    pub fronts: Vec<Front>,
+    pub links: Vec<Link>,
+    /// Bytes of their objects and parts.
+    pub bytes: u64,
+    /// The pool's header in the last one that is no claim.
+    pub header: Option<Header>,
     /// The segment that breaks the history behind these, and its fault.
     pub broken: Option<(u64, String)>,
+}
+
+impl Walked {
+    fn cut(&mut self, number: u64, why: String) {
+        *self = Walked { broken: Some((number, why)), ..Walked::default() };
+    }
 }
 
 /// Reads fronts by number. The outer error is the store's; the inner one is the fault of the object.
@@ -54,73 +99,82 @@ fn decode_front(
     Ok(read.map(|(segment, digest)| Front { segment, digest }))
 }
 
-/// Reads from the last of `numbers`, which ascend, backwards to the newest snapshot.
+/// Reads from the last of `numbers`, which ascend, backwards to the newest snapshot, and calls `each` for each front on the way. A front
+/// that `each` had may be found to be cut off later: then [`Walked::broken`] says so.
 ///
 /// # Errors
 ///
-/// The store's.
-pub(crate) fn walk(place: &Place, numbers: &[u64]) -> Result<Walked> {
-    let mut found: Vec<Front> = Vec::new(); // descending, without a break at its low end
-    let mut broken: Option<(u64, String)> = None;
-    let mut above: Option<u64> = None;
+/// The store's, and those of `each`.
+pub(crate) fn walk(
+    place: &Place,
+    numbers: &[u64],
+    mut each: impl FnMut(&Segment) -> Result<()>,
+) -> Result<Walked> {
+    let mut walked = Walked::default(); // descending, without a break at its low end
+    // The front that was read last: its number, the checksum that it names for the front before it, its moment. Then its pool.
+    let mut above: Option<(u64, Digest, u64)> = None;
+    let mut state: Option<Header> = None;
+    let mut next: Option<u64> = None;
     for batch in numbers.rchunks(BATCH) {
         let names: Vec<String> = batch.iter().rev().map(|number| segment_name(*number)).collect();
         for (number, start) in batch.iter().rev().zip(place.starts_of(&names, FRONT_USUAL)?) {
-            if above.is_some_and(|above| above != number + 1) {
-                (found, broken) = (Vec::new(), Some((number + 1, "is missing".to_owned())));
+            if next.is_some_and(|next| next != number + 1) {
+                walked.cut(number + 1, "is missing".to_owned());
+                (above, state) = (None, None);
             }
-            above = Some(*number);
+            next = Some(*number);
             let front = match decode_front(place, *number, start?)? {
                 Ok(front) => front,
                 Err(why) => {
-                    (found, broken) = (Vec::new(), Some((*number, why)));
+                    walked.cut(*number, why);
+                    (above, state) = (None, None);
                     continue;
                 }
             };
-            if let Some(after) = found.last()
-                && let Some(why) = misfit(&front, after)
+            let segment = &front.segment;
+            if let Some((after, previous, time_us)) = above
+                && let Some(why) = misfit(&front, previous, time_us)
             {
-                broken = Some((after.segment.number, why));
-                found.clear();
+                walked.cut(after, why);
+                state = None;
             }
-            let is_snapshot = front.segment.kind == SegmentKind::Snapshot;
-            found.push(front);
-            if is_snapshot {
-                found.reverse();
-                let broken = layout_break(&found).or(broken);
-                if let Some((number, _)) = &broken {
-                    found.retain(|front| front.segment.number < *number);
+            if segment.kind != SegmentKind::Claim {
+                if state.as_ref().is_some_and(|later| !segment.goes_on_in(later)) {
+                    // Segments up to the next one that is no claim lie above this one.
+                    let odd = walked.links.iter().rfind(|link| link.is_state()).map(|link| link.number);
+                    walked
+                        .cut(odd.unwrap_or(number + 1), "is of a pool that is laid out otherwise".to_owned());
                 }
-                return Ok(Walked { fronts: found, broken });
+                walked.header = walked.header.or(Some(segment.header));
+                state = Some(segment.header);
+            }
+            above = Some((*number, segment.previous, segment.time_us));
+            each(segment)?;
+            walked.bytes += segment.object_bytes() + parts_bytes(&segment.parts);
+            walked.links.push(Link::of(&front));
+            if segment.kind == SegmentKind::Snapshot {
+                walked.links.reverse();
+                return Ok(walked);
             }
         }
     }
-    let none = || (numbers.last().copied().unwrap_or_default(), "has no snapshot before it".to_owned());
-    Ok(Walked { fronts: Vec::new(), broken: broken.or_else(|| Some(none())) })
+    let none = (numbers.last().copied().unwrap_or_default(), "has no snapshot before it".to_owned());
+    let broken = walked.broken.take().or(Some(none));
+    Ok(Walked { broken, ..Walked::default() })
 }
 
-/// The reason that `after` does not follow `front`.
-fn misfit(front: &Front, after: &Front) -> Option<String> {
-    if after.segment.previous != front.digest {
+/// The reason that a segment which names `previous` as the one before, and is of the moment `time_us`, does not follow `front`.
+fn misfit(front: &Front, previous: Digest, time_us: u64) -> Option<String> {
+    if previous != front.digest {
         return Some(format!(
             "does not follow segment {} as it is now: one of the two was replaced",
             front.segment.number
         ));
     }
-    (after.segment.time_us < front.segment.time_us).then(|| "is older than the one before".to_owned())
-}
-
-/// The first segment whose pool is laid out otherwise than that of the snapshot.
-fn layout_break(fronts: &[Front]) -> Option<(u64, String)> {
-    let states: Vec<&Front> =
-        fronts.iter().filter(|front| front.segment.kind != SegmentKind::Claim).collect();
-    let odd = states.windows(2).find(|pair| !pair[0].segment.goes_on_in(&pair[1].segment.header))?;
-    Some((odd[1].segment.number, "is of a pool that is laid out otherwise".to_owned()))
+    (time_us < front.segment.time_us).then(|| "is older than the one before".to_owned())
 }
 
 /// The numbers of all segments, ascending.
 pub(crate) fn numbers(place: &Place) -> Result<Vec<u64>> {
-    let mut numbers: Vec<u64> = place.list("log")?.into_iter().map(|one| one.number).collect();
-    numbers.dedup();
-    Ok(numbers)
+    Ok(place.list_segments()?.into_iter().map(|one| one.number).collect())
 }

@@ -29,6 +29,12 @@ pub(crate) const FRONT_USUAL: u64 = 128 << 10;
 /// Bytes of a part's object, at most.
 pub(crate) const PART_BYTES_MAX: u64 = (PART_FIXED + 32 + PAGES_MAX * (INDEX_ENTRY + PAGE as usize)) as u64;
 
+/// Bytes of the objects of parts.
+pub(crate) fn parts_bytes(parts: &[PartEntry]) -> u64 {
+    let bytes = |part: &PartEntry| PART_FIXED + 32 + part.pages as usize * (INDEX_ENTRY + PAGE as usize);
+    parts.iter().map(|part| bytes(part) as u64).sum()
+}
+
 /// Bytes of a segment's front, at most.
 pub(crate) const FRONT_MAX: u64 = (SEGMENT_FIXED
     + OWNER_MAX
@@ -143,6 +149,33 @@ pub(crate) fn front_bytes(start: &[u8]) -> Option<u64> {
     Some(u64::from(half(start, 12)))
 }
 
+/// Kind and moment of a segment by its first bytes, without its checksum.
+pub(crate) mod glance {
+    use super::{SEGMENT_MAGIC, SegmentKind, VERSION, half, word};
+
+    /// Bytes that it takes.
+    pub const BYTES: u64 = 64;
+
+    pub fn read(start: &[u8], number: u64) -> Option<(SegmentKind, u64)> {
+        let fits = start.len() as u64 >= BYTES && start[..8] == SEGMENT_MAGIC && half(start, 8) == VERSION;
+        if !fits || word(start, 16) != number {
+            return None;
+        }
+        Some((SegmentKind::from_byte(start[32])?, word(start, 48)))
+    }
+}
+
+impl SegmentKind {
+    fn from_byte(byte: u8) -> Option<SegmentKind> {
+        match byte {
+            0 => Some(SegmentKind::Claim),
+            1 => Some(SegmentKind::Snapshot),
+            2 => Some(SegmentKind::Changes),
+            _ => None,
+        }
+    }
+}
+
 impl Segment {
     fn front_length(owner: usize, lanes: usize, parts: usize, catalog: bool, pages: usize) -> usize {
         let catalog = if catalog { CATALOG_BYTES as usize } else { 0 };
@@ -217,12 +250,7 @@ impl Segment {
         if digest(&object[..length - 32]) != front {
             return Err("is damaged: its checksum does not match");
         }
-        let kind = match object[32] {
-            0 => SegmentKind::Claim,
-            1 => SegmentKind::Snapshot,
-            2 => SegmentKind::Changes,
-            _ => return Err("is of no known kind"),
-        };
+        let kind = SegmentKind::from_byte(object[32]).ok_or("is of no known kind")?;
         let header =
             Header::decode(&object[144..144 + HEADER_BYTES]).map_err(|_| "has no good pool header")?;
         let mut at = SEGMENT_FIXED;
@@ -283,8 +311,7 @@ impl Segment {
 
     /// Returns true if `next` can follow it in one history: the pool is the same and was not laid out anew.
     pub fn goes_on_in(&self, next: &Header) -> bool {
-        let same = |one: &Header| (one.uuid, one.mechanism, one.lanes, one.lane_bytes, one.heap_start);
-        same(&self.header) == same(next) && self.header.heap_bytes <= next.heap_bytes
+        goes_on(&self.header, next)
     }
 
     /// Bytes of the object.
@@ -295,6 +322,12 @@ impl Segment {
             Segment::front_length(self.owner.len(), lanes, self.parts.len(), catalog, self.index.len());
         front as u64 + self.index.len() as u64 * PAGE
     }
+}
+
+/// Returns true if a pool's header can follow another one in one history.
+pub(crate) fn goes_on(before: &Header, next: &Header) -> bool {
+    let same = |one: &Header| (one.uuid, one.mechanism, one.lanes, one.lane_bytes, one.heap_start);
+    same(before) == same(next) && before.heap_bytes <= next.heap_bytes
 }
 
 /// Pages that are uploaded together.

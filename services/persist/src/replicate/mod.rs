@@ -4,16 +4,18 @@
 //! A *replica* is a set of objects under a URL. It consists of numbered *segments*. Each segment completes the pool's state of one moment: a
 //! *snapshot* has all pages in use, and a segment of *changes* has the pages that changed since the segment before.
 //!
-//! - **Flow** [`Pool::replicate`] starts a thread that ships changes (`ship`) ─▶ objects in the store (`format`, `place`) ─▶ [`restore`] makes
-//!   a pool of them, as it was at a moment
-//! - **Owner** the process that has the pool open ships it. Two processes never mix their segments: the later one to claim the replica has it,
-//!   and the other one gets [`Error::Fenced`]
+//! - **Flow** [`Pool::replicate`] starts a thread that ships changes (`ship`), [`Follower`] ships a pool that it does not write ─▶ objects in
+//!   the store (`format`, `place`) ─▶ [`history`] says what is there, [`restore`] makes a pool of it, as it was at a moment
+//! - **Owner** two processes never mix their segments: the later one to claim the replica has it, and the other one gets [`Error::Fenced`]
 //! - **Not here** a copy in a file: [`Pool::backup`]. Undo and shadow pools, and pools of several files
 
 mod chain;
+mod follow;
 mod format;
+mod history;
 mod place;
 mod restore;
+mod scratch;
 mod ship;
 mod utc;
 
@@ -27,10 +29,13 @@ use crate::medium::changed::ChangedPages;
 use crate::medium::{Mapped, Medium};
 use crate::options::Mechanism;
 use crate::pool::Pool;
+pub use crate::replicated::ReplicaStatus;
 use crate::replicated::Replicated;
 use crate::store::{Store, lock};
+pub use follow::{FollowOptions, Follower};
+pub use history::{History, Stretch, Writer, history};
 use place::{Place, Stop};
-pub use restore::{Restored, restore};
+pub use restore::{Fetched, Restored, restore, restore_watched};
 pub use ship::Shipped;
 use ship::Shipper;
 pub use utc::{parse_utc, utc};
@@ -73,15 +78,15 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::Replica`] when the store cannot be used; [`Error::Argument`] for the replica of another pool, an undo or shadow pool, a
-    /// pool of several files, and one that is replicated already; [`Error::ReadOnly`].
+    /// [`Error::ReplicaStore`] when the store cannot be used; [`Error::Replica`] when its last segment is damaged; [`Error::Argument`] for the
+    /// replica of another pool, an undo or shadow pool, a pool of several files, and one that is replicated already; [`Error::ReadOnly`].
     pub fn replicate(&self, url: &str, options: &ReplicaOptions) -> Result<Replication> {
         let store = self.shared_store();
         if store.options.read_only {
             return Err(Error::ReadOnly);
         }
         possible(store)?;
-        let place = Place::of(url, true)?;
+        let place = Place::of(url, true, Stop::default())?;
         let replicated = register(store)?;
         let claimed = watch(store).and_then(|changed| {
             Shipper::claim(place, store, Arc::clone(&replicated), changed, *options, None)
@@ -101,7 +106,8 @@ impl Pool {
         Ok(Replication { store, replicated, stop, handle: Some(handle), process })
     }
 
-    /// Ships the pool as it is, once: for a pool that nobody writes, which may be open for reading only.
+    /// Ships the pool as it is, once: for a pool that nobody writes, which may be open for reading only. One that another process writes is a
+    /// [`Follower`]'s.
     ///
     /// # Errors
     ///
@@ -113,7 +119,7 @@ impl Pool {
         if self.is_beside() {
             return Err(Error::InUse { path: store.medium.paths().remove(0) });
         }
-        let place = Place::of(url, true)?;
+        let place = Place::of(url, true, Stop::default())?;
         if store.options.read_only {
             let changed = Arc::new(ChangedPages::new(store.medium.len()));
             return once(store, place, Arc::default(), changed, *options);
@@ -136,7 +142,7 @@ fn once(
 ) -> Result<Shipped> {
     let mut shipper = Shipper::claim(place, store, replicated, changed, options, Some(ATTEMPTS))?;
     shipper.resume()?;
-    let shipped = shipper.ship()?;
+    let shipped = shipper.ship(|| ())?;
     shipped.ok_or_else(|| Error::Argument { what: "the first segment is never empty".to_owned() })
 }
 
@@ -173,7 +179,7 @@ fn run(mut shipper: Shipper, replicated: &Replicated, interval: Duration) {
         let started = Instant::now();
         let shipped = if resumed { Ok(()) } else { shipper.resume() }.and_then(|()| {
             resumed = true;
-            shipper.ship()
+            shipper.ship(|| ())
         });
         let next = match shipped {
             Ok(_) => started + interval,
@@ -200,6 +206,11 @@ impl Replication {
     /// Reason that nothing will be shipped any more: another process has the replica, or the pool's disk failed.
     pub fn ended(&self) -> Option<String> {
         self.replicated.ended()
+    }
+
+    /// How far the replica is.
+    pub fn status(&self) -> ReplicaStatus {
+        self.replicated.status()
     }
 
     /// Waits until the replica has everything that was committed before, and no longer than `patience`.

@@ -4,7 +4,7 @@
 //! - **Layout** `log/NUMBER` segments · `parts/NUMBER-WRITER-SERIAL` parts. Other names are another program's: never read or removed
 //! - **Rule** a segment is created, never replaced: of two writers that create one number, one succeeds. All stores of the crate
 //!   `object_store` have that (S3 and Azure by If-None-Match, GCS by generation 0, folders by a hard link)
-//! - **Rule** no call outlives the replicator: it ends when [`Stop`] is set
+//! - **Rule** no call outlives the replicator: it ends when [`Stop`] is set, or when whoever it asks meanwhile does not want to wait longer
 //! - **Trust** the store may send more than was asked for: what is taken is bounded
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     ClientOptions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions,
-    RetryConfig,
+    PutPayload, RetryConfig,
 };
 use tokio::sync::Notify;
 use url::Url;
@@ -30,8 +30,10 @@ use crate::layout::COUNTED_MAX;
 
 /// Objects that are fetched or removed at once.
 const AT_ONCE: usize = 16;
-/// Names that a listing may have.
-const NAMES_MAX: usize = 5_000_000;
+/// Names that a listing may have: 800 MB of memory.
+const NAMES_MAX: usize = 50_000_000;
+/// How often somebody is asked if a call is to go on.
+const ASK_TIME: Duration = Duration::from_millis(100);
 /// A request ends after this.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -40,14 +42,37 @@ const END_TIME: Duration = Duration::from_secs(5);
 /// The client tries a request again for so long; after that, the replicator decides.
 const RETRY_TIME: Duration = Duration::from_secs(10);
 
+/// Says if a call is to go on; asked some ten times a second while one waits.
+pub(crate) type GoesOn = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Ends calls to the store.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Stop {
     flag: AtomicBool,
     notify: Notify,
+    goes_on: Option<GoesOn>,
+}
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stop").field("flag", &self.flag).finish_non_exhaustive()
+    }
 }
 
 impl Stop {
+    /// One that `goes_on` sets by false.
+    pub fn asking(goes_on: GoesOn) -> Stop {
+        Stop { goes_on: Some(goes_on), ..Stop::default() }
+    }
+
+    /// Asks now, too. False: everything is to end.
+    pub fn goes_on(&self) -> bool {
+        if self.goes_on.as_ref().is_some_and(|goes_on| !goes_on()) {
+            self.set();
+        }
+        !self.is_set()
+    }
+
     pub fn set(&self) {
         self.flag.store(true, Ordering::Release);
         self.notify.notify_waiters();
@@ -59,8 +84,12 @@ impl Stop {
     }
 
     async fn wait(&self) {
-        while !self.is_set() {
-            self.notify.notified().await;
+        while self.goes_on() {
+            if self.goes_on.is_none() {
+                self.notify.notified().await;
+            } else {
+                tokio::time::sleep(ASK_TIME).await;
+            }
         }
     }
 }
@@ -85,12 +114,24 @@ pub(crate) enum Created {
     Before,
 }
 
-/// An object in a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A segment in a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub number: u64,
-    pub name: String,
     pub bytes: u64,
+}
+
+/// An object that a store does not give, for a reason of its own.
+fn is_of_store(error: &object_store::Error) -> bool {
+    use object_store::Error as Store;
+    matches!(
+        error,
+        Store::Generic { .. }
+            | Store::JoinError { .. }
+            | Store::Unauthenticated { .. }
+            | Store::PermissionDenied { .. }
+            | Store::NotFound { .. }
+    )
 }
 
 pub(crate) fn segment_name(number: u64) -> String {
@@ -125,8 +166,8 @@ fn number_of(folder: &str, file: &str) -> Option<u64> {
 
 impl Place {
     /// Finds the store that a URL names: `s3://BUCKET/PATH`, `gs://`, `az://` (settings and keys come from the environment, as the
-    /// providers' own tools read it), `file://` or a path of a folder, which is made if `make`.
-    pub fn of(url: &str, make: bool) -> Result<Place> {
+    /// providers' own tools read it), `file://` or a path of a folder, which is made if `make`. Calls end by `stop`.
+    pub fn of(url: &str, make: bool, stop: Stop) -> Result<Place> {
         let odd = |why: &str| Error::Argument {
             what: format!(
                 "{url}: {why}; a replica's place is s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or a folder"
@@ -197,7 +238,7 @@ impl Place {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
                 Error::Argument { what: format!("the client of {url} does not start: {error}") }
             })?;
-        Ok(Place { store, prefix, name, runtime: Some(runtime), stop: Arc::default() })
+        Ok(Place { store, prefix, name, runtime: Some(runtime), stop: Arc::new(stop) })
     }
 
     /// The URL, for messages.
@@ -212,7 +253,10 @@ impl Place {
 
     fn failed(&self, action: &str, name: &str) -> impl Fn(object_store::Error) -> Error {
         let (url, about) = (self.name.clone(), format!("{action} {name}"));
-        move |error| Error::Replica { url: url.clone(), what: format!("{about}: {error}") }
+        move |error| {
+            let (url, what) = (url.clone(), format!("{about}: {error}"));
+            if is_of_store(&error) { Error::ReplicaStore { url, what } } else { Error::Replica { url, what } }
+        }
     }
 
     fn path(&self, name: &str) -> Path {
@@ -240,12 +284,12 @@ impl Place {
     }
 
     /// Creates an object; one that is there stays as it is.
-    pub fn create(&self, name: &str, bytes: &[u8]) -> Result<Created> {
+    pub fn create(&self, name: &str, bytes: &PutPayload) -> Result<Created> {
         let failed = self.failed("write", name);
         let path = self.path(name);
         self.run(async {
             let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-            match self.store.put_opts(&path, bytes.to_vec().into(), options).await {
+            match self.store.put_opts(&path, bytes.clone(), options).await {
                 Ok(_) => Ok(Created::Now),
                 Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
                     Ok(Created::Before)
@@ -256,10 +300,10 @@ impl Place {
     }
 
     /// Writes an object whose name only this writer uses.
-    pub fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    pub fn put(&self, name: &str, bytes: &PutPayload) -> Result<()> {
         let failed = self.failed("write", name);
         let path = self.path(name);
-        self.run(async { self.store.put(&path, bytes.to_vec().into()).await.map(drop).map_err(failed) })
+        self.run(async { self.store.put(&path, bytes.clone()).await.map(drop).map_err(failed) })
     }
 
     async fn fetch(&self, name: &str, range: Option<u64>, most: u64) -> Result<Option<Vec<u8>>> {
@@ -271,7 +315,8 @@ impl Place {
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let mut bytes = Vec::new();
+        let sent = found.range.end.saturating_sub(found.range.start);
+        let mut bytes = Vec::with_capacity(sent.min(most) as usize);
         let mut body = found.into_stream();
         while let Some(piece) = body.try_next().await.map_err(&failed)? {
             if bytes.len() as u64 + piece.len() as u64 > most {
@@ -312,26 +357,47 @@ impl Place {
         })
     }
 
-    /// Our objects in `folder` (`log` or `parts`), by number.
-    pub fn list(&self, folder: &str) -> Result<Vec<Listed>> {
+    /// Calls `each` for our objects in `folder` (`log` or `parts`), in no order.
+    fn list(&self, folder: &str, mut each: impl FnMut(u64, &str, u64)) -> Result<()> {
         let failed = self.failed("list", folder);
         let path = self.path(folder);
-        let mut found = self.run(async {
-            let mut found = Vec::new();
+        self.run(async {
+            let mut count = 0;
             let mut names = self.store.list(Some(&path));
             while let Some(about) = names.try_next().await.map_err(&failed)? {
                 let Some(file) = about.location.filename() else { continue };
-                let name = format!("{folder}/{file}");
-                let ours = number_of(folder, file).filter(|_| about.location == self.path(&name));
-                found.extend(ours.map(|number| Listed { number, name, bytes: about.size }));
-                if found.len() > NAMES_MAX {
+                let ours = || about.location == self.path(&format!("{folder}/{file}"));
+                if let Some(number) = number_of(folder, file).filter(|_| ours()) {
+                    each(number, file, about.size);
+                    count += 1;
+                }
+                if count > NAMES_MAX {
                     return Err(self.error(format!("{folder} has more objects than there can be")));
                 }
             }
-            Ok(found)
-        })?;
-        found.sort_by(|a, b| (a.number, &a.name).cmp(&(b.number, &b.name)));
+            Ok(())
+        })
+    }
+
+    /// Our segments, by number.
+    pub fn list_segments(&self) -> Result<Vec<Listed>> {
+        let mut found = Vec::new();
+        self.list("log", |number, _, bytes| found.push(Listed { number, bytes }))?;
+        found.sort_unstable_by_key(|one| one.number);
+        found.dedup_by_key(|one| one.number);
         Ok(found)
+    }
+
+    /// Names of the parts of segments before `number`, and bytes of all parts.
+    pub fn list_parts(&self, number: u64) -> Result<(Vec<String>, u64)> {
+        let (mut before, mut sum) = (Vec::new(), 0);
+        self.list("parts", |of, file, bytes| {
+            sum += bytes;
+            if of < number {
+                before.push(format!("parts/{file}"));
+            }
+        })?;
+        Ok((before, sum))
     }
 
     /// Removes objects; those that are gone already do not matter.
@@ -381,29 +447,40 @@ mod tests {
     #[test]
     fn a_folder_creates_once_and_lists_what_is_ours() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::of(folder.path().to_str().unwrap(), true).unwrap();
-        assert_eq!(place.create(&segment_name(2), b"first").unwrap(), Created::Now);
-        assert_eq!(place.create(&segment_name(2), b"second").unwrap(), Created::Before);
+        let place = Place::of(folder.path().to_str().unwrap(), true, Stop::default()).unwrap();
+        assert_eq!(place.create(&segment_name(2), &PutPayload::from_static(b"first")).unwrap(), Created::Now);
+        assert_eq!(
+            place.create(&segment_name(2), &PutPayload::from_static(b"second")).unwrap(),
+            Created::Before
+        );
         std::fs::write(folder.path().join("log/theirs"), "theirs").unwrap();
         std::fs::create_dir_all(folder.path().join("log/deeper")).unwrap();
         std::fs::write(folder.path().join("log/deeper").join(format!("{:020}", 9)), "theirs").unwrap();
-        assert_eq!(place.list("log").unwrap(), [Listed { number: 2, name: segment_name(2), bytes: 5 }]);
+        assert_eq!(place.list_segments().unwrap(), [Listed { number: 2, bytes: 5 }]);
+        place.put(&part_name(2, &[3; 16], 1), &PutPayload::from_static(b"part")).unwrap();
+        assert_eq!(place.list_parts(2).unwrap(), (Vec::new(), 4));
+        assert_eq!(place.list_parts(3).unwrap(), (vec![part_name(2, &[3; 16], 1)], 4));
         assert_eq!(place.start_of(&segment_name(2), 3).unwrap().as_deref(), Some(&b"fir"[..]));
         assert_eq!(place.start_of(&segment_name(2), 300).unwrap().as_deref(), Some(&b"first"[..]));
         assert_eq!(place.start_of(&segment_name(3), 3).unwrap(), None);
         let large = place.each_of(&[segment_name(2)], 4, |_, _| Ok(()));
         assert!(matches!(large, Err(Error::Replica { .. })), "{large:?}");
         place.remove(&[segment_name(2), segment_name(3)]).unwrap();
-        assert_eq!(place.list("log").unwrap(), []);
+        assert_eq!(place.list_segments().unwrap(), []);
         assert!(folder.path().join("log/theirs").exists());
         place.stop.set();
+        assert!(matches!(place.pause(Duration::from_secs(60)), Err(Error::Aborted(_))));
+        let asked = std::sync::atomic::AtomicU32::new(0);
+        let goes_on = move || asked.fetch_add(1, Ordering::Relaxed) < 3;
+        let place =
+            Place::of(folder.path().to_str().unwrap(), true, Stop::asking(Box::new(goes_on))).unwrap();
         assert!(matches!(place.pause(Duration::from_secs(60)), Err(Error::Aborted(_))));
     }
 
     #[test]
     fn urls_that_name_no_place_are_refused() {
         for url in ["", "http://host/path", "memory:///x", "s3:", "ftp://x/y"] {
-            assert!(Place::of(url, false).is_err(), "{url}");
+            assert!(Place::of(url, false, Stop::default()).is_err(), "{url}");
         }
     }
 }

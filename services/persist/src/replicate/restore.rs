@@ -6,25 +6,28 @@
 //! - **Rule** every object is compared with its checksum before a byte of it is used, and the whole history from the snapshot on is there, or
 //!   there is no file. The error says up to which moment there could be one
 //! - **Rule** nothing is overwritten
+//! - **Rule** memory does not grow with the pool: a few objects of 8 MiB, and 72 bytes for each segment since the snapshot
 //! - **Trust** the store is hostile: pages lie in the heap that the pool's header gives, and that header is checked as a file's is
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use super::chain::{Front, numbers, read_front, walk};
+use super::chain::{Link, Walked, numbers, read_front, walk};
 use super::format::{
     Digest, IndexEntry, PART_BYTES_MAX, PartEntry, Segment, SegmentKind, check_pages, decode_part,
 };
-use super::place::{Place, part_name, segment_name};
+use super::place::{GoesOn, Place, Stop, part_name, segment_name};
 use super::utc::{micros, time, utc};
 use crate::checksums::PAGE;
 use crate::error::{Error, Result};
 use crate::fresh::{Fresh, file_error};
 use crate::layout::{CATALOG_START, HEADER_BYTES, Header, LaneHead};
 
-/// Objects of a replica that are planned at once.
+/// Objects that are planned at once.
 const BATCH: usize = 1024;
 
 /// Result of [`restore`].
@@ -32,7 +35,7 @@ const BATCH: usize = 1024;
 pub struct Restored {
     /// The moment whose state the pool has.
     pub time: SystemTime,
-    /// The last transaction in it, by its number in the pool's order.
+    /// The last transaction in it, by its number in the pool's order; 0 where only the pool's writer knew it.
     pub sequence: u64,
     /// Segments that were read.
     pub segments: u64,
@@ -40,72 +43,95 @@ pub struct Restored {
     pub bytes: u64,
 }
 
+/// Bytes of a restore that were read, of all that it reads; the second is 0 until the history is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fetched {
+    /// Bytes of objects that are in the new file.
+    pub done: u64,
+    /// Bytes of all objects.
+    pub total: u64,
+}
+
 /// Makes the new file `target` of the replica at `url`: the pool as it was at `at`, or as late as the replica has it.
 ///
 /// # Errors
 ///
-/// [`Error::Exists`]: nothing is overwritten; [`Error::Replica`] when there is no replica, the store fails, or an object is missing or
-/// damaged: the text says up to which moment a restore is possible; [`Error::File`].
+/// [`Error::Exists`]: nothing is overwritten; [`Error::NoReplica`]; [`Error::ReplicaStore`]; [`Error::Replica`] when an object is missing
+/// or damaged: the text says up to which moment a restore is possible; [`Error::File`].
 pub fn restore(url: &str, target: impl AsRef<Path>, at: Option<SystemTime>) -> Result<Restored> {
-    let place = Place::of(url, false)?;
-    let target = target.as_ref();
+    restore_from(&Place::of(url, false, Stop::default())?, target.as_ref(), at, &Counted::default())
+}
+
+/// As [`restore`]; `goes_on` hears some ten times a second how far it is, also while the store does not answer, and ends it by false.
+///
+/// # Errors
+///
+/// As [`restore`]; [`Error::Aborted`] when `goes_on` said false: then there is no file.
+pub fn restore_watched(
+    url: &str,
+    target: impl AsRef<Path>,
+    at: Option<SystemTime>,
+    goes_on: impl Fn(Fetched) -> bool + Send + Sync + 'static,
+) -> Result<Restored> {
+    let counted = Arc::new(Counted::default());
+    let theirs = Arc::clone(&counted);
+    let asks: GoesOn = Box::new(move || goes_on(theirs.fetched()));
+    let place = Place::of(url, false, Stop::asking(asks))?;
+    let aborted = || Error::Aborted("the restore was ended, so there is no file".to_owned());
+    match restore_from(&place, target.as_ref(), at, &counted) {
+        Err(Error::Aborted(_)) => Err(aborted()),
+        done => done,
+    }
+}
+
+/// How far a restore is, for another thread.
+#[derive(Debug, Default)]
+struct Counted {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Counted {
+    fn fetched(&self) -> Fetched {
+        Fetched { done: self.done.load(Ordering::Relaxed), total: self.total.load(Ordering::Relaxed) }
+    }
+}
+
+fn restore_from(place: &Place, target: &Path, at: Option<SystemTime>, counted: &Counted) -> Result<Restored> {
     let fresh = Fresh::file(target)?;
-    let numbers = numbers(&place)?;
+    let numbers = numbers(place)?;
     if numbers.is_empty() {
-        return Err(place.error("there is no replica of a pool here"));
+        return Err(Error::NoReplica { url: place.name().to_owned() });
     }
     let wanted = match at {
-        Some(at) => &numbers[..=last_until(&place, &numbers, micros(at))?],
+        Some(at) => &numbers[..=last_until(place, &numbers, micros(at))?],
         None => &numbers[..],
     };
-    let walked = walk(&place, wanted)?;
-    if let Some((number, why)) = walked.broken {
-        return Err(broken(&place, &numbers, number, &why));
+    let walked = walk(place, wanted, |_| Ok(()))?;
+    if let Some((number, why)) = &walked.broken {
+        return Err(broken(place, &numbers, *number, why));
     }
-    let mut target = Target { place: &place, numbers: &numbers, file: fresh.open()?, path: target, bytes: 0 };
-    let mut objects = Vec::new();
-    for front in walked.fronts.iter().filter(|front| front.segment.kind != SegmentKind::Claim) {
-        objects.extend(front.segment.parts.iter().map(|part| Planned { front, part: Some(part) }));
-        objects.push(Planned { front, part: None });
+    counted.total.store(walked.bytes, Ordering::Relaxed);
+    let file = fresh.open()?;
+    let mut target =
+        Target { place, numbers: &numbers, file, path: target, counted, last: None, types: None };
+    target.write_all(&walked)?;
+    let restored = target.finish(&walked)?;
+    if !place.stop.goes_on() {
+        return Err(Error::Aborted(String::new()));
     }
-    objects.chunks(BATCH).try_for_each(|some| target.write(some))?;
-    let restored = target.finish(&walked.fronts)?;
     fresh.publish()?;
     Ok(restored)
 }
 
-/// An object that is read: a part of a segment, or the segment itself.
-struct Planned<'a> {
-    front: &'a Front,
-    part: Option<&'a PartEntry>,
-}
+const REPLACED: &str = "was replaced meanwhile";
 
-impl Planned<'_> {
-    fn name(&self) -> String {
-        let segment = &self.front.segment;
-        self.part.map_or_else(
-            || segment_name(segment.number),
-            |part| part_name(segment.number, &segment.writer, part.serial),
-        )
-    }
-
-    fn most(&self) -> u64 {
-        self.part.map_or_else(|| self.front.segment.object_bytes(), |_| PART_BYTES_MAX)
-    }
-
-    /// Where its pages start, and which they are.
-    fn read(&self, object: &[u8]) -> Result<(Vec<IndexEntry>, Digest, usize), &'static str> {
-        let segment = &self.front.segment;
-        if let Some(part) = self.part {
-            return decode_part(object, segment, part);
-        }
-        let (found, digest) = Segment::decode(object, segment.number)?;
-        if digest != self.front.digest {
-            return Err("was replaced meanwhile");
-        }
-        let start = found.object_bytes() - found.index.len() as u64 * PAGE;
-        Ok((found.index, found.pages_digest, start as usize))
-    }
+/// Pages in an object that was read: which they are, their checksum, where in the object they start, and where in the file the heap does.
+struct PagesAt {
+    index: Vec<IndexEntry>,
+    digest: Digest,
+    start: usize,
+    heap_start: u64,
 }
 
 struct Target<'a> {
@@ -114,7 +140,10 @@ struct Target<'a> {
     numbers: &'a [u64],
     file: File,
     path: &'a Path,
-    bytes: u64,
+    counted: &'a Counted,
+    /// The last segment whose pages were written, without them, and the last catalog.
+    last: Option<Segment>,
+    types: Option<Vec<u8>>,
 }
 
 impl Target<'_> {
@@ -122,48 +151,102 @@ impl Target<'_> {
         self.file.write_all_at(bytes, at).map_err(file_error("write", self.path))
     }
 
-    /// Reads objects and writes their pages.
-    fn write(&mut self, objects: &[Planned<'_>]) -> Result<()> {
-        let names: Vec<String> = objects.iter().map(Planned::name).collect();
-        let most = objects.iter().map(Planned::most).max().unwrap_or_default();
-        let mut fault = None;
-        let mut bytes = 0;
-        let read = self.place.each_of(&names, most, |at, object| {
-            let planned = &objects[at];
+    /// Writes pages of a history, oldest first.
+    fn write_all(&mut self, walked: &Walked) -> Result<()> {
+        // Segments without parts are read many at a time.
+        let states: Vec<Link> = walked.links.iter().copied().filter(Link::is_state).collect();
+        for some in states.chunk_by(|one, next| one.parts == 0 && next.parts == 0) {
+            for some in some.chunks(BATCH) {
+                if some[0].parts > 0 {
+                    self.write_parts(some[0])?;
+                }
+                self.write_segments(some)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the pages of a segment's parts.
+    fn write_parts(&mut self, link: Link) -> Result<()> {
+        let front = read_front(self.place, link.number)?
+            .map_err(|why| broken(self.place, self.numbers, link.number, &why))?;
+        let segment = front.segment;
+        if front.digest != link.digest {
+            return Err(broken(self.place, self.numbers, link.number, REPLACED));
+        }
+        for parts in segment.parts.chunks(BATCH) {
+            let name = |part: &PartEntry| part_name(segment.number, &segment.writer, part.serial);
+            let names = parts.iter().map(|part| (segment.number, name(part))).collect();
+            self.write(names, PART_BYTES_MAX, |_, at, object| {
+                let (index, digest, start) = decode_part(object, &segment, &parts[at])?;
+                Ok(PagesAt { index, digest, start, heap_start: segment.header.heap_start })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the pages that lie in the segments' own objects.
+    fn write_segments(&mut self, links: &[Link]) -> Result<()> {
+        let names = links.iter().map(|link| (link.number, segment_name(link.number))).collect();
+        let most = links.iter().map(|link| link.object_bytes).max().unwrap_or_default();
+        self.write(names, most, |target, at, object| {
+            let (mut segment, digest) = Segment::decode(object, links[at].number)?;
+            if digest != links[at].digest {
+                return Err(REPLACED);
+            }
+            let start = segment.object_bytes() - segment.index.len() as u64 * PAGE;
+            let pages = PagesAt {
+                index: std::mem::take(&mut segment.index),
+                digest: segment.pages_digest,
+                start: start as usize,
+                heap_start: segment.header.heap_start,
+            };
+            segment.parts = Vec::new();
+            target.types = segment.catalog.take().or(target.types.take());
+            target.last = Some(segment);
+            Ok(pages)
+        })
+    }
+
+    /// Reads objects, each given by the number of its segment and its name, and writes the pages that `read` finds in them.
+    fn write(
+        &mut self,
+        objects: Vec<(u64, String)>,
+        most: u64,
+        mut read: impl FnMut(&mut Self, usize, &[u8]) -> std::result::Result<PagesAt, &'static str>,
+    ) -> Result<()> {
+        let (numbers, names): (Vec<u64>, Vec<String>) = objects.into_iter().unzip();
+        let (place, mut fault) = (self.place, None);
+        let done = place.each_of(&names, most, |at, object| {
             let mut odd = |why: &str| {
-                fault = Some((planned.front.segment.number, format!("{why} ({})", names[at])));
+                fault = Some((numbers[at], format!("{why} ({})", names[at])));
                 Err(Error::Aborted(String::new()))
             };
             let Some(object) = object else { return odd("lacks an object") };
-            let (index, digest, start) = match planned.read(&object) {
+            let PagesAt { index, digest, start, heap_start } = match read(self, at, &object) {
                 Ok(found) => found,
                 Err(why) => return odd(why),
             };
             if let Err(why) = check_pages(&index, &digest, &object[start..]) {
                 return odd(why);
             }
-            bytes += object.len() as u64;
-            let heap_start = planned.front.segment.header.heap_start;
             for run in runs(&index) {
                 let from = start + run.start * PAGE as usize;
                 let to = start + run.end * PAGE as usize;
                 self.write_at(&object[from..to], heap_start + index[run.start].0 * PAGE)?;
             }
+            self.counted.done.fetch_add(object.len() as u64, Ordering::Relaxed);
             Ok(())
         });
-        self.bytes += bytes;
         match fault {
             Some((number, why)) => Err(broken(self.place, self.numbers, number, &why)),
-            None => read,
+            None => done,
         }
     }
 
     /// Writes all but the heap.
-    fn finish(&self, fronts: &[Front]) -> Result<Restored> {
-        let states =
-            || fronts.iter().rev().map(|front| &front.segment).filter(|one| one.kind != SegmentKind::Claim);
-        let (Some(last), Some(types)) = (states().next(), states().find_map(|one| one.catalog.as_ref()))
-        else {
+    fn finish(&self, walked: &Walked) -> Result<Restored> {
+        let (Some(last), Some(types)) = (&self.last, &self.types) else {
             return Err(self.place.error("the snapshot lacks the catalog of types"));
         };
         self.write_at(types, CATALOG_START)?;
@@ -181,8 +264,8 @@ impl Target<'_> {
         Ok(Restored {
             time: time(last.time_us),
             sequence: last.sequence,
-            segments: fronts.len() as u64,
-            bytes: self.bytes,
+            segments: walked.links.len() as u64,
+            bytes: self.counted.fetched().done,
         })
     }
 }
@@ -254,13 +337,11 @@ fn oldest(place: &Place, numbers: &[u64]) -> Result<Option<u64>> {
 
 /// The error for a segment that breaks the history: it names the moment up to which a restore is possible.
 fn broken(place: &Place, numbers: &[u64], number: u64, why: &str) -> Error {
-    let before = walk(place, &numbers[..numbers.partition_point(|one| *one < number)]);
-    let state = before.ok().and_then(|walked| {
-        walked.fronts.into_iter().rev().find(|front| front.segment.kind != SegmentKind::Claim)
-    });
+    let before = walk(place, &numbers[..numbers.partition_point(|one| *one < number)], |_| Ok(()));
+    let state = before.ok().and_then(|walked| walked.links.into_iter().rev().find(Link::is_state));
     let rest = match state {
-        Some(front) => {
-            format!("a restore is possible up to {}", utc(time(front.segment.time_us)))
+        Some(link) => {
+            format!("a restore is possible up to {}", utc(time(link.time_us)))
         }
         None => "no restore is possible from what lies before it".to_owned(),
     };

@@ -4,7 +4,8 @@
 //! - **Flow** threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `commands`) ─▶
 //!   one sync for all of them ─▶ write the replies
 //! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
-//!   requests of a round, of all connections, run buffered and share one fence or fdatasync
+//!   requests of a round, of all connections, run buffered and share one fence or fdatasync. With [`Durability::Replicated`] they share the
+//!   wait for the replica, too
 //! - **Copies** another thread makes them, one at a time (`saves`)
 //! - **Room** a thread gives room back to the disk when much was removed ([`ServerOptions::tidy`])
 //! - **Rule** a client that does not read its replies is not read from. A client that sends nonsense, and one beyond a limit,
@@ -41,7 +42,7 @@ use session::Session;
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// When a reply to a write leaves: `Sync`: after a commit of its own. `Group`: after one that it shares. `Buffered`: at
-    /// once; it is durable a second later at the latest.
+    /// once; it is durable a second later at the latest. `Replicated`: as `Group`, when the replica has it, too.
     pub durability: Durability,
     /// Threads that serve.
     pub threads: usize,
@@ -409,7 +410,7 @@ impl Worker<'_, '_> {
         {
             self.kv.sync()?;
             if durability == Durability::Replicated {
-                self.kv.pool().store().await_replica()?;
+                self.replicated()?;
             }
         }
         for client in &mut self.clients {
@@ -425,6 +426,20 @@ impl Worker<'_, '_> {
             self.accept();
         }
         Ok(())
+    }
+
+    /// Waits until the replica has what the replies of this round say. If it does not get that, each client is told so in the place of its
+    /// replies, and its connection closes: it cannot tell which of its changes the replica lacks.
+    fn replicated(&mut self) -> Result<()> {
+        match self.kv.pool().store().await_replica() {
+            Err(error @ Error::NotReplicated { .. }) => {
+                let why = format!("NOREPLICAS {error}");
+                let unsent = |client: &&mut Client| client.output.written() > client.sent;
+                self.clients.iter_mut().filter(unsent).for_each(|client| client.refuse(&why));
+                Ok(())
+            }
+            waited => waited,
+        }
     }
 
     /// Closes the connections that hold most, when all together hold too much.

@@ -332,6 +332,38 @@ fn sections(call: &Call<'_, '_, '_>) -> Result<Vec<Section>, Error> {
     let text = |value: &dyn std::fmt::Display| value.to_string();
     let keyspace =
         if entries == 0 { vec![] } else { vec![("db0", format!("keys={entries},expires=0,avg_ttl=0"))] };
+    let replica = kv.pool().store().replica_status();
+    let replica = replica.iter().flat_map(|status| {
+        let state = if status.ended {
+            "ended"
+        } else if status.trouble.is_some() {
+            "failing"
+        } else {
+            "ok"
+        };
+        let lag = status.lag.map_or_else(|| "-1".to_owned(), |lag| format!("{:.3}", lag.as_secs_f64()));
+        let line = |text: &str| text.replace(['\r', '\n'], " ");
+        [
+            ("replica", state.to_owned()),
+            ("replica_sequence", status.sequence.to_string()),
+            ("replica_lag_seconds", lag),
+            ("replica_sent_bytes", status.bytes.to_string()),
+            ("replica_trouble", line(status.trouble.as_deref().unwrap_or_default())),
+        ]
+    });
+    let mut persistence = vec![
+        ("loading", text(&0)),
+        ("aof_enabled", text(&1)),
+        ("mechanism", text(&kv.pool().mechanism().name())),
+        ("guarantee", text(&kv.pool().guarantee())),
+        ("damaged_pages_found", text(&shared.damaged().len())),
+        ("rdb_bgsave_in_progress", text(&u8::from(shared.saves.is_under_way()))),
+        ("rdb_last_save_time", text(&shared.saves.last_s())),
+        ("rdb_last_bgsave_status", text(&if shared.saves.has_failed() { "err" } else { "ok" })),
+        ("compactions", text(&shared.compactions.load(Relaxed))),
+        ("compacted_bytes", text(&shared.given_back.load(Relaxed))),
+    ];
+    persistence.extend(replica);
     Ok(vec![
         (
             "Server",
@@ -355,21 +387,7 @@ fn sections(call: &Call<'_, '_, '_>) -> Result<Vec<Section>, Error> {
             ],
         ),
         ("Memory", memory),
-        (
-            "Persistence",
-            vec![
-                ("loading", text(&0)),
-                ("aof_enabled", text(&1)),
-                ("mechanism", text(&kv.pool().mechanism().name())),
-                ("guarantee", text(&kv.pool().guarantee())),
-                ("damaged_pages_found", text(&shared.damaged().len())),
-                ("rdb_bgsave_in_progress", text(&u8::from(shared.saves.is_under_way()))),
-                ("rdb_last_save_time", text(&shared.saves.last_s())),
-                ("rdb_last_bgsave_status", text(&if shared.saves.has_failed() { "err" } else { "ok" })),
-                ("compactions", text(&shared.compactions.load(Relaxed))),
-                ("compacted_bytes", text(&shared.given_back.load(Relaxed))),
-            ],
-        ),
+        ("Persistence", persistence),
         (
             "Stats",
             vec![
