@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool`: makes, shows, checks, repairs, compacts, dumps, converts and serves pools of `memlift::persist`.
+//! `memlift pool`: makes, shows, checks, repairs, compacts, dumps, converts, serves and replicates pools of `memlift::persist`.
 //!
 //! - **Flow** [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] read them: for a pool that is closed, or whose
 //!   owner died, the log is replayed in memory, and nothing is written
-//! - **Exit** 0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or the pool does not exist
+//! - **Exit** 0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or the pool, the replica or its store is not to be had
 //! - **Not here** the work of the verbs: `memlift::persist::{check, repair, dump, convert}`
 
 mod change;
@@ -11,10 +11,16 @@ mod check;
 mod create;
 mod dump;
 mod info;
+#[cfg(feature = "replicate")]
+mod replica;
+#[cfg(not(feature = "replicate"))]
+#[path = "no_replica.rs"]
+mod replica;
 mod serve;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use memlift::persist::convert::Conversion;
@@ -143,6 +149,45 @@ pub enum Verb {
         #[command(flatten)]
         with: MoreFiles,
     },
+    /// Keep a copy of a pool in an object store or a folder up to date, while a program writes it
+    #[command(
+        after_help = "Examples:\n  memlift pool replicate words.pool s3://bucket/words\n  memlift pool replicate words.pool /mnt/nas/words --once\n\nURL is s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH (keys and settings come from the environment: AWS_…, GOOGLE_…,\nAZURE_…) or a folder. A program that has the pool open has to let others read it: `pool serve` does, and persist.open(…,\nreaders=True) in Python. It goes on until Ctrl-C or SIGTERM. `memlift pool restore` makes a pool of it."
+    )]
+    Replicate {
+        /// File of the pool
+        path: PathBuf,
+        /// Place of the copy: of this pool only
+        url: String,
+        /// Send what the copy lacks, and end
+        #[arg(long)]
+        once: bool,
+        /// Seconds from one look at the pool to the next
+        #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds, conflicts_with = "once")]
+        interval: f64,
+        /// Hours for which every state stays; what is older is removed
+        #[arg(long, value_name = "HOURS", default_value_t = 24.0, value_parser = hours)]
+        retain: f64,
+        /// Send away a process of this machine that writes the copy and is alive
+        #[arg(long)]
+        take_over: bool,
+    },
+    /// Make a pool of a copy that `replicate` keeps, as it is now or was at a time
+    #[command(
+        after_help = "Examples:\n  memlift pool restore s3://bucket/words words.pool\n  memlift pool restore s3://bucket/words before.pool --at 2026-11-30T05:12:33Z\n  memlift pool restore s3://bucket/words --list\n\nNothing is overwritten. Everything that is read is compared with its checksum; if anything is missing or damaged, there is no file,\nand the error says up to which time a restore is possible."
+    )]
+    Restore {
+        /// Place of the copy
+        url: String,
+        /// The new file
+        #[arg(required_unless_present = "list")]
+        target: Option<PathBuf>,
+        /// Time of the state, UTC, as 2026-11-30T05:12:33Z, or seconds since 1970 [default: the last one]
+        #[arg(long, value_name = "TIME")]
+        at: Option<String>,
+        /// Say which times the copy has, and who wrote it
+        #[arg(long, conflicts_with_all = ["target", "at"])]
+        list: bool,
+    },
     /// Serve a key-value store in a pool to clients of Redis; the pool is made if there is none
     #[command(
         after_help = "Examples:\n  memlift pool serve words.pool\n  memlift pool serve words.pool --listen 127.0.0.1:7000 --durability sync\n  redis-benchmark -p 6379 -t set,get\n\nEnd it with Ctrl-C or SIGTERM."
@@ -172,6 +217,9 @@ pub enum Verb {
         /// G, T; 0: none may [default: 64M]
         #[arg(long, value_parser = size, value_name = "SIZE")]
         readers: Option<u64>,
+        /// Place of a copy that is kept up to date, a second behind: s3://BUCKET/PATH, gs://, az://, or a folder (see `pool replicate`)
+        #[arg(long, value_name = "URL", required_if_eq("durability", "replicated"))]
+        replicate: Option<String>,
     },
 }
 
@@ -249,13 +297,34 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Dump { path, name, offset, limit, with } => {
             dump::dump(&with.files(path), name, offset, limit, json)
         }
-        Verb::Serve { path, listen, allow_remote, durability, threads, memory, copies, readers } => {
+        Verb::Replicate { path, url, once, interval, retain, take_over } => {
+            let retain = Duration::from_secs_f64(retain * 3600.0);
+            let settings =
+                replica::Settings { once, interval: Duration::from_secs_f64(interval), retain, take_over };
+            replica::replicate(&path, &url, settings, json)
+        }
+        Verb::Restore { url, target: Some(target), at, .. } => {
+            replica::restore(&url, &target, at.as_deref(), json)
+        }
+        Verb::Restore { url, target: None, .. } => replica::list(&url, json),
+        Verb::Serve {
+            path,
+            listen,
+            allow_remote,
+            durability,
+            threads,
+            memory,
+            copies,
+            readers,
+            replicate,
+        } => {
             let options = serve::ServeSettings {
                 durability,
                 threads: threads.map(usize::from),
                 memory,
                 copies,
                 readers,
+                replicate,
             };
             serve::serve(&path, listen, allow_remote, options, json)
         }
@@ -285,9 +354,28 @@ fn failure(path: &Path) -> impl Fn(Error) -> Failure {
         Error::File { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
             Failure::Failed(format!("{error}; nothing was left behind: make room, or ask for less"))
         }
-        Error::File { .. } | Error::Exists { .. } => Failure::Failed(error.to_string()),
+        Error::NoReplica { .. } | Error::ReplicaStore { .. } => Failure::Unavailable(error.to_string()),
+        Error::File { .. }
+        | Error::Exists { .. }
+        | Error::Replica { .. }
+        | Error::Fenced { .. }
+        | Error::NotReplicated { .. } => Failure::Failed(error.to_string()),
         other => Failure::Failed(format!("{}: {other}", path.display())),
     }
+}
+
+/// Parses a positive number that is no longer than `most`.
+fn positive(text: &str, most: f64, unit: &str) -> Result<f64, String> {
+    let wrong = || format!("write {unit}, more than 0 and at most {most}");
+    text.parse().ok().filter(|number| *number >= 0.001 && *number <= most).ok_or_else(wrong)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    positive(text, 86_400.0, "seconds")
+}
+
+fn hours(text: &str) -> Result<f64, String> {
+    positive(text, 24.0 * 3660.0, "hours")
 }
 
 fn offset(text: &str) -> Result<u64, String> {
@@ -306,5 +394,7 @@ mod tests {
     fn places_are_read() {
         assert_eq!((offset("0x10"), offset("17")), (Ok(16), Ok(17)));
         assert!(offset("here").is_err());
+        assert_eq!((seconds("0.5"), hours("24")), (Ok(0.5), Ok(24.0)));
+        assert!(["0", "-1", "NaN", "inf", "1e9", ""].iter().all(|text| seconds(text).is_err()));
     }
 }
