@@ -154,6 +154,26 @@ class SnapshotGone(Error):
     """A pool that another process writes: what was not read yet of its snapshot is not to be had any more. `refresh` it, or open it again."""
 
 
+class ReplicaError(Error, ValueError):
+    """An object of a pool's replica is missing or damaged. The text gives the last time to which a restore is possible."""
+
+
+class ReplicaStoreError(Error, ConnectionError):
+    """The store of a pool's replica cannot be reached, or refuses what is asked."""
+
+
+class NoReplicaError(Error, LookupError):
+    """No pool was replicated to this place."""
+
+
+class NotReplicatedError(Error, TimeoutError):
+    """The change is durable in the pool's file, but its replica did not get it in time, or will not."""
+
+
+class FencedError(Error):
+    """Another process writes the replica now. The text names it."""
+
+
 class ReadOnly(Error):
     """The pool is open for reading only; or the disk of a memory node's log is full, and the node takes no changes."""
 

@@ -16,6 +16,10 @@
     with persist.shelf("cache", expire=3600, size_limit="1G") as cache:      # one dict in a file: shelve, sqlitedict, diskcache
         cache["answer"] = {"any": "value that pickle takes"}
 
+    with persist.open("state.pool", replicate="s3://bucket/state") as pool:   # a copy elsewhere, about a second behind
+        ...
+    persist.restore("s3://bucket/state", "state.pool")    # after the disk is gone; at="2026-11-30T05:12:33Z": as it was then
+
     persist.save("model.ckpt", model.state_dict())        # whole or not at all, and only what differs is written; see Checkpoint
     model.load_state_dict(persist.load("model.ckpt"))
 
@@ -24,9 +28,11 @@ Threads one transaction at a time; others wait for it, without the GIL. A transa
 Owner   an array's view stays valid and as it is for as long as somebody has it, whatever happens to the array or the pool
 """
 
+import datetime
+import math
 import os
 import warnings
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -36,9 +42,27 @@ from memlift import _native
 from memlift._checkpoint import Checkpoint, Saved, pack
 from memlift._shelf import Shelf, modes
 from memlift._sizes import in_bytes
-from memlift.errors import BadArgument, Gone, PoolDamaged, UnsupportedType
+from memlift.errors import BadArgument, Gone, NotReplicatedError, PoolDamaged, UnsupportedType
 
-__all__ = ["Checkpoint", "Dict", "Guarantee", "Pool", "Saved", "Shelf", "load", "open", "save", "shelf"]
+__all__ = [
+    "Checkpoint",
+    "Dict",
+    "Guarantee",
+    "History",
+    "Pool",
+    "Replica",
+    "Restored",
+    "Saved",
+    "Shelf",
+    "Stretch",
+    "Writer",
+    "history",
+    "load",
+    "open",
+    "restore",
+    "save",
+    "shelf",
+]
 
 _MISSING: Any = object()
 
@@ -57,6 +81,126 @@ class Guarantee(NamedTuple):
         return self.text
 
 
+class Replica(NamedTuple):
+    """How far the replica of a pool is. Moments are in UTC."""
+
+    url: str
+    sequence: int
+    """Transactions up to this one, by the pool's order, are in the replica."""
+    committed: int
+    """The last transaction that was committed."""
+    complete_until: datetime.datetime | None
+    """Everything that was committed before is in the replica; None: nothing was sent yet."""
+    lag: float | None
+    """Seconds since then: the replica lacks nothing that is older."""
+    segments: int
+    """Sent since the pool was opened."""
+    sent_bytes: int
+    trouble: str | None
+    """Reason that nothing was sent lately, or that nothing will be; None: all is well."""
+    ended: bool
+    """True: nothing will be sent any more, because another process has the replica, or the pool's disk failed."""
+
+
+class Restored(NamedTuple):
+    """Result of `restore`."""
+
+    time: datetime.datetime
+    """The moment whose state the pool has, in UTC."""
+    sequence: int
+    """The last transaction in it; 0 where only the pool's writer knew it."""
+    segments: int
+    bytes: int
+    """Bytes that were read."""
+
+
+class Stretch(NamedTuple):
+    """A time without a gap: a restore is possible to any moment in it."""
+
+    start: datetime.datetime
+    end: datetime.datetime
+    snapshots: Sequence[datetime.datetime]
+
+
+class Writer(NamedTuple):
+    """A process that wrote a replica."""
+
+    owner: str
+    """File, process and host."""
+    since: datetime.datetime
+
+
+class History(NamedTuple):
+    """Contents of a replica."""
+
+    stretches: Sequence[Stretch]
+    writers: Sequence[Writer]
+    segments: int
+    bytes: int
+    missing: Sequence[int]
+    """Numbers of segments that are missing between others, or cannot be read."""
+
+
+_1970 = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def _utc(micros: int) -> datetime.datetime:
+    return _1970 + micros * _MICROSECOND
+
+
+def _micros(at: datetime.datetime | float | str | None) -> int | None:
+    """The moment in microseconds since 1970."""
+    if at is None:
+        return None
+    if isinstance(at, str):
+        try:
+            at = datetime.datetime.fromisoformat(at)
+        except ValueError:
+            raise BadArgument(f"at={at!r}: write a moment as 2026-11-30T05:12:33Z") from None
+        at = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
+    if isinstance(at, datetime.datetime):
+        if at.tzinfo is None:
+            raise BadArgument("at: a datetime without a time zone could be any of several moments; give it one, datetime.UTC for example")
+        micros = (at - _1970) // _MICROSECOND
+    else:
+        micros = round(at * 1e6) if math.isfinite(at) else -1
+    if not 0 <= micros < 1 << 62:
+        raise BadArgument(f"at={at!r}: this is no time after 1970")
+    return micros
+
+
+def restore(
+    url: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    at: datetime.datetime | float | str | None = None,
+    *,
+    progress: Callable[[int, int], object] | None = None,
+) -> Restored:
+    """Makes the new file `path` of the replica at `url`: the pool as it was at a moment. Nothing is overwritten, and everything that is read is
+    compared with its checksum: if anything is missing or damaged, there is no file.
+
+    at        a datetime with a time zone, seconds since 1970, or text like "2026-11-30T05:12:33Z": the last state that is not later; None: the
+              last one
+    progress  called with the bytes that were read and those of all objects; what it raises ends the restore
+
+    Raises FileExistsError, NoReplicaError, ReplicaStoreError, and ReplicaError, whose text has the last time that is possible.
+    """
+    time, sequence, segments, size = _native.restore_replica(os.fspath(url), os.fspath(path), _micros(at), progress)
+    return Restored(_utc(time), sequence, segments, size)
+
+
+def history(url: str | os.PathLike[str]) -> History:
+    """The contents of the replica at `url`: to which times a restore is possible, and which processes wrote it. Checksums are not compared.
+
+    Raises NoReplicaError, ReplicaStoreError.
+    """
+    found = _native.replica_history(os.fspath(url))
+    stretches = [Stretch(_utc(start), _utc(end), [_utc(one) for one in snapshots]) for start, end, snapshots in found["stretches"]]
+    writers = [Writer(owner, _utc(since)) for owner, since in found["writers"]]
+    return History(stretches, writers, found["segments"], found["bytes"], found["missing"])
+
+
 def open(
     path: str | os.PathLike[str],
     size: int | str = 256 << 10,
@@ -71,6 +215,10 @@ def open(
     memory: int | str | None = None,
     readers: bool | int | str = False,
     wait: float = 0,
+    replicate: str | os.PathLike[str] | None = None,
+    replica_interval: float = 1.0,
+    replica_retain: float = 24 * 3600.0,
+    replica_wait: float = 30.0,
 ) -> "Pool":
     """Opens a pool, recovers it if it was not closed, and creates it if there is none.
 
@@ -80,7 +228,8 @@ def open(
                 is now, if it was opened there with `readers`; `refresh` sees what was committed since
     durability  "sync": a transaction is durable when it is done. "group": the same, shared with others that end at the same
                 time. "buffered": after the next sync, `pool.sync()` or `pool.close()`; a crash loses the last ones, never one in
-                between
+                between. "replicated": as "group", and the replica has it, too; NotReplicatedError if it does not get it within
+                `replica_wait`, and the change stays in the file
     lane_bytes  of the log. With undo, checkpoint and shadow it limits a transaction; new values and arrays of 16 KiB and more do not count
     mechanism   "redo", or another that this release has; of a new pool
     domain      "auto", or "lines" or "pages" to insist
@@ -91,9 +240,17 @@ def open(
                 SnapshotGone. Redo and checkpoint pools
     wait        seconds to wait for another process that has the pool open, until it closes it or ends: so several processes write in turn,
                 each with `with persist.open(path, wait=10) as pool`. 0: PoolInUse at once
+    replicate   a copy is kept up to date there, in the background: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH (keys and settings
+                come from the environment: AWS_…, GOOGLE_…, AZURE_…) or a folder, of this pool only. Whoever wrote it before gets
+                FencedError. `pool.replica` says how far it is, `restore` makes a pool of it. Redo and checkpoint pools
+    replica_interval  seconds after which a change is sent at the latest
+    replica_retain    seconds for which every state stays; what is older is removed
+    replica_wait      seconds that "replicated" changes and `close` wait for the replica at most
 
-    Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, and OSError (FileNotFoundError, FileExistsError, …).
+    Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, ReplicaStoreError (the copy cannot be reached: nothing is opened without one that was
+    asked for), and OSError (FileNotFoundError, FileExistsError, …).
     """
+    replica = None if replicate is None else (os.fspath(replicate), replica_interval, replica_retain, replica_wait)
     return Pool(
         _native.PersistPool(
             os.fspath(path),
@@ -108,6 +265,7 @@ def open(
             memory=None if memory is None else in_bytes(memory),
             readers=64 << 20 if readers is True else in_bytes(readers or 0),
             wait=wait,
+            replica=replica,
         )
     )
 
@@ -122,6 +280,7 @@ def shelf(
     durability: str = "sync",
     memory: int | str | None = None,
     wait: float = 0,
+    replicate: str | os.PathLike[str] | None = None,
 ) -> Shelf:
     """A dict in a file of its own, where shelve, sqlitedict or diskcache would be.
 
@@ -133,10 +292,11 @@ def shelf(
                 50 ms by itself; a crash loses the last changes, never one in between
     memory      that changed pages may take; None: a quarter of what this process may have
     wait        seconds to wait for another process that has the file open, as `open`
+    replicate   a copy is kept up to date there, as `open`
 
     Values are pickled: only for files that nobody else can write. Raises as `open`.
     """
-    pool = open(path, mode=modes(flag), durability=durability, memory=memory, wait=wait)
+    pool = open(path, mode=modes(flag), durability=durability, memory=memory, wait=wait, replicate=replicate)
     try:
         made = Shelf(pool, expire, None if size_limit is None else in_bytes(size_limit), writeback)
         if flag == "n":
@@ -322,6 +482,20 @@ class Pool:
         """Makes everything durable that was committed, buffered transactions included."""
         self._native.sync()
 
+    @property
+    def replica(self) -> Replica | None:
+        """How far the replica is; None without `replicate`, and when the pool is closed."""
+        found = self._native.replica()
+        if found is None:
+            return None
+        until = found["complete_until"]
+        return Replica(**{**found, "complete_until": None if until is None else _utc(until)})
+
+    def wait_replica(self, timeout: float = 30.0) -> None:
+        """Waits until the replica has everything that was committed before. Raises NotReplicatedError with the reason, BadArgument without
+        `replicate`."""
+        self._native.wait_replica(timeout)
+
     def compact(self) -> Mapping[str, int]:
         """Moves the entries of dicts out of nearly empty parts of the file, and gives what is free back to the file system: the file keeps
         its length and gets holes. Other threads may use the pool meanwhile; buffered transactions become durable. Arrays stay where they
@@ -360,11 +534,14 @@ class Pool:
         return dict(zip(names, self._native.backup(target, bytes_per_second), strict=True))
 
     def close(self) -> None:
-        """Makes everything durable and closes the file. Raises BufferError while there are views of its arrays: all is durable
-        and the pool is closed then, but the file stays locked until the last view is gone."""
-        views = self._native.close()
+        """Makes everything durable and closes the file, when its replica has everything, too. Raises BufferError while there are views of
+        its arrays: all is durable and the pool is closed then, but the file stays locked until the last view is gone. Raises
+        NotReplicatedError when the replica lacks something after `replica_wait`: all is durable in the file and the pool is closed then."""
+        views, lacks = self._native.close()
         if views:
             raise BufferError(_still_used(self.path))
+        if lacks is not None:
+            raise NotReplicatedError(lacks)
 
     def __enter__(self) -> Self:
         return self
@@ -372,8 +549,11 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._native.close() and kind is None:
+        views, lacks = self._native.close()
+        if views and kind is None:
             warnings.warn(_still_used(self.path), ResourceWarning, stacklevel=2)
+        if lacks is not None:
+            warnings.warn(f"{self.path}: {lacks}", RuntimeWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"<memlift.persist.Pool {self.path}{' (closed)' if self.closed else ''}>"

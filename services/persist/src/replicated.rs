@@ -19,6 +19,8 @@ pub struct ReplicaStatus {
     pub segment: u64,
     /// Transactions up to this one, by the pool's order, are in the replica.
     pub sequence: u64,
+    /// The last transaction that was committed; None: another process's, or the pool is closed.
+    pub committed: Option<u64>,
     /// The moment up to which everything that was committed is in the replica; None: nothing was sent yet.
     pub complete_until: Option<SystemTime>,
     /// Age of that moment.

@@ -27,6 +27,7 @@ use pyo3::types::PyDict;
 use super::array::{self, Shape};
 use super::dict::PersistDict;
 use super::pins::Pins;
+use super::replica::{Place, Replica};
 use crate::errors::{new, persist_error};
 
 /// Reason why a call was refused.
@@ -100,6 +101,8 @@ pub struct Writing<'a, 'p> {
 
 /// State that all Python objects of a pool share.
 pub struct Inner {
+    /// Dropped before the pool.
+    replica: Option<Replica>,
     handle: Handle,
     number: u64,
     path: PathBuf,
@@ -129,6 +132,15 @@ impl Inner {
 
     pub fn forget_places(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Refuses a durability that would wait for a replica that is not there.
+    fn check(&self, durability: Durability) -> Result<(), Trouble> {
+        if durability == Durability::Replicated && self.replica.is_none() {
+            let text = "durability \"replicated\": the pool has no replica; open it with replicate=URL";
+            return Err(Trouble::Argument(text.to_owned()));
+        }
+        Ok(())
     }
 
     fn closed(&self) -> Trouble {
@@ -326,8 +338,9 @@ fn durability(name: &str) -> PyResult<Durability> {
         "sync" => Durability::Sync,
         "group" => Durability::Group,
         "buffered" => Durability::Buffered,
+        "replicated" => Durability::Replicated,
         _ => {
-            let text = format!("no durability {name:?}: \"sync\", \"group\" or \"buffered\"");
+            let text = format!("no durability {name:?}: \"sync\", \"group\", \"buffered\" or \"replicated\"");
             return Err(PyValueError::new_err(text));
         }
     })
@@ -359,7 +372,7 @@ pub struct PersistPool {
 #[pymethods]
 impl PersistPool {
     #[new]
-    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory, readers, wait))]
+    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault, memory, readers, wait, replica))]
     #[allow(clippy::too_many_arguments)] // keyword arguments of Python
     fn new(
         py: Python<'_>,
@@ -375,6 +388,7 @@ impl PersistPool {
         memory: Option<u64>,
         readers: u64,
         wait: f64,
+        replica: Option<(String, f64, f64, f64)>,
     ) -> PyResult<PersistPool> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let Some(mechanism) = Mechanism::ALL.into_iter().find(|one| one.name() == mechanism) else {
@@ -391,8 +405,20 @@ impl PersistPool {
             }
         };
         let durability = self::durability(durability)?;
+        let seconds = |name: &str, value: f64| {
+            Duration::try_from_secs_f64(value).map_err(|_| {
+                PyValueError::new_err(format!("{name} is a number of seconds from 0 on, not {value}"))
+            })
+        };
+        let replica = replica.map(|(url, interval, retain, wait)| {
+            let (interval, retain) =
+                (seconds("replica_interval", interval)?, seconds("replica_retain", retain)?);
+            PyResult::Ok((url, Place { interval, retain, wait: seconds("replica_wait", wait)? }))
+        });
+        let replica = replica.transpose()?;
         let defaults = Options::default();
         let options = Options {
+            replica_wait: replica.as_ref().map_or(defaults.replica_wait, |(_, place)| place.wait),
             heap_bytes: size,
             max_bytes: size_max.unwrap_or(defaults.max_bytes).max(size),
             // Transactions write one at a time (there is one section), and one lane is shared.
@@ -420,9 +446,7 @@ impl PersistPool {
                 _ => Pool::open(&path, &options),
             }
         };
-        let wait = Duration::try_from_secs_f64(wait).map_err(|_| {
-            PyValueError::new_err(format!("wait is a number of seconds from 0 on, not {wait}"))
-        })?;
+        let wait = seconds("wait", wait)?;
         let pool = open_in_turn(py, wait, open)?;
         // A pool that is not ours is refused now, and not at the first use.
         py.detach(|| {
@@ -430,6 +454,7 @@ impl PersistPool {
             if options.read_only { Ok(()) } else { empty_limbo(&pool) }
         })
         .map_err(|error| persist_error(py, error))?;
+        let replica = replica.map(|(url, place)| Replica::begin(py, &pool, &url, place)).transpose()?;
         let inner = Inner {
             handle: Handle::new(pool),
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -438,7 +463,9 @@ impl PersistPool {
             durability,
             generation: AtomicU64::new(1),
             pins: Pins::default(),
+            replica,
         };
+        inner.check(durability).map_err(|trouble| trouble.raise(py))?;
         Ok(PersistPool { inner: Arc::new(inner) })
     }
 
@@ -456,6 +483,7 @@ impl PersistPool {
     #[pyo3(signature = (durability=None))]
     fn begin(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<()> {
         let durability = durability.map_or(Ok(self.inner.durability), self::durability)?;
+        self.inner.check(durability).map_err(|trouble| trouble.raise(py))?;
         let inside = OPEN
             .with_borrow_mut(|open| open.get_mut(&self.inner.number).map(|open| open.depth += 1).is_some());
         if inside {
@@ -657,6 +685,24 @@ impl PersistPool {
         self.inner.with(py, |pool| Ok(pool.sync()?))
     }
 
+    /// Returns the state of the replica; None if there is none, or the pool is closed.
+    fn replica<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let replica = self.inner.replica.as_ref().filter(|_| !self.closed());
+        replica.map_or(Ok(None), |replica| replica.status(py))
+    }
+
+    /// Waits until the replica has everything that was committed. Signals are handled meanwhile.
+    fn wait_replica(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
+        match &self.inner.replica {
+            Some(_) if self.closed() => Err(self.inner.closed().raise(py)),
+            Some(replica) => replica.wait(py, patience),
+            None => {
+                let text = "the pool has no replica: open it with replicate=URL".to_owned();
+                Err(Trouble::Argument(text).raise(py))
+            }
+        }
+    }
+
     /// Moves the entries of dicts together and frees blocks of the disk. Returns the number of moved objects, the bytes of the
     /// heap that became free, and the bytes on the disk before and now.
     fn compact(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
@@ -694,16 +740,18 @@ impl PersistPool {
         Ok((done.bytes, done.copied, done.held_bytes, done.held.as_secs_f64()))
     }
 
-    /// Closes the pool; returns the number of remaining views. As long as there are any, the file stays locked.
-    fn close(&self, py: Python<'_>) -> PyResult<usize> {
+    /// Closes the pool, after its replica has got everything or `replica_wait` has passed; returns the number of remaining views, and the
+    /// reason why the replica lacks something. As long as there are views, the file stays locked.
+    fn close(&self, py: Python<'_>) -> PyResult<(usize, Option<String>)> {
         if self.in_transaction() {
             let text = "a transaction of this thread is open: leave its `with` block before closing the pool";
             return Err(new(py, "OutOfOrder", (text,)));
         }
         let inner = &self.inner;
         if self.closed() {
-            return Ok(0);
+            return Ok((0, None));
         }
+        let lacks = self.inner.replica.as_ref().map_or(Ok(None), |replica| replica.end(py))?;
         let closed = py.detach(|| {
             if let Some(freed) = inner.handle.with(|pool| inner.free_waiting(pool)) {
                 freed.or_else(|error| if matches!(error, Error::ReadOnly) { Ok(()) } else { Err(error) })?;
@@ -711,8 +759,8 @@ impl PersistPool {
             inner.handle.close()
         });
         match closed.map_err(|error| self.inner.trouble(Trouble::Pool(error)).raise(py))? {
-            true => Ok(0),
-            false => Ok(self.inner.pins.views().max(1)),
+            true => Ok((0, lacks)),
+            false => Ok((self.inner.pins.views().max(1), lacks)),
         }
     }
 }

@@ -210,7 +210,9 @@ impl Replication {
 
     /// How far the replica is.
     pub fn status(&self) -> ReplicaStatus {
-        self.replicated.status()
+        let committed =
+            self.store.upgrade().map(|store| store.sequence.load(std::sync::atomic::Ordering::Acquire));
+        ReplicaStatus { committed, ..self.replicated.status() }
     }
 
     /// Waits until the replica has everything that was committed before, and no longer than `patience`.
