@@ -76,7 +76,9 @@ enum memlift_code {
     MEMLIFT_CALL_FAILED = -40, /* by the server; memlift_last_error has what it said */
     MEMLIFT_NO_DEVICE = -41,
     MEMLIFT_ADDRESS_IN_USE = -42,
-    MEMLIFT_SNAPSHOT_GONE = -43
+    MEMLIFT_SNAPSHOT_GONE = -43,
+    MEMLIFT_REPLICA_FAILED = -44, /* it is damaged, or its store is not to be had */
+    MEMLIFT_NOT_REPLICATED = -45  /* the change is in the pool's file, and not in the replica */
 };
 
 /* Static text for a code. */

@@ -58,6 +58,12 @@ typedef struct memlift_pool_options {
     uint64_t readers_bytes;
     /* Opening waits so long for another process that has the pool open, until it closes it or ends. 0: MEMLIFT_POOL_IN_USE at once. */
     double wait_s;
+    /* Place of a copy that is kept up to date in the background: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH (keys and settings
+     * come from the environment) or a folder. Redo and checkpoint. NULL: none. Opening fails with MEMLIFT_REPLICA_FAILED where it cannot be
+     * reached, and for a library that was built without replicas. */
+    const char *replicate;
+    /* So long a MEMLIFT_REPLICATED commit and memlift_pool_close wait for the copy at most. 0: 30 s. */
+    double replica_wait_s;
 } memlift_pool_options;
 
 /* options may be NULL. A crash meanwhile leaves a whole pool or none. MEMLIFT_FILE_EXISTS, MEMLIFT_FILE_FAILED. */
@@ -65,7 +71,7 @@ int memlift_pool_create(const char *path, const memlift_pool_options *options, m
 /* Recovers it first. MEMLIFT_POOL_IN_USE, _NOT_A_POOL, _POOL_DAMAGED, _FILE_FAILED. */
 int memlift_pool_open(const char *path, const memlift_pool_options *options, memlift_pool **pool);
 /* MEMLIFT_BAD_ORDER while a transaction or read lock is open; the pool stays open then. After anything else it is gone. NULL
- * is allowed. */
+ * is allowed. MEMLIFT_NOT_REPLICATED: everything is in the file, and the replica lacks something of it. */
 int memlift_pool_close(memlift_pool *pool);
 /* Makes everything durable that was committed, MEMLIFT_BUFFERED transactions included. */
 int memlift_pool_sync(memlift_pool *pool);
@@ -73,6 +79,24 @@ int memlift_pool_sync(memlift_pool *pool);
  * and compared; a pool like any other. bytes_per_second: how fast at most, 0: as fast as the disk. Not within a transaction or read lock
  * (MEMLIFT_BAD_ORDER). MEMLIFT_FILE_EXISTS, _POOL_DAMAGED, _FILE_FAILED: then there is no copy. */
 int memlift_pool_backup(memlift_pool *pool, const char *target, uint64_t bytes_per_second);
+
+typedef struct memlift_replica {
+    uint64_t sequence;   /* transactions up to this one are in the replica */
+    uint64_t committed;  /* the last one that was committed */
+    uint64_t sent_bytes; /* since the pool was opened */
+    double lag_s;        /* everything older than this is in the replica; below 0: nothing was sent yet */
+    uint32_t ended;      /* not 0: nothing will be sent any more: another process has the replica, or the disk failed */
+    uint32_t reserved;
+} memlift_replica;
+
+/* How far the replica of a pool opened with replicate is; the reason that nothing was sent lately goes to trouble, an empty text where there
+ * is none, cut off at trouble_bytes with a zero at the end; either may be NULL. MEMLIFT_BAD_ARGUMENT for a pool without one. */
+int memlift_pool_replica(memlift_pool *pool, memlift_replica *replica, char *trouble, size_t trouble_bytes);
+/* Waits until the replica has everything that was committed before, timeout_s at most: MEMLIFT_NOT_REPLICATED. */
+int memlift_pool_wait_replica(memlift_pool *pool, double timeout_s);
+/* Makes the new file target of the replica at url: the pool as it was at time_us, in microseconds since 1970; 0: as late as the replica has
+ * it. Everything that is read is compared with its checksum. MEMLIFT_FILE_EXISTS, _REPLICA_FAILED, _FILE_FAILED: then there is no file. */
+int memlift_replica_restore(const char *url, const char *target, uint64_t time_us);
 
 /* A pool opened with read_only that another process writes: sees what was committed there by now. Not within a read lock
  * (MEMLIFT_BAD_ORDER). MEMLIFT_SNAPSHOT_GONE when nobody writes it any more; what was read before can still be read. */
@@ -113,13 +137,15 @@ typedef struct memlift_tx memlift_tx;
 enum memlift_durability {
     MEMLIFT_SYNC = 0,    /* durable when commit returns */
     MEMLIFT_GROUP = 1,   /* the same, one fence with others that commit at the same time */
-    MEMLIFT_BUFFERED = 2 /* durable after the next sync; a crash loses the last ones, never one in between */
+    MEMLIFT_BUFFERED = 2, /* durable after the next sync; a crash loses the last ones, never one in between */
+    MEMLIFT_REPLICATED = 3 /* as MEMLIFT_GROUP, and the replica has it, too (memlift_pool_options.replicate) */
 };
 
 /* Waits for the transactions and readers of other threads. */
 int memlift_tx_begin(memlift_pool *pool, int durability, memlift_tx **tx);
 /* Ends it and frees tx, whatever it gives. Not MEMLIFT_OK: nothing of it happened. MEMLIFT_BAD_ORDER: an operation in it had
- * failed, or this is another thread (then it goes on). */
+ * failed, or this is another thread (then it goes on). Only after MEMLIFT_NOT_REPLICATED it did happen: it is durable in the file, and the
+ * replica gets it when that goes on. */
 int memlift_tx_commit(memlift_tx *tx);
 /* Ends it as if it had not been, and frees tx. NULL is allowed. */
 int memlift_tx_abort(memlift_tx *tx);

@@ -117,6 +117,10 @@ codes! {
     ADDRESS_IN_USE = -42, c"another server listens at that address: take another address, or end it";
     /// See [`PersistError::SnapshotGone`].
     SNAPSHOT_GONE = -43, c"what was not read yet of the snapshot is not to be had any more: memlift_pool_refresh, or open the pool again";
+    /// See [`PersistError::Replica`], [`PersistError::ReplicaStore`], [`PersistError::NoReplica`].
+    REPLICA_FAILED = -44, c"the replica is damaged, or its store is not to be had: memlift_last_error says which";
+    /// See [`PersistError::NotReplicated`].
+    NOT_REPLICATED = -45, c"the change is durable in the pool's file, but the replica does not have it: memlift_last_error says why";
 }
 
 /// Failure of an exported function: its code, and its text.
@@ -176,6 +180,10 @@ impl From<PersistError> for Fault {
             }
             PersistError::Stopped { .. } => POOL_STOPPED,
             PersistError::SnapshotGone { .. } => SNAPSHOT_GONE,
+            PersistError::Replica { .. }
+            | PersistError::ReplicaStore { .. }
+            | PersistError::NoReplica { .. } => REPLICA_FAILED,
+            PersistError::NotReplicated { .. } | PersistError::Fenced { .. } => NOT_REPLICATED,
             PersistError::ReadOnly => READ_ONLY,
             PersistError::Argument { .. } => BAD_ARGUMENT,
             PersistError::Aborted(_) => BAD_ORDER,

@@ -31,6 +31,7 @@ pub mod ipc;
 pub mod nearpm;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod persist;
+mod replica;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod serve;
 #[expect(unsafe_code, reason = "exports a C interface")]

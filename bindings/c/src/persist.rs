@@ -7,6 +7,7 @@
 //!   name` for each field.
 
 use crate::fault::{Fault, null, run};
+use crate::replica::{CReplica, Replica};
 use crate::transact::busy;
 use memlift::persist::raw::{ForeignField, ForeignType, Handle, Table, root, root_or};
 use memlift::persist::{BackupOptions, Domain, Error, Mechanism, Options, Pool, Survives, View};
@@ -14,12 +15,18 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+/// How long the replica is waited for where the program does not say.
+const REPLICA_WAIT: Duration = Duration::from_secs(30);
+
 /// Object behind a `memlift_pool` pointer.
 pub struct CPool {
+    /// Dropped before the pool.
+    pub(crate) replica: Option<Replica>,
     pub(crate) handle: Handle,
     read_only: bool,
     /// Number of open transactions and read locks.
@@ -40,6 +47,8 @@ pub struct COptions {
     mirror_bytes: u64,
     readers_bytes: u64,
     wait_s: f64,
+    replicate: Option<NonNull<c_char>>,
+    replica_wait_s: f64,
 }
 
 /// The C type `memlift_pool_guarantee_t` of `memlift_persist.h`.
@@ -67,7 +76,7 @@ pub struct CType {
     pub bytes: u64,
 }
 
-const _: () = assert!(size_of::<COptions>() == 64 && size_of::<CGuarantee>() == 8);
+const _: () = assert!(size_of::<COptions>() == 80 && size_of::<CGuarantee>() == 8);
 const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
 
 pub(crate) fn closed() -> Fault {
@@ -102,8 +111,12 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         .into_iter()
         .find(|one| *one as u32 == given.mechanism)
         .ok_or_else(|| Fault::argument(&format!("{} is no mechanism", given.mechanism)))?;
-    let wait = Duration::try_from_secs_f64(given.wait_s)
-        .map_err(|_| Fault::argument("wait_s is a number of seconds from 0 on"))?;
+    let seconds = |value: f64, name: &str| {
+        Duration::try_from_secs_f64(value)
+            .map_err(|_| Fault::argument(&format!("{name} is a number of seconds from 0 on")))
+    };
+    let wait = seconds(given.wait_s, "wait_s")?;
+    let replica_wait = seconds(given.replica_wait_s, "replica_wait_s")?;
     Ok(Options {
         heap_bytes,
         max_bytes: or(given.max_bytes, default.max_bytes).max(heap_bytes),
@@ -117,6 +130,7 @@ fn options_of(options: Option<&COptions>) -> Result<Options, Fault> {
         mirror_bytes: (given.mirror_bytes != 0).then_some(given.mirror_bytes),
         readers_bytes: given.readers_bytes,
         wait,
+        replica_wait: if replica_wait.is_zero() { REPLICA_WAIT } else { replica_wait },
         ..default
     })
 }
@@ -141,10 +155,15 @@ pub(crate) unsafe fn open_with(
         pool.write(std::ptr::null_mut());
         (text(path, "path")?, options.as_ref())
     };
+    // SAFETY: a text of the options ends with a zero, as the caller guarantees.
+    let url = options.and_then(|one| one.replicate).map(|url| unsafe { CStr::from_ptr(url.as_ptr()) });
     let options = options_of(options)?;
     let opened = open(PathBuf::from(OsStr::from_bytes(path.to_bytes())), &options)?;
     opened.read(|r| root(r))?; // refuses a pool of another program
-    let made = CPool { handle: Handle::new(opened), read_only: options.read_only, open: Arc::default() };
+    let place = |url: &CStr| Replica::begin(&opened, &url.to_string_lossy(), options.replica_wait);
+    let replica = url.map(place).transpose()?;
+    let handle = Handle::new(opened);
+    let made = CPool { replica, handle, read_only: options.read_only, open: Arc::default() };
     // SAFETY: `pool` is not null, so the caller guarantees room for a pointer.
     unsafe { pool.write(Box::into_raw(Box::new(made))) };
     Ok(())
@@ -194,9 +213,13 @@ pub unsafe extern "C" fn memlift_pool_close(pool: *mut CPool) -> c_int {
             return Err(Fault::order("a transaction or read lock of the pool is open: end it first"));
         }
         // SAFETY: the pool was boxed by `open_with`, and the caller gives it up.
-        let pool = unsafe { Box::from_raw(pool) };
+        let mut pool = unsafe { Box::from_raw(pool) };
+        let lacks = match pool.replica.take() {
+            Some(replica) if pool.handle.with(|_| ()).is_some() => replica.end(),
+            _ => Ok(()),
+        };
         pool.handle.close()?;
-        Ok(())
+        Ok(lacks?)
     })
 }
 
@@ -222,6 +245,88 @@ pub unsafe extern "C" fn memlift_pool_sync(pool: *mut CPool) -> c_int {
         let pool = unsafe { pool_of(pool) }?;
         Ok(pool.handle.with(|pool| pool.sync()).ok_or_else(closed)??)
     })
+}
+
+/// Tells how far the replica is.
+///
+/// # Safety
+///
+/// `pool` is open, `replica` null or writable, `trouble` null or writable for `trouble_bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pool_replica(
+    pool: *mut CPool,
+    replica: *mut CReplica,
+    trouble: *mut c_char,
+    trouble_bytes: usize,
+) -> c_int {
+    run(|| {
+        // SAFETY: the caller guarantees that `pool` is open; null is refused.
+        let (found, why) = replica_of(unsafe { pool_of(pool) }?)?.status();
+        if !replica.is_null() {
+            // SAFETY: `replica` is not null, so the caller guarantees that it is writable.
+            unsafe { replica.write(found) };
+        }
+        // SAFETY: `trouble` is null or writable for `trouble_bytes`, as the caller guarantees.
+        unsafe { write_text(&why, trouble, trouble_bytes) };
+        Ok(())
+    })
+}
+
+fn replica_of(pool: &CPool) -> Result<&Replica, Fault> {
+    pool.handle.with(|_| ()).ok_or_else(closed)?;
+    pool.replica.as_ref().ok_or_else(|| Fault::argument("the pool has no replica: open it with `replicate`"))
+}
+
+/// Waits until the replica has everything.
+///
+/// # Safety
+///
+/// `pool` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pool_wait_replica(pool: *mut CPool, timeout_s: f64) -> c_int {
+    run(|| {
+        let timeout = Duration::try_from_secs_f64(timeout_s)
+            .map_err(|_| Fault::argument("timeout_s is a number of seconds from 0 on"))?;
+        // SAFETY: the caller guarantees that `pool` is open; null is refused.
+        Ok(replica_of(unsafe { pool_of(pool) }?)?.wait(timeout)?)
+    })
+}
+
+/// Makes a new file of a replica.
+///
+/// # Safety
+///
+/// Both texts end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_replica_restore(
+    url: *const c_char,
+    target: *const c_char,
+    time_us: u64,
+) -> c_int {
+    run(|| {
+        // SAFETY: both texts end with a zero, as the caller guarantees; null is refused.
+        let (url, target) = unsafe { (text(url, "url")?, text(target, "target")?) };
+        let target = PathBuf::from(OsStr::from_bytes(target.to_bytes()));
+        Ok(crate::replica::restore(&url.to_string_lossy(), &target, time_us)?)
+    })
+}
+
+/// Writes a text, cut off to its room, with a zero at its end.
+///
+/// # Safety
+///
+/// `target` is null or writable for `bytes`.
+unsafe fn write_text(text: &str, target: *mut c_char, bytes: usize) {
+    if target.is_null() || bytes == 0 {
+        return;
+    }
+    let words = CString::new(text).unwrap_or_default();
+    let fits = words.as_bytes().len().min(bytes - 1);
+    // SAFETY: the caller guarantees `bytes` writable bytes; the text with its zero is cut to that.
+    unsafe {
+        std::ptr::copy_nonoverlapping(words.as_ptr(), target, fits);
+        target.add(fits).write(0);
+    }
 }
 
 /// Copies the pool into a new file.
@@ -290,15 +395,8 @@ pub unsafe extern "C" fn memlift_pool_guarantee(
             // SAFETY: `guarantee` is not null, so the caller guarantees that it is writable.
             unsafe { guarantee.write(CGuarantee { survives_power_failure, domain }) };
         }
-        if !text.is_null() && text_bytes > 0 {
-            let words = CString::new(found.to_string()).unwrap_or_default();
-            let bytes = words.as_bytes().len().min(text_bytes - 1);
-            // SAFETY: the caller guarantees `text_bytes` writable bytes; the text with its zero is cut to that.
-            unsafe {
-                std::ptr::copy_nonoverlapping(words.as_ptr(), text, bytes);
-                text.add(bytes).write(0);
-            }
-        }
+        // SAFETY: `text` is null or writable for `text_bytes`, as the caller guarantees.
+        unsafe { write_text(&found.to_string(), text, text_bytes) };
         Ok(())
     })
 }

@@ -131,6 +131,8 @@ pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, t
             0 => Durability::Sync,
             1 => Durability::Group,
             2 => Durability::Buffered,
+            3 if pool.replica.is_some() => Durability::Replicated,
+            3 => return Err(Fault::argument("MEMLIFT_REPLICATED: open the pool with `replicate`")),
             other => return Err(Fault::argument(&format!("{other} is no durability"))),
         };
         let claim = Claim::new(pool)?;

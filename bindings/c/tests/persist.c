@@ -243,6 +243,54 @@ static void *add(void *object) {
     return NULL;
 }
 
+static void replicas(const char *folder) {
+    char from[4200], place[4200], to[4200], aside[4300], trouble[300] = "x";
+    snprintf(from, sizeof from, "%s/replicated.pool", folder);
+    snprintf(place, sizeof place, "%s/replica", folder);
+    snprintf(to, sizeof to, "%s/restored.pool", folder);
+    snprintf(aside, sizeof aside, "%s.aside", place);
+    memlift_pool_options options = {.replicate = place, .replica_wait_s = 0.5}, wrong = options;
+    memlift_replica replica;
+    memlift_tx *tx;
+    memlift_object object;
+    void *data;
+    wrong.replica_wait_s = -1;
+    CHECK(memlift_pool_create(from, &wrong, &pool) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_pool_create(from, NULL, &pool) == MEMLIFT_OK);
+    CHECK(memlift_tx_begin(pool, MEMLIFT_REPLICATED, &tx) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_pool_replica(pool, &replica, NULL, 0) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_pool_wait_replica(pool, 1) == MEMLIFT_BAD_ARGUMENT && memlift_pool_close(pool) == MEMLIFT_OK);
+    CHECK(memlift_pool_open(from, &options, &pool) == MEMLIFT_OK);
+    CHECK(memlift_pool_type(pool, "account", sizeof(account), FIELDS, 3, &type) == MEMLIFT_OK);
+    CHECK(memlift_tx_begin(pool, MEMLIFT_REPLICATED, &tx) == MEMLIFT_OK);
+    CHECK(memlift_tx_alloc(tx, type, 0, &object, &data) == MEMLIFT_OK);
+    ((account *)data)->balance = 1;
+    CHECK(memlift_tx_set_root(tx, type, object) == MEMLIFT_OK && memlift_tx_commit(tx) == MEMLIFT_OK);
+    CHECK(memlift_pool_wait_replica(pool, 60) == MEMLIFT_OK && memlift_pool_wait_replica(pool, -1) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_pool_replica(pool, &replica, trouble, sizeof trouble) == MEMLIFT_OK && trouble[0] == 0);
+    CHECK(replica.sequence == replica.committed && replica.sent_bytes > 4096 && replica.lag_s >= 0 && replica.ended == 0);
+    /* Its store is away: the change is in the file, and goes to the replica when that is back. */
+    CHECK(rename(place, aside) == 0);
+    FILE *file = fopen(place, "w");
+    fclose(file);
+    CHECK(memlift_tx_begin(pool, MEMLIFT_REPLICATED, &tx) == MEMLIFT_OK);
+    changed(tx, object)->balance = 2;
+    CHECK(memlift_tx_commit(tx) == MEMLIFT_NOT_REPLICATED && balance(object) == 2);
+    CHECK(memlift_pool_close(pool) == MEMLIFT_NOT_REPLICATED);
+    CHECK(memlift_pool_open(from, &options, &pool) != MEMLIFT_OK);
+    remove(place);
+    CHECK(rename(aside, place) == 0);
+    CHECK(memlift_pool_open(from, &options, &pool) == MEMLIFT_OK && memlift_pool_close(pool) == MEMLIFT_OK);
+    CHECK(memlift_replica_restore(place, to, 1) == MEMLIFT_REPLICA_FAILED);
+    CHECK(memlift_replica_restore(folder, to, 0) == MEMLIFT_REPLICA_FAILED);
+    CHECK(memlift_replica_restore(place, NULL, 0) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_replica_restore(place, from, 0) == MEMLIFT_FILE_EXISTS);
+    CHECK(memlift_replica_restore(place, to, 0) == MEMLIFT_OK);
+    CHECK(memlift_pool_open(to, NULL, &pool) == MEMLIFT_OK);
+    CHECK(memlift_pool_type(pool, "account", sizeof(account), FIELDS, 3, &type) == MEMLIFT_OK);
+    CHECK(balance(object) == 2 && memlift_pool_close(pool) == MEMLIFT_OK);
+}
+
 int main(int count, char **arguments) {
     if (count < 2) return 2;
     for (uint32_t domain = MEMLIFT_DOMAIN_LINES; domain <= MEMLIFT_DOMAIN_PAGES; domain++) {
@@ -297,6 +345,7 @@ int main(int count, char **arguments) {
         CHECK(memlift_pool_close(writer) == MEMLIFT_OK && memlift_pool_refresh(reader) == MEMLIFT_SNAPSHOT_GONE);
         CHECK(balance(object) == 608 && memlift_pool_close(reader) == MEMLIFT_OK);
     }
+    replicas(arguments[1]);
     if (failures == 0) printf("all as the header says\n");
     return failures != 0;
 }
