@@ -32,7 +32,7 @@ int main(int count, char **arguments) {
     must(memlift_pool_guarantee(pool, NULL, words, sizeof words), "guarantee");
     printf("%s\n", words);
 
-    const memlift_field fields[] = {{"number", 0, 8}, {"next", 8, 8}};
+    const memlift_field fields[] = {{"number", 0, 8, "uint64_t"}, {"next", 8, 8, "node *"}};
     memlift_type type;
     must(memlift_pool_type(pool, "node", sizeof(node), fields, 2, &type), "type");
 

@@ -119,6 +119,10 @@ typedef struct memlift_field {
     const char *name;
     uint64_t offset;
     uint64_t bytes;
+    /* For tools, which print the field and follow it: "uint32_t", "i64", "double", "bool", "char" (text), "account *" for the memlift_object
+     * of an object of that type, "memlift_object" for one of any, or the name of another type with a size. A field of several times that
+     * size is an array; in a type without a size, the last field goes on to the object's end. NULL: bytes. No part of the id. */
+    const char *type;
 } memlift_field;
 
 typedef struct memlift_type {
@@ -126,7 +130,8 @@ typedef struct memlift_type {
     uint64_t bytes; /* 0: each object has its own length */
 } memlift_type;
 
-/* Describes a type and writes the description to the pool, for tools. fields may be NULL. */
+/* Describes a type and writes the description to the pool, where `memlift pool dump` prints objects by it and `memlift pool check` follows
+ * them; a description with types replaces one without. fields may be NULL. */
 int memlift_pool_type(memlift_pool *pool, const char *name, uint64_t bytes, const memlift_field *fields, size_t field_count,
                       memlift_type *type);
 

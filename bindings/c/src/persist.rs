@@ -3,8 +3,7 @@
 //!
 //! - **Flow** C ──▶ memlift::persist::raw: [`Handle`], descriptions of types.
 //! - **Owner** the caller that opened a pool closes it; a pool with open transactions or read locks is not closed.
-//! - **Layout** types are written to the root's table of types, which maps a u64 id to a text of lines: `bytes name`, then `offset bytes
-//!   name` for each field.
+//! - **Layout** types are written to the root's table of types, which maps a u64 id to the text of a [`ForeignType`].
 
 use crate::fault::{Fault, null, run};
 use crate::replica::{CReplica, Replica};
@@ -64,6 +63,8 @@ pub struct CField {
     name: *const c_char,
     offset: u64,
     bytes: u64,
+    /// In the words of C; null: not known.
+    kind: *const c_char,
 }
 
 /// The C type `memlift_type` of `memlift_persist.h`.
@@ -77,7 +78,7 @@ pub struct CType {
 }
 
 const _: () = assert!(size_of::<COptions>() == 80 && size_of::<CGuarantee>() == 8);
-const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
+const _: () = assert!(size_of::<CField>() == 32 && size_of::<CType>() == 16);
 
 pub(crate) fn closed() -> Fault {
     Fault::argument("the pool belongs to the process that this one was forked from")
@@ -424,13 +425,14 @@ pub unsafe extern "C" fn memlift_pool_type(
         let mut described =
             ForeignType { name: name.to_string_lossy().into_owned(), bytes, fields: Vec::new() };
         for at in 0..if fields.is_null() { 0 } else { field_count } {
-            // SAFETY: the caller guarantees `field_count` fields, whose names end with a zero.
-            let (field, name) = unsafe {
+            // SAFETY: the caller guarantees `field_count` fields, whose texts end with a zero.
+            let (field, name, kind) = unsafe {
                 let field = &*fields.add(at);
-                (field, self::text(field.name, "a field's name")?)
+                let kind = if field.kind.is_null() { c"" } else { CStr::from_ptr(field.kind) };
+                (field, self::text(field.name, "a field's name")?, kind)
             };
-            let name = name.to_string_lossy().into_owned();
-            described.fields.push(ForeignField { name, offset: field.offset, bytes: field.bytes });
+            let (name, kind) = (name.to_string_lossy().into_owned(), kind.to_string_lossy().into_owned());
+            described.fields.push(ForeignField { name, offset: field.offset, bytes: field.bytes, kind });
         }
         described.check()?;
         let id = described.layout();
@@ -444,19 +446,19 @@ pub unsafe extern "C" fn memlift_pool_type(
     })
 }
 
-/// Writes a type's description to the pool, unless the pool has it.
+/// Writes a type's description to the pool, unless the pool has it, or has one that says more.
 fn register(pool: &Pool, described: &ForeignType, id: u64, read_only: bool) -> Result<(), Fault> {
     let key = id.to_le_bytes();
+    let words = described.text();
     let known = pool.read(|r| match root(r)?.types {
         0 => Ok::<_, Error>(false),
-        types => Ok(Table::at(types).get(r, &key)?.is_some()),
+        types => {
+            let known = Table::at(types).get(r, &key)?;
+            Ok(known.is_some_and(|known| !described.is_typed() || known == words.as_bytes()))
+        }
     })?;
     if known || read_only {
         return Ok(());
-    }
-    let mut words = format!("{} {}\n", described.bytes, described.name);
-    for field in &described.fields {
-        words += &format!("{} {} {}\n", field.offset, field.bytes, field.name);
     }
     pool.tx(|t| {
         let at = root_or(t)?;

@@ -25,7 +25,8 @@ typedef struct account {
     uint8_t note[16];
 } account;
 
-static const memlift_field FIELDS[] = {{"owner", 0, 8}, {"balance", 8, 8}, {"note", 16, 16}};
+static const memlift_field FIELDS[] = {
+    {"owner", 0, 8, "uint64_t"}, {"balance", 8, 8, "uint64_t"}, {"note", 16, 16, NULL}};
 static memlift_pool *pool;
 static memlift_type type, blob;
 static char path[4096], other[4096], copy[4200];
@@ -78,8 +79,8 @@ static void opening(uint32_t domain) {
 
 static void types(void) {
     memlift_type again;
-    const memlift_field outside[] = {{"x", 30, 8}};
-    const memlift_field nameless[] = {{NULL, 0, 8}};
+    const memlift_field outside[] = {{"x", 30, 8, NULL}};
+    const memlift_field nameless[] = {{NULL, 0, 8, NULL}};
     CHECK(memlift_pool_type(pool, "account", sizeof(account), FIELDS, 3, &type) == MEMLIFT_OK);
     CHECK(memlift_pool_type(pool, "account", sizeof(account), FIELDS, 3, &again) == MEMLIFT_OK && again.id == type.id);
     CHECK(memlift_pool_type(pool, "account", sizeof(account), FIELDS, 2, &again) == MEMLIFT_OK && again.id != type.id);
@@ -87,6 +88,10 @@ static void types(void) {
     CHECK(memlift_pool_type(pool, "", 8, NULL, 0, &again) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_pool_type(pool, "x", 32, outside, 1, &again) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_pool_type(pool, "x", 32, nameless, 1, &again) == MEMLIFT_BAD_ARGUMENT);
+    const memlift_field broken[] = {{"x", 0, 8, "a\ttype"}};
+    CHECK(memlift_pool_type(pool, "x", 32, broken, 1, &again) == MEMLIFT_BAD_ARGUMENT);
+    const memlift_field untyped[] = {{"owner", 0, 8, NULL}, {"balance", 8, 8, NULL}, {"note", 16, 16, NULL}};
+    CHECK(memlift_pool_type(pool, "account", sizeof(account), untyped, 3, &again) == MEMLIFT_OK && again.id == type.id);
     CHECK(memlift_pool_type(pool, "x", 32, NULL, 1, &again) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_pool_type(pool, NULL, 32, NULL, 0, &again) == MEMLIFT_BAD_ARGUMENT);
 }

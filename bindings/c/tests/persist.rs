@@ -6,6 +6,8 @@
 
 mod program;
 
+use memlift::persist::check::check;
+use memlift::persist::dump::{Filter, dump};
 use program::{compile, compiled, run, start};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -28,6 +30,28 @@ fn the_example_remembers_what_earlier_runs_did() {
         let said = run(start(&program).arg(folder.path()));
         assert!(said.ends_with(last) && said.contains("survives"), "{said}");
     }
+}
+
+#[test]
+fn tools_show_objects_of_c_by_field_and_follow_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, pool) = (folder.path().join("program"), folder.path().join("numbers.pool"));
+    if !compile("examples/pool.c", &program, false) {
+        return;
+    }
+    run(start(&program).arg(folder.path()));
+    let mut shown = Vec::new();
+    let nodes = Filter { name: Some("node".to_owned()), offset: None };
+    dump(&*pool, &nodes, |object| {
+        shown.push((object.offset, object.value.to_string()));
+        true
+    })
+    .expect("dumped");
+    let [(last, first_line), (_, second_line)] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!(first_line, "{ number: 0, next: null }");
+    assert_eq!(*second_line, format!("{{ number: 1, next: node {last:#x} }}"));
+    let report = check(&*pool).expect("checked");
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 #[test]

@@ -76,6 +76,16 @@ fn held(value: &Held) -> Value {
             json!({ "bytes": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), "text": Held::of_bytes(bytes) })
         }
         Held::More(more) => json!({ "more": more }),
+        Held::Truth(truth) => Value::Bool(*truth),
+        Held::Text(text) => Value::String(text.clone()),
+        Held::Map { pairs, more } => {
+            let pairs: Vec<Value> =
+                pairs.iter().map(|(key, value)| json!([held(key), held(value)])).collect();
+            json!({ "pairs": pairs, "more": more })
+        }
+        Held::Tagged { name, values } => {
+            json!({ "kind": name, "values": values.iter().map(held).collect::<Vec<_>>() })
+        }
         _ => Value::Null,
     }
 }

@@ -3,13 +3,14 @@
 //!
 //! - **Flow** headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
 //!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ what the root leads to (`reached`), tables and stores
-//!   (`owned`), keys that damage costs (`lost_keys`) ─▶ [`Report`]
+//!   (`owned`), objects of C (`foreign`), keys that damage costs (`lost_keys`) ─▶ [`Report`]
 //! - **Rule** damage is content that memlift never writes. Content that a program may have meant (an object that nothing points
 //!   to, a pointer to a freed one) is a note
 //! - **Not here** changing anything: `repair`
 
 pub(crate) mod directory;
 mod files;
+pub(crate) mod foreign;
 pub(crate) mod home;
 pub(crate) mod lanes;
 pub(crate) mod lost_keys;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The objects of a pool, decoded by what the catalog says of their types.
+//! The objects of a pool, decoded by what the catalog says of their types; those of Python and C by what the pool's own tables say (`foreign`).
 //!
 //! - **Flow** snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, which may stop it
 //! - **Rule** the file is not trusted: a type that does not fit its slot is shown as bytes
 //! - **Not here** text for people and JSON: [`Value`] has the first, the command line makes the second
+
+mod foreign;
+mod python;
 
 use std::fmt;
 
@@ -11,10 +14,14 @@ use crate::catalog::Catalog;
 use crate::check::Files;
 use crate::check::directory;
 use crate::check::directory_words;
+use crate::check::foreign::Foreign;
 use crate::check::objects::{Heap, Place};
+use crate::check::owned::Audit;
 use crate::check::snapshot::Snapshot;
 use crate::check::types::{Kind, Types};
 use crate::error::{Error, Result};
+use crate::persist::Persist;
+use crate::raw::{ForeignRoot, root as foreign_root};
 
 /// Content of a field or an object.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,6 +59,26 @@ pub enum Value {
     Struct(Vec<(String, Value)>),
     /// Bytes that may be text, or whose meaning is not known.
     Bytes(Vec<u8>),
+    /// None of Python.
+    Nothing,
+    /// True or false.
+    Truth(bool),
+    /// A str of Python.
+    Text(String),
+    /// A dict of Python in the value itself.
+    Map {
+        /// The first pairs.
+        pairs: Vec<(Value, Value)>,
+        /// Number of those that are not shown.
+        more: u64,
+    },
+    /// Values of a kind that has a name: a tuple, a set, a number of NumPy.
+    Tagged {
+        /// Name of the kind.
+        name: String,
+        /// The first elements.
+        values: Vec<Value>,
+    },
     /// Elements or bytes that are not shown: their number.
     More(u64),
 }
@@ -65,7 +92,7 @@ pub struct Object {
     pub section: u16,
     /// Its type's tag.
     pub tag: u32,
-    /// Its type's name; an array's is in brackets.
+    /// Its type's name; an array's is in brackets. Of Python: `dict`, `dict entry`, `dict segment` or `array`; of C: the described type.
     pub name: String,
     /// Bytes of its slot or run. An array may be shorter: its length is where its pointer is.
     pub room: u64,
@@ -96,35 +123,71 @@ pub fn dump(files: impl Files, filter: &Filter, mut each: impl FnMut(Object) -> 
     let (header, _) = snapshot.sound()?;
     let catalog = Catalog::read(&snapshot.medium)?;
     let types = Types::new(catalog.records());
-    if let Some(name) = &filter.name
-        && !catalog.records().iter().any(|record| record.name == *name)
-    {
-        let mut names: Vec<&str> = catalog.records().iter().map(|record| record.name.as_str()).collect();
-        names.dedup();
-        let what = format!("no type {name} in this pool; it has: {}", names.join(", "));
-        return Err(Error::Argument { what });
-    }
     let marked = directory::marked(&snapshot, &header)?;
     let words = directory_words(&snapshot, &header)?;
     let (directory, _) = directory::judge(&words, &marked, &header, &types);
     let (heap, _) = Heap::new(&snapshot, directory, &types)?;
+    let audit = Audit::new(&heap, &header)?;
+    let reading = Reading { heap: &heap, foreign: Foreign::read(&audit), audit: &audit };
+    if let Some(name) = &filter.name {
+        let mut names: Vec<String> = catalog.records().iter().map(|record| record.name.clone()).collect();
+        names.dedup();
+        names.extend(reading.foreign.iter().flat_map(Foreign::type_names));
+        if !names.contains(name) {
+            let what = format!("no type {name} in this pool; it has: {}", names.join(", "));
+            return Err(Error::Argument { what });
+        }
+    }
+    let mut wanted = |place: &Place| {
+        // The catalog's name holds for objects of Python and C, too.
+        let all = filter.name.as_ref().is_none_or(|name| types.name(place.tag) == *name);
+        if !all && !reading.is(place, filter.name.as_deref().unwrap_or_default())? {
+            return Ok(true);
+        }
+        Ok::<bool, Error>(each(reading.object(place)?))
+    };
     if let Some(offset) = filter.offset {
         let place = heap.place(offset).filter(|place| place.used).ok_or_else(|| Error::Argument {
             what: format!("no object in use at {offset:#x} of the heap"),
         })?;
-        if filter.name.as_ref().is_none_or(|name| types.name(place.tag) == *name) {
-            each(object(&heap, &place)?);
-        }
-        return Ok(());
+        return wanted(&place).map(drop);
     }
     for place in heap.in_use() {
-        if filter.name.as_ref().is_none_or(|name| types.name(place.tag) == *name)
-            && !each(object(&heap, &place)?)
-        {
+        if !wanted(&place)? {
             break;
         }
     }
     Ok(())
+}
+
+/// A heap whose objects are read.
+struct Reading<'r, 'h> {
+    heap: &'r Heap<'h>,
+    audit: &'r Audit<'h>,
+    /// Of a pool of Python or C.
+    foreign: Option<Foreign>,
+}
+
+impl Reading<'_, '_> {
+    /// Returns true if an object of Python or C is of a type of this name.
+    fn is(&self, place: &Place, name: &str) -> Result<bool> {
+        let Some(foreign) = &self.foreign else { return Ok(false) };
+        Ok(foreign.head(self.audit, place)?.is_some_and(|head| foreign.name_of(head.id) == name))
+    }
+
+    fn object(&self, place: &Place) -> Result<Object> {
+        let mut object = object(self.heap, place)?;
+        if let Some(foreign) = &self.foreign {
+            if place.tag == ForeignRoot::TAG
+                && let Ok(root) = foreign_root(self.audit)
+            {
+                object.value = foreign::root(&root, foreign);
+            } else if let Some(head) = foreign.head(self.audit, place)? {
+                (object.name, object.value) = foreign::describe(foreign, self.audit, place, head)?;
+            }
+        }
+        Ok(object)
+    }
 }
 
 fn object(heap: &Heap<'_>, place: &Place) -> Result<Object> {
@@ -311,6 +374,22 @@ impl fmt::Display for Value {
                 f.write_str(" }")
             }
             Value::Bytes(bytes) => f.write_str(&Value::of_bytes(bytes)),
+            Value::Nothing => f.write_str("None"),
+            Value::Truth(truth) => write!(f, "{truth}"),
+            Value::Text(text) => write!(f, "{text:?}"),
+            Value::Map { pairs, more } => {
+                f.write_str("{")?;
+                list(f, pairs, |f, (key, value)| write!(f, "{key}: {value}"))?;
+                if *more > 0 {
+                    write!(f, ", … {more} more")?;
+                }
+                f.write_str("}")
+            }
+            Value::Tagged { name, values } => {
+                write!(f, "{name}(")?;
+                list(f, values, |f, one| write!(f, "{one}"))?;
+                f.write_str(")")
+            }
             Value::More(more) => write!(f, "… {more} more"),
         }
     }

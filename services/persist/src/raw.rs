@@ -7,7 +7,7 @@
 //!   type is [`ForeignType::layout`], a hash over name, size and fields. A pool's root is a [`ForeignRoot`]
 //! - **Rule** the heap sees one type, `[u8]`: tag, bounds and section are checked as for every array, then the object's own type
 //!   and length. What a file says is a claim: a wrong one is an error. An object that was freed has type 0
-//! - **Not here** which names a pool has and what their values mean: the bindings
+//! - **Not here** which names a pool has and what their values mean: the bindings, and for tools `check` and `dump`
 
 #[expect(unsafe_code, reason = "keeps locks beyond the borrow that they were taken by")]
 mod handle;
@@ -17,6 +17,8 @@ mod table;
 
 pub use handle::{Handle, Looking, OpenRead, OpenTx, PoolRef};
 pub use object::{
-    FOREIGN_BYTES_MAX, ForeignField, ForeignRoot, ForeignType, OBJECT_HEADER_BYTES, read_raw, root, root_or,
+    ARRAY_PAD, ARRAY_TYPE, FOREIGN_BYTES_MAX, ForeignField, ForeignRoot, ForeignType, OBJECT_HEADER_BYTES,
+    read_raw, root, root_or,
 };
+pub(crate) use table::Part as TablePart;
 pub use table::{Put, Table};

@@ -127,7 +127,7 @@ fn objects_are_checked_by_type_and_length() {
     let point = ForeignType {
         name: "point".to_owned(),
         bytes: 16,
-        fields: vec![ForeignField { name: "x".to_owned(), offset: 0, bytes: 8 }],
+        fields: vec![ForeignField { name: "x".to_owned(), offset: 0, bytes: 8, kind: String::new() }],
     };
     let other = ForeignType { fields: Vec::new(), ..point.clone() };
     assert!(point.check().is_ok() && point.layout() != other.layout());

@@ -13,8 +13,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use memlift::persist::layout::crc32c;
-use memlift::persist::persist::hash_name;
-use memlift::persist::raw::{Looking, PoolRef, read_raw};
+use memlift::persist::raw::{ARRAY_PAD, ARRAY_TYPE, Looking, PoolRef, read_raw};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -24,9 +23,9 @@ use super::pool::{Inner, Kind, Named, Trouble, Writing};
 use crate::memory::Input;
 
 /// Type of the object that holds an array.
-pub const TYPE: u64 = hash_name("memlift.Array 1", 0);
+pub const TYPE: u64 = ARRAY_TYPE;
 /// Zero bytes before the elements.
-const PAD: usize = 48;
+const PAD: usize = ARRAY_PAD;
 /// Unit of the comparison for differences: a cache line, bytes.
 const LINE: usize = 64;
 /// With more runs of differing lines than this, a new object is cheaper than a log record of that many ranges.

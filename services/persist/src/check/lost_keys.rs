@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 
+use super::foreign::Foreign;
 use super::owned::{ARRAY, Audit, DICT, each_pair, names};
 use crate::error::Result;
 use crate::kv;
@@ -91,6 +92,18 @@ pub(crate) fn lost_keys<'h>(all: &Audit<'h>, pages: &'h BTreeSet<u64>) -> Result
                 && let Ok(key) = Table::key_of_entry(all, place.start)
             {
                 lost.push(Lost { what: format!("the key {} of a table", key_text(key)), unlisted: false });
+            }
+        }
+    }
+    if let Some(foreign) = Foreign::read(all) {
+        for place in heap.in_use().filter(|place| whole.is_damaged(place.start, place.room)) {
+            let head = foreign.head(all, &place)?.filter(|head| head.fits);
+            let Some((head, known)) = head.and_then(|head| Some((head, foreign.get(head.id)?))) else {
+                continue;
+            };
+            if whole.is_damaged(place.start, OBJECT_HEADER_BYTES + head.bytes) {
+                let what = format!("the {} at {:#x} of the heap", known.name, place.start);
+                lost.push(Lost { what, unlisted: false });
             }
         }
     }

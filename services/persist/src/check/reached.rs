@@ -3,16 +3,19 @@
 //! agree, keys that damage costs.
 //!
 //! - **Flow** one view of the heap ([`Audit`]) ─▶ [`walk`] ─▶ [`structures`] ─▶ [`lost_keys`]
-//! - **Not here** how each is found: `objects`, `owned`, `lost_keys`
+//! - **Not here** how each is found: `objects`, `owned`, `foreign`, `lost_keys`
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::foreign::{Foreign, Head};
 use super::lost_keys::lost_keys;
 use super::objects::Heap;
 use super::owned::{self, Audit, Known};
 use super::{Findings, Part};
 use crate::error::Result;
 use crate::layout::{Header, SLAB_BYTES};
+use crate::persist::Persist;
+use crate::raw::ForeignRoot;
 
 /// Checks everything that the root leads to; `damaged` are pages without their checksum.
 pub(super) fn check(
@@ -23,7 +26,8 @@ pub(super) fn check(
     findings: &mut Findings,
 ) -> Result<()> {
     let audit = Audit::new(heap, header)?;
-    walk(&audit, root, findings)?;
+    let foreign = Foreign::read(&audit);
+    walk(&audit, root, foreign.as_ref(), findings)?;
     structures(&audit, findings)?;
     for lost in lost_keys(&audit, damaged)? {
         findings.damage(Part::Keys, None, lost.to_string());
@@ -53,7 +57,7 @@ fn structures(audit: &Audit<'_>, findings: &mut Findings) -> Result<()> {
 }
 
 /// Pointers along which the catalog leads, and objects that are not met on the way.
-fn walk(audit: &Audit<'_>, root: u64, findings: &mut Findings) -> Result<()> {
+fn walk(audit: &Audit<'_>, root: u64, foreign: Option<&Foreign>, findings: &mut Findings) -> Result<()> {
     let heap = audit.heap();
     let home = heap.snapshot.home()?;
     let in_file = |offset: u64| home.place(offset);
@@ -85,25 +89,48 @@ fn walk(audit: &Audit<'_>, root: u64, findings: &mut Findings) -> Result<()> {
         let more = reach.dangling_count - reach.dangling.len() as u64;
         findings.note(Part::Objects, None, format!("{more} more pointers lead nowhere"));
     }
-    let mut lost: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
+    let walked = foreign.map(|foreign| foreign.walk(audit)).transpose()?.unwrap_or_default();
+    for (holder, what) in &walked.dangling {
+        let offset = if *holder == 0 { crate::layout::SUPERBLOCK_OFFSET } else { *holder };
+        findings.note(Part::Objects, in_file(offset), what);
+    }
+    if walked.dangling_count > walked.dangling.len() as u64 {
+        let more = walked.dangling_count - walked.dangling.len() as u64;
+        findings.note(Part::Objects, None, format!("{more} more places in objects of C lead nowhere"));
+    }
+    let mut lost: BTreeMap<String, (u64, u64, Vec<u64>)> = BTreeMap::new();
     let known = Known::of(audit);
     for place in heap.in_use().filter(|place| !reach.met(place)) {
-        if known.has(heap, &place)? {
+        let mut name = heap.types.name(place.tag);
+        if let Some(foreign) = foreign
+            && let Some(head) = foreign.head(audit, &place)?
+        {
+            if let Some(what) = odd_length(foreign, head) {
+                let what = format!("the object at {:#x} of the heap {what}", place.start);
+                findings.damage(Part::Objects, in_file(place.start), what);
+            }
+            name = foreign.name_of(head.id);
+        }
+        if walked.met.contains(&place.start) || known.has(heap, &place)? {
             continue;
         }
-        let (count, bytes, first) = lost.entry(place.tag).or_default();
+        let (count, bytes, first) = lost.entry(name).or_default();
         *count += 1;
         *bytes += place.room;
         if first.len() < 4 {
             first.push(place.start);
         }
     }
-    let opaque = heap.types.opaque();
+    let mut opaque = heap.types.opaque();
+    if foreign.is_some() {
+        opaque.retain(|name| *name != ForeignRoot::NAME); // its fields are followed
+        opaque.extend(walked.opaque.iter().map(|name| &**name));
+    }
     if !opaque.is_empty() && !lost.is_empty() {
         // One of these may have what leads to them: no reason to say it type by type.
         let lost: Vec<String> = lost
             .iter()
-            .map(|(tag, (count, bytes, _))| format!("{count} of {} ({bytes} bytes)", heap.types.name(*tag)))
+            .map(|(name, (count, bytes, _))| format!("{count} of {name} ({bytes} bytes)"))
             .collect();
         let names = opaque[..opaque.len().min(4)].join(", ");
         let more = if opaque.len() > 4 { ", …" } else { "" };
@@ -114,14 +141,25 @@ fn walk(audit: &Audit<'_>, root: u64, findings: &mut Findings) -> Result<()> {
         findings.note(Part::Objects, None, what);
         return Ok(());
     }
-    for (tag, (count, bytes, first)) in lost {
+    for (name, (count, bytes, first)) in lost {
         let places: Vec<String> = first.iter().map(|one| format!("{one:#x}")).collect();
         let what = format!(
-            "nothing that the root leads to points to {count} of {} ({bytes} bytes; the first at {} of the heap)",
-            heap.types.name(tag),
+            "nothing that the root leads to points to {count} of {name} ({bytes} bytes; the first at {} of the heap)",
             places.join(", ")
         );
         findings.note(Part::Objects, None, what);
     }
     Ok(())
+}
+
+/// Says how the length in an object's header contradicts its place or its type.
+fn odd_length(foreign: &Foreign, head: Head) -> Option<String> {
+    if head.id == 0 {
+        return None;
+    }
+    if !head.fits {
+        return Some(format!("has {} bytes by its header, and its place has fewer", head.bytes));
+    }
+    let known = foreign.get(head.id).filter(|known| known.bytes != 0 && known.bytes != head.bytes)?;
+    Some(format!("has {} bytes by its header, and its type {} has {}", head.bytes, known.name, known.bytes))
 }

@@ -27,6 +27,9 @@ pub struct ForeignField {
     pub offset: u64,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Its type in the words of C or Rust: `u32`, `double`, `char`, `account *` for the place of an object, the name of another type. Empty: not
+    /// known. A field of several times its type's size is an array. No part of the layout.
+    pub kind: String,
 }
 
 /// A type as another language describes it.
@@ -65,6 +68,14 @@ impl ForeignType {
             return wrong(format!("type {}: {} bytes are too many", self.name, self.bytes));
         }
         for field in &self.fields {
+            let breaks = |text: &str| text.contains(['\n', '\t']);
+            if breaks(&field.name) || breaks(&field.kind) || field.kind.len() > 255 {
+                let name = &field.name;
+                return wrong(format!(
+                    "type {}: field {name:?} has a line break or a tab in its name or type",
+                    self.name
+                ));
+            }
             let end = field.offset.checked_add(field.bytes);
             if self.bytes != 0 && end.is_none_or(|end| end > self.bytes) {
                 return wrong(format!("type {}: field {} ends behind the object", self.name, field.name));
@@ -73,6 +84,50 @@ impl ForeignType {
         Ok(())
     }
 }
+
+impl ForeignType {
+    /// The text of its record in the table of types: a line `bytes name`, then for each field a line `offset bytes name`, to which a tab and
+    /// the type are added where that is known.
+    pub fn text(&self) -> String {
+        let mut text = format!("{} {}\n", self.bytes, self.name);
+        for field in &self.fields {
+            text += &format!("{} {} {}", field.offset, field.bytes, field.name);
+            if !field.kind.is_empty() {
+                text += &format!("\t{}", field.kind);
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Reads such a text; None: it is none.
+    pub fn parse(text: &str) -> Option<ForeignType> {
+        let mut lines = text.lines();
+        let (bytes, name) = lines.next()?.split_once(' ')?;
+        let field = |line: &str| {
+            let (line, kind) = line.rsplit_once('\t').unwrap_or((line, ""));
+            let mut words = line.splitn(3, ' ');
+            Some(ForeignField {
+                offset: words.next()?.parse().ok()?,
+                bytes: words.next()?.parse().ok()?,
+                name: words.next()?.to_owned(),
+                kind: kind.to_owned(),
+            })
+        };
+        let fields = lines.map(field).collect::<Option<_>>()?;
+        Some(ForeignType { name: name.to_owned(), bytes: bytes.parse().ok()?, fields })
+    }
+
+    /// Returns true if the type of a field is known.
+    pub fn is_typed(&self) -> bool {
+        self.fields.iter().any(|field| !field.kind.is_empty())
+    }
+}
+
+/// Type of the object that holds an array of Python: [`ARRAY_PAD`] zero bytes, then the elements in C order.
+pub const ARRAY_TYPE: u64 = crate::persist::hash_name("memlift.Array 1", 0);
+/// Zero bytes before an array's elements.
+pub const ARRAY_PAD: usize = 48;
 
 /// The root object of a pool that other languages use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -237,5 +292,36 @@ impl Tx<'_> {
     pub fn write_raw(&mut self, offset: u64, layout: u64, from: u64, source: &[u8]) -> Result<()> {
         self.range_raw(offset, layout, from, source.len() as u64)?.copy_from_slice(source);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_are_read_as_they_were_written_with_types_and_without() {
+        let field = |name: &str, offset, bytes, kind: &str| ForeignField {
+            name: name.to_owned(),
+            offset,
+            bytes,
+            kind: kind.to_owned(),
+        };
+        let mut kind = ForeignType {
+            name: "bank account".to_owned(),
+            bytes: 32,
+            fields: vec![field("owner", 0, 8, "account *"), field("a note", 8, 24, "")],
+        };
+        assert_eq!(kind.text(), "32 bank account\n0 8 owner\taccount *\n8 24 a note\n");
+        assert_eq!(ForeignType::parse(&kind.text()), Some(kind.clone()));
+        assert!(kind.is_typed());
+        // As earlier releases wrote it, and objects of that are of this type.
+        let before = ForeignType::parse("32 bank account\n0 8 owner\n8 24 a note\n").unwrap();
+        assert!(!before.is_typed() && before.layout() == kind.layout());
+        for odd in ["", "x y\n", "8\n", "8 a\n0 8\n", "8 a\n0 b c\n"] {
+            assert_eq!(ForeignType::parse(odd), None, "{odd:?}");
+        }
+        kind.fields[0].name = "a\tb".to_owned();
+        assert!(kind.check().is_err());
     }
 }

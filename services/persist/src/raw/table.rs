@@ -61,6 +61,17 @@ pub enum Put {
     Replaced,
 }
 
+/// Parts of a table, each an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// Count, seed, links to the first and last entry, places of the segments.
+    Head,
+    /// Links to the first entries of chains.
+    Segment,
+    /// A key and its value.
+    Entry,
+}
+
 /// Place of a link to an entry: a bucket, or the entry before in its chain.
 #[derive(Clone, Copy)]
 enum Link {
@@ -130,9 +141,37 @@ impl Table {
         matches!(layout, HEAD | SEGMENT | ENTRY)
     }
 
+    /// Name of a table's part, by its type; None: it is none.
+    pub(crate) fn part(layout: u64) -> Option<Part> {
+        match layout {
+            HEAD => Some(Part::Head),
+            SEGMENT => Some(Part::Segment),
+            ENTRY => Some(Part::Entry),
+            _ => None,
+        }
+    }
+
+    /// Key and value of the entry that lies at `offset`, if one does.
+    pub(crate) fn pair_at<V: View>(view: &V, offset: u64) -> Result<(&[u8], &[u8])> {
+        let entry = Entry::of(view, offset)?;
+        Ok((entry.key, entry.value))
+    }
+
     /// The key of the entry that lies at `offset`, if one does.
     pub(crate) fn key_of_entry<V: View>(view: &V, offset: u64) -> Result<&[u8]> {
         Ok(Entry::of(view, offset)?.key)
+    }
+
+    /// Places of all entries, in the order of insertion, until `each` says false.
+    pub(crate) fn each_place<V: View>(self, view: &V, mut each: impl FnMut(u64) -> bool) -> Result<()> {
+        let (mut at, count) = (self.head(view, FIRST)?, self.len(view)?);
+        for _ in 0..count {
+            if at == 0 || !each(at) {
+                return Ok(());
+            }
+            at = Entry::of(view, at)?.at(NEXT)?;
+        }
+        Ok(())
     }
 
     /// Returns true if an object of this type is a table's head.
