@@ -58,6 +58,8 @@ pub mod vector;
 pub mod exec;
 #[expect(unsafe_code, reason = "forks")]
 pub mod fork;
+#[expect(unsafe_code, reason = "reads a list of the C library's")]
+pub mod robust;
 #[expect(unsafe_code, reason = "makes system calls")]
 pub mod kept;
 #[expect(unsafe_code, reason = "reads memory that it shares with the kernel")]

@@ -19,7 +19,7 @@ use memlift_zmem::pager::{self, Pager};
 
 use crate::gate::{self, errno, set_errno, to_libc_result};
 use crate::thread::{self, OURS, Quiet, bit, current, set_mask};
-use crate::{filter, stacks, standing, start, sys, trap};
+use crate::{filter, robust, stacks, standing, start, sys, trap};
 
 /// A disposition in the kernel's layout.
 #[repr(C)]
@@ -173,6 +173,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
         }
         if signal != libc::SIGSYS && code > 0 && Pager::get().is_some() {
             let _quiet = Quiet::in_handler();
+            robust::release();
             if pager::signal::handle(signal, info, context) {
                 set_errno(number);
                 return;

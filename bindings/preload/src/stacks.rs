@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 use memlift_zmem::lock::Lock;
 use memlift_zmem::pager::{Pager, Pins};
 
-use crate::thread::{Quiet, Thread, current, inside};
+use crate::thread::{Quiet, Thread, current, inside, is_gone};
 use crate::trap::in_arena;
 use crate::wrappers::Next;
 use crate::{heap, start, sys};
@@ -71,11 +71,6 @@ fn record(address: usize) -> Option<&'static Record> {
 fn own_number() -> i32 {
     // SAFETY: the call takes no argument.
     unsafe { sys!(libc::SYS_gettid) as i32 }
-}
-
-fn is_gone(thread: i32) -> bool {
-    // SAFETY: the call takes numbers only; signal 0 only tests if the thread exists.
-    unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), thread, 0) == -(libc::ESRCH as isize) }
 }
 
 /// Takes a free stack of at least `bytes` bytes, or makes a new one.

@@ -12,7 +12,8 @@
 //!   Before SIGBUS, a signal is sent that is ignored by default, because a thread in the middle of an `exec` receives none,
 //!   and the program that it becomes would die of SIGBUS
 //! - **Owner** pins by thread, in one list; the child of a fork forgets them
-//! - **Not here** calls that wait on a futex: the kernel reads the word only when they begin
+//! - **Not here** calls that wait on a plain futex: the kernel reads the word only when they begin. A wait with a time limit
+//!   that goes on after the process was stopped begins again, by `restart_syscall`, which is trapped
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -116,8 +117,16 @@ pub fn pin_call_in_flight(thread: &[u8], buffer: &mut [u8], politely: bool) {
     }
 }
 
+/// Returns true if the kernel writes the word of a futex when the call ends: the thread gets a futex with priority
+/// inheritance.
+fn writes_word([_, operation, ..]: [usize; 6]) -> bool {
+    const LOCK_PI2: i32 = 13;
+    let operation = operation as i32 & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    matches!(operation, libc::FUTEX_LOCK_PI | LOCK_PI2 | libc::FUTEX_WAIT_REQUEUE_PI)
+}
+
 fn pin(pager: &'static Pager, thread: i32, call: usize, arguments: [usize; 6]) {
-    if call as i64 == libc::SYS_futex {
+    if call as i64 == libc::SYS_futex && !writes_word(arguments) {
         return;
     }
     if matches!(call as i64, libc::SYS_vmsplice | libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg) {

@@ -18,7 +18,7 @@ use memlift_zmem::pager::{Options, Pager};
 use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
-use crate::{activate, descriptors, fork, gate, kept, locked, signal, stacks, standing, sys, words};
+use crate::{activate, descriptors, fork, gate, kept, locked, robust, signal, stacks, standing, sys, words};
 
 const EARLY: u8 = 0;
 const COVERED: u8 = 1;
@@ -158,6 +158,7 @@ pub fn forked() {
     standing::forked();
     kept::forked();
     locked::forked();
+    robust::forked();
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
 

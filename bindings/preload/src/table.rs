@@ -191,6 +191,9 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_fremovexattr, &[(1, Text)]),
     (libc::SYS_time, &[(0, Out(8))]),
     (libc::SYS_futex, &[(0, Out(4)), (3, In(16)), (4, Out(4))]),
+    // The kernel makes this call for a wait that goes on after the process was stopped. The registers still have the
+    // arguments of that wait; if it is a futex's, the kernel reads the word again.
+    (libc::SYS_restart_syscall, &[(0, Out(4))]),
     (libc::SYS_set_robust_list, &[(0, Own)]),
     (libc::SYS_get_robust_list, &[(1, Out(8)), (2, Out(8))]),
     (libc::SYS_set_tid_address, &[(0, Own)]),
@@ -274,6 +277,8 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_fork,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_submit,

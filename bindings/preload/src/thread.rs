@@ -83,6 +83,12 @@ pub fn inside() -> bool {
     current().inside.load(Relaxed) != 0
 }
 
+/// Returns true if this process has no thread of this number.
+pub fn is_gone(thread: i32) -> bool {
+    // SAFETY: the call takes numbers only; signal 0 only tests if the thread exists.
+    unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), thread, 0) == -(libc::ESRCH as isize) }
+}
+
 /// Changes the thread's mask. Returns the old mask.
 pub fn set_mask(how: i32, mask: u64) -> u64 {
     let mut old = 0u64;

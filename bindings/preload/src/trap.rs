@@ -20,7 +20,7 @@ use crate::gate::call;
 use crate::held::{Held, Mark};
 use crate::table::{self, ABSENT, Extent};
 use crate::thread::{self, OURS, Quiet};
-use crate::{exec, fork, memory, rings, signal, stacks, standing, start, sys, transfer, vector};
+use crate::{exec, fork, memory, rings, robust, signal, stacks, standing, start, sys, transfer, vector};
 
 /// Upper bound of the bytes that are pinned together, if a call can be done in parts.
 pub const PIECE_BYTES: usize = 4 << 20;
@@ -257,6 +257,10 @@ impl Scene<'_> {
             libc::SYS_io_uring_enter => rings::enter(self, arguments),
             libc::SYS_io_uring_register => rings::register(self, arguments),
             libc::SYS_io_submit => rings::submit(self, arguments),
+            libc::SYS_exit | libc::SYS_exit_group => {
+                robust::hold_list(self.pager);
+                self.call(number, arguments)
+            }
             // The kernel stores this address until the thread ends, so its pin is never released.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
                 self.pin_for_good(
@@ -407,7 +411,10 @@ pub unsafe fn on_trap(context: *mut c_void) {
         pager.job().count(Counter::TrappedCalls, 1);
         let mask = *signal::return_mask(context);
         let quiet = Quiet::in_handler();
-        standing::returned();
+        if number as i64 != libc::SYS_restart_syscall {
+            standing::returned();
+        }
+        robust::release();
         let mark = Mark::make();
         let mut scene = Scene { held: Held::new(&mark), quiet, mask, context, pager };
         let result = scene.perform(number, arguments);
@@ -446,6 +453,7 @@ pub fn perform_for_function(number: usize, arguments: [usize; 6]) -> Option<isiz
         let quiet = Quiet::begin();
         let mask = quiet.outer_mask();
         standing::returned();
+        robust::release();
         let mark = Mark::make();
         let mut scene = Scene { held: Held::new(&mark), quiet, mask, context: std::ptr::null_mut(), pager };
         scene.perform(number, arguments)

@@ -72,16 +72,27 @@ fn a_call_under_way_when_memory_becomes_short_is_made_once_and_gives_its_own_res
     }
 }
 
+/// Runs a program without one way to move pages or another.
+fn with_each_mechanism(name: &str, total: usize, arguments: &[&str]) {
+    for mask in ["", "uffd_move", "uffd"] {
+        let job = Job::new(total);
+        let mut command = job.command(job::compile(name));
+        let output = command.args(arguments).env("MEMLIFT_DISABLE", mask).output().expect("it starts");
+        assert_eq!(job::content(&format!("{name} without {mask:?}"), arguments, &output), "right\n");
+    }
+}
+
 #[test]
 fn locked_memory_stays_where_it_is() {
-    for mask in ["", "uffd_move", "uffd"] {
-        let job = Job::new(24 * MIB);
-        let output = job
-            .command(job::compile("locks"))
-            .arg("40")
-            .env("MEMLIFT_DISABLE", mask)
-            .output()
-            .expect("it starts");
-        assert_eq!(job::content(&format!("locks without {mask:?}"), &["40"], &output), "right\n");
-    }
+    with_each_mechanism("locks", 24 * MIB, &["40"]);
+}
+
+#[test]
+fn a_robust_mutex_tells_that_its_owner_has_ended() {
+    with_each_mechanism("robust", 24 * MIB, &["40"]);
+}
+
+#[test]
+fn threads_wait_on_futexes_whose_memory_goes_away() {
+    with_each_mechanism("futexes", 40 * MIB, &["60", "400"]);
 }

@@ -2,7 +2,9 @@
 //! Pins: pages that a system call works on are brought in, and must stay until it ends.
 //!
 //! - **Flow** [`Pager::pin`] ──page by page: fault in, count up──▶ [`Pins`] ──drop──▶ count down
-//! - **Layout** a pin is counted in the entry of a page of an armed chunk, or in the chunk itself if that is native
+//! - **Layout** a pin is counted in the entry of a page of an armed chunk, or in the chunk itself if that is native. A page
+//!   that once had [`MAX_PINS`] at a time (a futex on which so many threads wait) stays pinned for good, because more pins
+//!   cannot be counted
 //! - **Order** counts change by compare-and-swap of an entry that is not busy, and an evictor claims only pages without pins.
 //!   A native chunk with pins is not armed, and an armed chunk with a pinned page keeps its mode. So dropping the pins finds
 //!   the count where it was made
@@ -93,14 +95,13 @@ impl Pager {
                 Mode::Armed => {
                     let entry = self.table.load(page);
                     let ready = entry.is_present() && !(write && entry.is_protected());
-                    if ready && entry.pins() < MAX_PINS {
+                    if ready && entry.pins() == MAX_PINS {
+                        return Ok(page + 1);
+                    } else if ready {
                         let pinned = entry.with_pins(entry.pins() + 1);
                         if self.change(page, entry, pinned) {
                             return Ok(page + 1);
                         }
-                    } else if ready {
-                        // The page has as many pins as can be counted: wait until one of the system calls ends.
-                        std::thread::yield_now();
                     } else if self.answer(page, write) == Fault::NotMine {
                         return Err(libc::EFAULT);
                     }
@@ -132,7 +133,9 @@ impl Pager {
                 let entry = self.table.load(page);
                 if entry.is_busy() {
                     self.table.wait(page);
-                } else if entry.pins() == 0 || self.change(page, entry, entry.with_pins(entry.pins() - 1)) {
+                } else if matches!(entry.pins(), 0 | MAX_PINS)
+                    || self.change(page, entry, entry.with_pins(entry.pins() - 1))
+                {
                     page += 1;
                 }
             }
