@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the Rust tests of one build, several programs at a time: many wait (for a lease, a dead peer, a disk) while others compute.
 //!
-//! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
+//! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ one more at a time than there are cores, a line each ─▶
 //!   what the failed ones printed ─▶ documentation tests
 //! - **Hangs** a program that does not end is named with its stacks ([`watched`])
 //! - **Alone** programs that compare measured times ([`ALONE`]) run after the others, test by test: who shares a core measures that
@@ -22,6 +22,8 @@ use serde_json::Value;
 use crate::Failure;
 use crate::watched::{self, Outcome};
 
+/// Programs that run at a time beyond the number of cores: most of them wait for something, most of the time.
+const WAITING: usize = 1;
 /// Programs that compare measured times.
 const ALONE: [&str; 1] = ["lab/cli:record"];
 
@@ -104,7 +106,7 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..cores.min(total) {
+        for _ in 0..(cores + WAITING).min(total) {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     run_one(program);
@@ -132,7 +134,7 @@ pub fn run(options: &Options) -> Result<String, Failure> {
 /// libraries are left where `cargo build` leaves them: it would choose fewer features, and build half of the workspace again.
 fn build(cargo: &OsString, arguments: &[String]) -> Result<Vec<Program>, Failure> {
     let output = Command::new(cargo)
-        .args(["build", "--all-targets", "--message-format=json-render-diagnostics"])
+        .args(["build", "--all-targets", "--timings", "--message-format=json-render-diagnostics"])
         .args(arguments)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

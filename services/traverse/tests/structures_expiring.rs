@@ -317,7 +317,7 @@ fn a_sweep_over_a_map_that_grows_leaves_its_count_right() {
     let node = Running::start(options(), false);
     let mut client = node.client();
     let map = ExpiringMap::create(&mut client, 6, Terms { entries_max: 400, ..FOREVER }).expect("room");
-    let mut put = |client: &mut Client, keys: std::ops::Range<u64>| {
+    let put = |client: &mut Client, keys: std::ops::Range<u64>| {
         keys.for_each(|key| assert!(map.insert(client, key, b"value", Ttl::OfMap).expect("room")));
     };
     put(&mut client, 0..50);
