@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 
 class _Stream:
@@ -34,7 +34,7 @@ class _Stream:
 
 
 def reduce(value: Any) -> tuple[str, Any] | None:
-    """Returns kind and the parts of a stream; None for what is neither table nor batch, array nor column. Raises UnsupportedType for
+    """Returns kind and the parts of a stream; None for what is neither table nor batch, array nor column. Raises UnsupportedTypeError for
     types that a stream does not have."""
     pa = sys.modules["pyarrow"]
     cls = type(value)
@@ -47,13 +47,13 @@ def reduce(value: Any) -> tuple[str, Any] | None:
     else:
         return None
     if not table.num_columns and table.num_rows:
-        raise UnsupportedType(f"cannot send a pyarrow.{cls.__name__} of {table.num_rows} rows without columns: send their number")
+        raise UnsupportedTypeError(f"cannot send a pyarrow.{cls.__name__} of {table.num_rows} rows without columns: send their number")
     stream = _Stream()
     try:
         with pa.ipc.new_stream(pa.PythonFile(stream, mode="w"), table.schema) as writer:
             writer.write_table(table)
     except pa.ArrowException as error:
-        raise UnsupportedType(f"cannot send a pyarrow.{cls.__name__} of type {table.schema.types}: {error}") from error
+        raise UnsupportedTypeError(f"cannot send a pyarrow.{cls.__name__} of type {table.schema.types}: {error}") from error
     return f"arrow.{kind}", stream.parts
 
 
@@ -69,7 +69,7 @@ def _table(data: Any) -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        raise UnsupportedType("Arrow data came, but pyarrow is not installed here: pip install pyarrow") from None
+        raise UnsupportedTypeError("Arrow data came, but pyarrow is not installed here: pip install pyarrow") from None
     if type(data) is not np.ndarray:
         raise ValueError("no bytes")
     if not data.flags.writeable:
@@ -80,7 +80,7 @@ def _table(data: Any) -> Any:
     for field in table.schema:
         name = _unknown(field)
         if name is not None:
-            raise UnsupportedType(
+            raise UnsupportedTypeError(
                 f"Arrow data of the extension type {name} came, which this process does not know: pyarrow.register_extension_type() it"
             )
     return table

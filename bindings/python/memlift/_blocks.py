@@ -6,7 +6,7 @@
 - **Layout** a block is a gzip member with an extra field BC that holds its length - 1 (SAM specification, section 4.1); an empty one ends the file
 - **Order** at most 3 pieces per thread and 2 more are under way: what is written faster than it is packed waits
 - **Owner** a file that was opened here is closed here; the pool ends with its file. A child of a fork has no threads: there, reading and writing
-  are errors.Closed, and closing leaves the parent's file as it is
+  are errors.ClosedError, and closing leaves the parent's file as it is
 """
 
 import atexit
@@ -22,7 +22,7 @@ import threading
 import weakref
 
 from memlift import zlib
-from memlift.errors import Closed
+from memlift.errors import ClosedError, ForkedError
 
 BLOCK_BYTES = 0xFF00
 """Bytes of a block before packing, as bgzip has it: packed, they fit into 64 KiB even where they do not get smaller."""
@@ -56,7 +56,7 @@ def pool_of(threads):
 
 def check_process(pid):
     if pid != os.getpid():
-        raise Closed("this file belongs to the process that opened it: open it again after the fork")
+        raise ForkedError("this file belongs to the process that opened it: open it again after the fork")
 
 
 _open_files = weakref.WeakSet()
@@ -353,7 +353,7 @@ class _Ahead(io.RawIOBase):
             with self._changed:
                 while not self._ready:
                     if self._ends:
-                        raise Closed("the file is read no more: it was closed, or the interpreter ends")
+                        raise ClosedError("the file is read no more: it was closed, or the interpreter ends")
                     self._changed.wait()
                 future = self._ready.popleft()
                 self._changed.notify_all()

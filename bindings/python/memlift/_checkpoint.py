@@ -9,7 +9,7 @@ Layout  the pool's dict "checkpoint": step → (FORM, tree, records, crcs). A tu
         array "checkpoint n"; crcs: object → (bytes, CRC-32C). The dict "checkpoint numbers": "next" object, "keep"
 Order   objects are stored first, in transactions of their own; the tree that names them and the removal of older states are the last one. So a kill
         leaves the states before it or after it, and objects from "next" on belong to none: the following save removes them
-Rule    what was read from the file is checked before it is used; PoolDamaged says what is wrong
+Rule    what was read from the file is checked before it is used; PoolDamagedError says what is wrong
 Not here how pages and transactions become durable: the pool
 """
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _dtypes, _tensors
-from memlift.errors import BadArgument, Error, Gone, PoolDamaged, UnsupportedType, UnsupportedValue
+from memlift.errors import BadArgumentError, Error, GoneError, PoolDamagedError, UnsupportedTypeError, UnsupportedValueError
 
 if TYPE_CHECKING:
     from memlift.persist import Pool
@@ -69,9 +69,9 @@ class Packed(NamedTuple):
 
 
 def pack(state: Any, step: int | None) -> Packed:
-    """Takes a state apart. Raises UnsupportedValue for what cannot be saved as what it is, BadArgument for a step that is none."""
+    """Takes a state apart. Raises UnsupportedValueError for what cannot be saved as what it is, BadArgumentError for a step that is none."""
     if step is not None and not _is_number(step):
-        raise BadArgument(f"step={step!r}: a whole number from 0 on, or None")
+        raise BadArgumentError(f"step={step!r}: a whole number from 0 on, or None")
     packer = _Packer()
     return Packed(packer.pack(state, "state", 0), packer.arrays)
 
@@ -85,7 +85,7 @@ class Checkpoint:
 
     A state consists of dicts (OrderedDict with its attributes, too), lists, tuples, sets and frozensets of numpy arrays and scalars, tensors of
     torch in host memory, None, bool, int, float, complex, str, bytes and bytearray. Everything comes back with the type that it had; other types
-    raise UnsupportedValue, which names the place. Nothing is pickled. Arrays come back in C order.
+    raise UnsupportedValueError, which names the place. Nothing is pickled. Arrays come back in C order.
 
     path      the file; created if there is none
     mode      as of `open`: "c", "w", "x" or "r"
@@ -112,7 +112,7 @@ class Checkpoint:
         from memlift import persist  # it imports this module
 
         if keep is not None and (type(keep) is not int or keep < 1):
-            raise BadArgument(f"keep={keep!r}: a number of states, 1 or more, or None")
+            raise BadArgumentError(f"keep={keep!r}: a number of states, 1 or more, or None")
         self._pool: Pool = persist.open(path, mode=mode, size_max=size_max, readers=readers, wait=wait, memory=_MEMORY)
         self._keep = keep
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ class Checkpoint:
         pages of 4096 bytes that differ are written; if more than half of them do, the whole array is. Entries that have the same memory, as
         tied weights do, are stored once. While it runs, the file has room for the states kept before and the new one.
 
-        Raises UnsupportedValue, PoolFull, ReadOnly, OutOfOrder within a transaction of the same pool.
+        Raises UnsupportedValueError, PoolFullError, ReadOnlyError, OutOfOrderError within a transaction of the same pool.
         """
         packed = pack(state, step)
         with self._lock:
@@ -138,13 +138,13 @@ class Checkpoint:
         states, numbers = pool.dict(_STATES), pool.dict(_NUMBERS)
         kept = {number: _Stored.read(value, pool.path) for number, value in states.items()}
         if not all(map(_is_number, kept)):
-            raise PoolDamaged(f"{pool.path}: the dict {_STATES!r} has keys that are no steps")
+            raise PoolDamagedError(f"{pool.path}: the dict {_STATES!r} has keys that are no steps")
         last = next(reversed(kept.values()), None)
         if step is None:
             step = next(reversed(kept), -1) + 1
         following, keep = numbers.get("next", 0), self._keep or numbers.get("keep", 1)
         if not (_is_number(following) and _is_number(keep) and keep and all(number < following for one in kept.values() for number in one.crcs)):
-            raise PoolDamaged(f"{pool.path}: the dict {_NUMBERS!r} has something else than numbers")
+            raise PoolDamagedError(f"{pool.path}: the dict {_NUMBERS!r} has something else than numbers")
         following = self._remove_from(following)
         new = _Stored(packed.tree)
         batch = _Batch(pool, following, new.crcs)
@@ -199,7 +199,7 @@ class Checkpoint:
         """Returns false for an object in a damaged page, which cannot be freed: its memory is lost."""
         try:
             self._pool.array(_name(number))
-        except (PoolDamaged, Gone):
+        except (PoolDamagedError, GoneError):
             return False
         return True
 
@@ -213,7 +213,7 @@ class Checkpoint:
             return whole
         try:
             runs = _changed(flat, before, lambda one: self._pool.array(_name(one)))
-        except (PoolDamaged, Gone):
+        except (PoolDamagedError, GoneError):
             return whole
         changed = sum(end - start for start, end in runs)
         if not changed:
@@ -248,7 +248,7 @@ class Checkpoint:
         copy  False: numpy arrays that were last written whole are read-only views of the file, which stays locked until they are gone; arrays
               of which some pages were written later, and tensors, are copies all the same
 
-        Everything that is read is compared with its checksum first. Raises Gone if there is no such state, PoolDamaged.
+        Everything that is read is compared with its checksum first. Raises GoneError if there is no such state, PoolDamagedError.
         """
         with self._lock:
             stored = _Stored.read(self._state(step), self._pool.path)
@@ -256,14 +256,14 @@ class Checkpoint:
 
     def _state(self, step: int | None) -> Any:
         if _STATES not in self._pool:
-            raise Gone(f"{self._pool.path}: no state was saved in it")
+            raise GoneError(f"{self._pool.path}: no state was saved in it")
         states = self._pool.dict(_STATES)
         if step is None:
             step = states._native.last(None)
         value = states.get(step)
         if value is None:
             there = ", ".join(map(str, states)) or "none"
-            raise Gone(f"{self._pool.path}: it has no state of step {step}; those that it has: {there}")
+            raise GoneError(f"{self._pool.path}: it has no state of step {step}; those that it has: {there}")
         return value
 
     def steps(self) -> list[int]:
@@ -275,7 +275,7 @@ class Checkpoint:
         self._pool.refresh()
 
     def close(self) -> None:
-        """Closes the file. While there are views of its arrays it stays locked, and another process that opens it gets PoolInUse."""
+        """Closes the file. While there are views of its arrays it stays locked, and another process that opens it gets PoolInUseError."""
         self._pool._native.close()
 
     @property
@@ -343,7 +343,7 @@ def _changed(
             opened[number] = find(number)
         old = opened[number]
         if old.dtype != np.uint8 or old.ndim != 1 or old.nbytes < first + size:
-            raise PoolDamaged(f"the object {number} is shorter than the state says")
+            raise PoolDamagedError(f"the object {number} is shorter than the state says")
         for at in range(0, size, _BLOCK):
             length = min(_BLOCK, size - at)
             _differences(flat[place + at : place + at + length], old[first + at : first + at + length], place + at, runs)
@@ -407,18 +407,18 @@ class _Stored:
 
     @classmethod
     def read(cls, value: Any, path: str) -> "_Stored":
-        """Reads what `value` gave. Raises PoolDamaged for anything else."""
+        """Reads what `value` gave. Raises PoolDamagedError for anything else."""
         if type(value) is tuple and value and type(value[0]) is int and value[0] > _FORM:
-            raise BadArgument(f"{path}: a newer release of memlift saved this state: load it with that one")
+            raise BadArgumentError(f"{path}: a newer release of memlift saved this state: load it with that one")
         if not (type(value) is tuple and len(value) == 4 and value[0] == _FORM and type(value[2]) is list and type(value[3]) is dict):
-            raise PoolDamaged(f"{path}: the dict {_STATES!r} has something else than states")
+            raise PoolDamagedError(f"{path}: the dict {_STATES!r} has something else than states")
         stored = cls(value[1])
         stored.records, stored.crcs = value[2], value[3]
         good = all(
             _is_number(number) and type(said) is tuple and len(said) == 2 and all(map(_is_number, said)) for number, said in stored.crcs.items()
         )
         if not good or not all(map(stored._is_record, stored.records)):
-            raise PoolDamaged(f"{path}: the records of a state make no sense")
+            raise PoolDamagedError(f"{path}: the records of a state make no sense")
         return stored
 
     def _is_record(self, record: Any) -> bool:
@@ -450,7 +450,7 @@ class _Packer:
         if kind in _PLAIN:
             return _text(value, path) if kind is str else value
         if depth > _DEPTH:
-            raise UnsupportedValue(f"{path[:200]}: more than {_DEPTH} containers in each other, or one that contains itself")
+            raise UnsupportedValueError(f"{path[:200]}: more than {_DEPTH} containers in each other, or one that contains itself")
         if kind is dict:
             return {self._key(key, path): self.pack(one, f"{path}[{key!r}]", depth + 1) for key, one in value.items()}
         if kind is OrderedDict:
@@ -486,8 +486,8 @@ class _Packer:
     def _array(self, array: "np.ndarray[Any, Any]", path: str) -> Any:
         try:
             described = _dtypes.describe(array.dtype)
-        except UnsupportedType:
-            raise UnsupportedValue(
+        except UnsupportedTypeError:
+            raise UnsupportedValueError(
                 f"{path}: an array of dtype {array.dtype} cannot be saved: convert it with .astype() to numbers, text or records of these"
             ) from None
         return "array", self._memory(array, path), described, array.shape
@@ -516,7 +516,7 @@ def _text(text: str, path: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UnsupportedValue(f"{path}: {text!r} cannot be saved: it has half of a surrogate pair; encode it to bytes") from None
+        raise UnsupportedValueError(f"{path}: {text!r} cannot be saved: it has half of a surrogate pair; encode it to bytes") from None
     return text
 
 
@@ -526,10 +526,10 @@ def _is_scalar(value: Any) -> bool:
     return type(value) is dtype.type and type(value).__module__ == "numpy" and dtype.kind != "V" and _dtypes.plain(dtype) is not None
 
 
-def _refused(value: Any, path: str, advice: str) -> UnsupportedValue:
+def _refused(value: Any, path: str, advice: str) -> UnsupportedValueError:
     cls = type(value)
     module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
-    return UnsupportedValue(f"{path}: an object of type {module}{cls.__qualname__} cannot be saved as what it is: {advice}")
+    return UnsupportedValueError(f"{path}: an object of type {module}{cls.__qualname__} cannot be saved as what it is: {advice}")
 
 
 class _Reader:
@@ -545,13 +545,13 @@ class _Reader:
     def state(self) -> Any:
         try:
             return self._make(self._stored.tree)
-        except (PoolDamaged, UnsupportedType):
+        except (PoolDamagedError, UnsupportedTypeError):
             raise
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise self._damaged(str(error)) from error
 
-    def _damaged(self, what: str) -> PoolDamaged:
-        return PoolDamaged(f"{self._pool.path}: a saved state makes no sense ({what}): load another step, or a backup")
+    def _damaged(self, what: str) -> PoolDamagedError:
+        return PoolDamagedError(f"{self._pool.path}: a saved state makes no sense ({what}): load another step, or a backup")
 
     def _make(self, node: Any) -> Any:
         kind = type(node)
@@ -626,7 +626,7 @@ class _Reader:
             size, crc = self._stored.crcs[number]
             found = self._pool.array(_name(number))
             if found.dtype != np.uint8 or found.shape != (size,) or self._pool._native.array_crc(_name(number)) != crc:
-                raise PoolDamaged(
+                raise PoolDamagedError(
                     f"{self._pool.path}: {size} bytes of a saved state do not have their checksum: load another step, or a backup"
                 )
             self._objects[number] = found
@@ -637,5 +637,5 @@ class _Reader:
             try:
                 importlib.import_module("torch")
             except ImportError:
-                raise UnsupportedType(f"{self._pool.path}: the state has tensors of torch, which is not installed here: pip install torch") from None
+                raise UnsupportedTypeError(f"{self._pool.path}: the state has tensors of torch, which is not installed here: pip install torch") from None
         return _tensors._make_torch((dtype, array, bool(grad)), False)

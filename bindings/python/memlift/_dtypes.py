@@ -2,7 +2,7 @@
 """Arrays and scalars of numpy beyond the plain ones: their exact dtype and class, as plain data.
 
 - **Flow** `plain(dtype)` names what the native part sends by itself; `reduce_array`, `reduce_scalar` describe everything else
-- **Rule** the class and the dtype that arrive are those that were sent; otherwise `reduce_*` raises UnsupportedType
+- **Rule** the class and the dtype that arrive are those that were sent; otherwise `reduce_*` raises UnsupportedTypeError
 - **Layout** docs/formats/values.md, "dtypes"
 - **Not here** the memory of the elements: it travels as an array of void elements of the same size, copied once
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 _PLAIN = re.compile(r"[<>|=][biufcmMSUV][0-9]+(\[[0-9]*[a-zA-Z]+\])?")
 _LIMIT = 1 << 16
@@ -36,14 +36,14 @@ def _is_named(dtype: Any) -> bool:
     return same is not None and (same.num, same.type) == (dtype.num, dtype.type) and same == dtype
 
 
-def _refused(dtype: Any, why: str) -> UnsupportedType:
-    return UnsupportedType(f"cannot send an array of dtype {dtype}: {why}")
+def _refused(dtype: Any, why: str) -> UnsupportedTypeError:
+    return UnsupportedTypeError(f"cannot send an array of dtype {dtype}: {why}")
 
 
 def describe(dtype: Any) -> Any:
     """Returns plain data from which `make` builds the same dtype, with its metadata, titles, offsets and alignment.
 
-    Raises UnsupportedType for dtypes with Python objects inside, and for those of libraries other than numpy and ml_dtypes.
+    Raises UnsupportedTypeError for dtypes with Python objects inside, and for those of libraries other than numpy and ml_dtypes.
     """
     if dtype.hasobject:
         raise _refused(
@@ -130,10 +130,10 @@ def _ml_dtype(name: Any) -> Any:
     try:
         import ml_dtypes
     except ImportError:
-        raise UnsupportedType(f"an array of {name} came, but ml_dtypes is not installed here: pip install ml_dtypes") from None
+        raise UnsupportedTypeError(f"an array of {name} came, but ml_dtypes is not installed here: pip install ml_dtypes") from None
     scalar = getattr(ml_dtypes, name, None)
     if not (isinstance(scalar, type) and issubclass(scalar, np.generic)):
-        raise UnsupportedType(f"an array of {name} came, which the ml_dtypes installed here does not have: update it")
+        raise UnsupportedTypeError(f"an array of {name} came, which the ml_dtypes installed here does not have: update it")
     return np.dtype(scalar)
 
 
@@ -168,7 +168,7 @@ def _base(array: Any) -> Any:
 
 
 def reduce_array(array: Any) -> tuple[str, Any]:
-    """Returns kind and plain data of an array of exactly one of numpy's own classes. Raises UnsupportedType for others."""
+    """Returns kind and plain data of an array of exactly one of numpy's own classes. Raises UnsupportedTypeError for others."""
     cls = type(array)
     if cls is np.ndarray:
         return "array", (describe(array.dtype), _elements(array))
@@ -179,7 +179,7 @@ def reduce_array(array: Any) -> tuple[str, Any]:
     if cls is np.matrix or cls is np.recarray:
         describe(array.dtype)
         return cls.__name__, _base(array)
-    raise UnsupportedType(
+    raise UnsupportedTypeError(
         f"cannot send an object of type {cls.__module__}.{cls.__qualname__}: only its bare array would arrive; send "
         "numpy.asarray() of it and what else it has, or pass allow_pickle=True"
     )
@@ -187,7 +187,7 @@ def reduce_array(array: Any) -> tuple[str, Any]:
 
 def _masked(array: Any) -> dict[str, Any]:
     if array.baseclass is not np.ndarray or vars(array).get("_optinfo"):
-        raise UnsupportedType(
+        raise UnsupportedTypeError(
             f"cannot send a masked array over {array.baseclass.__name__}: send .data and .mask, or pass allow_pickle=True"
         )
     describe(array.dtype)
@@ -204,7 +204,7 @@ def reduce_scalar(value: Any) -> tuple[str, Any]:
     """Returns kind and plain data of a numpy scalar; "scalar" stands for one whose type string says all."""
     dtype = value.dtype
     if type(value) is not dtype.type:
-        raise UnsupportedType(
+        raise UnsupportedTypeError(
             f"cannot send an object of type {type(value).__name__}: it is a subclass of {dtype.type.__name__}; pass allow_pickle=True"
         )
     if dtype.kind in "SU":

@@ -2,7 +2,7 @@
 """pandas' frames, series and indexes, column by column: the dtype, the index, the names and the attributes that were sent.
 
 - **Flow** `reduce(value)` ─▶ kind and plain data; `MAKERS[kind](data)` ─▶ the value
-- **Rule** only exact classes, and only dtypes whose every element arrives as it was; the rest is UnsupportedType
+- **Rule** only exact classes, and only dtypes whose every element arrives as it was; the rest is UnsupportedTypeError
 - **Layout** docs/formats/values.md, "pandas"
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from memlift import _arrow
 from memlift._kind import Kind
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 _MASKED = {
     "boolean": "BooleanArray",
@@ -24,12 +24,12 @@ _MASKED = {
 _INDEXES = ("Index", "DatetimeIndex", "TimedeltaIndex", "CategoricalIndex", "PeriodIndex", "IntervalIndex")
 
 
-def _refused(what: str, advice: str) -> UnsupportedType:
-    return UnsupportedType(f"cannot send {what}: {advice}, or pass allow_pickle=True")
+def _refused(what: str, advice: str) -> UnsupportedTypeError:
+    return UnsupportedTypeError(f"cannot send {what}: {advice}, or pass allow_pickle=True")
 
 
 def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
-    """Returns kind and plain data. Raises UnsupportedType; with `allow_pickle` also where a pickle is the better way."""
+    """Returns kind and plain data. Raises UnsupportedTypeError; with `allow_pickle` also where a pickle is the better way."""
     pd = sys.modules["pandas"]
     cls = type(value)
     if cls is pd.DataFrame:
@@ -136,7 +136,7 @@ def _pandas() -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise UnsupportedType("data of pandas came, but pandas is not installed here: pip install pandas") from None
+        raise UnsupportedTypeError("data of pandas came, but pandas is not installed here: pip install pandas") from None
     return pd
 
 

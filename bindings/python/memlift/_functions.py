@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlift import _native
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 _MAKERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
@@ -64,7 +64,7 @@ def _of_class_or_object(function: Any, allow_pickle: bool) -> Any:
 
 
 def name_of(function: Any, allow_pickle: bool) -> Any:
-    """What stands for a function. Raises UnsupportedType."""
+    """What stands for a function. Raises UnsupportedTypeError."""
     if type(function) is functools.partial:
         return ("partial", name_of(function.func, allow_pickle), tuple(function.args), dict(function.keywords))
     path = getattr(function, "__qualname__", None)
@@ -83,7 +83,7 @@ def name_of(function: Any, allow_pickle: bool) -> Any:
     if allow_pickle and (is_object or "<" not in path) or is_object and _can_be_sent(function, False):
         return ("object", function)
     advice = "pass allow_pickle=True, or define a function for it" if is_object and not allow_pickle else "define it"
-    raise UnsupportedType(
+    raise UnsupportedTypeError(
         f"cannot send {function!r}: workers find a function by its module and name; {advice} at the top of a module"
     )
 

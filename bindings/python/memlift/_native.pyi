@@ -42,7 +42,7 @@ class Client:
         policy      how to wait for answers: "auto", "block" or "spin"
         idempotent  calls that do not say otherwise may be made twice: see `call`
 
-        Raises ServerUnavailable, which names the address, when there is no server, or none within `wait` seconds.
+        Raises ServerUnavailableError, which names the address, when there is no server, or none within `wait` seconds.
         """
     def call(
         self,
@@ -64,11 +64,11 @@ class Client:
         The handler gets `data`, or all of `data`, `more` and `named` as they are given here. The names of the options below are taken.
 
         device  who copies the data into shared memory: "inline" (this thread), "worker" (engine threads, while this one sleeps),
-                "dsa" (DeviceUnavailable where `memlift doctor` finds no work queue), "auto" (as measured: see `explain`)
+                "dsa" (DeviceUnavailableError where `memlift doctor` finds no work queue), "auto" (as measured: see `explain`)
         cache   "on": copies of request and reply stay in the cache for their reader; "off": they go past it; "auto": on, in a
                 pipeline off; for large data, then, as measured
         defer   sleep until shortly before the answer is expected, then look for it; False: look at once
-        crc     CRC-32C of request and reply, compared where they arrive before anybody sees them; else Corrupt
+        crc     CRC-32C of request and reply, compared where they arrive before anybody sees them; else CorruptMessageError
         pack    request and reply cross in packed pages where they become at least an eighth smaller: less shared memory, more
                 processor time; what arrives is the receiver's own copy, read-only for a handler as ever
 
@@ -78,8 +78,9 @@ class Client:
         out  an array of the answer's type and shape, or a writable buffer for bytes, that the answer is copied into: given back as
              it is, or as the number of bytes. ValueError if it does not fit, TypeError if the answer is neither bytes nor array.
 
-        Raises UnsupportedType for what cannot be sent (nothing was), MessageTooLarge, PoolFull, OutOfMemory, DeadlineExceeded,
-        UnknownOperation, RemoteError with the handler's traceback, Corrupt, DeviceUnavailable, PeerDied, PeerFault, Closed.
+        Raises UnsupportedTypeError for what cannot be sent (nothing was), MessageTooLargeError, PayloadPoolFullError, OutOfMemoryError,
+        DeadlineExceededError, UnknownOperationError, RemoteError with the handler's traceback, CorruptMessageError,
+        DeviceUnavailableError, PeerDiedError, PeerFaultError, ClosedError.
         """
     def call_async(
         self,
@@ -100,7 +101,7 @@ class Client:
     def ping(self, timeout: float | None = None) -> dict[str, Any]:
         """Asks the server how it is: {"state": "ready", "not ready" or "draining", "sessions", "busy_handlers", "queued"}.
 
-        Raises what `call` raises: DeadlineExceeded if it does not answer within `timeout` seconds, PeerDied if it is gone.
+        Raises what `call` raises: DeadlineExceededError if it does not answer within `timeout` seconds, PeerDiedError if it is gone.
         """
     def load(self) -> dict[str, int]:
         """How busy the server is, as it wrote last into shared memory: sessions, handlers, busy_handlers, queued."""
@@ -123,7 +124,7 @@ class Client:
     @property
     def timeout(self) -> float | None: ...
     def _needs_services(self, what: str) -> None:
-        """Raises PeerTooOld if the server's version has no several arguments, streams and pings."""
+        """Raises PeerTooOldError if the server's version has no several arguments, streams and pings."""
     def _pinned(self) -> Client:
         """A client of the session that calls use now, which no other session will replace."""
     def close(self) -> None: ...
@@ -193,7 +194,7 @@ class Server:
     def ready(self, is_ready: bool = True) -> None:
         """Sets if the server says that it is ready for calls (`Client.ping`). It takes calls in any case."""
     def begin_drain(self) -> None:
-        """Gives the address up and refuses new calls with Draining; those that run or wait are answered."""
+        """Gives the address up and refuses new calls with DrainingError; those that run or wait are answered."""
     def drained(self, timeout: float) -> bool:
         """Waits until all calls are answered, for at most `timeout` seconds; returns False if some are not."""
     def watch_ends(self) -> None:
@@ -275,8 +276,8 @@ class Arena:
                  is kept until it is released
         timeout  seconds to wait for room; None: as long as it takes
 
-        Raises ArenaFullError without room in time, MessageTooLarge for what can never fit, OutOfMemory when the machine or the cgroup
-        has too little left, UnsupportedType for what is not data, Closed after `close` and in a forked child.
+        Raises ArenaFullError without room in time, MessageTooLargeError for what can never fit, OutOfMemoryError when the machine or the
+        cgroup has too little left, UnsupportedTypeError for what is not data, ClosedError after `close`, ForkedError in a forked child.
         """
     def publish(self, topic: str, value: Any, *, slow: Literal["wait", "drop"] = "wait", timeout: float | None = None) -> Ref:
         """Copies a value into the arena as the latest of a topic, and gives it to those who follow. It is kept until the next one.
@@ -313,8 +314,8 @@ class Ref:
                       written, not even another `get` here. Each such value is mapped once more, which takes some microseconds
         allow_pickle  whether a pickled object is read: only from an arena that you trust
 
-        Raises ExpiredError if the value is gone, ServerUnavailable if the arena's process is and this one has not read from it before,
-        Closed after the arena was closed.
+        Raises ExpiredError if the value is gone, ServerUnavailableError if the arena's process is and this one has not read from it before,
+        ClosedError after the arena was closed.
         """
     def release(self, *, timeout: float | None = 10.0) -> None:
         """Nobody needs the value any more: it cannot be taken from now on, and its memory is free with the last view. Any process may call
@@ -342,7 +343,7 @@ class Subscription:
         allow_pickle: bool = False,
     ) -> Self: ...
     def get(self, *, timeout: float | None = None) -> Any:
-        """Waits for the next value; DeadlineExceeded after `timeout` seconds, PeerDied when the arena has ended."""
+        """Waits for the next value; DeadlineExceededError after `timeout` seconds, PeerDiedError when the arena has ended."""
     @property
     def number(self) -> int: ...
     @property
@@ -366,7 +367,7 @@ class Queue:
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Copies `obj` into the queue. Without room for `timeout` seconds, or at all if not `block`: queue.Full.
 
-        Raises UnsupportedType for what is not data, MessageTooLarge for what can never fit, OutOfMemory when the machine or the
+        Raises UnsupportedTypeError for what is not data, MessageTooLargeError for what can never fit, OutOfMemoryError when the machine or the
         cgroup has too little left, ValueError when the queue is closed here.
         """
     def put_nowait(self, obj: Any) -> None: ...
@@ -377,8 +378,8 @@ class Queue:
              the queue has its memory back at once: given back as it is, or as the number of bytes. What does not fit is the
              `item` of the ValueError or TypeError.
 
-        Raises UnsupportedType for a dataclass that is not registered here or a pickle that is not allowed, Corrupt for bytes that
-        are no value (that item is gone), PeerFault when the queue's books were spoilt, ValueError when it is closed here.
+        Raises UnsupportedTypeError for a dataclass that is not registered here or a pickle that is not allowed, CorruptMessageError for
+        bytes that are no value (that item is gone), PeerFaultError when the queue's books were spoilt, ValueError when it is closed here.
         """
     def get_nowait(self) -> Any: ...
     def put_call(self, number: int, mark: int, obj: Any, block: bool = True) -> None:
@@ -436,7 +437,7 @@ class Step:
         """CRC-32C of what passes; seed 0, or the value of the bytes before."""
     @staticmethod
     def seal(key: Bytes, nonce: Bytes, aad: Bytes | None = None) -> Step:
-        """AES-GCM: key of 16 or 32 bytes, nonce of 12 (in a framed chain the last five are zero). Raises BadKey."""
+        """AES-GCM: key of 16 or 32 bytes, nonce of 12 (in a framed chain the last five are zero). Raises BadKeyError."""
     @staticmethod
     def open(key: Bytes, nonce: Bytes, tag: Bytes | None = None, aad: Bytes | None = None) -> Step:
         """The reverse; a framed chain needs no tag."""
@@ -451,7 +452,7 @@ class Chain:
     Without `block_bytes` the result is what the steps give one after the other: crc32c?, one of {copy, seal, open, pack,
     unpack, pack + seal, open + unpack}, crc32c?. With it (a multiple of 4096, up to 65536) the result has frames
     (docs/formats/transform.md): forward crc32c?, pack, seal? or crc32c?, seal; back open?, unpack, crc32c? or open, crc32c?.
-    Raises BadChain.
+    Raises BadChainError.
     """
 
     def __new__(cls, steps: Sequence[Step], block_bytes: int | None = None) -> Self: ...
@@ -476,7 +477,7 @@ class Outcome:
     contended: bool
 
 class Packer:
-    """One message of deflate, zlib or gzip in pieces. Raises OutOfOrder after `finish`."""
+    """One message of deflate, zlib or gzip in pieces. Raises OutOfOrderError after `finish`."""
 
     def __new__(cls, format: Literal["deflate", "zlib", "gzip"] = "gzip", effort: Effort = "default") -> Self: ...
     def push(self, data: Bytes) -> bytes:
@@ -501,15 +502,16 @@ class Opener:
     def __new__(cls, key: Bytes, nonce: Bytes, aad: Bytes | None = None) -> Self: ...
     def push(self, data: Bytes) -> None: ...
     def finish(self, tag: Bytes) -> bytes:
-        """All of the plaintext. Raises WrongTag; then it was zeroed."""
+        """All of the plaintext. Raises WrongTagError; then it was zeroed."""
 
 def copy(op: Step | Chain | Sequence[Step], source: Bytes, target: Any = None, *, bytes_max: int = ...) -> Outcome:
     """Does `op` while it copies `source` to the start of `target`, or to new bytes.
 
     bytes_max  without a target: the largest result of unpacking that is accepted (1 GiB)
 
-    Raises the errors of the steps: WrongTag, Corrupt, TargetTooSmall, Incompressible, Overlap, MessageTooLarge, BadChain,
-    OutOfOrder (a nonce that was used), UnsupportedFormat; UnsupportedType for what is no contiguous buffer.
+    Raises the errors of the steps: WrongTagError, CorruptStreamError, TargetTooSmallError, IncompressibleError, OverlapError,
+    MessageTooLargeError, BadChainError, OutOfOrderError (a nonce that was used), UnsupportedFormatError; UnsupportedTypeError for what is
+    no contiguous buffer.
     """
 
 def crc32c(data: Bytes, seed: int = 0) -> int:
@@ -606,7 +608,7 @@ _Came = tuple[int, int, Block, Block, int, int, int]
 _Entry = tuple[int | None, bytes | None, bytes]
 
 class WalkProgram:
-    """See memlift.traverse.Program. Raises BadProgram."""
+    """See memlift.traverse.Program. Raises BadProgramError."""
 
     def __new__(cls, name: str, bytecode: bytes, scratch_bytes: int = 1024) -> Self: ...
     @staticmethod

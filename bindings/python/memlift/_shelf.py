@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from memlift.errors import BadArgument
+from memlift.errors import BadArgumentError
 
 if TYPE_CHECKING:
     from memlift.persist import Pool, _Transaction
@@ -65,7 +65,7 @@ class Shelf(MutableMapping[Any, Any]):
     def set(self, key: Any, value: Any, expire: float | None = None) -> None:
         """Keeps a value. Where the shelf has a size limit, what was set longest ago makes room for it.
 
-        expire  seconds until it is gone; None: the shelf's own, or never. Raises BadArgument for a value larger than the limit.
+        expire  seconds until it is gone; None: the shelf's own, or never. Raises BadArgumentError for a value larger than the limit.
         """
         self._put(key, value, expire)
         if self._cache is not None:
@@ -77,7 +77,7 @@ class Shelf(MutableMapping[Any, Any]):
         packed = pickle.dumps(value, protocol=5)
         limit = self._size_limit
         if limit is not None and len(packed) > limit:
-            raise BadArgument(f"a value of {len(packed)} bytes is larger than the size limit of {limit}")
+            raise BadArgumentError(f"a value of {len(packed)} bytes is larger than the size limit of {limit}")
         with self._pool.transaction():
             total = self.volume() - self._take(key) + len(packed)
             self._entries[key] = (packed, until)
@@ -237,5 +237,5 @@ def _is_past(until: float) -> bool:
 def modes(flag: str) -> str:
     """The mode of `persist.open` for a flag of shelve: "r", "w", "c", or "n" for one that is emptied."""
     if flag not in ("r", "w", "c", "n"):
-        raise BadArgument(f'flag={flag!r}: "r" reads, "w" changes what is there, "c" creates, "n" begins anew')
+        raise BadArgumentError(f'flag={flag!r}: "r" reads, "w" changes what is there, "c" creates, "n" begins anew')
     return {"n": "c"}.get(flag, flag)

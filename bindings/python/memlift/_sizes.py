@@ -4,7 +4,7 @@
 import operator
 import re
 
-from memlift.errors import BadArgument
+from memlift.errors import BadArgumentError
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -15,5 +15,5 @@ def in_bytes(size: int | str) -> int:
         return operator.index(size)
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", size, re.IGNORECASE)
     if parts is None:
-        raise BadArgument(f'a size is a number of bytes, or text like "4G" or "512M", not {size!r}')
+        raise BadArgumentError(f'a size is a number of bytes, or text like "4G" or "512M", not {size!r}')
     return int(float(parts[1]) * _UNITS[parts[2].upper()])

@@ -22,7 +22,7 @@ from memlift import _native
 from memlift._ends import Ends
 from memlift._kind import END, Arguments
 from memlift._values import arguments
-from memlift.errors import Error, UnknownOperation
+from memlift.errors import Error, UnknownOperationError
 
 OPEN, NEXT, CLOSE = "memlift.stream.open", "memlift.stream.next", "memlift.stream.close"
 AHEAD = 2
@@ -257,9 +257,9 @@ class Stream(Iterator[Any]):
             if item is not END:
                 self._want(self._ahead)
                 return item
-        except UnknownOperation as error:
+        except UnknownOperationError as error:
             self.close()
-            raise UnknownOperation(str(error).replace(OPEN, self._operation)) from None
+            raise UnknownOperationError(str(error).replace(OPEN, self._operation)) from None
         except BaseException:
             self.close()
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 _CPU = (1, 3, 11)
 """kDLCPU, kDLCUDAHost, kDLROCMHost: memory that this processor reads."""
@@ -28,18 +28,18 @@ def _name(value: Any) -> str:
 
 
 def refuse_device(value: Any) -> None:
-    """Raises UnsupportedType if the value lies in the memory of a device."""
+    """Raises UnsupportedTypeError if the value lies in the memory of a device."""
     cls = type(value)
     away = hasattr(cls, "__cuda_array_interface__") and hasattr(value, "__cuda_array_interface__")
     if away or hasattr(cls, "__dlpack_device__") and value.__dlpack_device__()[0] not in _CPU:
-        raise UnsupportedType(
+        raise UnsupportedTypeError(
             f"cannot send an object of type {_name(value)}: it lies in the memory of a GPU; copy it to the host first, with .cpu() or "
             "cupy.asnumpy()"
         )
 
 
 def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any] | None:
-    """Returns kind and plain data of a tensor; None for what is none. Raises UnsupportedType for one that would lose something."""
+    """Returns kind and plain data of a tensor; None for what is none. Raises UnsupportedTypeError for one that would lose something."""
     made = _reduce_torch(value)
     if made is not None:
         return made
@@ -48,14 +48,14 @@ def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any] | None:
         return None
     # A class that inherits the protocol is a tensor and something else.
     if "__dlpack__" not in vars(cls) or cls.__module__.partition(".")[0] == "torch" or allow_pickle:
-        raise UnsupportedType(
+        raise UnsupportedTypeError(
             f"cannot send an object of type {_name(value)}: only its bare elements would arrive; send an array of them, such as "
             "numpy.from_dlpack() of it, or pass allow_pickle=True"
         )
     try:
         array = np.from_dlpack(value)
     except Exception as error:
-        raise UnsupportedType(
+        raise UnsupportedTypeError(
             f"cannot send an object of type {_name(value)}: numpy cannot read it ({error}); send a numpy array"
         ) from error
     changes(value, "a numpy array", "numpy.from_dlpack() of it", stacklevel=5)
@@ -95,7 +95,7 @@ def _make_torch(value: Any, _: bool) -> Any:
     try:
         import torch
     except ImportError:
-        raise UnsupportedType("a torch.Tensor came, but torch is not installed here: send tensor.numpy(), or install torch") from None
+        raise UnsupportedTypeError("a torch.Tensor came, but torch is not installed here: send tensor.numpy(), or install torch") from None
     # Tensors are always writable; memory of a peer must not be.
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     if name in _TORCH_AS:

@@ -19,7 +19,7 @@ import numpy as np
 from memlift import _arrow, _dtypes, _frames, _tensors
 from memlift._kind import END, Arguments, End
 from memlift._kind import Kind as _Kind
-from memlift.errors import Corrupt, NotPicklable, UnsupportedType
+from memlift.errors import CorruptMessageError, NotPicklableError, UnsupportedTypeError
 
 _Class = TypeVar("_Class", bound=type)
 _classes: dict[str, type] = {}
@@ -49,16 +49,16 @@ def register(cls: _Class) -> _Class:
     return cls
 
 
-def _unsupported(value: Any, advice: str) -> UnsupportedType:
+def _unsupported(value: Any, advice: str) -> UnsupportedTypeError:
     cls = type(value)
     module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
-    return UnsupportedType(f"cannot send an object of type {module}{cls.__qualname__}: {advice}")
+    return UnsupportedTypeError(f"cannot send an object of type {module}{cls.__qualname__}: {advice}")
 
 
 def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     """What stands for `value`: a kind and plain data. An empty kind: the data is the value. Of Arrow: the buffers of a stream.
 
-    Raises UnsupportedType, which names the type and says what to do.
+    Raises UnsupportedTypeError, which names the type and says what to do.
     """
     if type(value) is _Kind:
         return value.kind, value.value
@@ -67,7 +67,7 @@ def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
     _tensors.refuse_device(value)
     try:
         return _exact(value, allow_pickle)
-    except UnsupportedType:
+    except UnsupportedTypeError:
         if not allow_pickle:
             raise
     return pickled(value)
@@ -174,7 +174,7 @@ def _make_end(value: Any, _: bool) -> End:
 def pickled(value: Any) -> tuple[str, Any]:
     """Kind and data of a pickle, whose large buffers stay where they are until they are copied.
 
-    Raises NotPicklable for what pickle refuses.
+    Raises NotPicklableError for what pickle refuses.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -182,7 +182,7 @@ def pickled(value: Any) -> tuple[str, Any]:
     except MemoryError:
         raise
     except Exception as error:
-        raise NotPicklable(*_unsupported(value, f"pickle refuses it ({describe(error)})").args) from error
+        raise NotPicklableError(*_unsupported(value, f"pickle refuses it ({describe(error)})").args) from error
     return "pickle", [data, [np.frombuffer(raw, np.uint8) if raw.nbytes else b"" for raw in (buffer.raw() for buffer in buffers)]]
 
 
@@ -195,17 +195,17 @@ def describe(error: BaseException) -> str:
 
 
 def restore(kind: str, value: Any, allow_pickle: bool) -> Any:
-    """The value of a kind. Raises Corrupt for what `reduce` cannot have made."""
+    """The value of a kind. Raises CorruptMessageError for what `reduce` cannot have made."""
     try:
         make = _MAKERS[kind]
     except KeyError:
-        raise Corrupt(f"the message is with a value of kind {kind!r}: nothing of it was used") from None
+        raise CorruptMessageError(f"the message is with a value of kind {kind!r}: nothing of it was used") from None
     try:
         return make(value, allow_pickle)
-    except (Corrupt, UnsupportedType, MemoryError):
+    except (CorruptMessageError, UnsupportedTypeError, MemoryError):
         raise
     except Exception as error:
-        raise Corrupt(f"the message is with a broken {kind} ({describe(error)})") from error
+        raise CorruptMessageError(f"the message is with a broken {kind} ({describe(error)})") from error
 
 
 def put_into(came: Any, out: Any) -> Any:
@@ -235,7 +235,7 @@ def _make_dataclass(value: Any, _: bool) -> Any:
     name, fields = value
     cls = _classes.get(name)
     if cls is None:
-        raise UnsupportedType(
+        raise UnsupportedTypeError(
             f"a dataclass {name} came, which this process has not registered: import its module, and put @memlift.register "
             "above the class"
         )
@@ -249,7 +249,7 @@ def _make_dataclass(value: Any, _: bool) -> Any:
 
 def _make_pickle(value: Any, allow_pickle: bool) -> Any:
     if not allow_pickle:
-        raise UnsupportedType("a pickle came, which may run any code: pass allow_pickle=True here too if you trust its sender")
+        raise UnsupportedTypeError("a pickle came, which may run any code: pass allow_pickle=True here too if you trust its sender")
     data, buffers = value
     return pickle.loads(data, buffers=buffers)
 

@@ -33,7 +33,7 @@ from typing import Any
 from memlift._failures import put_together, take_apart, unsent
 from memlift._functions import function_of
 from memlift._values import describe
-from memlift.errors import Closed, Error, PeerDied, PoolFull
+from memlift.errors import ClosedError, Error, PeerDiedError, PayloadPoolFullError
 from memlift.queue import Queue
 
 def _end(workers: "weakref.ref[Workers]") -> None:
@@ -236,7 +236,7 @@ class Workers:
                     break
                 del self.futures[number]
                 future.set_exception(
-                    PoolFull("the memory for calls is full of arrays that the workers keep: copy what they keep, or raise bytes_max")
+                    PayloadPoolFullError("the memory for calls is full of arrays that the workers keep: copy what they keep, or raise bytes_max")
                 )
             except BaseException as error:
                 # Whatever it was, it is this call's alone.
@@ -367,7 +367,7 @@ class Workers:
             if not self.dismissed:
                 self.start_worker_or_give_up()
         if number is not None:
-            self.settle(number, _FAILED, None, PeerDied(why))
+            self.settle(number, _FAILED, None, PeerDiedError(why))
 
     def watch(self) -> None:
         told: set[Any] = set()
@@ -400,7 +400,7 @@ class Workers:
     def finish(self) -> None:
         """Ends the workers at the program's end: an executor's when its calls are done, a pool's now."""
         if self.replaces:
-            self.give_up(Closed("the pool was terminated before this call was done: close and join it to wait for its calls"))
+            self.give_up(ClosedError("the pool was terminated before this call was done: close and join it to wait for its calls"))
         else:
             self.end(False)
 

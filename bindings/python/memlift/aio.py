@@ -20,7 +20,7 @@ from memlift import _native, _readers
 from memlift._kind import END
 from memlift._streams import AHEAD, CLOSE, CLOSING, FOREVER, NEXT, OPEN, numbers
 from memlift._values import arguments
-from memlift.errors import Closed, DeadlineExceeded, Draining, Error, PeerDied, ServerUnavailable, UnknownOperation
+from memlift.errors import ClosedError, DeadlineExceededError, DrainingError, Error, PeerDiedError, ServerUnavailableError, UnknownOperationError
 
 __all__ = ["AsyncClient"]
 
@@ -67,7 +67,7 @@ class AsyncClient:
         self._late_posts: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> "AsyncClient":
-        """Opens the session. Raises ServerUnavailable, OutOfMemory."""
+        """Opens the session. Raises ServerUnavailableError, OutOfMemoryError."""
         if self._session is not None:
             return self
         loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class AsyncClient:
             try:
                 client = await self._open(None if left is None else min(left, slice))
                 break
-            except ServerUnavailable:
+            except ServerUnavailableError:
                 if left is None or left <= slice:
                     raise
         self._install(loop, client)
@@ -109,10 +109,10 @@ class AsyncClient:
             await asyncio.wait({opening}, timeout=max(_SLICE / 10, until - loop.time()))
             late = loop.time() >= until
             if opening.done() and not opening.cancelled() and (failed := opening.exception()) is not None:
-                if late or not isinstance(failed, ServerUnavailable):
+                if late or not isinstance(failed, ServerUnavailableError):
                     raise type(failed)(*failed.args) from error
             elif late and self._session is gone:
-                raise ServerUnavailable(f"no server at {self._address} within {wait} s: start it, or raise the timeout") from error
+                raise ServerUnavailableError(f"no server at {self._address} within {wait} s: start it, or raise the timeout") from error
 
     async def _replace(self, gone: "_native.Session") -> None:
         try:
@@ -120,7 +120,7 @@ class AsyncClient:
             while self._waiting and self._session is gone and self._fd >= 0:
                 await asyncio.sleep(_SLICE / 20)  # a server that drains answers what is open
             if self._session is gone:
-                self._over(Closed("this session was replaced by a newer one"))
+                self._over(ClosedError("this session was replaced by a newer one"))
                 self._install(asyncio.get_running_loop(), client)
             else:
                 client.close()
@@ -128,10 +128,10 @@ class AsyncClient:
             self._opening = None
 
     def close(self) -> None:
-        """Ends the session: calls under way raise Closed. Arrays that came from it stay valid."""
+        """Ends the session: calls under way raise ClosedError. Arrays that came from it stay valid."""
         if self._client is not None:
             self._client.close()
-            self._over(Closed("this client is closed: open a new one"))
+            self._over(ClosedError("this client is closed: open a new one"))
             self._client = self._session = None
 
     async def __aenter__(self) -> "AsyncClient":
@@ -143,7 +143,7 @@ class AsyncClient:
     def _begin(self) -> tuple[asyncio.AbstractEventLoop, "_native.Session"]:
         loop = asyncio.get_running_loop()
         if self._session is None:
-            raise Closed("this client is not open: use `async with`, or await connect()")
+            raise ClosedError("this client is not open: use `async with`, or await connect()")
         if loop is not self._loop:
             raise RuntimeError("this client belongs to another event loop: open one in each")
         return loop, self._session
@@ -171,7 +171,7 @@ class AsyncClient:
         """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
         from an answer.
 
-        timeout  seconds; then DeadlineExceeded. All else is as in `Client.call`; defer changes nothing, as a loop does not poll. A call
+        timeout  seconds; then DeadlineExceededError. All else is as in `Client.call`; defer changes nothing, as a loop does not poll. A call
                  that is cancelled may have filled its `out`
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
@@ -207,7 +207,7 @@ class AsyncClient:
                 if self._waiting.pop(number, None) is not None:
                     session.abandon(number)
             return _value(answer)
-        except (PeerDied, Draining) as error:
+        except (PeerDiedError, DrainingError) as error:
             if not (self._idempotent if idempotent is None else idempotent):
                 raise
             await self._again(session, None if limit is None else max(0.0, until - loop.time()), error)
@@ -277,7 +277,7 @@ class AsyncClient:
         def want(count: int) -> None:
             nonlocal index
             if self._session is not session:
-                raise PeerDied(f"the session in which {operation!r} gave its items has ended: iterate again")
+                raise PeerDiedError(f"the session in which {operation!r} gave its items has ended: iterate again")
             while len(waiting) < count:
                 waiting.append(asyncio.ensure_future(self.call(NEXT, (number, index), timeout=FOREVER, idempotent=False)))
                 index += 1
@@ -288,11 +288,11 @@ class AsyncClient:
                     want(1)
                 await asyncio.wait({waiting[0]}, timeout=limit)
                 if not waiting[0].done():
-                    raise DeadlineExceeded(f"no item of {operation!r} within {limit} s: the server may still be working on it")
+                    raise DeadlineExceededError(f"no item of {operation!r} within {limit} s: the server may still be working on it")
                 try:
                     item = waiting.popleft().result()
-                except UnknownOperation as error:
-                    raise UnknownOperation(str(error).replace(OPEN, operation)) from None
+                except UnknownOperationError as error:
+                    raise UnknownOperationError(str(error).replace(OPEN, operation)) from None
                 if item is END:
                     is_open = False
                     return
@@ -336,7 +336,7 @@ class AsyncClient:
     def stats(self) -> dict[str, int]:
         """As `Client.stats`."""
         if self._client is None:
-            raise Closed("this client is not open: use `async with`, or await connect()")
+            raise ClosedError("this client is not open: use `async with`, or await connect()")
         return self._client.stats()
 
     async def _wait_for_room(self, loop: asyncio.AbstractEventLoop, until: float, limit: float | None) -> None:
@@ -404,7 +404,7 @@ class AsyncClient:
             if until > now:
                 following = min(following, until)
             elif not future.done():
-                future.set_exception(DeadlineExceeded(f"no answer within {limit} s: the server may still be working on it"))
+                future.set_exception(DeadlineExceededError(f"no answer within {limit} s: the server may still be working on it"))
         if following < _NEVER:
             self._set_timer(loop, following)
 
@@ -434,7 +434,7 @@ def _value(answer: Any) -> Any:
 
 def _expire(room: "asyncio.Future[None]", limit: float) -> None:
     if not room.done():
-        room.set_exception(DeadlineExceeded(f"no room for the call within {limit} s: too many are unanswered"))
+        room.set_exception(DeadlineExceededError(f"no room for the call within {limit} s: too many are unanswered"))
 
 
 async def _iterate(items: Any) -> AsyncIterator[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from memlift import _native
 from memlift._native import Ref
-from memlift.errors import DeadlineExceeded
+from memlift.errors import DeadlineExceededError
 
 __all__ = ["Arena", "Ref", "Subscription"]
 
@@ -79,7 +79,7 @@ class Subscription(_native.Subscription):
                 while True:
                     try:
                         return self.get(timeout=0)
-                    except DeadlineExceeded:
+                    except DeadlineExceededError:
                         ready = loop.create_future()
                         loop.add_reader(self.fileno(), lambda ready=ready: ready.done() or ready.set_result(None))
                         try:
@@ -87,4 +87,4 @@ class Subscription(_native.Subscription):
                         finally:
                             loop.remove_reader(self.fileno())
         except TimeoutError as error:
-            raise error if isinstance(error, DeadlineExceeded) else DeadlineExceeded(f"no value within {timeout} s") from None
+            raise error if isinstance(error, DeadlineExceededError) else DeadlineExceededError(f"no value within {timeout} s") from None

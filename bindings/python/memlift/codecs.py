@@ -11,7 +11,7 @@
 
 - **Pages** each 4096 bytes by what they hold: integers and decimals as numbers, others by LZ or not at all; lossless for every type
 - **Sealed** a nonce of 12 random bytes, a tag of 16, the packed bytes sealed. Chunks of one key: fewer than 2^32 (NIST SP 800-38D, 8.3)
-- **Damage** of a packed chunk is memlift.Corrupt where it is noticed; of a sealed chunk always memlift.WrongTag, before anything is decoded
+- **Damage** of a packed chunk is memlift.CorruptStreamError where it is noticed; of a sealed chunk always memlift.WrongTagError, before anything is decoded
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numcodecs.registry
 import numpy as np
 
 from memlift import transform
-from memlift.errors import BadInput, BadKey
+from memlift.errors import BadChunkError, BadKeyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,16 +66,16 @@ def _unpack(packed: Any, format: str, out: Any = None) -> Any:
     view = memoryview(packed).cast("B")
     size = int.from_bytes(view[:_LENGTH_BYTES], "little")
     if len(view) < _LENGTH_BYTES or size > _CHUNK_BYTES_MAX:
-        raise BadInput(f"a chunk of {len(view)} bytes is none of memlift's: it does not begin with its length")
+        raise BadChunkError(f"a chunk of {len(view)} bytes is none of memlift's: it does not begin with its length")
     if isinstance(out, np.ndarray) and not out.flags.forc:
-        raise BadInput("out has gaps: give an array without")
+        raise BadChunkError("out has gaps: give an array without")
     target = np.empty(size, np.uint8) if out is None else _bytes_of(out)
     if target.nbytes != size:
-        raise BadInput(f"out has {target.nbytes} bytes, and the chunk holds {size}")
+        raise BadChunkError(f"out has {target.nbytes} bytes, and the chunk holds {size}")
     if size:
         written = memoryview(transform.unpack(view[_LENGTH_BYTES:], format, out=target)).nbytes
         if written != size:
-            raise BadInput(f"the chunk unpacks to {written} bytes, and says {size}")
+            raise BadChunkError(f"the chunk unpacks to {written} bytes, and says {size}")
     return target if out is None else out
 
 
@@ -88,7 +88,7 @@ def _seal(key_name: str, packed: bytes) -> bytes:
 def _open(key_name: str, chunk: Any) -> Any:
     view = memoryview(chunk).cast("B")
     if len(view) < _NONCE_BYTES + _TAG_BYTES:
-        raise BadInput(f"a sealed chunk has at least {_NONCE_BYTES + _TAG_BYTES} bytes, this one {len(view)}")
+        raise BadChunkError(f"a sealed chunk has at least {_NONCE_BYTES + _TAG_BYTES} bytes, this one {len(view)}")
     nonce, tag = bytes(view[:_NONCE_BYTES]), bytes(view[_NONCE_BYTES : _NONCE_BYTES + _TAG_BYTES])
     return transform.open(_key(key_name), nonce, tag, view[_NONCE_BYTES + _TAG_BYTES :], aad=key_name.encode())
 
@@ -97,7 +97,7 @@ def _key(name: str) -> bytes:
     try:
         return keys[name]
     except KeyError:
-        raise BadKey(f"there is no key {name!r}: set memlift.codecs.keys[{name!r}] to its 16 or 32 bytes first") from None
+        raise BadKeyError(f"there is no key {name!r}: set memlift.codecs.keys[{name!r}] to its 16 or 32 bytes first") from None
 
 
 def _check(format: str, effort: str) -> None:

@@ -79,7 +79,7 @@ class Executor(concurrent.futures.Executor):
         """Sends fn(*args, **kwargs) to a worker. What it is given has been copied when it leaves the list of pending calls: do not
         change arrays before the future runs or is done.
 
-        Raises UnsupportedType for a function without a name at the top of a module, RuntimeError after `shutdown`,
+        Raises UnsupportedTypeError for a function without a name at the top of a module, RuntimeError after `shutdown`,
         BrokenProcessPool after a worker died. What cannot be sent is the future's exception.
         """
         return self._workers.submit(name_of(fn, self._allow_pickle), args, kwargs)

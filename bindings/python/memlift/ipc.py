@@ -38,7 +38,7 @@ class Client(_native.Client):
     idempotent  calls that do not say otherwise may be made twice: see `call`
     allow_pickle whether other objects are pickled, for servers of the same user that allow it, too
 
-    Raises ServerUnavailable, which names the address, when there is no server, or none within `wait` seconds.
+    Raises ServerUnavailableError, which names the address, when there is no server, or none within `wait` seconds.
     """
 
     __slots__ = ()
@@ -51,10 +51,10 @@ class Client(_native.Client):
             for token in client.stream("generate", prompt, length=100):
                 ...
 
-        timeout  seconds to wait for an item, from when it is asked for; then DeadlineExceeded. None: the client's
+        timeout  seconds to wait for an item, from when it is asked for; then DeadlineExceededError. None: the client's
         ahead    items that the server may make before they are asked for. 0: each is made when it is
 
-        An item arrives as an answer of `call` does. Iterating raises what `call` raises, and ends then; PeerDied when the server died.
+        An item arrives as an answer of `call` does. Iterating raises what `call` raises, and ends then; PeerDiedError when the server died.
         The generator is closed when the loop is left, by `close()` of the iterator, or when this process ends.
         """
         return Stream(self, operation, arguments, named, timeout, ahead)
@@ -170,7 +170,7 @@ class Server(_native.Server):
     def stop(self, drain: float | None = None) -> bool:  # type: ignore[override]
         """Stops serving. Handlers that run finish; their clients see a hang-up.
 
-        drain  seconds for an orderly end: the address is free at once for another server, calls that come are refused with Draining, and
+        drain  seconds for an orderly end: the address is free at once for another server, calls that come are refused with DrainingError, and
                those that are open are answered, streams with all their items. Not for handlers of this server, whose own call is open
 
         Returns false if something was still open after that time. Raises ValueError for a time below zero.

@@ -20,7 +20,7 @@ from joblib import cpu_count, register_parallel_backend, wrap_non_picklable_obje
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
 from memlift._functions import name_of
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 from memlift.executor import Executor
 
 __all__ = ["Backend", "register"]
@@ -38,7 +38,7 @@ def _run(batch: Callable[[], Any]) -> Any:
 def _sendable(function: Any) -> Any:
     try:
         name_of(function, True)
-    except UnsupportedType:
+    except UnsupportedTypeError:
         return wrap_non_picklable_objects(function, keep_wrapper=True)
     return function
 

@@ -42,7 +42,7 @@ from memlift import _native
 from memlift._checkpoint import Checkpoint, Saved, pack
 from memlift._shelf import Shelf, modes
 from memlift._sizes import in_bytes
-from memlift.errors import BadArgument, Gone, NotReplicatedError, PoolDamaged, UnsupportedType
+from memlift.errors import BadArgumentError, GoneError, NotReplicatedError, PoolDamagedError, UnsupportedTypeError
 
 __all__ = [
     "Checkpoint",
@@ -157,16 +157,16 @@ def _micros(at: datetime.datetime | float | str | None) -> int | None:
         try:
             at = datetime.datetime.fromisoformat(at)
         except ValueError:
-            raise BadArgument(f"at={at!r}: write a moment as 2026-11-30T05:12:33Z") from None
+            raise BadArgumentError(f"at={at!r}: write a moment as 2026-11-30T05:12:33Z") from None
         at = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
     if isinstance(at, datetime.datetime):
         if at.tzinfo is None:
-            raise BadArgument("at: a datetime without a time zone could be any of several moments; give it one, datetime.UTC for example")
+            raise BadArgumentError("at: a datetime without a time zone could be any of several moments; give it one, datetime.UTC for example")
         micros = (at - _1970) // _MICROSECOND
     else:
         micros = round(at * 1e6) if math.isfinite(at) else -1
     if not 0 <= micros < 1 << 62:
-        raise BadArgument(f"at={at!r}: this is no time after 1970")
+        raise BadArgumentError(f"at={at!r}: this is no time after 1970")
     return micros
 
 
@@ -237,9 +237,9 @@ def open(
     memory      that changed pages may take before they go back to the file; None: a quarter of what this process may have
     readers     other processes may read meanwhile, each as of when it opened the pool. For that, pages that change are kept as they were
                 while somebody reads: in 64 MiB (True), or so many bytes, or text like "1G". A reader for whom that is too little gets
-                SnapshotGone. Redo and checkpoint pools
+                SnapshotGoneError. Redo and checkpoint pools
     wait        seconds to wait for another process that has the pool open, until it closes it or ends: so several processes write in turn,
-                each with `with persist.open(path, wait=10) as pool`. 0: PoolInUse at once
+                each with `with persist.open(path, wait=10) as pool`. 0: PoolInUseError at once
     replicate   a copy is kept up to date there, in the background: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH (keys and settings
                 come from the environment: AWS_…, GOOGLE_…, AZURE_…) or a folder, of this pool only. Whoever wrote it before gets
                 FencedError. `pool.replica` says how far it is, `restore` makes a pool of it. Redo and checkpoint pools
@@ -247,7 +247,7 @@ def open(
     replica_retain    seconds for which every state stays; what is older is removed
     replica_wait      seconds that "replicated" changes and `close` wait for the replica at most
 
-    Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, ReplicaStoreError (the copy cannot be reached: nothing is opened without one that was
+    Raises PoolInUseError, NotAPoolError, PoolDamagedError, BadArgumentError, ReplicaStoreError (the copy cannot be reached: nothing is opened without one that was
     asked for), and OSError (FileNotFoundError, FileExistsError, …).
     """
     replica = None if replicate is None else (os.fspath(replicate), replica_interval, replica_retain, replica_wait)
@@ -311,7 +311,7 @@ def save(path: str | os.PathLike[str], state: Any, step: int | None = None, *, k
     """Stores a state of a program, such as a model's `state_dict()`, in a file: whole or not at all, and only what differs from the state that was
     saved there last. `Checkpoint` says what a state may have, and keeps the file open between saves.
 
-    Raises UnsupportedValue, which names the place; then there is no new file. Otherwise as `Checkpoint.save` and `open`.
+    Raises UnsupportedValueError, which names the place; then there is no new file. Otherwise as `Checkpoint.save` and `open`.
     """
     packed = pack(state, step)
     with Checkpoint(path, keep=keep, wait=wait) as checkpoint:
@@ -323,7 +323,7 @@ def load(path: str | os.PathLike[str], step: int | None = None, *, copy: bool = 
 
     copy  False: numpy arrays that were last written whole are read-only views of the file; see `Checkpoint.load`
 
-    Raises Gone if there is no such state, PoolDamaged if something does not have its checksum; otherwise as `open`.
+    Raises GoneError if there is no such state, PoolDamagedError if something does not have its checksum; otherwise as `open`.
     """
     with Checkpoint(path, "r", wait=wait) as checkpoint:
         return checkpoint.load(step, copy=copy)
@@ -404,7 +404,7 @@ class Pool:
         array = np.asarray(array, order="C")
         dtype = array.dtype
         if dtype.kind not in "biufc" or not dtype.isnative or dtype.itemsize > 16 or dtype.str[1:] in ("f16",):
-            raise UnsupportedType(f"an array of dtype {dtype} cannot be kept: numbers in this machine's byte order can")
+            raise UnsupportedTypeError(f"an array of dtype {dtype} cannot be kept: numbers in this machine's byte order can")
         flat = array.reshape(-1).view(np.uint8)
         self._native.put_array(name, flat, (dtype.kind, dtype.itemsize), array.shape)
 
@@ -419,21 +419,21 @@ class Pool:
         found = self._native.view(name)
         if found is None:
             if shape is None:
-                raise Gone(f"there is no array {name!r} in the pool: put_array makes one, or give shape and dtype")
+                raise GoneError(f"there is no array {name!r} in the pool: put_array makes one, or give shape and dtype")
             with self.transaction():
                 found = self._native.view(name)
                 if found is None:
                     self.put_array(name, np.zeros(shape, dtype if dtype is not None else np.float64))
             found = self._native.view(name)
             if found is None:
-                raise Gone(f"the array {name!r} was removed while it was made")
+                raise GoneError(f"the array {name!r} was removed while it was made")
         memory, kind, extents = found
         array: np.ndarray[Any, Any] = np.ndarray(tuple(extents), kind, memory)
         array.flags.writeable = False
         if dtype is not None and np.dtype(dtype) != array.dtype:
-            raise BadArgument(f"the array {name!r} is of dtype {array.dtype}, not {np.dtype(dtype)}")
+            raise BadArgumentError(f"the array {name!r} is of dtype {array.dtype}, not {np.dtype(dtype)}")
         if shape is not None and array.shape != (wanted := tuple(np.atleast_1d(shape)) if shape != () else ()):
-            raise BadArgument(f"the array {name!r} has the shape {array.shape}, not {wanted}")
+            raise BadArgumentError(f"the array {name!r} has the shape {array.shape}, not {wanted}")
         return array
 
     def edit(self, name: str) -> _Edit:
@@ -492,14 +492,14 @@ class Pool:
         return Replica(**{**found, "complete_until": None if until is None else _utc(until)})
 
     def wait_replica(self, timeout: float = 30.0) -> None:
-        """Waits until the replica has everything that was committed before. Raises NotReplicatedError with the reason, BadArgument without
+        """Waits until the replica has everything that was committed before. Raises NotReplicatedError with the reason, BadArgumentError without
         `replicate`."""
         self._native.wait_replica(timeout)
 
     def compact(self) -> Mapping[str, int]:
         """Moves the entries of dicts out of nearly empty parts of the file, and gives what is free back to the file system: the file keeps
         its length and gets holes. Other threads may use the pool meanwhile; buffered transactions become durable. Arrays stay where they
-        are. Raises OutOfOrder within a transaction.
+        are. Raises OutOfOrderError within a transaction.
 
         Returns what it did, in bytes but for the first: `moved` objects, `freed` bytes of the heap, `disk_bytes_before` and `disk_bytes`.
         """
@@ -510,7 +510,7 @@ class Pool:
         """Sees what the process that writes the pool has committed by now: everything that was done before this call. A pool that no other
         process writes is as new as it can be. Views of arrays that were taken before stay as they are.
 
-        Raises SnapshotGone when nobody writes the pool any more (what was read before can still be read), Closed.
+        Raises SnapshotGoneError when nobody writes the pool any more (what was read before can still be read), ClosedError.
         """
         self._native.refresh()
 
@@ -527,7 +527,7 @@ class Pool:
         bytes_per_second: how fast it copies at most, but for these last pieces. None: as fast as the disk.
 
         Returns `bytes` in use, bytes `copied` (what changed meanwhile was copied again), `held_bytes` of them while the log waited, and
-        `held_seconds`. Raises FileExistsError where there is a file, PoolDamaged for a page that is damaged, OutOfOrder within a transaction;
+        `held_seconds`. Raises FileExistsError where there is a file, PoolDamagedError for a page that is damaged, OutOfOrderError within a transaction;
         then there is no copy.
         """
         names = ("bytes", "copied", "held_bytes", "held_seconds")
@@ -585,8 +585,8 @@ class Dict(MutableMapping[Any, Any]):
     bytearray, scalars of NumPy, and lists, tuples, sets, frozensets and dicts of these. What comes back has the type that was put in. It
     keeps the order of insertion.
 
-    A value is a copy: `d["list"].append(1)` changes nothing in the pool; assign it again. Raises UnsupportedValue for other kinds,
-    TransactionTooLarge for a change that does not fit into the log, PoolFull.
+    A value is a copy: `d["list"].append(1)` changes nothing in the pool; assign it again. Raises UnsupportedValueError for other kinds,
+    TransactionTooLargeError for a change that does not fit into the log, PoolFullError.
     """
 
     __slots__ = ("_native", "_pool")
@@ -606,7 +606,7 @@ class Dict(MutableMapping[Any, Any]):
         return value
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, or `default`. Raises PoolDamaged if it lies in damaged memory."""
+        """The value of a key, or `default`. Raises PoolDamagedError if it lies in damaged memory."""
         return self._native.get(key, default)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -646,7 +646,7 @@ class Dict(MutableMapping[Any, Any]):
                 return
             seen += len(pairs)
             if seen > len(self):
-                raise PoolDamaged(f"the dict {self.name!r} leads back to where it was: the pool is damaged")
+                raise PoolDamagedError(f"the dict {self.name!r} leads back to where it was: the pool is damaged")
             yield from pairs
 
     def pop(self, key: Any, default: Any = _MISSING) -> Any:

@@ -5,7 +5,7 @@
   iterable as the workers take its calls ─▶ iterator
 - **Order** `map` and `imap` give results in the order of the arguments, `imap_unordered` as they come
 - **Owner** all workers start with the pool, and end with it: `close` and `join`, `terminate`, or the last reference to the pool and its results
-- **Rule** a worker that dies fails the call that it had (PeerDied), and another is started. No result is waited for without an end
+- **Rule** a worker that dies fails the call that it had (PeerDiedError), and another is started. No result is waited for without an end
 """
 
 import concurrent.futures
@@ -197,7 +197,7 @@ class Pool(multiprocessing.pool.Pool):
     that come back, are writable, lie in shared memory, and keep it until they are gone; see `memlift.Queue` for what can be sent.
 
     An exception in a worker is raised by `get` as itself; see `memlift.Executor`. A worker that dies fails the call that it had with
-    PeerDied, and is replaced. If workers die before they have begun, or the initializer fails, all calls raise BrokenProcessPool.
+    PeerDiedError, and is replaced. If workers die before they have begun, or the initializer fails, all calls raise BrokenProcessPool.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class Pool(multiprocessing.pool.Pool):
             self._workers.end(False)
 
     def terminate(self) -> None:
-        """Ends the workers now. Calls that are not done raise Closed."""
+        """Ends the workers now. Calls that are not done raise ClosedError."""
         self._state = TERMINATE
         self._workers.finish()
 

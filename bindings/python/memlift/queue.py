@@ -50,7 +50,7 @@ class Queue(_native.Queue, Generic[_T]):
     What can be put: None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, numpy arrays and
     scalars of every type without objects, masked arrays, dataclasses (see `memlift.register`), torch tensors in host memory, Arrow
     tables, batches and columns, pandas frames, series and indexes; nested. What is taken has the type that was put: for other classes,
-    subclasses too, `put` raises UnsupportedType, unless pickles are allowed. `put` returns when the data has been copied: it may be changed at
+    subclasses too, `put` raises UnsupportedTypeError, unless pickles are allowed. `put` returns when the data has been copied: it may be changed at
     once, and nothing is lost if this process ends.
 
     Arrays that come out are writable, this process's alone, and lie in the queue's memory, which they keep until they are gone.

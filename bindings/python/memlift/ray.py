@@ -14,7 +14,7 @@
 
 - **Flow** a result's tensors ─▶ one copy into the arena of the actor's process ─▶ a handle in Ray's metadata ─▶ the reader's tensors, in
   place. Between machines: Ray's object store, by itself
-- **Owner** the actor's process, until Ray says that nobody needs the object. It dies: `ServerUnavailable`, unless it was read from before
+- **Owner** the actor's process, until Ray says that nobody needs the object. It dies: `ServerUnavailableError`, unless it was read from before
 - **Source** Ray's interface for tensor transports, `ray.experimental.rdt.TensorTransportManager` (alpha in Ray 2.60)
 - **Not here** memory of a GPU: Ray has NCCL, NIXL and CUDA IPC for that
 """
@@ -30,7 +30,7 @@ import torch
 from ray.experimental import CommunicatorMetadata, TensorTransportManager, TensorTransportMetadata, register_tensor_transport
 
 from memlift.arena import Arena, Ref
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 __all__ = ["Transport", "register"]
 
@@ -98,7 +98,7 @@ class Transport(TensorTransportManager):
         tensors = [tensor.detach() for tensor in rdt_object]
         for tensor in tensors:
             if tensor.device.type != "cpu":
-                raise UnsupportedType(f"a tensor lies in the memory of a device ({tensor.device}): return tensor.cpu(), or use another transport")
+                raise UnsupportedTypeError(f"a tensor lies in the memory of a device ({tensor.device}): return tensor.cpu(), or use another transport")
         with self._lock:
             if self._arena is None:
                 self._arena = Arena()
@@ -133,7 +133,7 @@ class Transport(TensorTransportManager):
         if written.machine == self._machine:
             return list(Ref(written.ref).get(writable=True))
         if written.source is None:
-            raise UnsupportedType("tensors that the driver put are on another machine: let an actor make them, or put them without a transport")
+            raise UnsupportedTypeError("tensors that the driver put are on another machine: let an actor make them, or put them without a transport")
         call = written.source.__ray_call__.options(concurrency_group="_ray_system")
         return list(ray.get(call.remote(_read_again, obj_id)))
 

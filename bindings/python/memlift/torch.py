@@ -30,7 +30,7 @@ from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_f
 from memlift import _tensors, queue
 from memlift.arena import Arena
 from memlift._native import Ref
-from memlift.errors import UnsupportedType
+from memlift.errors import UnsupportedTypeError
 
 __all__ = ["DataLoader", "collate", "context", "load_state", "put_state", "reduce_by_torch", "reduce_through"]
 
@@ -89,7 +89,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 def put_state(arena: Arena, state: torch.nn.Module | Mapping[str, Any], **options: Any) -> Ref:
     """Writes a module's `state_dict()` (or one that is given) into an arena, once. `options` are those of `Arena.put`.
 
-    Tensors must lie in host memory. UnsupportedType names what cannot be written.
+    Tensors must lie in host memory. UnsupportedTypeError names what cannot be written.
     """
     if isinstance(state, torch.nn.Module):
         state = state.state_dict()
@@ -101,7 +101,7 @@ def _plain(value: Any, name: str) -> Any:
         return value
     bare = value.detach()
     if bare.device.type != "cpu":
-        raise UnsupportedType(f"{name} lies in the memory of a device ({bare.device}): pass a state_dict of host tensors, {{k: v.cpu()}}")
+        raise UnsupportedTypeError(f"{name} lies in the memory of a device ({bare.device}): pass a state_dict of host tensors, {{k: v.cpu()}}")
     return bare
 
 

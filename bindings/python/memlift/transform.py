@@ -4,7 +4,7 @@
     from memlift import transform
 
     sealed, tag = transform.seal(key, nonce, data)                 # AES-128/256-GCM by the key's length
-    data = transform.open(key, nonce, tag, sealed)                 # memlift.WrongTag, never wrong bytes
+    data = transform.open(key, nonce, tag, sealed)                 # memlift.WrongTagError, never wrong bytes
     packed = transform.pack(array, "gzip")                         # any contiguous buffer, without a copy
     transform.unpack(packed, "gzip", out=array)                    # into memory that is there
 
@@ -51,7 +51,7 @@ def seal(key: Any, nonce: Any, data: Any, aad: Any = b"", out: Any = None) -> Se
     nonce  12 bytes. A nonce seals one message under one key, ever: twice gives both messages away.
     out    at least as many bytes as `data`; may be `data` itself
 
-    Raises BadKey, TargetTooSmall, Overlap, MessageTooLarge (2^36 - 32 bytes).
+    Raises BadKeyError, TargetTooSmallError, OverlapError, MessageTooLargeError (2^36 - 32 bytes).
     """
     outcome = copy(Step.seal(key, nonce, aad), data, out)
     return Sealed(outcome.data, outcome.tag)
@@ -60,7 +60,7 @@ def seal(key: Any, nonce: Any, data: Any, aad: Any = b"", out: Any = None) -> Se
 def open(key: Any, nonce: Any, tag: Any, data: Any, aad: Any = b"", out: Any = None) -> Any:
     """Decrypts what `seal` gave.
 
-    Raises WrongTag if anything differs from what was sealed; then `out` holds zeros where it held anything of the result.
+    Raises WrongTagError if anything differs from what was sealed; then `out` holds zeros where it held anything of the result.
     """
     return copy(Step.open(key, nonce, tag, aad), data, out).data
 
@@ -73,7 +73,7 @@ def pack(data: Any, format: str = "gzip", effort: str = "default", out: Any = No
     effort  "fast", "default" or "small": for deflate, zlib and gzip of web pages of up to 16 KiB about 1.28, 1.09 and 1 times
             the size of zlib's level 6; "adaptive" is "default", but "fast" while the caches are contended
 
-    Raises TargetTooSmall or Incompressible if `out` has no room. Without `out` there always is.
+    Raises TargetTooSmallError or IncompressibleError if `out` has no room. Without `out` there always is.
     """
     return copy(Step.pack(format, effort), data, out).data
 
@@ -83,6 +83,6 @@ def unpack(data: Any, format: str = "gzip", out: Any = None, *, bytes_max: int =
 
     bytes_max  without `out`: the largest result that is accepted, because a small stream can become a very large one
 
-    Raises Corrupt, or TargetTooSmall if the result does not fit into `out` or `bytes_max`.
+    Raises CorruptStreamError, or TargetTooSmallError if the result does not fit into `out` or `bytes_max`.
     """
     return copy(Step.unpack(format), data, out, bytes_max=bytes_max).data

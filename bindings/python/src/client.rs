@@ -385,7 +385,7 @@ impl Client {
         self.timeout.map(|timeout| timeout.as_secs_f64())
     }
 
-    /// Raises PeerTooOld if the server's version has no several arguments, streams and pings. `what` is what a newer one does.
+    /// Raises PeerTooOldError if the server's version has no several arguments, streams and pings. `what` is what a newer one does.
     fn _needs_services(&self, py: Python<'_>, what: &str) -> PyResult<()> {
         self.link().client.needs_services(what).map_err(|error| raise(py, error))
     }
@@ -501,7 +501,7 @@ pub fn _health<'py>(py: Python<'py>, answer: &[u8]) -> PyResult<Bound<'py, PyDic
 
 /// Returns true if the error says that the server is gone, or goes.
 fn is_gone(py: Python<'_>, error: &PyErr) -> bool {
-    ["PeerDied", "Draining"].iter().any(|class| crate::errors::is(py, error, class))
+    ["PeerDiedError", "DrainingError"].iter().any(|class| crate::errors::is(py, error, class))
 }
 
 /// Tries to send until there is room; signals are handled between the tries.
@@ -596,7 +596,7 @@ impl Future {
         })
     }
 
-    /// Waits for the answer. Raises DeadlineExceeded after `timeout` seconds without one; you may then call it again. out: as
+    /// Waits for the answer. Raises DeadlineExceededError after `timeout` seconds without one; you may then call it again. out: as
     /// for `call`.
     #[pyo3(signature = (timeout=None, *, out=None))]
     fn result<'py>(

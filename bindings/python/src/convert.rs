@@ -47,7 +47,7 @@ impl<'py> Argument<'py> {
     ///
     /// # Errors
     ///
-    /// `UnsupportedType`, and exceptions that the object's own code raises.
+    /// `UnsupportedTypeError`, and exceptions that the object's own code raises.
     pub fn new(object: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Argument<'py>> {
         if let Some(argument) = Argument::plain(object)? {
             return Ok(argument);

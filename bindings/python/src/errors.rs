@@ -12,28 +12,31 @@ use pyo3::prelude::*;
 /// Returns the Python exception for an error of a call.
 pub fn raise(py: Python<'_>, error: Error) -> PyErr {
     let class = match &error {
-        Error::ServerUnavailable { .. } | Error::Refused { .. } => "ServerUnavailable",
-        Error::AddressInUse { .. } => "AddressInUse",
-        Error::PeerDied { .. } => "PeerDied",
-        Error::PeerFault { .. } => "PeerFault",
-        Error::PeerTooOld { .. } => "PeerTooOld",
-        Error::DeadlineExceeded { .. } | Error::Busy { .. } => "DeadlineExceeded",
+        Error::ServerUnavailable { .. } => "ServerUnavailableError",
+        Error::Refused { .. } => "ServerRefusedError",
+        Error::AddressInUse { .. } => "AddressInUseError",
+        Error::PeerDied { .. } => "PeerDiedError",
+        Error::PeerFault { .. } => "PeerFaultError",
+        Error::PeerTooOld { .. } => "PeerTooOldError",
+        Error::DeadlineExceeded { .. } => "DeadlineExceededError",
+        Error::Busy { .. } => "TooManyCallsError",
         Error::Remote(failure) => match failure {
-            RemoteFailure::UnknownOperation { .. } => "UnknownOperation",
-            RemoteFailure::Deadline { .. } => "DeadlineExceeded",
-            RemoteFailure::OutOfMemory { .. } => "OutOfMemory",
-            RemoteFailure::Corrupted { .. } => "Corrupt",
-            RemoteFailure::Draining { .. } => "Draining",
+            RemoteFailure::UnknownOperation { .. } => "UnknownOperationError",
+            RemoteFailure::Deadline { .. } => "DeadlineExceededError",
+            RemoteFailure::OutOfMemory { .. } => "OutOfMemoryError",
+            RemoteFailure::Corrupted { .. } => "CorruptMessageError",
+            RemoteFailure::Draining { .. } => "DrainingError",
             RemoteFailure::Handler { operation, message } => return remote(py, operation, message),
             _ => "Error",
         },
-        Error::Corrupted { .. } => "Corrupt",
-        Error::DeviceUnavailable { .. } => "DeviceUnavailable",
-        Error::MessageTooLarge { .. } => "MessageTooLarge",
-        Error::PoolFull { .. } => "PoolFull",
-        Error::Memory(RegionError::Headroom { .. }) => "OutOfMemory",
-        Error::UnsupportedType(_) => "UnsupportedType",
-        Error::Closed { .. } | Error::Forked { .. } | Error::NotWriter => "Closed",
+        Error::Corrupted { .. } => "CorruptMessageError",
+        Error::DeviceUnavailable { .. } => "DeviceUnavailableError",
+        Error::MessageTooLarge { .. } => "MessageTooLargeError",
+        Error::PoolFull { .. } => "PayloadPoolFullError",
+        Error::Memory(RegionError::Headroom { .. }) => "OutOfMemoryError",
+        Error::UnsupportedType(_) => "UnsupportedTypeError",
+        Error::Closed { .. } => "ClosedError",
+        Error::Forked { .. } | Error::NotWriter => "ForkedError",
         Error::Expired { .. } => "ExpiredError",
         _ => "Error",
     };
@@ -48,17 +51,19 @@ fn remote(py: Python<'_>, operation: &str, message: &str) -> PyErr {
 /// Returns the Python exception for an error of a transform.
 pub fn transform_error(py: Python<'_>, error: TransformError) -> PyErr {
     let class = match &error {
-        TransformError::WrongTag => "WrongTag",
-        TransformError::Corrupt | TransformError::Checksum { .. } => "Corrupt",
-        TransformError::TargetTooSmall { .. } | TransformError::UnpackedTooLarge { .. } => "TargetTooSmall",
-        TransformError::Incompressible { .. } => "Incompressible",
-        TransformError::Overlap => "Overlap",
-        TransformError::TooLong { .. } => "MessageTooLarge",
-        TransformError::Busy { .. } => "Busy",
-        TransformError::Key(_) => "BadKey",
-        TransformError::Chain(_) => "BadChain",
-        TransformError::Order(_) => "OutOfOrder",
-        TransformError::Unsupported { .. } => "UnsupportedFormat",
+        TransformError::WrongTag => "WrongTagError",
+        TransformError::Corrupt | TransformError::Checksum { .. } => "CorruptStreamError",
+        TransformError::TargetTooSmall { .. } | TransformError::UnpackedTooLarge { .. } => {
+            "TargetTooSmallError"
+        }
+        TransformError::Incompressible { .. } => "IncompressibleError",
+        TransformError::Overlap => "OverlapError",
+        TransformError::TooLong { .. } => "MessageTooLargeError",
+        TransformError::Busy { .. } => "ScratchBusyError",
+        TransformError::Key(_) => "BadKeyError",
+        TransformError::Chain(_) => "BadChainError",
+        TransformError::Order(_) => "OutOfOrderError",
+        TransformError::Unsupported { .. } => "UnsupportedFormatError",
         _ => "Error",
     };
     new(py, class, (error.to_string(),))
@@ -75,25 +80,24 @@ pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
             };
         }
         PersistError::Exists { .. } => return PyFileExistsError::new_err(text),
-        PersistError::InUse { .. } => "PoolInUse",
-        PersistError::NotAPool
-        | PersistError::Version { .. }
-        | PersistError::Feature { .. }
-        | PersistError::Layout { .. } => "NotAPool",
-        PersistError::Corrupt { .. } | PersistError::LogDamaged { .. } => "PoolDamaged",
-        PersistError::Full { .. } => "PoolFull",
-        PersistError::TooLarge { .. } => "TransactionTooLarge",
-        PersistError::Pointer { .. } | PersistError::Section { .. } => "Gone",
-        PersistError::Stopped { .. } => "PoolStopped",
-        PersistError::SnapshotGone { .. } => "SnapshotGone",
+        PersistError::InUse { .. } => "PoolInUseError",
+        PersistError::NotAPool => "NotAPoolError",
+        PersistError::Version { .. } | PersistError::Feature { .. } => "PoolVersionError",
+        PersistError::Layout { .. } => "PoolLayoutError",
+        PersistError::Corrupt { .. } | PersistError::LogDamaged { .. } => "PoolDamagedError",
+        PersistError::Full { .. } => "PoolFullError",
+        PersistError::TooLarge { .. } => "TransactionTooLargeError",
+        PersistError::Pointer { .. } | PersistError::Section { .. } => "GoneError",
+        PersistError::Stopped { .. } => "PoolStoppedError",
+        PersistError::SnapshotGone { .. } => "SnapshotGoneError",
         PersistError::Replica { .. } => "ReplicaError",
         PersistError::ReplicaStore { .. } => "ReplicaStoreError",
         PersistError::NoReplica { .. } => "NoReplicaError",
         PersistError::Fenced { .. } => "FencedError",
         PersistError::NotReplicated { .. } => "NotReplicatedError",
-        PersistError::ReadOnly => "ReadOnly",
-        PersistError::Aborted(_) => "TransactionAborted",
-        PersistError::Argument { .. } => "BadArgument",
+        PersistError::ReadOnly => "ReadOnlyError",
+        PersistError::Aborted(_) => "TransactionAbortedError",
+        PersistError::Argument { .. } => "BadArgumentError",
         _ => "Error",
     };
     new(py, class, (text,))
@@ -103,26 +107,30 @@ pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
 pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
     let text = error.to_string();
     let class = match error {
-        ClientError::Silent { .. } => "DeadlineExceeded",
-        ClientError::Nowhere { .. } | ClientError::Unreachable { .. } => "NoSuchAddress",
-        ClientError::Forbidden { .. } | ClientError::WrongKey { .. } => "Forbidden",
-        ClientError::Full { .. } | ClientError::Resting { .. } => "NodeFull",
-        ClientError::ReadOnly => "ReadOnly",
-        ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => "WalkFailed",
-        ClientError::Contended { .. } => "Contended",
-        ClientError::Busy(_) => "Busy",
-        ClientError::Refused { .. } => "BadProgram",
-        ClientError::Corrupt { .. } => "WrongStructure",
-        ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => "BadArgument",
-        ClientError::Input { .. } => "BadInput",
-        ClientError::Transport(_) | ClientError::Map(_) | ClientError::OtherVersion { .. } => {
-            "ServerUnavailable"
+        ClientError::Silent { .. } => "DeadlineExceededError",
+        ClientError::Nowhere { .. } | ClientError::OtherMemory { .. } => "NoSuchAddressError",
+        ClientError::Unreachable { .. } => "NodeUnreachableError",
+        ClientError::Forbidden { .. } => "ForbiddenError",
+        ClientError::WrongKey { .. } => "WrongKeyError",
+        ClientError::Full { .. } => "NodeFullError",
+        ClientError::Resting { .. } => "NodeRestingError",
+        ClientError::ReadOnly => "NodeLogFullError",
+        ClientError::Budget { .. } | ClientError::Hops { .. } => "WalkTooLongError",
+        ClientError::Fault { .. } => "WalkFailedError",
+        ClientError::Contended { .. } => "ContendedError",
+        ClientError::Outdated => "OutdatedError",
+        ClientError::Busy(_) => "NodeBusyError",
+        ClientError::Refused { .. } => "BadProgramError",
+        ClientError::Corrupt { .. } => "WrongStructureError",
+        ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => {
+            "BadArgumentError"
         }
-        ClientError::Forked => "Closed",
-        ClientError::OtherMemory { .. } => "NoSuchAddress",
-        ClientError::SessionOver { .. } => "DeadlineExceeded",
-        ClientError::Outdated => "Contended",
-        ClientError::Taken { .. } => "BadArgument",
+        ClientError::Input { .. } => "BadInputError",
+        ClientError::Transport(_) | ClientError::Map(_) => "ServerUnavailableError",
+        ClientError::OtherVersion { .. } => "VersionMismatchError",
+        ClientError::Forked => "ForkedError",
+        ClientError::SessionOver { .. } => "SessionOverError",
+        ClientError::Taken { .. } => "ClientTakenError",
         ClientError::Io(error) => return error.into(),
         _ => "Error",
     };
@@ -136,7 +144,7 @@ pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
 
 /// Returns the exception for received bytes that are no valid value.
 pub fn corrupt(py: Python<'_>, how: &str) -> PyErr {
-    new(py, "Corrupt", (format!("the message is {how}: nothing of it was used"),))
+    new(py, "CorruptMessageError", (format!("the message is {how}: nothing of it was used"),))
 }
 
 /// Returns true if the exception is of a class in `memlift/errors.py`.

@@ -195,7 +195,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Compares the tag of 16 bytes and returns the message. Raises WrongTag if it does not match.
+    /// Compares the tag of 16 bytes and returns the message. Raises WrongTagError if it does not match.
     fn finish<'py>(&mut self, py: Python<'py>, tag: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let tag = bytes_of(tag, "a tag")?;
         let Some(stream) = self.stream.take() else { return Err(transform_error(py, OVER)) };

@@ -35,7 +35,7 @@ impl Reply {
 
 #[pymethods]
 impl Reply {
-    /// Sends the answer. Raises UnsupportedType for what cannot be sent; then the call is still open.
+    /// Sends the answer. Raises UnsupportedTypeError for what cannot be sent; then the call is still open.
     fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let argument = Argument::new(value, self.allow)?;
         let outgoing = argument.outgoing();

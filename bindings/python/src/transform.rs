@@ -292,7 +292,7 @@ fn guess(format: Format, source: &[u8], bytes_max: usize) -> usize {
 ///
 /// bytes_max  without a target: the largest unpacked size that is accepted (1 GiB)
 ///
-/// Raises the errors of the steps, see memlift.errors, and UnsupportedType if an argument is no contiguous buffer.
+/// Raises the errors of the steps, see memlift.errors, and UnsupportedTypeError if an argument is no contiguous buffer.
 #[pyfunction]
 #[pyo3(signature = (op, source, target=None, *, bytes_max=1 << 30))]
 pub fn copy<'py>(

@@ -70,7 +70,7 @@ def test_a_wait_for_nobody_ends_in_time_and_names_the_address(call):
     address = new_name()
     for wait in (0, SHORT, 1.0):
         begun = time.monotonic()
-        with pytest.raises(memlift.ServerUnavailable, match=address):
+        with pytest.raises(memlift.ServerUnavailableError, match=address):
             call(address, "echo", b"x", {"wait": wait})
         assert wait <= time.monotonic() - begun < wait + LONG / 2
     with pytest.raises(ValueError, match="zero or more"):
@@ -130,13 +130,13 @@ def test_an_idempotent_call_is_made_again_when_the_server_is_back(later):
 def test_what_is_not_idempotent_is_not_made_again(start):
     server = start()
     with Client(server.address, timeout=LONG) as client:
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             client.call("die")
         server.process.join()
         # At the address there is a server again, and still the client does not decide this for its caller.
         second = Process(server.address, {})
         try:
-            with pytest.raises(memlift.PeerDied):
+            with pytest.raises(memlift.PeerDiedError):
                 client.call("echo", b"x")
             assert client.call("echo", b"x", idempotent=True) == b"x"
             assert client.call("echo", b"y") == b"y"
@@ -150,7 +150,7 @@ def test_a_client_may_say_it_for_all_its_calls(start):
         server.kill()
         second = Process(server.address, {})
         try:
-            with pytest.raises(memlift.PeerDied):
+            with pytest.raises(memlift.PeerDiedError):
                 client.call("echo", b"x", idempotent=False)
             assert client.call("echo", b"x") == b"x"
         finally:
@@ -162,7 +162,7 @@ def test_a_call_that_kills_its_server_kills_two_at_most(call, start, later):
     server = start()
     later(server.address, SHORT)
     begun = time.monotonic()
-    with pytest.raises(memlift.PeerDied):
+    with pytest.raises(memlift.PeerDiedError):
         call(server.address, "die", None, {"timeout": LONG}, idempotent=True)
     assert time.monotonic() - begun < LONG / 2
 
@@ -173,11 +173,11 @@ def test_a_server_that_does_not_come_back_is_waited_for_no_longer_than_the_call_
         server = start()
         threading.Timer(SHORT / 2, server.kill).start()
         begun = time.monotonic()
-        with pytest.raises((memlift.ServerUnavailable, memlift.DeadlineExceeded)) as error:
+        with pytest.raises((memlift.ServerUnavailableError, memlift.DeadlineExceededError)) as error:
             call(server.address, "sleep", np.array([LONG]), limits, idempotent=True)
         assert time.monotonic() - begun < LONG / 2
-        if type(error.value) is memlift.ServerUnavailable:
-            assert server.address in str(error.value) and isinstance(error.value.__cause__, memlift.PeerDied)
+        if type(error.value) is memlift.ServerUnavailableError:
+            assert server.address in str(error.value) and isinstance(error.value.__cause__, memlift.PeerDiedError)
 
 
 def test_calls_of_a_loop_share_one_new_session(later):
@@ -236,7 +236,7 @@ def test_a_closed_client_stays_closed(start):
     try:
         assert client.call("echo", b"x") == b"x"
         client.close()
-        with pytest.raises(memlift.Closed):
+        with pytest.raises(memlift.ClosedError):
             client.call("echo", b"x")
     finally:
         second.kill()

@@ -85,11 +85,11 @@ def test_a_socket_file_serves_readers_elsewhere(tmp_path):
         ref = arena.put(b"hello")
         code = "import sys, memlift; print(memlift.Ref(bytes.fromhex(sys.argv[1])).get())"
         assert run(code, bytes(ref).hex(), cwd="/").strip() == "b'hello'"
-        with pytest.raises(memlift.AddressInUse):
+        with pytest.raises(memlift.AddressInUseError):
             memlift.Arena(path)
     assert not path.exists()
     path.write_text("mine")
-    with pytest.raises(memlift.AddressInUse):
+    with pytest.raises(memlift.AddressInUseError):
         memlift.Arena(path)
     assert path.read_text() == "mine"
 
@@ -100,11 +100,11 @@ def test_types_come_out_as_they_went_in_or_are_refused():
             out = arena.put(value).get()
             assert type(out) is type(value)
             np.testing.assert_equal(out, value)
-        with pytest.raises(memlift.UnsupportedType, match="allow_pickle"):
+        with pytest.raises(memlift.UnsupportedTypeError, match="allow_pickle"):
             arena.put(threading.Thread)
     with memlift.Arena(bytes_max=1 << 20, allow_pickle=True) as arena:
         ref = arena.put(complex)
-        with pytest.raises(memlift.UnsupportedType):
+        with pytest.raises(memlift.UnsupportedTypeError):
             ref.get()
         assert ref.get(allow_pickle=True) is complex
 
@@ -237,7 +237,7 @@ def test_readers_keep_what_they_see_when_the_writer_dies(how):
     assert np.array_equal(refs[1].get(), np.arange(5)), "nobody writes that memory any more"
     code = "import sys, memlift; memlift.Ref(bytes.fromhex(sys.argv[1])).get()"
     late = subprocess.run([sys.executable, "-c", code, bytes(refs[0]).hex()], capture_output=True, text=True, timeout=60, check=False)
-    assert "ServerUnavailable" in late.stderr
+    assert "ServerUnavailableError" in late.stderr
 
 
 def test_eviction_keeps_what_is_viewed():
@@ -282,7 +282,7 @@ def test_a_forked_child_keeps_its_parents_views():
 def child_puts(arena, answers):
     try:
         arena.put(1)
-    except memlift.Closed as error:
+    except memlift.ClosedError as error:
         answers.put(str(error))
 
 
@@ -347,7 +347,7 @@ def test_a_follower_that_stops_is_named_or_left_behind():
         while not seen or seen[-1] != 9:
             seen.append(int(follower.get(timeout=10)[0]))
         assert follower.missed == 10 - len(seen) > 0
-        with pytest.raises(memlift.DeadlineExceeded):
+        with pytest.raises(memlift.DeadlineExceededError):
             follower.get(timeout=0.01)
 
 
@@ -355,7 +355,7 @@ def test_followers_learn_that_the_arena_has_ended():
     arena = memlift.Arena(bytes_max=1 << 20)
     follower = arena.subscribe("x")
     arena.close()
-    with pytest.raises(memlift.PeerDied):
+    with pytest.raises(memlift.PeerDiedError):
         follower.get(timeout=10)
 
 
@@ -363,7 +363,7 @@ def test_a_follower_in_an_event_loop():
     async def main():
         with memlift.Arena(bytes_max=1 << 20) as arena:
             follower = arena.subscribe("x")
-            with pytest.raises(memlift.DeadlineExceeded):
+            with pytest.raises(memlift.DeadlineExceededError):
                 await follower.aget(timeout=0.05)
             waiting = asyncio.create_task(follower.aget())
             await asyncio.sleep(0.05)
@@ -444,7 +444,7 @@ def test_refs_that_make_no_sense_are_refused():
                 memlift.Ref(bytes(changed)).get(timeout=1)
         with pytest.raises(ValueError, match="reads"):
             arena.put(1, reads=0)
-        with pytest.raises(memlift.MessageTooLarge):
+        with pytest.raises(memlift.MessageTooLargeError):
             arena.put(np.ones(1 << 20))
         with pytest.raises(queue.Empty):
             memlift.Queue().get(timeout=0)

@@ -21,7 +21,7 @@ import memlift
 
 SIZES = (10, 2_000, 30_000, 200_000)
 LONG = 60
-GONE = (memlift.PeerDied, memlift.ServerUnavailable, memlift.Closed)
+GONE = (memlift.PeerDiedError, memlift.ServerUnavailableError, memlift.ClosedError)
 
 fast = multiprocessing.get_context("forkserver")
 

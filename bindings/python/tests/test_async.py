@@ -38,9 +38,9 @@ def test_calls(run, shared_server):
             assert await client.call("double", np.ones(3), out=out) is out and out[0] == 2
             with pytest.raises(memlift.RemoteError, match="no luck today"):
                 await client.call("fail")
-            with pytest.raises(memlift.UnknownOperation):
+            with pytest.raises(memlift.UnknownOperationError):
                 await client.call("nothing")
-            with pytest.raises(memlift.UnsupportedType):
+            with pytest.raises(memlift.UnsupportedTypeError):
                 await client.call("echo", object())
 
     run(body)
@@ -146,7 +146,7 @@ def test_deadlines(run, start):
 
     async def body():
         async with AsyncClient(server.address) as client:
-            with pytest.raises(memlift.DeadlineExceeded, match="0.05 s"):
+            with pytest.raises(memlift.DeadlineExceededError, match="0.05 s"):
                 await client.call("sleep", np.array([0.5]), timeout=0.05)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
@@ -165,8 +165,8 @@ def test_a_server_that_dies_ends_every_call(run, start):
             await asyncio.sleep(0.1)
             os.kill(server.pid, signal.SIGKILL)
             results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(isinstance(result, memlift.PeerDied) for result in results)
-            with pytest.raises(memlift.PeerDied):
+            assert all(isinstance(result, memlift.PeerDiedError) for result in results)
+            with pytest.raises(memlift.PeerDiedError):
                 await client.call("echo", b"x")
 
     run(body)
@@ -175,14 +175,14 @@ def test_a_server_that_dies_ends_every_call(run, start):
 def test_closing_ends_every_call(run, shared_server):
     async def body():
         client = AsyncClient(shared_server.address)
-        with pytest.raises(memlift.Closed, match="async with"):
+        with pytest.raises(memlift.ClosedError, match="async with"):
             await client.call("echo", b"x")
         await client.connect()
         kept = await client.call("double", np.arange(50_000))
         task = asyncio.ensure_future(client.call("sleep", np.array([0.2])))
         await asyncio.sleep(0.02)
         client.close()
-        with pytest.raises(memlift.Closed):
+        with pytest.raises(memlift.ClosedError):
             await task
         np.testing.assert_array_equal(kept, np.arange(50_000) * 2)
 

@@ -205,6 +205,6 @@ def test_a_server_that_stops_ends_its_batches():
         server.stop()
         assert time.monotonic() - begun < 5
         for future in futures[3:]:
-            with pytest.raises(memlift.PeerDied):
+            with pytest.raises(memlift.PeerDiedError):
                 future.result()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("memlift-batch")]

@@ -88,7 +88,7 @@ def test_nothing_and_objects_that_numpy_understands(client):
     ids=repr,
 )
 def test_what_cannot_be_sent_is_refused_before_it_is(client, bad):
-    with pytest.raises(memlift.UnsupportedType) as refused:
+    with pytest.raises(memlift.UnsupportedTypeError) as refused:
         client.call("echo", bad)
     assert isinstance(refused.value, TypeError) and "cannot send" in str(refused.value)
     assert client.call("echo", b"still here") == b"still here"
@@ -147,7 +147,7 @@ def test_an_answer_into_memory_of_the_callers(client):
 
 
 def test_pickles_need_both_sides(start, client):
-    with pytest.raises(memlift.UnsupportedType, match="allow_pickle=True"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="allow_pickle=True"):
         client.call("kind", range(3))
     with memlift.ipc.Client(client.address, allow_pickle=True) as allowing:
         with pytest.raises(memlift.RemoteError, match="may run any code"):
@@ -237,7 +237,7 @@ def test_async(client):
 
 def test_a_future_can_be_asked_again_after_a_timeout(client):
     future = client.call_async("sleep", np.array([0.3]))
-    with pytest.raises(memlift.DeadlineExceeded):
+    with pytest.raises(memlift.DeadlineExceededError):
         future.result(timeout=0.02)
     assert not future.done()
     assert future.result()[0] == 0.3

@@ -153,7 +153,7 @@ def test_a_client_that_is_gone_cancels_its_calls(server, state):
         assert state.began.wait(LONG) and not state.cancelled.is_set()
         stays = other.call_async("meet", 0.3, say="there")
     assert state.cancelled.wait(LONG)
-    with pytest.raises(memlift.Closed):
+    with pytest.raises(memlift.ClosedError):
         future.result()
     assert stays.result() == "there"
     other.close()
@@ -168,9 +168,9 @@ def test_a_server_that_stops_cancels_what_runs(state):
         begun = time.monotonic()
         server.stop()
         assert time.monotonic() - begun < 4.0 and state.cancelled.is_set() and state.closed.is_set()
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             future.result()
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             list(stream)
     assert not [thread for thread in threading.enumerate() if thread.name in ("memlift-loop", "memlift-ends")]
 
@@ -183,7 +183,7 @@ def test_a_handler_may_stop_its_server(state):
         server.stop()
 
     server.start()
-    with Client(server.address, timeout=LONG) as client, pytest.raises(memlift.PeerDied):
+    with Client(server.address, timeout=LONG) as client, pytest.raises(memlift.PeerDiedError):
         client.call("stop")
     server.stop()
 
@@ -223,7 +223,7 @@ def test_a_client_that_is_gone_ends_an_async_generator(server, state):
     client = Client(server.address, timeout=LONG)
     items = client.stream("count", 10, seconds=LONG)
     threading.Timer(0.2, client.close).start()
-    with pytest.raises(memlift.Closed):
+    with pytest.raises(memlift.ClosedError):
         next(items)
     assert state.closed.wait(LONG)
 

@@ -20,7 +20,7 @@ PRIVATE = "looks at private attributes of the standard library's class"
 ALONE = "wants one value to break the pool; ours fails that future alone"
 OTHER = "runs a program that makes the standard library's own executor, which is skipped there"
 AT_ONCE = "wants put to return and a thread to print why the item was lost; ours raises it from put"
-NAMED = "wants what __reduce__ raises; ours is NotPicklable, which names the type and has that as its cause"
+NAMED = "wants what __reduce__ raises; ours is NotPicklableError, which names the type and has that as its cause"
 CLASS = "wants the private class _RemoteTraceback itself; ours has the same text"
 EXPECTED = {
     "futures": {

@@ -85,12 +85,12 @@ def test_a_server_that_is_stopped_does_not_answer_a_ping(start):
         assert client.ping()["state"] == "ready"
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(memlift.DeadlineExceeded):
+            with pytest.raises(memlift.DeadlineExceededError):
                 client.ping(timeout=SHORT)
         finally:
             os.kill(server.pid, signal.SIGCONT)
         server.kill()
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             client.ping()
 
 
@@ -106,18 +106,18 @@ def test_what_is_open_is_answered_and_what_comes_is_refused(address):
         while client.ping()["state"] != "draining":
             time.sleep(0.005)
         for name in ("echo", "asleep", "batch", "nothing"):
-            with pytest.raises(memlift.Draining) as refused:
+            with pytest.raises(memlift.DrainingError) as refused:
                 client.call(name, 1)
-            assert isinstance(refused.value, memlift.ServerUnavailable) and f'"{name}"' in str(refused.value)
-        with pytest.raises(memlift.Draining):
+            assert isinstance(refused.value, memlift.ServerUnavailableError) and f'"{name}"' in str(refused.value)
+        with pytest.raises(memlift.DrainingError):
             next(client.stream("count", 1))
         assert [list(stream) for stream in streams] == [list(range(1, 20))] * 2
         assert [future.result() for future in open_calls] == [0.5] * 3
         draining.join()
         assert ended == [True]
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             client.call("echo", 1)
-    with pytest.raises(memlift.ServerUnavailable):
+    with pytest.raises(memlift.ServerUnavailableError):
         Client(address)
 
 
@@ -133,7 +133,7 @@ def test_a_drain_ends_by_its_time(address, what):
         begun = time.monotonic()
         assert not server.stop(drain=SHORT)
         assert SHORT <= time.monotonic() - begun < LONG / 2
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             held.result() if what == "call" else list(held)
     with pytest.raises(ValueError, match="zero or more"):
         server.stop(drain=-1)
@@ -160,7 +160,7 @@ def test_an_idempotent_call_goes_to_the_successor(address, kind):
         while True:
             try:
                 return thread, serve(address)
-            except memlift.AddressInUse:
+            except memlift.AddressInUseError:
                 time.sleep(0.005)
 
     def sync():

@@ -176,7 +176,7 @@ def check(ways, value, allow_pickle, expected=None):
         for wrap, unwrap in ((lambda v: v, lambda v: v), (lambda v: {"a": [v, 1]}, lambda v: v["a"][0])):
             try:
                 arrived = unwrap(way(wrap(value)))
-            except memlift.UnsupportedType as refused:
+            except memlift.UnsupportedTypeError as refused:
                 assert str(refused).count("cannot send") == 1, "it names the type"
                 assert not allow_pickle or not can_be_pickled(value), refused
                 assert not expected
@@ -553,7 +553,7 @@ def test_pandas(ways, allow_pickle):
         if not isinstance(value, (pd.api.extensions.ExtensionArray,)):
             check(ways, value, allow_pickle, expected=False)
     if not allow_pickle:
-        with pytest.raises(memlift.UnsupportedType, match="Measured"):
+        with pytest.raises(memlift.UnsupportedTypeError, match="Measured"):
             ways[0](Measured({"a": [1]}))
 
 
@@ -582,7 +582,7 @@ def test_xarray(ways, allow_pickle):
         for way in ways:
             try:
                 arrived = way(value)
-            except memlift.UnsupportedType:
+            except memlift.UnsupportedTypeError:
                 assert not allow_pickle
             else:
                 assert type(arrived) is type(value) and value.identical(arrived) and allow_pickle
@@ -618,7 +618,7 @@ def test_torch(ways, allow_pickle):
                torch.ones(2).as_subclass(Measured)]  # fmt: skip
     if not allow_pickle:
         for value, way in itertools.product(refused, ways):
-            with pytest.raises(memlift.UnsupportedType, match="Tensor|Parameter|Measured"):
+            with pytest.raises(memlift.UnsupportedTypeError, match="Tensor|Parameter|Measured"):
                 way(value)
 
 
@@ -632,7 +632,7 @@ def test_what_can_be_sent_by_nothing_is_refused_everywhere(ways, allow_pickle):
 
     for value in (threading.Lock(), (n for n in range(3)), lambda: 0, open(os.devnull), Stubborn()):
         for way in ways:
-            with pytest.raises(memlift.UnsupportedType, match="cannot send an object of type"):
+            with pytest.raises(memlift.UnsupportedTypeError, match="cannot send an object of type"):
                 way(value)
     for way in ways:
         assert way(1) == 1

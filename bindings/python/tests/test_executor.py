@@ -122,7 +122,7 @@ def test_functions_of_all_kinds(executor):
     assert executor.submit(functools.partial(add, b=5), 2).result(60) == 7
     assert executor.submit(np.sum, np.arange(10)).result(60) == 45
     for local in (lambda: 0, executor.submit, print.__call__):
-        with pytest.raises(memlift.UnsupportedType, match="top of a module"):
+        with pytest.raises(memlift.UnsupportedTypeError, match="top of a module"):
             executor.submit(local)
 
 
@@ -199,9 +199,9 @@ def test_exceptions_arrive_as_themselves(executor, name):
 
 
 def test_what_cannot_be_sent_is_the_futures_exception(executor):
-    with pytest.raises(memlift.UnsupportedType, match="allow_pickle=True"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="allow_pickle=True"):
         executor.submit(double, object()).result(60)
-    with pytest.raises(memlift.UnsupportedType, match="allow_pickle=True"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="allow_pickle=True"):
         executor.submit(unsendable).result(60)
     assert executor.submit(add, 1, 1).result(60) == 2
 
@@ -333,7 +333,7 @@ def test_methods_and_builtins(executor):
         (np.add, (1, 2)), (np.arange(3).sum, ()), (functools.partial(Adder(3).add, 4), ()), (object.__eq__, (1, 1)),
     ):  # fmt: skip
         if function == Special.make:
-            with pytest.raises(memlift.UnsupportedType, match="Special"):
+            with pytest.raises(memlift.UnsupportedTypeError, match="Special"):
                 executor.submit(function, *arguments).result(60)
             continue
         there = executor.submit(function, *arguments).result(60)

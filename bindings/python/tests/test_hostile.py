@@ -173,12 +173,12 @@ def test_a_server_that_corrupts_the_page_fails_the_client_alone(shared_server, b
         client.call("echo", b"x")
         # The first page lies there twice, once for the robust words.
         page = min(set(pages()) - known)
-        with pytest.raises(memlift.PeerFault, match="impossible ring"):
+        with pytest.raises(memlift.PeerFaultError, match="impossible ring"):
             # The honest server overwrites its own counter with each reply, sometimes before the client looks.
             for _ in range(1000):
                 ctypes.memmove(page + where, what.to_bytes(4, "little"), 4)
                 client.call("echo", b"x")
-        with pytest.raises(memlift.PeerFault):
+        with pytest.raises(memlift.PeerFaultError):
             client.call("echo", b"x")
         del client
         known = set(pages())

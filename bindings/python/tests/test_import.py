@@ -91,7 +91,7 @@ def test_queues_and_processes_elsewhere_are_the_standard_librarys(elsewhere):
                     assert f"memlift.{name} needs" in str(error)
                 else:
                     raise AssertionError(name)
-            assert issubclass(memlift.DeadlineExceeded, TimeoutError)
+            assert issubclass(memlift.DeadlineExceededError, TimeoutError)
             print("done")
     """
     file = elsewhere["cwd"] / "program.py"

@@ -47,7 +47,7 @@ def test_every_option_gives_the_same_answer_in_every_mode(client, shared_server,
 
 
 def test_what_is_not_there_is_named(client):
-    with pytest.raises(memlift.DeviceUnavailable, match="take 'auto', 'inline' or 'worker'"):
+    with pytest.raises(memlift.DeviceUnavailableError, match="take 'auto', 'inline' or 'worker'"):
         client.call("echo", b"x", device="dsa")
     with pytest.raises(ValueError, match='device="gpu": choose one of .auto.'):
         client.call("echo", b"x", device="gpu")

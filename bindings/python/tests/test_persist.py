@@ -71,7 +71,7 @@ def test_keys_are_told_apart_by_kind(path):
             d[key] = number
         assert list(d) == keys and [d[key] for key in keys] == list(range(len(keys)))
         for wrong in (1.5, None, (1,), True, ["list"], np.float64(1), np.True_, *TIMES):
-            with pytest.raises(errors.UnsupportedValue, match="a key is"):
+            with pytest.raises(errors.UnsupportedValueError, match="a key is"):
                 d[wrong] = 1
             with pytest.raises(TypeError):
                 d.get(wrong)
@@ -157,7 +157,7 @@ def test_a_transaction_is_all_or_nothing(path):
 def test_an_inner_transaction_that_fails_takes_the_outer_with_it(path):
     with persist.open(path, **SMALL) as pool:
         d = pool.dict("d")
-        with pytest.raises(errors.TransactionAborted, match="rolled back"), pool.transaction():
+        with pytest.raises(errors.TransactionAbortedError, match="rolled back"), pool.transaction():
             d["outer"] = 1
             with pytest.raises(ValueError), pool.transaction():
                 d["inner"] = 2
@@ -169,16 +169,16 @@ def test_an_inner_transaction_that_fails_takes_the_outer_with_it(path):
 def test_an_operation_that_fails_in_the_middle_dooms_its_transaction(path):
     with persist.open(path, size=1 << 20, size_max=2 << 20, lane_bytes=1 << 20, domain=SMALL["domain"]) as pool:
         d = pool.dict("d")
-        with pytest.raises(errors.TransactionAborted, match="full"), pool.transaction():
+        with pytest.raises(errors.TransactionAbortedError, match="full"), pool.transaction():
             d["a"] = 1
-            with pytest.raises(errors.PoolFull, match="no room"):
+            with pytest.raises(errors.PoolFullError, match="no room"):
                 d["b"] = b"x" * (4 << 20)
         assert not d
         d["c"] = 2
-        with pytest.raises(errors.UnsupportedValue), pool.transaction():
+        with pytest.raises(errors.UnsupportedValueError), pool.transaction():
             d["d"] = object()
         with pool.transaction():  # nothing was touched by the refusal: this one may go on
-            with pytest.raises(errors.UnsupportedValue):
+            with pytest.raises(errors.UnsupportedValueError):
                 d["d"] = object()
             d["e"] = 3
         assert d.copy() == {"c": 2, "e": 3}
@@ -191,7 +191,7 @@ def test_handles_of_what_was_rolled_back_or_removed(path):
             lost["a"] = 1
             raise ValueError
         for use in (lambda: len(lost), lambda: lost.get("a"), lambda: lost.__setitem__("a", 1), lambda: list(lost)):
-            with pytest.raises(errors.Gone, match="rolled back"):
+            with pytest.raises(errors.GoneError, match="rolled back"):
                 use()
         kept, other = pool.dict("kept"), pool.dict("other")
         kept["k"] = other["o"] = 1
@@ -270,7 +270,7 @@ def test_memory_of_replaced_arrays_comes_back_after_reopening(path):
     with pytest.raises(BufferError, match="still in use"):
         pool.close()
     assert pool.closed and view.sum() == 0
-    with pytest.raises(errors.PoolInUse):
+    with pytest.raises(errors.PoolInUseError):
         persist.open(path)
     del view
     with persist.open(path) as pool:
@@ -326,16 +326,16 @@ def test_array_makes_what_is_missing_and_checks_what_is_there(path):
         assert pool.array("b", 4).dtype == np.float64 and pool.array("c", ()).shape == ()
         assert pool.array("a", (2, 3), np.float32).shape == (2, 3)
         for wrong in ({"shape": (3, 2)}, {"dtype": "f8"}, {"shape": ()}):
-            with pytest.raises(errors.BadArgument):
+            with pytest.raises(errors.BadArgumentError):
                 pool.array("a", **wrong)
-        with pytest.raises(errors.Gone, match="no array"):
+        with pytest.raises(errors.GoneError, match="no array"):
             pool.array("nobody")
-        with pytest.raises(errors.Gone), pool.edit("nobody"):
+        with pytest.raises(errors.GoneError), pool.edit("nobody"):
             pass
         assert not pool._native.in_transaction
         pool.dict("d")
         for wrong in (lambda: pool.array("d"), lambda: pool.put_array("d", np.zeros(3)), lambda: pool.dict("a")):
-            with pytest.raises(errors.BadArgument, match="is a"):
+            with pytest.raises(errors.BadArgumentError, match="is a"):
                 wrong()
 
 
@@ -351,7 +351,7 @@ def test_values_of_other_kinds_are_refused_or_pickled(path):
         itself = []
         itself.append(itself)
         for wrong in (range(3), memoryview(b"x"), np.zeros(3), np.array(1.5), itself, [object()], type("Odd", (), {"__module__": None})(), {("a", object())}, Exception(), np.void(b"x"), np.longlong(1)):
-            with pytest.raises(errors.UnsupportedValue):
+            with pytest.raises(errors.UnsupportedValueError):
                 d["a"] = wrong
         with pytest.raises(UnicodeEncodeError):
             d["a"] = "\ud800"
@@ -360,7 +360,7 @@ def test_values_of_other_kinds_are_refused_or_pickled(path):
         pickled["range"] = range(2)
         pickled["list"] = [range(3), "plain"]
         assert pickled["range"] == range(2) and pickled["list"] == [range(3), "plain"]
-        with pytest.raises(errors.UnsupportedValue, match="pickle=True"):
+        with pytest.raises(errors.UnsupportedValueError, match="pickle=True"):
             d["range"]
 
 
@@ -401,13 +401,13 @@ def test_the_rest_of_a_mutable_mapping(path):
         assert dict(d) == model and list(reversed(d)) == list(reversed(model))
         assert {"z": 1} | d == {"z": 1} | model and d | {"z": 1} == model | {"z": 1}
         assert [type(value) for value in d.values()] == [type(value) for value in model.values()]
-        with pytest.raises(errors.UnsupportedValue):
+        with pytest.raises(errors.UnsupportedValueError):
             d |= {"f": 1, "g": object()}
         assert "f" not in d, "all or nothing"
     with persist.open(path, size=np.int64(1 << 20), domain=SMALL["domain"]), pytest.raises(TypeError):
         persist.open(path, size=1.5)
     for wrong in ("4 apples", "", "M"):
-        with pytest.raises(errors.BadArgument, match="4G"):
+        with pytest.raises(errors.BadArgumentError, match="4G"):
             persist.open(path, size=wrong)
 
 
@@ -439,23 +439,23 @@ def test_closed_read_only_and_the_wrong_files(path):
     pool = persist.open(path, **SMALL)
     d = pool.dict("d")
     d["a"] = 1
-    with pytest.raises(errors.PoolInUse, match="one owner"):
+    with pytest.raises(errors.PoolInUseError, match="one owner"):
         persist.open(path)
     with pytest.raises(FileExistsError):
         persist.open(path, mode="x")
-    with pytest.raises(errors.OutOfOrder), pool.transaction():
+    with pytest.raises(errors.OutOfOrderError), pool.transaction():
         pool.close()
     pool.close()
     pool.close()
     for use in (lambda: d["a"], lambda: pool.dict("d"), lambda: pool.info(), lambda: pool.array("a"), pool.sync, lambda: len(d)):
-        with pytest.raises(errors.Closed, match="closed"):
+        with pytest.raises(errors.ClosedError, match="closed"):
             use()
     assert "closed" in repr(pool) and "closed" in repr(d)
     with persist.open(path, mode="r") as pool:
         assert pool.dict("d")["a"] == 1 and pool.guarantee.domain in ("lines", "pages")
-        with pytest.raises(errors.ReadOnly):
+        with pytest.raises(errors.ReadOnlyError):
             pool.dict("d")["a"] = 2
-        with pytest.raises(errors.ReadOnly), pool.transaction():
+        with pytest.raises(errors.ReadOnlyError), pool.transaction():
             pass
     with pytest.raises(FileNotFoundError):
         persist.open(path.with_name("missing"), mode="w")
@@ -463,22 +463,22 @@ def test_closed_read_only_and_the_wrong_files(path):
         persist.open(path.parent)
     wrong = path.with_name("wrong")
     wrong.write_bytes(b"no pool at all" * 10_000)
-    with pytest.raises(errors.NotAPool, match="not a memlift pool"):
+    with pytest.raises(errors.NotAPoolError, match="not a memlift pool"):
         persist.open(wrong)
     wrong.write_bytes(path.read_bytes()[: 1 << 18])
-    with pytest.raises((errors.PoolDamaged, errors.NotAPool)):
+    with pytest.raises((errors.PoolDamagedError, errors.NotAPoolError)):
         persist.open(wrong)
     for bad in ({"mode": "z"}, {"durability": "never"}, {"domain": "moon"}, {"mechanism": "magic"}):
         with pytest.raises(ValueError, match="no "):
             persist.open(path, **bad)
-    with pytest.raises(errors.BadArgument, match="lane_bytes"):
+    with pytest.raises(errors.BadArgumentError, match="lane_bytes"):
         persist.open(path.with_name("new"), lane_bytes=5 << 32)
 
 
 def test_too_much(path):
     with persist.open(path, mechanism="undo", **SMALL) as pool:
         d = pool.dict("d")
-        with pytest.raises(errors.TransactionTooLarge, match="split it"), pool.transaction():
+        with pytest.raises(errors.TransactionTooLargeError, match="split it"), pool.transaction():
             for number in range(20_000):
                 d[number] = b"x" * 500
         assert not d
@@ -514,7 +514,7 @@ def test_arrays_and_values_of_more_than_64_mib(path):
         assert np.array_equal(pool.array("b"), array + 1) and pool.array("a").tolist() == list(range(10))
     refusing = path.with_name("shadow")
     with persist.open(refusing, mechanism="shadow", **SMALL) as pool:
-        with pytest.raises(errors.BadArgument, match="redo and undo"):
+        with pytest.raises(errors.BadArgumentError, match="redo and undo"):
             pool.put_array("a", array)
         assert not list(pool)
 
@@ -522,7 +522,7 @@ def test_arrays_and_values_of_more_than_64_mib(path):
 def test_full_pools_say_so_and_go_on(path):
     with persist.open(path, size=1 << 20, size_max=4 << 20, lane_bytes=1 << 20, domain=SMALL["domain"]) as pool:
         d = pool.dict("d")
-        with pytest.raises(errors.PoolFull, match="full"):
+        with pytest.raises(errors.PoolFullError, match="full"):
             for number in range(10_000):
                 d[number] = b"x" * 4_000
         kept = len(d)
@@ -589,7 +589,7 @@ def test_a_transaction_is_its_threads(path):
         thread = threading.Thread(target=other)
         thread.start()
         begun.wait()
-        with pytest.raises(errors.OutOfOrder, match="no open transaction"):
+        with pytest.raises(errors.OutOfOrderError, match="no open transaction"):
             pool._native.end(True)
         reader = threading.Thread(target=lambda: seen.append(d.get("a")))
         reader.start()
@@ -609,7 +609,7 @@ def test_a_forked_child_has_no_pool(path):
             code = 1
             try:
                 d["a"] = 2
-            except errors.Closed:
+            except errors.ClosedError:
                 code = 0
             del d, pool
             gc.collect()
@@ -668,7 +668,7 @@ def test_a_compacted_pool_gives_the_disk_back_and_loses_nothing(tmp_path):
         assert dict(words) == {number: "a" * (number % 700) for number in range(0, 5000, 10)}
         assert (array == np.arange(100_000)).all()
         del array
-        with pool.transaction(), pytest.raises(errors.OutOfOrder):
+        with pool.transaction(), pytest.raises(errors.OutOfOrderError):
             pool.compact()
     with persist.open(path) as pool:
         assert list(pool.dict("words")) == list(range(0, 5000, 10))

@@ -61,7 +61,7 @@ def test_arrays_come_along_and_nothing_is_overwritten(tmp_path):
             pool.backup(tmp_path / "arrays.pool")
         with pytest.raises(ValueError, match="bytes_per_second"):
             pool.backup(tmp_path / "none", bytes_per_second=0)
-        with pool.transaction(), pytest.raises(memlift.OutOfOrder):
+        with pool.transaction(), pytest.raises(memlift.OutOfOrderError):
             pool.backup(tmp_path / "within")
         with pytest.raises(OSError):
             pool.backup(tmp_path / "no folder" / "copy")

@@ -141,11 +141,11 @@ def itself():
 )
 def test_what_would_change_is_refused_by_name(tmp_path, value, named):
     path = tmp_path / "a.ckpt"
-    with pytest.raises(memlift.UnsupportedValue, match=named):
+    with pytest.raises(memlift.UnsupportedValueError, match=named):
         persist.save(path, {"m": [1, value]})
     assert not path.exists(), "a refusal leaves no file"
     persist.save(path, {"m": 5})
-    with pytest.raises(memlift.UnsupportedValue, match=named), persist.Checkpoint(path, keep=2) as checkpoint:
+    with pytest.raises(memlift.UnsupportedValueError, match=named), persist.Checkpoint(path, keep=2) as checkpoint:
         checkpoint.save({"m": [1, value]})
     assert persist.load(path) == {"m": 5}
 
@@ -191,7 +191,7 @@ def test_torch(tmp_path):
     same(other.state_dict(), state["model"])
     for value in (torch.nn.Parameter(torch.ones(3)), torch.ones(3).to_sparse(), torch.ones(2, requires_grad=True) * 2, torch.ones(3).to("meta"),
                   torch.Size([1]), torch.float32):  # fmt: skip
-        with pytest.raises(memlift.UnsupportedValue, match=type(value).__qualname__):
+        with pytest.raises(memlift.UnsupportedValueError, match=type(value).__qualname__):
             persist.save(path, [value])
 
 
@@ -252,14 +252,14 @@ def test_only_what_differs_is_written(tmp_path):
 def test_steps_are_kept_and_removed_in_the_order_in_which_they_were_saved(tmp_path):
     path = tmp_path / "a.ckpt"
     with persist.Checkpoint(path, keep=3) as checkpoint:
-        with pytest.raises(memlift.Gone, match="no state"):
+        with pytest.raises(memlift.GoneError, match="no state"):
             checkpoint.load()
         assert checkpoint.steps() == []
         for step in (10, 20, 30, 40):
             assert checkpoint.save({"step": step, "w": np.full(5000, step)}, step=step).step == step
         assert checkpoint.steps() == [20, 30, 40]
         assert checkpoint.load(20)["w"][0] == 20
-        with pytest.raises(memlift.Gone, match="step 10; .*20, 30, 40"):
+        with pytest.raises(memlift.GoneError, match="step 10; .*20, 30, 40"):
             checkpoint.load(10)
         checkpoint.save("back", step=30)
         assert checkpoint.steps() == [20, 40, 30] and checkpoint.load() == "back"
@@ -269,17 +269,17 @@ def test_steps_are_kept_and_removed_in_the_order_in_which_they_were_saved(tmp_pa
     assert persist.save(path, "later").step == 32
     with persist.Checkpoint(path, "r") as checkpoint:
         assert checkpoint.steps() == [30, 31, 32]
-        with pytest.raises(memlift.ReadOnly):
+        with pytest.raises(memlift.ReadOnlyError):
             checkpoint.save(1)
     assert persist.load(path, 31) == "next"
     persist.save(path, "alone", keep=1)
     with persist.open(path) as pool:
         assert sorted(pool.names()) == ["checkpoint", "checkpoint numbers"], "no memory of a removed state is left"
     for wrong in (-1, True, 1.5, "7"):
-        with pytest.raises(memlift.BadArgument, match="step="):
+        with pytest.raises(memlift.BadArgumentError, match="step="):
             persist.save(path, 0, wrong)
     for wrong in (0, True, "2"):
-        with pytest.raises(memlift.BadArgument, match="keep="):
+        with pytest.raises(memlift.BadArgumentError, match="keep="):
             persist.save(path, 0, keep=wrong)
 
 
@@ -328,7 +328,7 @@ def test_views_of_the_file_are_no_copies(tmp_path):
         base = base.base
     assert "memlift pool memory" in repr(base)
     # The file is in use until the views are gone.
-    with pytest.raises(memlift.PoolInUse):
+    with pytest.raises(memlift.PoolInUseError):
         persist.save(path, 1)
     del loaded, view, base
     with persist.Checkpoint(path) as checkpoint:
@@ -346,7 +346,7 @@ def test_another_process_loads_while_this_one_has_the_file_open(tmp_path):
         child = "import sys; from memlift import persist; print(persist.load(sys.argv[1])['w'].sum())"
         done = subprocess.run([sys.executable, "-c", child, path], capture_output=True, text=True, timeout=100)
         assert done.stdout.strip() == str(np.arange(9000).sum()), done.stderr
-    with persist.Checkpoint(path), pytest.raises(memlift.PoolInUse):
+    with persist.Checkpoint(path), pytest.raises(memlift.PoolInUseError):
         persist.load(path)
 
 
@@ -355,13 +355,13 @@ def test_other_files_stay_as_they_are(tmp_path):
     np.savez(path, w=np.arange(1000))
     before = path.read_bytes()
     for work in (lambda: persist.save(path, 1), lambda: persist.load(path)):
-        with pytest.raises(memlift.NotAPool):
+        with pytest.raises(memlift.NotAPoolError):
             work()
     assert path.read_bytes() == before
     with pytest.raises(FileNotFoundError):
         persist.load(tmp_path / "none")
     persist.shelf(tmp_path / "shelf").close()
-    with pytest.raises(memlift.Gone, match="no state"):
+    with pytest.raises(memlift.GoneError, match="no state"):
         persist.load(tmp_path / "shelf")
 
 
@@ -451,7 +451,7 @@ def test_a_flipped_bit_is_never_a_wrong_array(tmp_path, folder):
             at, bit = place + chance.randrange(64), chance.randrange(8)
             spoilt(path, at, bit)
             for copy in (True, False):
-                with pytest.raises(memlift.PoolDamaged):
+                with pytest.raises(memlift.PoolDamagedError):
                     persist.load(path, copy=copy)
             spoilt(path, at, bit)
         refused = 0
@@ -505,14 +505,14 @@ def test_a_save_after_damage_writes_what_is_damaged_anew(tmp_path):
 def test_what_a_file_says_is_checked(tmp_path, value):
     with persist.open(tmp_path / "a.ckpt") as pool:
         pool.dict("checkpoint")[0] = value
-    with pytest.raises(memlift.PoolDamaged):
+    with pytest.raises(memlift.PoolDamagedError):
         persist.load(tmp_path / "a.ckpt")
 
 
 def test_a_state_of_a_newer_release_is_not_called_damaged(tmp_path):
     with persist.open(tmp_path / "a.ckpt") as pool:
         pool.dict("checkpoint")[0] = (2, "later")
-    with pytest.raises(memlift.BadArgument, match="newer release"):
+    with pytest.raises(memlift.BadArgumentError, match="newer release"):
         persist.load(tmp_path / "a.ckpt")
 
 
@@ -520,7 +520,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path):
     path = tmp_path / "a.ckpt"
     with persist.Checkpoint(path, size_max="4M") as checkpoint:
         checkpoint.save({"w": np.zeros(100_000)})
-        with pytest.raises(memlift.PoolFull):
+        with pytest.raises(memlift.PoolFullError):
             checkpoint.save({"w": np.ones(1_000_000)})
         assert checkpoint.load()["w"].sum() == 0
         checkpoint.save({"w": np.full(100_000, 2)})
@@ -553,7 +553,7 @@ def test_a_closed_checkpoint_says_so(tmp_path):
     checkpoint = persist.Checkpoint(tmp_path / "a.ckpt")
     checkpoint.close()
     assert "(closed)" in repr(checkpoint)
-    with pytest.raises(memlift.Closed):
+    with pytest.raises(memlift.ClosedError):
         checkpoint.save(1)
 
 

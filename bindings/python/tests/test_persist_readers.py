@@ -62,10 +62,10 @@ def test_a_reader_sees_one_moment_and_then_the_next(tmp_path):
             assert set(d.values()) == {1} and len(d) == 2000
             pool.refresh()
             assert set(d.values()) == {2} and d[7] == 2
-            with pytest.raises(errors.ReadOnly):
+            with pytest.raises(errors.ReadOnlyError):
                 d[7] = 3
             writer.end()
-            with pytest.raises(errors.SnapshotGone, match="no process"):
+            with pytest.raises(errors.SnapshotGoneError, match="no process"):
                 pool.refresh()
             assert set(d.values()) == {2}, "what was read stays"
     finally:
@@ -118,9 +118,9 @@ def test_many_processes_read_at_once(tmp_path):
 
 
 def test_who_may_not_read_hears_what_to_do(tmp_path):
-    with persist.open(tmp_path / "pool"), pytest.raises(errors.PoolInUse, match="readers"):
+    with persist.open(tmp_path / "pool"), pytest.raises(errors.PoolInUseError, match="readers"):
         persist.open(tmp_path / "pool", mode="r")
-    with pytest.raises(errors.BadArgument, match="redo and checkpoint"):
+    with pytest.raises(errors.BadArgumentError, match="redo and checkpoint"):
         persist.open(tmp_path / "undo", mechanism="undo", readers=True)
 
 
@@ -141,5 +141,5 @@ def test_a_snapshot_that_needs_more_than_is_kept_ends(tmp_path):
             writer.refresh()
             with persist.open(tmp_path / "pool", mode="r") as newer:
                 assert newer.dict("d")[2999] == b"z" * 100
-            with pytest.raises(errors.SnapshotGone, match="more pages"):
+            with pytest.raises(errors.SnapshotGoneError, match="more pages"):
                 list(seen.values())

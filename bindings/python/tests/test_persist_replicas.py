@@ -77,24 +77,24 @@ def test_nothing_is_overwritten_and_mistakes_are_named(tmp_path):
     with pytest.raises(errors.ReplicaError, match="begins at"):
         persist.restore(place, tmp_path / "x", "2001-01-01T00:00:00Z")
     for wrong in ["yesterday", datetime.datetime(2026, 1, 1), float("nan"), -1]:
-        with pytest.raises(errors.BadArgument):
+        with pytest.raises(errors.BadArgumentError):
             persist.restore(place, tmp_path / "x", wrong)
     (tmp_path / "empty").mkdir()
     with pytest.raises(errors.NoReplicaError, match="look at the address"):
         persist.restore(tmp_path / "empty", tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         persist.history(tmp_path / "nothing")
-    with pytest.raises(errors.BadArgument, match="another pool"):
+    with pytest.raises(errors.BadArgumentError, match="another pool"):
         persist.open(tmp_path / "b.pool", replicate=place)
-    with pytest.raises(errors.BadArgument, match="undo|convert"):
+    with pytest.raises(errors.BadArgumentError, match="undo|convert"):
         persist.open(tmp_path / "c.pool", mechanism="undo", replicate=tmp_path / "copy c")
-    with pytest.raises(errors.BadArgument, match="replicate=URL"):
+    with pytest.raises(errors.BadArgumentError, match="replicate=URL"):
         persist.open(tmp_path / "d.pool", durability="replicated")
     with persist.open(tmp_path / "e.pool") as pool:
         assert pool.replica is None
-        with pytest.raises(errors.BadArgument, match="replicate=URL"), pool.transaction(durability="replicated"):
+        with pytest.raises(errors.BadArgumentError, match="replicate=URL"), pool.transaction(durability="replicated"):
             pool.dict("d")["a"] = 1
-        with pytest.raises(errors.BadArgument):
+        with pytest.raises(errors.BadArgumentError):
             pool.wait_replica()
         assert len(pool.names()) == 0
     segment = sorted((place / "log").iterdir())[-1]
@@ -238,7 +238,7 @@ def test_a_forked_child_leaves_the_replica_alone(tmp_path):
             code = 1
             try:
                 assert pool.replica is None
-                with pytest.raises(memlift.errors.Closed):
+                with pytest.raises(memlift.errors.ClosedError):
                     pool.wait_replica()
                 pool.close()
                 code = 0

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from memlift import persist
-from memlift.errors import BadArgument
+from memlift.errors import BadArgumentError
 
 
 @pytest.mark.parametrize("writeback", [False, True])
@@ -52,7 +52,7 @@ def test_it_does_what_shelve_does(tmp_path, writeback):
 def test_flags_errors_and_a_second_close(tmp_path):
     with pytest.raises(FileNotFoundError):
         persist.shelf(tmp_path / "none", "w")
-    with pytest.raises(BadArgument, match="flag="):
+    with pytest.raises(BadArgumentError, match="flag="):
         persist.shelf(tmp_path / "none", "x")
     shelf = persist.shelf(tmp_path / "a")
     shelf.update(a=1, b=np.arange(3))
@@ -98,7 +98,7 @@ def test_the_size_limit_holds_and_the_oldest_goes(tmp_path):
         assert 0 in shelf and 199 in shelf and 100 not in shelf
         kept = sorted(shelf)[1:]
         assert kept == list(range(kept[0], 200)), "what was set longest ago went"
-        with pytest.raises(BadArgument, match="size limit"):
+        with pytest.raises(BadArgumentError, match="size limit"):
             shelf["large"] = bytes(20_000)
         assert shelf.volume() == sum(len(entry[0]) for entry in shelf._entries.values())
 

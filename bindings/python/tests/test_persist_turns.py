@@ -88,15 +88,15 @@ def test_the_wait_ends(tmp_path):
     holder = started(HOLDER, path)
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(errors.PoolInUse):
+        with pytest.raises(errors.PoolInUseError):
             persist.open(path)
         began = time.monotonic()
-        with pytest.raises(errors.PoolInUse):
+        with pytest.raises(errors.PoolInUseError):
             persist.open(path, wait=0.3)
         assert time.monotonic() - began >= 0.3
-        with pytest.raises(errors.PoolInUse):
+        with pytest.raises(errors.PoolInUseError):
             persist.open(path, mode="r", wait=0.1)
-        with pytest.raises(errors.PoolInUse):
+        with pytest.raises(errors.PoolInUseError):
             persist.shelf(path, wait=0.1)
         for wrong in (-1, float("nan"), float("inf")):
             with pytest.raises(ValueError, match="wait"):

@@ -143,13 +143,13 @@ def test_exceptions_arrive_as_themselves(pool):
 
 def test_what_cannot_be_sent_fails_its_call_alone(pool):
     # A function, an argument, a result.
-    with pytest.raises(memlift.UnsupportedType, match="top of a module"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="top of a module"):
         pool.apply(lambda: 0)
-    with pytest.raises(memlift.UnsupportedType, match="lock"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="lock"):
         pool.apply(double, (threading.Lock(),))
     with pytest.raises(multiprocessing.pool.MaybeEncodingError) as failed:
         pool.apply(unsendable, (1,))
-    assert "lock" in failed.value.value and isinstance(failed.value.__cause__, memlift.UnsupportedType)
+    assert "lock" in failed.value.value and isinstance(failed.value.__cause__, memlift.UnsupportedTypeError)
     assert pool.apply(add, (1, 2)) == 3
 
 
@@ -226,9 +226,9 @@ def test_terminate_leaves_nobody_waiting():
     workers = [process.pid for process in pool._pool]
     pool.terminate()
     pool.join()
-    with pytest.raises(memlift.Closed, match="terminated"):
+    with pytest.raises(memlift.ClosedError, match="terminated"):
         never.get(60)
-    with pytest.raises(memlift.Closed):
+    with pytest.raises(memlift.ClosedError):
         list(results)
     for worker in workers:
         with pytest.raises(ProcessLookupError):
@@ -239,9 +239,9 @@ def test_a_worker_that_dies_costs_its_call_and_no_more():
     with memlift.Pool(2) as pool:
         for _ in range(5):
             others = pool.map_async(wait_for, [0.01] * 20, chunksize=1)
-            with pytest.raises(memlift.PeerDied, match="SIGKILL.*out of memory"):
+            with pytest.raises(memlift.PeerDiedError, match="SIGKILL.*out of memory"):
                 pool.apply(kill_self)
-            with pytest.raises(memlift.PeerDied, match="exit code 3"):
+            with pytest.raises(memlift.PeerDiedError, match="exit code 3"):
                 pool.apply(exit_with, (3,))
             assert others.get(60) == [0.01] * 20
         assert pool.map(double, range(10)) == [2 * i for i in range(10)]
@@ -401,7 +401,7 @@ def test_a_forked_child_ends_nothing_of_its_parents(make, leave):
 
 @pytest.mark.soak
 def test_soak_kills_of_workers():
-    """Workers are killed at random moments; each call ends, as it should or with PeerDied, and the pool goes on."""
+    """Workers are killed at random moments; each call ends, as it should or with PeerDiedError, and the pool goes on."""
     kills, draw = int(os.environ.get("MEMLIFT_KILLS", "10000")), random.Random(1)
     with memlift.Pool(3) as pool:
         killed = failed = 0
@@ -417,7 +417,7 @@ def test_soak_kills_of_workers():
             for n, result in enumerate(results):
                 try:
                     value = result.get(60)
-                except memlift.PeerDied:
+                except memlift.PeerDiedError:
                     failed += 1
                 else:
                     assert len(value) == 30_000 + n % 7 and (value == n).all()

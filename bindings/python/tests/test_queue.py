@@ -177,7 +177,7 @@ def test_views_that_are_kept_do_not_stop_putters():
 
 def test_memory_is_bounded():
     ours = memlift.Queue(bytes_max=1 << 20)
-    with pytest.raises(memlift.MessageTooLarge):
+    with pytest.raises(memlift.MessageTooLargeError):
         ours.put(np.zeros(1 << 18))
     with pytest.raises(queue.Full):
         while True:
@@ -286,14 +286,14 @@ def test_nothing_stays(leftovers):
 
 
 def test_pickles_only_where_they_were_allowed():
-    with pytest.raises(memlift.UnsupportedType, match="allow_pickle=True"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="allow_pickle=True"):
         memlift.Queue().put(pickle)
-    with pytest.raises(memlift.UnsupportedType, match="allow_pickle=True"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="allow_pickle=True"):
         memlift.Queue().put(range(3))
     allowing = memlift.Queue(allow_pickle=True)
     allowing.put([range(3), np.arange(3)])
     refusing = memlift._native.Queue(fds=allowing._descriptors())
-    with pytest.raises(memlift.UnsupportedType, match="may run any code"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="may run any code"):
         refusing.get()
     allowing.put([range(3), np.arange(3)])
     numbers, array = allowing.get()

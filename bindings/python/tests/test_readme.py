@@ -35,7 +35,7 @@ def test_server_and_client() -> None:
         try:
             for _ in range(600):
                 done = subprocess.run([sys.executable, "-c", client], capture_output=True, text=True)
-                if "ServerUnavailable" not in done.stderr:
+                if "ServerUnavailableError" not in done.stderr:
                     break
                 assert serving.poll() is None, serving.stderr.read()
                 time.sleep(0.1)

@@ -24,7 +24,7 @@ from conftest import Process
 
 SIZES = (40, 5_000, 70_000, 300_000, 1_500_000, 5_000_000)
 LONG = 60
-GONE = (memlift.PeerDied, memlift.ServerUnavailable)
+GONE = (memlift.PeerDiedError, memlift.ServerUnavailableError)
 
 
 def _held(client):
@@ -242,7 +242,7 @@ def test_soak_killed_parents_leave_no_worker():
 def test_a_server_leaves_what_is_not_its_own(tmp_path):
     path = tmp_path / "precious.npy"
     path.write_text("data")
-    with pytest.raises(memlift.AddressInUse, match="a regular file"):
+    with pytest.raises(memlift.AddressInUseError, match="a regular file"):
         memlift.ipc.Server(str(path))
     assert path.read_text() == "data"
     free = tmp_path / "free.sock"
@@ -257,13 +257,13 @@ def test_a_limit_as_long_as_a_slice_is_a_limit(start, limit):
     server = start(handlers=8)
     with memlift.ipc.Client(server.address, timeout=LONG) as client:
         slow = np.array([2.0])
-        with pytest.raises(memlift.DeadlineExceeded):
+        with pytest.raises(memlift.DeadlineExceededError):
             client.call("sleep", slow, timeout=limit)
         future = client.call_async("sleep", slow, timeout=limit)
-        with pytest.raises(memlift.DeadlineExceeded):
+        with pytest.raises(memlift.DeadlineExceededError):
             future.result()
         with client.pipeline(4) as pipeline:
             job = pipeline.submit("sleep", slow, timeout=limit)
-            with pytest.raises(memlift.DeadlineExceeded) as raised:
+            with pytest.raises(memlift.DeadlineExceededError) as raised:
                 pipeline.next()
             assert raised.value.job == job

@@ -196,13 +196,13 @@ def test_an_item_that_cannot_be_sent_ends_the_iteration(client, watched):
 
 
 def test_arguments_that_do_not_fit_are_said(client):
-    with pytest.raises(memlift.UnsupportedType):
+    with pytest.raises(memlift.UnsupportedTypeError):
         list(client.stream("items", object()))
     with pytest.raises(memlift.RemoteError, match="positional argument"):
         list(client.stream("fails"))
-    with pytest.raises(memlift.UnknownOperation, match="count"):
+    with pytest.raises(memlift.UnknownOperationError, match="count"):
         list(client.stream("echo", 1))
-    with pytest.raises(memlift.UnknownOperation, match="nothing"):
+    with pytest.raises(memlift.UnknownOperationError, match="nothing"):
         list(client.stream("nothing"))
     with pytest.raises(memlift.RemoteError, match="client.stream"):
         client.call("count", 1)
@@ -212,7 +212,7 @@ def test_arguments_that_do_not_fit_are_said(client):
 
 
 def test_the_librarys_own_operations_are_not_listed(client):
-    with pytest.raises(memlift.UnknownOperation) as error:
+    with pytest.raises(memlift.UnknownOperationError) as error:
         client.call("nothing")
     assert "echo" in str(error.value) and "memlift." not in str(error.value)
 
@@ -221,7 +221,7 @@ def test_a_time_limit_is_that_of_each_item(client):
     # Ten items of which each is in time, and all together are not.
     assert list(client.stream("slow", SHORT / 2, 10, timeout=SHORT * 4)) == list(range(10))
     begun = time.monotonic()
-    with pytest.raises(memlift.DeadlineExceeded):
+    with pytest.raises(memlift.DeadlineExceededError):
         list(client.stream("slow", 3.0, 3, timeout=SHORT))
     assert time.monotonic() - begun < 2.5
 
@@ -278,7 +278,7 @@ def test_streams_are_numbered_per_session_and_limited(server):
 @pytest.mark.parametrize("operation", ["memlift.stream.open", "memlift.stream.next", "memlift.stream.close"])
 @pytest.mark.parametrize("lie", [None, 1, (1,), ("a", 1), (1, "a"), (1, 2, 3), (True, 1), [1, 2], {}, b""], ids=repr)
 def test_lies_are_refused(client, operation, lie):
-    with pytest.raises((memlift.RemoteError, memlift.UnknownOperation)):
+    with pytest.raises((memlift.RemoteError, memlift.UnknownOperationError)):
         client.call(operation, lie)
     assert list(client.stream("count", 3)) == [0, 1, 2]
 
@@ -315,7 +315,7 @@ def test_a_closed_client_ends_its_generators(server, watched):
     stream = client.stream("count", 1000)
     assert next(stream) == 0
     client.close()
-    with pytest.raises(memlift.Closed):
+    with pytest.raises(memlift.ClosedError):
         list(stream)
     assert watched.closed.wait(LONG)
 
@@ -328,7 +328,7 @@ def test_a_server_that_stops_closes_its_generators(watched):
         stream = client.stream("count", 1000)
         assert next(stream) == 0
     assert watched.closed.is_set()
-    with pytest.raises(memlift.PeerDied):
+    with pytest.raises(memlift.PeerDiedError):
         list(stream)
     client.close()
 
@@ -385,7 +385,7 @@ def test_a_server_that_dies_ends_the_iteration(kind, after):
     assert ready.wait(LONG)
     with kind(address, timeout=LONG) as client:
         found = 0
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             for item in client.stream("forever"):
                 found += 1
                 if found == after:
@@ -416,7 +416,7 @@ def test_no_other_session_takes_a_streams_place():
         del server
         again = serve()
         assert client.call("echo", 1) == 1
-        with pytest.raises(memlift.PeerDied):
+        with pytest.raises(memlift.PeerDiedError):
             list(stream)
         assert list(client.stream("count", 3)) == [0, 1, 2]
         again.stop()

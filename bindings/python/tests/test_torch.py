@@ -187,7 +187,7 @@ def test_weights_are_there_once_for_many_readers():
         np.testing.assert_array_equal(other(x).detach().numpy(), wanted, "what one trains the others do not see")
         with pytest.raises(RuntimeError, match="Missing key"):
             memlift_torch.load_state(torch.nn.Linear(3, 3), ref)
-        with pytest.raises(memlift.UnsupportedType, match="weight"):
+        with pytest.raises(memlift.UnsupportedTypeError, match="weight"):
             memlift_torch.put_state(arena, {"weight": torch.empty(3, device="meta")})
 
 

@@ -118,7 +118,7 @@ def test_an_ordered_map_ranges_and_adds(client):
     floats[1] = 0.25
     assert floats.sum() == floats.aggregate().sum == sum(floats.values())
     records = OrderedMap.create(client, value=[("a", "i8"), ("b", "i8")])
-    with pytest.raises(errors.UnsupportedValue, match="no numbers"):
+    with pytest.raises(errors.UnsupportedValueError, match="no numbers"):
         records.sum()
 
 
@@ -226,11 +226,11 @@ def test_coroutines_share_one_descriptor(node, way):
                 assert all(isinstance(one, asyncio.CancelledError) for one in done[::2])
                 assert all(one.iterations == 49 for one in done[1::2])
                 assert not remote._waiting
-                with pytest.raises(errors.NoSuchAddress):
+                with pytest.raises(errors.NoSuchAddressError):
                     await remote.walk(last, 1 << 60)
                 pending = asyncio.ensure_future(remote.walk(last, base))
                 await asyncio.sleep(0)
-            with pytest.raises(errors.Closed):
+            with pytest.raises(errors.ClosedError):
                 await pending
 
         asyncio.run(work())
@@ -291,14 +291,14 @@ def test_loads(client, tmp_path):
     assert list(from_file.items()) == [(10, 125), (20, 250)]
     assert HashMap.load(client, str(path), key=0, value=1)[10] == 1.25
     assert list(traverse.bulk_load(client, []).items()) == []
-    with pytest.raises(errors.BadInput, match="line 4"):
+    with pytest.raises(errors.BadInputError, match="line 4"):
         path.write_text("time,price\n10,1\n20,2\nx,3\n")
         OrderedMap.load(client, path, key="time", value="price")
-    with pytest.raises(errors.BadInput, match="no column 'when'"):
+    with pytest.raises(errors.BadInputError, match="no column 'when'"):
         OrderedMap.load(client, path, key="when", value="price")
-    with pytest.raises(errors.BadInput, match="not greater"):
+    with pytest.raises(errors.BadInputError, match="not greater"):
         OrderedMap.load(client, ([2, 1], [0, 0]), sorted=True)
-    with pytest.raises(errors.BadInput, match="several kinds"):
+    with pytest.raises(errors.BadInputError, match="several kinds"):
         HashMap.load(client, [(1, 2), ("a", 3)])
 
 
@@ -313,7 +313,7 @@ def test_a_load_that_is_ended_gives_its_memory_back():
         for _ in range(20):
             with pytest.raises(RuntimeError, match="enough at"):
                 OrderedMap.load(client, (np.arange(200_000), np.arange(200_000)), sorted=True, progress=enough)
-        with pytest.raises(errors.NodeFull):
+        with pytest.raises(errors.NodeFullError):
             OrderedMap.load(client, (np.arange(2_000_000), np.arange(2_000_000)), sorted=True)
         assert node.stats()["free_bytes"] > free - (2 << 20)
         assert OrderedMap.load(client, (np.arange(1000), np.arange(1000)), sorted=True).count() == 1000
@@ -348,7 +348,7 @@ def test_loads_tables(client):
         (arrow.table({"key": [1], "v": ["a"]}), "one length"),
         (arrow.table({"k": [1], "v": [1]}), "no column"),
     ]:
-        with pytest.raises(errors.BadInput, match=text):
+        with pytest.raises(errors.BadInputError, match=text):
             OrderedMap.load(client, wrong, key_type="u8")
     reader = table.to_reader(max_chunksize=1)
     assert OrderedMap.load(client, reader, value="count")[1] == 8
@@ -369,53 +369,53 @@ def test_frames_without_arrow(client):
     frame = Frame({"key": [5, 6], "v": [1.5, 2.5], "w": [1, 2]})
     assert OrderedMap.load(client, frame, value="v")[6] == 2.5
     assert OrderedMap.load(client, frame)[6]["w"] == 2
-    with pytest.raises(errors.BadInput, match="null"):
+    with pytest.raises(errors.BadInputError, match="null"):
         OrderedMap.load(client, Frame({"key": [1, 2], "v": [1.0, None]}))
 
 
 def test_errors_say_what_to_do(node, client):
     last = Program.assemble("last", LAST)
-    with pytest.raises(errors.NoSuchAddress, match="no node has address"):
+    with pytest.raises(errors.NoSuchAddressError, match="no node has address"):
         client.walk(last, 0x1234)
-    with pytest.raises(errors.BadArgument, match="no place of a node"):
+    with pytest.raises(errors.BadArgumentError, match="no place of a node"):
         Client.connect("nowhere")
-    with pytest.raises(errors.ServerUnavailable):
+    with pytest.raises(errors.ServerUnavailableError):
         Client.connect("shm:no-such-ring-here")
-    with pytest.raises(errors.BadArgument, match="map="):
+    with pytest.raises(errors.BadArgumentError, match="map="):
         Client.connect()
-    with pytest.raises(errors.BadArgument, match="32"):
+    with pytest.raises(errors.BadArgumentError, match="32"):
         Client.connect(node, key=b"short")
-    with pytest.raises(errors.BadArgument, match="less than 30"):
+    with pytest.raises(errors.BadArgumentError, match="less than 30"):
         Client.connect(node, deadline=31)
-    with pytest.raises(errors.DeadlineExceeded, match="has not answered"):
+    with pytest.raises(errors.DeadlineExceededError, match="has not answered"):
         Client.connect("127.0.0.1:9", deadline=0.2)
-    with pytest.raises(errors.NodeFull):
+    with pytest.raises(errors.NodeFullError):
         client.allocate(1 << 40)
     base = cells(client, 3)
     client.write(base + 128, struct.pack("<Q", base))
-    with Client.connect(node, iterations=10_000) as short, pytest.raises(errors.WalkFailed, match="a cycle"):
+    with Client.connect(node, iterations=10_000) as short, pytest.raises(errors.WalkTooLongError, match="a cycle"):
         short.walk(last, base)
-    with pytest.raises(errors.BadProgram, match="instruction 0") as caught:
+    with pytest.raises(errors.BadProgramError, match="instruction 0") as caught:
         Program("wrong", b"\xff" * 8)
     assert caught.value.at == 0
-    with pytest.raises(errors.BadProgram, match="line 1"):
+    with pytest.raises(errors.BadProgramError, match="line 1"):
         Program.assemble("wrong", "nonsense")
-    with pytest.raises(errors.BadProgram, match="there are"):
+    with pytest.raises(errors.BadProgramError, match="there are"):
         Program.shipped("nothing")
-    with pytest.raises(errors.BadArgument):
+    with pytest.raises(errors.BadArgumentError):
         client._native.result(1 << 40)
     numbers = HashMap.create(client, value="i8")
     for key in (-1, 1 << 64, "text", b"bytes", 1.5, True):
-        with pytest.raises(errors.UnsupportedValue):
+        with pytest.raises(errors.UnsupportedValueError):
             numbers[key] = 1
-    with pytest.raises(errors.UnsupportedValue):
+    with pytest.raises(errors.UnsupportedValueError):
         numbers[1] = "text"
-    with pytest.raises(errors.BadArgument, match="240"):
+    with pytest.raises(errors.BadArgumentError, match="240"):
         OrderedMap.create(client, value="V241")
-    with pytest.raises(errors.BadArgument, match="TooLong|at most"):
+    with pytest.raises(errors.BadArgumentError, match="TooLong|at most"):
         HashMap.create(client, key=str)["x" * 200] = b""
     client.close()
-    with pytest.raises(errors.Closed):
+    with pytest.raises(errors.ClosedError):
         client.walk(last, base)
 
 
@@ -426,11 +426,11 @@ def test_tenants_have_keys():
             entries = HashMap.create(client, value="i8")
             entries[1] = 2
             assert entries[1] == 2
-        with pytest.raises(errors.Forbidden, match="its key there is another"):
+        with pytest.raises(errors.WrongKeyError, match="its key there is another"):
             Client.connect(node, tenant=7, key=bytes(32), deadline=0.2)
-    with pytest.raises(errors.BadArgument, match=r"secrets\.token_bytes\(32\)"):
+    with pytest.raises(errors.BadArgumentError, match=r"secrets\.token_bytes\(32\)"):
         Node(memory="8M", keys={7: b"short"})
-    with pytest.raises(errors.NodeFailed, match="keys"):
+    with pytest.raises(errors.NodeFailedError, match="keys"):
         Node(memory="8M", listen="0.0.0.0:0")
 
 
@@ -465,9 +465,9 @@ def test_two_nodes_of_a_map_are_one_memory(tmp_path):
         assert entries.get_many(range(2000)) == list(range(2000))
         assert max(a.stats()["free_bytes"], b.stats()["free_bytes"]) < 8 << 20
         assert client.stats()["nodes"] == 2
-    with pytest.raises(errors.BadArgument, match="no node called"):
+    with pytest.raises(errors.BadArgumentError, match="no node called"):
         Node(map=path, name="c")
-    with pytest.raises(errors.BadArgument, match="belong together"):
+    with pytest.raises(errors.BadArgumentError, match="belong together"):
         Node(map=path)
 
 
@@ -489,7 +489,7 @@ def test_a_dead_node_is_told():
     client = Client.connect(node, deadline=0.5)
     entries = HashMap.create(client)
     node.stop()
-    with pytest.raises((errors.DeadlineExceeded, errors.ServerUnavailable)):
+    with pytest.raises((errors.DeadlineExceededError, errors.ServerUnavailableError)):
         entries.get(1)
 
 
@@ -499,7 +499,7 @@ def test_a_forked_child_connects_for_itself(node):
         if child == 0:
             try:
                 client.read(1 << 32, 8)
-            except errors.Closed:
+            except errors.ClosedError:
                 os._exit(7)
             finally:
                 os._exit(1)
@@ -519,6 +519,6 @@ def test_a_handle_is_of_one_memory():
                 assert len(type(one).open(again, json.loads(json.dumps(handle)))) == 0
     with Node(memory="16M", listen=place) as other, Client.connect(other) as client:
         for one, handle in zip(maps, handles, strict=True):
-            with pytest.raises(errors.NoSuchAddress, match="started again without its log"):
+            with pytest.raises(errors.NoSuchAddressError, match="started again without its log"):
                 type(one).open(client, handle)
             assert type(one).open(client, handle._replace(memory=0)) is not None, "without a memory it is not checked"

@@ -85,10 +85,10 @@ def test_the_handle_says_that_entries_expire(client):
     plain[1] = 2
     assert plain.limits is None and plain.handle.terms == 0 and plain.ttl(1) is None
     for wrong in (lambda: plain.insert(1, 2, ttl=5), lambda: plain.put_many([1], [2], ttl=5), lambda: plain.setdefault(1, 2, ttl=5)):
-        with pytest.raises(errors.BadArgument, match="create it with ttl"):
+        with pytest.raises(errors.BadArgumentError, match="create it with ttl"):
             wrong()
     entries.drop()
-    with pytest.raises(errors.WrongStructure, match="dropped"):
+    with pytest.raises(errors.WrongStructureError, match="dropped"):
         HashMap.open(client, again.handle)
     plain.drop()
 
@@ -106,7 +106,7 @@ def test_a_bounded_map_evicts_and_never_refuses(client):
         entries[number] = b"x" * 50
         assert entries[number] == b"x" * 50, "what was just put is not evicted"
     assert 190 <= len(entries) <= 200
-    with pytest.raises(errors.BadArgument, match="an entry"):
+    with pytest.raises(errors.BadArgumentError, match="an entry"):
         HashMap.create(client, max_bytes="64K")[1] = bytes(100_000)
     entries.drop()
 

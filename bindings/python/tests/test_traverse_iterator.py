@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from memlift import traverse
-from memlift.errors import BadProgram, WalkFailed
+from memlift.errors import BadProgramError, WalkFailedError
 from memlift.traverse import (
     Struct,
     at,
@@ -313,9 +313,9 @@ def test_an_index_outside_ends_the_walk_and_a_loop_without_end_too(client):
     client.write(address, Wide.pack(count=14, keys=list(range(15))))
     assert client.walk(outside, address).state.best == 14
     client.write(address, Wide.pack(count=15))
-    with pytest.raises(WalkFailed, match="Guard"):
+    with pytest.raises(WalkFailedError, match="Guard"):
         client.walk(outside, address)
-    with pytest.raises(WalkFailed, match="OutOfFuel"):
+    with pytest.raises(WalkFailedError, match="OutOfFuel"):
         client.walk(endless, address)
 
 
@@ -330,7 +330,7 @@ def test_many_values_on_the_way(client):
 
 
 def refused(make):
-    with pytest.raises(BadProgram) as caught:
+    with pytest.raises(BadProgramError) as caught:
         make()
     return caught.value
 
@@ -469,16 +469,16 @@ def test_structs_lie_as_in_c():
     assert [Wide.offset(name) for name in ("count", "kind", "low", "keys")] == [0, 2, 4, 8]
     assert Wide.size() == 128
     assert Sums.unpack(Sums.pack(limit=-2, counts=[1, 2])).counts == [1, 2, 0, 0]
-    with pytest.raises(BadProgram, match="no field"):
+    with pytest.raises(BadProgramError, match="no field"):
         Sums.pack(nothing=1)
-    with pytest.raises(BadProgram, match="at\\(offset\\)"):
+    with pytest.raises(BadProgramError, match="at\\(offset\\)"):
 
         class Wrong(Struct):
             field: u64 = 3
 
 
 def test_verdicts_and_iterators_are_not_called_here():
-    with pytest.raises(BadProgram, match="under @iterator"):
+    with pytest.raises(BadProgramError, match="under @iterator"):
         done()
-    with pytest.raises(BadProgram, match="client.walk"):
+    with pytest.raises(BadProgramError, match="client.walk"):
         gather(None, None)

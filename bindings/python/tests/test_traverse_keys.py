@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from memlift.errors import BadArgument, BadInput, UnsupportedValue
+from memlift.errors import BadArgumentError, BadInputError, UnsupportedValueError
 from memlift.traverse import Client, HashMap, Node, OrderedMap
 from memlift.traverse._keys import Keys
 
@@ -80,7 +80,7 @@ def test_a_zero_without_a_sign_is_the_zero(client):
 def test_a_key_that_is_none_is_refused(client, kind, keys):
     made = OrderedMap.create(client, key=kind)
     for key in keys:
-        with pytest.raises(UnsupportedValue):
+        with pytest.raises(UnsupportedValueError):
             made.get_array(key) if isinstance(key, np.ndarray) else made.insert(key, 1)
         if not isinstance(key, np.ndarray):
             assert key not in made
@@ -89,9 +89,9 @@ def test_a_key_that_is_none_is_refused(client, kind, keys):
 
 def test_kinds_that_there_are_none_of_are_refused(client):
     for kind in ("S9", "S0", "f4", "U4", str, bytes, complex):
-        with pytest.raises(BadArgument, match="HashMap takes bytes"):
+        with pytest.raises(BadArgumentError, match="HashMap takes bytes"):
             OrderedMap.create(client, key=kind)
-    with pytest.raises(BadArgument, match="bytes or str"):
+    with pytest.raises(BadArgumentError, match="bytes or str"):
         HashMap.create(client, key="f4")
 
 
@@ -105,7 +105,7 @@ def test_hash_maps_have_such_keys_too(client, keys):
     values, found = made.get_array(np.array(keys))
     assert found.all() and values.tolist() == list(map(float, range(len(keys))))
     assert HashMap.open(client, json.loads(json.dumps(made.handle)))[keys[0]] == 0.0
-    with pytest.raises(UnsupportedValue):
+    with pytest.raises(UnsupportedValueError):
         made["a"] = 1.0
 
 
@@ -143,9 +143,9 @@ def test_a_load_says_which_key_is_none(client, tmp_path):
         ([(1.5, 1), ("a", 2)], {"key_type": "f8"}),
         ({b"a": 1, b"abc": 2}, {"key_type": "S2"}),
     ]:
-        with pytest.raises((BadInput, UnsupportedValue), match="2|-1"):
+        with pytest.raises((BadInputError, UnsupportedValueError), match="2|-1"):
             OrderedMap.load(client, source, **options)
     path = tmp_path / "bad.csv"
     path.write_text("key,value\n1.5,1\nx,2\n")
-    with pytest.raises(BadInput, match="row 3"):
+    with pytest.raises(BadInputError, match="row 3"):
         OrderedMap.load(client, str(path), key_type="f8")

@@ -120,7 +120,7 @@ def test_a_copy_is_another_collection(client, entries, kind):
     model = {make(kind, number): number for number in range(200)}
     entries.update(model)
     if kind in ("expiring", "bounded"):
-        with pytest.raises(errors.BadArgument, match="ttl"):
+        with pytest.raises(errors.BadArgumentError, match="ttl"):
             entries.copy()
         return
     made = entries.copy()
@@ -150,7 +150,7 @@ def test_an_ordered_map_has_parts_and_both_ends(client):
             assert found.tolist() == wanted and held.tolist() == [model[key] for key in wanted], (first, last, limit, reverse)
     assert series.range(reverse=True)[0].tolist() == list(model)[::-1]
     for wrong in (-1, 1.5, True, "3"):
-        with pytest.raises(errors.BadArgument, match="limit"):
+        with pytest.raises(errors.BadArgumentError, match="limit"):
             series.range(limit=wrong)
     assert series.popitem() == (4990, 249.5) and series.popitem(last=False) == (0, 0.0) and len(series) == 498
     series.drop()
@@ -226,7 +226,7 @@ def _count(entries):
 def _refused(entries):
     try:
         len(entries)
-    except errors.Closed as error:
+    except errors.ClosedError as error:
         return "fork" in str(error)
     return False
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from memlift import traverse
-from memlift.errors import BadInput, NodeFailed, UnsupportedValue
+from memlift.errors import BadInputError, NodeFailedError, UnsupportedValueError
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ KEPT: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("kind", "value"), REFUSED)
 def test_what_does_not_fit_is_refused(client: traverse.Client, kind: Any, value: Any) -> None:
     for made in (traverse.HashMap.create(client, value=kind), traverse.OrderedMap.create(client, value=kind)):
-        with pytest.raises(UnsupportedValue):
+        with pytest.raises(UnsupportedValueError):
             made[1] = value
         assert made.get(1) is None
 
@@ -79,7 +79,7 @@ def test_records_are_kept_field_by_field(client: traverse.Client) -> None:
     made[1] = (7, 2.5)
     made[2] = np.array((8, 3.5), [("a", "i4"), ("b", "f8")])[()]
     assert [tuple(value) for value in made.values()] == [(7, 2.5), (8, 3.5)]
-    with pytest.raises(UnsupportedValue):
+    with pytest.raises(UnsupportedValueError):
         made[3] = np.array((1 << 40, 3.5), [("a", "i8"), ("b", "f8")])[()]
 
 
@@ -93,18 +93,18 @@ def test_a_file_keeps_fractions(client: traverse.Client, tmp_path: Path) -> None
     assert whole.range()[1].tolist() == [1, 2, 9007199254740993] and whole.sum() == 9007199254740996
     scaled = traverse.OrderedMap.load(client, path, key="time", value="price", scale=100)
     assert scaled.range()[1].tolist() == [10049, 10051, 25]
-    with pytest.raises(BadInput, match="line 2.*fraction"):
+    with pytest.raises(BadInputError, match="line 2.*fraction"):
         traverse.OrderedMap.load(client, path, key="time", value="price", value_type="i8")
-    with pytest.raises(BadInput, match="line 4"):
+    with pytest.raises(BadInputError, match="line 4"):
         traverse.OrderedMap.load(client, path, key="time", value="count", value_type="f8")
 
 
 def test_arrays_and_pairs_are_loaded_as_they_are_or_not(client: traverse.Client) -> None:
     keys = np.arange(3)
     for values in (np.array([1.0, 2.5, 3.0]), np.array([1, 2, 1 << 40]), [1.0, 2.5, 3.0]):
-        with pytest.raises(BadInput, match="row"):
+        with pytest.raises(BadInputError, match="row"):
             traverse.OrderedMap.load(client, (keys, values), value_type="i4")
-    with pytest.raises(UnsupportedValue):
+    with pytest.raises(UnsupportedValueError):
         traverse.OrderedMap.load(client, {1: 1, 2: 2.5})
     loaded = traverse.OrderedMap.load(client, (keys, np.array([1.0, 2.0, 3.0])), value_type="i4")
     assert loaded.range()[1].tolist() == [1, 2, 3]
@@ -113,7 +113,7 @@ def test_arrays_and_pairs_are_loaded_as_they_are_or_not(client: traverse.Client)
 def test_a_table_of_another_type_is_refused(client: traverse.Client) -> None:
     table = pytest.importorskip("pyarrow").table({"key": [1, 2], "value": [1.5, 2.5]})
     assert traverse.OrderedMap.load(client, table)[1] == 1.5
-    with pytest.raises(BadInput, match="value of f8"):
+    with pytest.raises(BadInputError, match="value of f8"):
         traverse.OrderedMap.load(client, table, value_type="i8")
 
 
@@ -131,7 +131,7 @@ def test_whole_numbers_only_are_added(client: traverse.Client) -> None:
     made[1] = 5
     assert made.add(1, -7) == 5 and made[1] == -2
     for addend in (0.5, 1 << 64, True):
-        with pytest.raises(UnsupportedValue):
+        with pytest.raises(UnsupportedValueError):
             made.add(1, addend)  # type: ignore[arg-type]
     assert made[1] == -2
 
@@ -185,7 +185,7 @@ def test_a_killed_node_with_a_damaged_log_does_not_start(tmp_path: Path) -> None
         broken = bytearray(good)
         broken[at : at + size] = bytes(byte ^ 0x41 for byte in broken[at : at + size])
         log.write_bytes(broken)
-        with pytest.raises(NodeFailed, match="damaged at byte"):
+        with pytest.raises(NodeFailedError, match="damaged at byte"):
             traverse.Node(memory="16M", log=log)
         assert log.read_bytes() == broken
     log.write_bytes(good)
@@ -198,11 +198,11 @@ def test_a_killed_node_with_a_damaged_log_does_not_start(tmp_path: Path) -> None
 def test_what_is_no_bytes_is_no_value_of_bytes(client: traverse.Client) -> None:
     entries = traverse.HashMap.create(client)
     for wrong in (2, 0, True, 12.75, None, [1, 2], (3,), np.int64(2), np.float64(12.75), {1: 2}):
-        with pytest.raises(UnsupportedValue, match="no bytes"):
+        with pytest.raises(UnsupportedValueError, match="no bytes"):
             entries[1] = wrong
         assert 1 not in entries
     for right in (b"x", bytearray(b"xy"), memoryview(b"xyz"), np.array([1, 2], "<u2"), np.bytes_(b"abc")):
         entries[1] = right
         assert entries[1] == bytes(memoryview(right))
-    with pytest.raises(UnsupportedValue, match="no bytes"):
+    with pytest.raises(UnsupportedValueError, match="no bytes"):
         client.write(client.allocate(64), 5)

@@ -23,9 +23,9 @@ import memlift
 
 
 def test_nobody_there():
-    with pytest.raises(memlift.ServerUnavailable, match="start it first"):
+    with pytest.raises(memlift.ServerUnavailableError, match="start it first"):
         memlift.ipc.Client("nobody-listens-here")
-    with pytest.raises(memlift.ServerUnavailable):
+    with pytest.raises(memlift.ServerUnavailableError):
         memlift.ipc.Client("/nonexistent/x.sock")
 
 
@@ -36,7 +36,7 @@ def test_odd_names(name):
 
 
 def test_an_address_has_one_server(shared_server):
-    with pytest.raises(memlift.AddressInUse, match="a running program has bound"):
+    with pytest.raises(memlift.AddressInUseError, match="a running program has bound"):
         memlift.ipc.Server(shared_server.address)
 
 
@@ -54,13 +54,13 @@ def test_a_result_that_cannot_be_sent(client):
 
 
 def test_unknown_operations_name_the_known_ones(client):
-    with pytest.raises(memlift.UnknownOperation, match="double.*echo"):
+    with pytest.raises(memlift.UnknownOperationError, match="double.*echo"):
         client.call("duoble", b"x")
 
 
 def test_a_deadline_is_kept_and_the_session_goes_on(client):
     start = time.monotonic()
-    with pytest.raises(memlift.DeadlineExceeded) as late:
+    with pytest.raises(memlift.DeadlineExceededError) as late:
         client.call("sleep", np.array([1.0]), timeout=0.1)
     assert isinstance(late.value, TimeoutError)
     assert 0.1 <= time.monotonic() - start < 0.8
@@ -76,12 +76,12 @@ def test_odd_timeouts(client, timeout):
 def test_too_large_and_too_full(start):
     address = start(message_bytes_max=4 << 20).address
     client = memlift.ipc.Client(address, pool_bytes=1 << 20, pool_bytes_max=3 << 20)
-    with pytest.raises(memlift.MessageTooLarge, match="limit of 4194304"):
+    with pytest.raises(memlift.MessageTooLargeError, match="limit of 4194304"):
         client.call("echo", bytes(5 << 20))
-    with pytest.raises(memlift.PoolFull, match="drop loans"):
+    with pytest.raises(memlift.PayloadPoolFullError, match="drop loans"):
         client.call("echo", bytes(4 << 20))
     loans = [client.loan(900_000, "u1")]
-    with pytest.raises(memlift.PoolFull):
+    with pytest.raises(memlift.PayloadPoolFullError):
         while True:
             loans.append(client.loan(900_000, "u1"))
     loans.clear()
@@ -91,9 +91,9 @@ def test_too_large_and_too_full(start):
 def test_a_server_killed_in_the_middle_is_noticed_at_once(start):
     server = start()
     client = memlift.ipc.Client(server.address)
-    with pytest.raises(memlift.PeerDied):
+    with pytest.raises(memlift.PeerDiedError):
         client.call("die")
-    with pytest.raises(memlift.PeerDied):
+    with pytest.raises(memlift.PeerDiedError):
         client.call("echo", b"x")
 
     server = start()
@@ -102,7 +102,7 @@ def test_a_server_killed_in_the_middle_is_noticed_at_once(start):
     time.sleep(0.2)
     os.kill(server.pid, signal.SIGKILL)
     killed = time.monotonic()
-    with pytest.raises(memlift.PeerDied):
+    with pytest.raises(memlift.PeerDiedError):
         future.result()
     assert time.monotonic() - killed < 1.0
 
@@ -202,7 +202,7 @@ def test_a_client_from_before_a_fork_is_refused_in_the_child(client):
         try:
             client.call("echo", b"x")
             os.write(writer, b"worked")
-        except memlift.Closed as refused:
+        except memlift.ClosedError as refused:
             os.write(writer, str(refused).encode())
         finally:
             os._exit(0)
@@ -290,13 +290,13 @@ def test_too_little_memory_is_an_error_and_not_a_kill(shared_server):
         client = memlift.ipc.Client({shared_server.address!r}, pool_bytes=4 << 20, response_pool_bytes=4 << 20)
         try:
             client.loan(1 << 30, "u1")
-        except memlift.OutOfMemory as short:
+        except memlift.OutOfMemoryError as short:
             assert isinstance(short, MemoryError)
             print(short)
         assert client.call("echo", b"x") == b"x"
         try:
             memlift.ipc.Client({shared_server.address!r}, pool_bytes=1 << 30)
-        except memlift.OutOfMemory as short:
+        except memlift.OutOfMemoryError as short:
             print(short)
     """
     try:
@@ -375,7 +375,7 @@ def test_control_c_ends_a_wait_for_room(start):
 def test_no_room_in_time(start):
     client = memlift.ipc.Client(start(outstanding=1).address)
     first = client.call_async("sleep", np.array([0.5]))
-    with pytest.raises(memlift.DeadlineExceeded):
+    with pytest.raises(memlift.DeadlineExceededError):
         client.call("echo", b"x", timeout=0.05)
     assert first.result()[0] == 0.5
     assert client.call("echo", b"x", timeout=5) == b"x"

@@ -129,14 +129,14 @@ def test_what_loses_only_its_class_warns_and_what_loses_more_is_refused(there):
         with pytest.warns(DeprecationWarning, match="arrives as .*a later version of memlift refuses it") as warned:
             assert same(there(value), plain)
         assert warned[0].filename == __file__, "it is told where it was put"
-    with pytest.raises(memlift.UnsupportedType, match="Measured.*only its bare array"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="Measured.*only its bare array"):
         there(Measured())
 
 
 def test_dataclasses_are_made_only_where_they_are_registered(there):
     batch = Batch(np.arange(10), ["a"], 2.0)
     assert same(there(batch), batch)
-    with pytest.raises(memlift.UnsupportedType, match="has not registered.*@memlift.register"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="has not registered.*@memlift.register"):
         there(Unregistered(1))
     with pytest.raises(TypeError, match="not a dataclass"):
         memlift.register(int)
@@ -176,7 +176,7 @@ class Tensor:
 
 @pytest.mark.parametrize("value", [CudaArray(), CudaTensor(), [CudaTensor()]], ids=["interface", "dlpack", "nested"])
 def test_memory_of_a_gpu_is_refused_with_advice(there, value):
-    with pytest.raises(memlift.UnsupportedType, match=r"\.cpu\(\)"):
+    with pytest.raises(memlift.UnsupportedTypeError, match=r"\.cpu\(\)"):
         there(value)
 
 
@@ -188,15 +188,15 @@ def test_dlpack(there):
 
 def test_what_cannot_be_sent_says_what_to_do(there):
     for bad in (object(), lambda: 0, int, range(3), Elsewhere()):
-        with pytest.raises(memlift.UnsupportedType):
+        with pytest.raises(memlift.UnsupportedTypeError):
             there(bad)
-    with pytest.raises(memlift.UnsupportedType, match="Python objects"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="Python objects"):
         there(np.array([object()]))
-    with pytest.raises(memlift.UnsupportedType, match="Python objects"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="Python objects"):
         there(np.zeros(1, [("a", "O")]))
     endless = []
     endless.append(endless)
-    with pytest.raises(memlift.UnsupportedType, match="100 deep"):
+    with pytest.raises(memlift.UnsupportedTypeError, match="100 deep"):
         there(endless)
     assert there(1) == 1
 
@@ -296,7 +296,7 @@ def test_messages_that_were_changed_are_refused_or_are_other_values():
                 data[at] = draw.choice([0, 1, 15, 17, 127, 128, 255, draw.randrange(256)])
         try:
             read(bytes(data))
-        except (memlift.Corrupt, memlift.UnsupportedType):
+        except (memlift.CorruptMessageError, memlift.UnsupportedTypeError):
             refused += 1
     assert refused > 100
 
@@ -328,7 +328,7 @@ def array(name, shape, at, size, order=0):
     ids=repr,
 )  # fmt: skip
 def test_hostile_messages_are_refused(data):
-    with pytest.raises((memlift.Corrupt, memlift.UnsupportedType)):
+    with pytest.raises((memlift.CorruptMessageError, memlift.UnsupportedTypeError)):
         read(data)
 
 
@@ -347,5 +347,5 @@ def test_dtypes_that_would_reach_outside_are_not_made():
     ):  # fmt: skip
         for kind in ("array", "array.item"):
             hostile = message(memlift._values._Kind(kind, (described, elements)))
-            with pytest.raises((memlift.Corrupt, memlift.UnsupportedType)):
+            with pytest.raises((memlift.CorruptMessageError, memlift.UnsupportedTypeError)):
                 read(hostile)

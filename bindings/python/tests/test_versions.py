@@ -91,13 +91,13 @@ def test_what_version_4_cannot_do_is_an_error_that_says_so(old_server, address):
     with Client(address, timeout=LONG) as client:
         with client.pipeline() as pipeline:
             for call in (client.call, client.call_async, pipeline.submit):
-                with pytest.raises(memlift.PeerTooOld, match="speaks version 4 .* takes several arguments speaks version 5"):
+                with pytest.raises(memlift.PeerTooOldError, match="speaks version 4 .* takes several arguments speaks version 5"):
                     call("echo", 1, 2)
-                with pytest.raises(memlift.PeerTooOld):
+                with pytest.raises(memlift.PeerTooOldError):
                     call("echo", key=1)
-        with pytest.raises(memlift.PeerTooOld, match="streams its answers"):
+        with pytest.raises(memlift.PeerTooOldError, match="streams its answers"):
             client.stream("echo")
-        with pytest.raises(memlift.PeerTooOld, match="says if it is ready"):
+        with pytest.raises(memlift.PeerTooOldError, match="says if it is ready"):
             client.ping()
         assert client.call("echo", b"still here") == b"still here"
 
@@ -106,11 +106,11 @@ def test_what_version_4_cannot_do_on_a_loop(old_server, address):
     async def body():
         async with AsyncClient(address, timeout=LONG) as client:
             assert await client.call("echo", b"hi") == b"hi"
-            with pytest.raises(memlift.PeerTooOld):
+            with pytest.raises(memlift.PeerTooOldError):
                 await client.call("echo", 1, 2)
-            with pytest.raises(memlift.PeerTooOld):
+            with pytest.raises(memlift.PeerTooOldError):
                 await client.ping()
-            with pytest.raises(memlift.PeerTooOld):
+            with pytest.raises(memlift.PeerTooOldError):
                 async for _ in client.iterate("echo"):
                     pass
 
@@ -140,7 +140,7 @@ def test_another_major_version_is_refused_by_name(shared_server, address):
         refused, reason = client.welcome()
         assert refused and "major version 2" in reason and client.hung_up()
     server = RawServer(address, welcome=WELCOME_4[:7] + b"\x02" + WELCOME_4[8:] + bytes(176))
-    with pytest.raises(memlift.ServerUnavailable, match="major version 2"):
+    with pytest.raises(memlift.ServerUnavailableError, match="major version 2"):
         Client(address, timeout=LONG)
     server.close()
 
@@ -148,6 +148,6 @@ def test_another_major_version_is_refused_by_name(shared_server, address):
 @pytest.mark.parametrize("version", [0, 3, 6, 2**32 - 1])
 def test_a_server_that_chooses_a_version_that_was_not_offered_is_refused(address, version):
     server = RawServer(address, version=version)
-    with pytest.raises(memlift.ServerUnavailable, match=f"speaks version {version} of the protocol"):
+    with pytest.raises(memlift.ServerUnavailableError, match=f"speaks version {version} of the protocol"):
         Client(address, timeout=LONG)
     server.close()

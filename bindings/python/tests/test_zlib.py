@@ -173,7 +173,7 @@ f.read(1)
 if os.fork() == 0:
     try:
         while f.read(1 << 20): pass
-    except Closed: os._exit(0)
+    except ClosedError: os._exit(0)
     os._exit(1)
 assert os.wait()[1] == 0 and len(f.read()) == SIZE - 1
 """,
@@ -182,7 +182,7 @@ f = gzip.open(path + '.new', 'wb', threads=2)
 f.write(bytes(5 << 20))
 if os.fork() == 0:
     try: f.write(b'x')
-    except Closed: sys.exit()
+    except ClosedError: sys.exit()
     os._exit(1)
 assert os.wait()[1] == 0
 f.close()
@@ -196,7 +196,7 @@ def test_neither_an_end_nor_a_fork_waits_for_threads(tmp_path, program) -> None:
     path = tmp_path / "a.gz"
     with gzip.open(path, "wb", 1, threads=1) as file:
         file.write(noise(20 << 20))
-    start = f"import os, sys\nfrom memlift import gzip\nfrom memlift.errors import Closed\nSIZE, path = {20 << 20}, {str(path)!r}\n"
+    start = f"import os, sys\nfrom memlift import gzip\nfrom memlift.errors import ClosedError\nSIZE, path = {20 << 20}, {str(path)!r}\n"
     # Python from 3.12 on warns of any fork beside threads.
     quiet = ["-W", "ignore::DeprecationWarning"]
     done = subprocess.run([sys.executable, *quiet, "-c", start + program], capture_output=True, text=True, timeout=120)

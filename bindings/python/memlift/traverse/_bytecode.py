@@ -7,7 +7,7 @@ Source  RFC 9669; the encoding is that of docs/formats/walk.md. What a program m
 
 import struct as _pack
 
-from memlift.errors import BadProgram
+from memlift.errors import BadProgramError
 
 __all__ = ["COMPARE", "NODE", "NOT", "OPERATION", "SCRATCH", "SIGNED", "STACK", "WALK", "Bytecode", "fits"]
 
@@ -83,7 +83,7 @@ class Bytecode:
 
     def _offset(self, offset: int) -> int:
         if not -(1 << 15) <= offset < 1 << 15:
-            raise BadProgram(f"line {self.line}: an offset of {offset} bytes: no window or scratchpad is that large")
+            raise BadProgramError(f"line {self.line}: an offset of {offset} bytes: no window or scratchpad is that large")
         return offset
 
     def label(self) -> int:
@@ -127,6 +127,6 @@ class Bytecode:
             assert to is not None, "every label is bound"
             far = to - index - 1
             if not -(1 << 15) <= far < 1 << 15:
-                raise BadProgram("the function is too long: a jump over more than 32767 instructions")
+                raise BadProgramError("the function is too long: a jump over more than 32767 instructions")
             code[index] = code[index][:2] + _pack.pack("<h", far) + code[index][4:]
         return b"".join(code)

@@ -16,7 +16,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Literal, Self
 
 from memlift import _native, _readers
-from memlift.errors import BadArgument, Closed
+from memlift.errors import BadArgumentError, ClosedError, OtherLoopError
 from memlift.traverse import _iterator
 from memlift.traverse._values import raw
 
@@ -64,7 +64,7 @@ class Walked:
     def state(self) -> SimpleNamespace:
         """The scratchpad's fields, if the program is a Python function."""
         if self._struct is None:
-            raise BadArgument("only a program made by @iterator knows its scratchpad's fields: use .scratch")
+            raise BadArgumentError("only a program made by @iterator knows its scratchpad's fields: use .scratch")
         fields: SimpleNamespace = self._struct.unpack(self._scratch)
         return fields
 
@@ -76,10 +76,10 @@ def _wanted(program: Any, scratch: Any, fields: dict[str, Any]) -> tuple[Any, by
     """Native program, scratchpad, struct."""
     if isinstance(program, _iterator.Iterator):
         if fields and scratch:
-            raise BadArgument("give the scratchpad as bytes or by its fields, not both")
+            raise BadArgumentError("give the scratchpad as bytes or by its fields, not both")
         return program.program, program.pack(**fields) if fields else bytes(scratch), program.scratch
     if fields:
-        raise BadArgument("only a program made by @iterator has named fields: pack the scratchpad yourself")
+        raise BadArgumentError("only a program made by @iterator has named fields: pack the scratchpad yourself")
     return program, bytes(scratch), None
 
 
@@ -94,7 +94,7 @@ def _nodes(nodes: Any) -> list[str]:
 def _connect(nodes: Any, map: str | os.PathLike[str] | None, options: dict[str, Any]) -> Any:
     places = [] if nodes is None else _nodes(nodes)
     if bool(places) == (map is not None):
-        raise BadArgument("say where the nodes are (connect('127.0.0.1:7700'), connect('shm:words')), or map=…, one of them")
+        raise BadArgumentError("say where the nodes are (connect('127.0.0.1:7700'), connect('shm:words')), or map=…, one of them")
     return _native.WalkClient(places, map=None if map is None else os.fspath(map), **options)
 
 
@@ -144,7 +144,7 @@ class Client(_Closing):
         deadline    seconds that an answer is waited for, less than 30
         iterations  steps of one walk, over all nodes; hops: times that it is sent from node to node
 
-        Raises ServerUnavailable, DeadlineExceeded (nobody answered), BadArgument.
+        Raises ServerUnavailableError, DeadlineExceededError (nobody answered), BadArgumentError.
         """
         options = {
             "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops
@@ -203,7 +203,7 @@ class Client(_Closing):
         self._native.write(address, raw(data, "what is written has a size in memory"))
 
     def allocate(self, count: int, *, node: int | None = None) -> int:
-        """New memory: of the node whose turn it is, or of the one at that place. Raises NodeFull."""
+        """New memory: of the node whose turn it is, or of the one at that place. Raises NodeFullError."""
         address: int = self._native.allocate(count, node)
         return address
 
@@ -328,7 +328,7 @@ class AsyncClient:
             _readers.join(loop, self._fd, self._turn)
             self._loop = loop
         elif self._loop is not loop:
-            raise Closed("this client belongs to another event loop: connect one for each")
+            raise OtherLoopError("this client belongs to another event loop: connect one for each")
         return loop
 
     def _turn(self) -> None:
@@ -443,7 +443,7 @@ class AsyncClient:
             return await asyncio.shield(asyncio.to_thread(changed, *arguments))
 
     async def aclose(self) -> None:
-        """Ends it. Whoever still waits gets Closed."""
+        """Ends it. Whoever still waits gets ClosedError."""
         loop, self._loop = self._loop, None
         if loop is not None:
             _readers.leave(loop, self._fd)
@@ -453,7 +453,7 @@ class AsyncClient:
         waiting, self._waiting = self._waiting, {}
         for future in [*waiting.values(), *self._room]:
             if not future.done():
-                future.set_exception(Closed("the client was closed while this walk was under way: it may have happened"))
+                future.set_exception(ClosedError("the client was closed while this walk was under way: it may have happened"))
         self._room.clear()
         self._native.close()
         if self._changes is not None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from memlift import _native
 from memlift._sizes import in_bytes
-from memlift.errors import BadArgument, UnsupportedValue, WrongStructure
+from memlift.errors import BadArgumentError, UnsupportedValueError, WrongStructureError
 from memlift.traverse._client import Client, Program
 from memlift.traverse._keys import LAST, Keys
 from memlift.traverse._values import Values
@@ -116,10 +116,10 @@ def _dtype(kind: Any) -> Any:
 
 def _number(key: Any) -> int:
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
-        raise UnsupportedValue(f"{key!r} is no key of this map: its keys are numbers from 0 to 2^64-1")
+        raise UnsupportedValueError(f"{key!r} is no key of this map: its keys are numbers from 0 to 2^64-1")
     number = int(key)
     if not 0 <= number <= LAST:
-        raise UnsupportedValue(f"key {number}: keys are numbers from 0 to 2^64-1")
+        raise UnsupportedValueError(f"key {number}: keys are numbers from 0 to 2^64-1")
     return number
 
 
@@ -137,11 +137,11 @@ def _seconds(ttl: Any) -> int:
     if isinstance(ttl, datetime.timedelta):
         ttl = ttl.total_seconds()
     if isinstance(ttl, bool) or not isinstance(ttl, int | float | np.integer | np.floating) or not ttl > 0:
-        raise BadArgument(f"ttl={ttl!r}: seconds, more than 0, a timedelta, or math.inf for an entry that does not expire")
+        raise BadArgumentError(f"ttl={ttl!r}: seconds, more than 0, a timedelta, or math.inf for an entry that does not expire")
     if ttl == math.inf:
         return 0
     if ttl > _TTL_MAX:
-        raise BadArgument(f"ttl={ttl!r}: at most {_TTL_MAX} seconds, or math.inf for an entry that does not expire")
+        raise BadArgumentError(f"ttl={ttl!r}: at most {_TTL_MAX} seconds, or math.inf for an entry that does not expire")
     return math.ceil(ttl)
 
 
@@ -149,7 +149,7 @@ def _most(name: str, count: Any) -> int:
     if count is None:
         return 0
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= int(count) <= LAST >> 1:
-        raise BadArgument(f"{name}={count!r}: 1 or more")
+        raise BadArgumentError(f"{name}={count!r}: 1 or more")
     return int(count)
 
 
@@ -222,7 +222,7 @@ class HashMap(MutableMapping[Any, Any]):
 
     @classmethod
     def open(cls, client: Client, handle: HashHandle | Iterable[Any]) -> Self:
-        """The map that a handle names. NoSuchAddress: its memory is gone, with all that was in it."""
+        """The map that a handle names. NoSuchAddressError: its memory is gone, with all that was in it."""
         heads, log2, key, value, memory, terms = HashHandle(*handle)
         client._native.check_memory(heads, memory)
         if terms:
@@ -257,7 +257,7 @@ class HashMap(MutableMapping[Any, Any]):
         if ttl is None:
             return ()
         if not self._expires:
-            raise BadArgument("nothing expires in this map: create it with ttl=, for example ttl=math.inf")
+            raise BadArgumentError("nothing expires in this map: create it with ttl=, for example ttl=math.inf")
         return (_seconds(ttl),)
 
     def _pack(self, key: Any) -> Any:
@@ -265,10 +265,10 @@ class HashMap(MutableMapping[Any, Any]):
             return self._numbers.pack(key)
         if self._key == "str":
             if not isinstance(key, str):
-                raise UnsupportedValue(f"{key!r} is no key of this map: its keys are str")
+                raise UnsupportedValueError(f"{key!r} is no key of this map: its keys are str")
             return key.encode()
         if not isinstance(key, bytes | bytearray | memoryview):
-            raise UnsupportedValue(f"{key!r} is no key of this map: its keys are bytes")
+            raise UnsupportedValueError(f"{key!r} is no key of this map: its keys are bytes")
         return bytes(key)
 
     def _unpack(self, number: int | None, data: bytes | None) -> Any:
@@ -289,7 +289,7 @@ class HashMap(MutableMapping[Any, Any]):
     def get_array(self, keys: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The values of an array of numbers, and whether each was there (0 where not): no object per key is made."""
         if self._values.dtype is None or self._numbers is None:
-            raise UnsupportedValue("get_array is for keys that are numbers and values of one length (value='f8'): use get_many")
+            raise UnsupportedValueError("get_array is for keys that are numbers and values of one length (value='f8'): use get_many")
         values, found = self._native.get_array(self._numbers.pack_array(keys), self._values.bytes)
         return np.frombuffer(values, self._values.dtype), np.frombuffer(found, np.bool_)
 
@@ -318,7 +318,7 @@ class HashMap(MutableMapping[Any, Any]):
         """
         keys, values = _sized(keys), _sized(values)
         if len(keys) != len(values):
-            raise BadArgument(f"{len(keys)} keys and {len(values)} values")
+            raise BadArgumentError(f"{len(keys)} keys and {len(values)} values")
         after = self._ttl(ttl)
         if self._values.dtype is not None and self._numbers is not None:
             numbers, packed = self._numbers.pack_array(keys), self._values.pack_array(values)
@@ -383,18 +383,18 @@ class HashMap(MutableMapping[Any, Any]):
         """A new map on the nodes with the same entries, each as it is when it is read. Not of a map whose entries expire: say
         what the new one's are to do, and `update` it."""
         if self._expires:
-            raise BadArgument("a copy would give its entries new times to live: create a map with the ttl that they are to have, and update() it")
+            raise BadArgumentError("a copy would give its entries new times to live: create a map with the ttl that they are to have, and update() it")
         made = type(self).create(self._client, expected=1 << self._native.handle[1], key=self._key, value=_dtype(_kind(self._values)))
         return _filled(made, self)
 
     def add(self, key: Any, addend: int) -> int | None:
         """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers."""
         if self._values.dtype is None or self._values.dtype.kind not in "iu" or self._values.bytes != 8:
-            raise UnsupportedValue("only values that are whole numbers of 8 bytes are added to: value='i8'")
+            raise UnsupportedValueError("only values that are whole numbers of 8 bytes are added to: value='i8'")
         if isinstance(addend, bool) or not isinstance(addend, int | np.integer) or not -(1 << 63) <= int(addend) <= LAST:
-            raise UnsupportedValue(f"{addend!r} cannot be added: whole numbers of 64 bits are")
+            raise UnsupportedValueError(f"{addend!r} cannot be added: whole numbers of 64 bits are")
         if self._numbers is None:
-            raise UnsupportedValue("only values of a map whose keys are numbers are added to")
+            raise UnsupportedValueError("only values of a map whose keys are numbers are added to")
         old = self._native.add(self._numbers.pack(key), int(addend) & LAST)
         return None if old is None else int(np.uint64(old).astype(self._values.dtype))
 
@@ -414,7 +414,7 @@ class HashMap(MutableMapping[Any, Any]):
     def __contains__(self, key: object) -> bool:
         try:
             return self._native.get(self._pack(key)) is not None
-        except UnsupportedValue:
+        except UnsupportedValueError:
             return False
 
     def _pairs(self, first: None = None, last: None = None) -> Iterator[tuple[Any, Any]]:
@@ -490,7 +490,7 @@ class HashMap(MutableMapping[Any, Any]):
 def _key_name(key: Any) -> str:
     names = {int: "int", float: "f8", bytes: "bytes", str: "str"} | {name: name for name in ("int", "i8", "f8", "bytes", "str")}
     if key not in names:
-        raise BadArgument(f"key={key!r}: int (0 to 2^64-1), 'i8', float, bytes or str")
+        raise BadArgumentError(f"key={key!r}: int (0 to 2^64-1), 'i8', float, bytes or str")
     return names[key]
 
 
@@ -590,7 +590,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         reverse  from the last key to the first
         """
         if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 0:
-            raise BadArgument(f"limit={limit!r}: how many entries at most, 0 or more")
+            raise BadArgumentError(f"limit={limit!r}: how many entries at most, 0 or more")
         if reverse:
             keys, values = self.last(int(limit), first, last)
             return keys[::-1], values[::-1]
@@ -603,7 +603,7 @@ class OrderedMap(MutableMapping[Any, Any]):
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The last `count` keys of a range (both ends included), in order, and their values, all as of one moment."""
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-            raise BadArgument(f"count={count!r}: how many keys from the end, 0 or more")
+            raise BadArgumentError(f"count={count!r}: how many keys from the end, 0 or more")
         block = self._native.last(self._first(first), self._last(last), min(int(count), LAST))
         records = np.frombuffer(block, self._record)
         return self._keys.unpack_array(records["key"]), records["value"]
@@ -628,7 +628,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         For minutes of a series by seconds: `series.buckets(start, end, 60)`.
         """
         if self._keys.bytes:
-            raise UnsupportedValue("parts of equal width are of keys that are numbers")
+            raise UnsupportedValueError("parts of equal width are of keys that are numbers")
         starts = self._keys.steps(first, last, width)
         begins, end = self._keys.pack_array(starts), self._keys.pack(last)
         if self._values.dtype == np.dtype("<i8"):
@@ -677,7 +677,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         """
         keys, values = _sized(keys), _sized(values)
         if len(keys) != len(values):
-            raise BadArgument(f"{len(keys)} keys and {len(values)} values")
+            raise BadArgumentError(f"{len(keys)} keys and {len(values)} values")
         numbers, packed = self._keys.pack_array(keys), self._values.pack_array(values)
         inserted: int = self._native.insert_array(numbers, packed.view(np.uint8))
         return inserted
@@ -733,7 +733,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         if self._values.dtype == np.dtype("<i8"):
             return Aggregate(*self._native.aggregate(self._first(first), self._last(last)))
         if self._values.dtype is None or self._values.dtype.kind not in "biuf":
-            raise UnsupportedValue(f"values of {self._values.name} are no numbers, and cannot be added")
+            raise UnsupportedValueError(f"values of {self._values.name} are no numbers, and cannot be added")
         pages = [values for _, values in self._pages(self._first(first), self._last(last))]
         if not pages:
             return Aggregate(0, 0, 0, 0)
@@ -792,7 +792,7 @@ class OrderedMap(MutableMapping[Any, Any]):
     def _covers(self, key: Any, first: Any = None, last: Any = None) -> bool:
         try:
             return self._first(first) <= self._keys.pack(key) <= self._last(last)
-        except UnsupportedValue:
+        except UnsupportedValueError:
             return False
 
     def items(self, first: Any = None, last: Any = None) -> OrderedItems:
@@ -811,7 +811,7 @@ class OrderedMap(MutableMapping[Any, Any]):
         """The value of a key, or of `map[first:behind]` keys and values as `range` gives them."""
         if isinstance(key, slice):
             if key.step is not None:
-                raise BadArgument("a range of keys has no step")
+                raise BadArgumentError("a range of keys has no step")
             first, last = self._first(key.start), LAST if key.stop is None else self._keys.pack(key.stop) - 1
             numbers, values = self._range(first, last, 1 << 62) if first <= last else self._range(0, LAST, 0)
             return self._keys.unpack_array(numbers), values
@@ -830,7 +830,7 @@ class OrderedMap(MutableMapping[Any, Any]):
     def __contains__(self, key: object) -> bool:
         try:
             return self._native.get(self._keys.pack(key)) is not None
-        except UnsupportedValue:
+        except UnsupportedValueError:
             return False
 
     def __iter__(self) -> Iterator[Any]:
@@ -861,12 +861,12 @@ class OrderedMap(MutableMapping[Any, Any]):
     def _find_range(self, first: Any, last: Any, limit: int) -> tuple[Any, int, bytes, Callable[..., Any]]:
         low, high = self._first(first), self._last(last)
         if low > high or limit < 1:
-            raise BadArgument(f"a range from {first} to {last}, {limit} at most: there is nothing in it")
+            raise BadArgumentError(f"a range from {first} to {last}, {limit} at most: there is nothing in it")
         start, scratch, name = self._native.range_walk(low, high, limit)
 
         def read(came: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
             if len(came[3]) % self._record.itemsize:
-                raise WrongStructure(f"at {self.handle.cell:#x} lies no ordered map of {self._values.name}")
+                raise WrongStructureError(f"at {self.handle.cell:#x} lies no ordered map of {self._values.name}")
             records = np.frombuffer(came[3], self._record)
             return self._keys.unpack_array(records["key"]), records["value"]
 
@@ -887,7 +887,7 @@ def _plain(values: np.ndarray[Any, Any]) -> Any:
 def _fixed(value: Any) -> Values:
     values = Values(value)
     if not 1 <= values.bytes <= 240:
-        raise BadArgument(f"value={value!r}: values of an ordered map have one length, 1 to 240 bytes ('i8', 'f8', 'V240')")
+        raise BadArgumentError(f"value={value!r}: values of an ordered map have one length, 1 to 240 bytes ('i8', 'f8', 'V240')")
     return values
 
 

@@ -11,7 +11,7 @@ import ast
 import operator
 import re
 
-from memlift.errors import BadProgram
+from memlift.errors import BadProgramError
 from memlift.traverse._bytecode import NODE, NOT, SCRATCH, SIGNED, STACK, WALK, Bytecode, fits
 from memlift.traverse._source import BINARY, Kinds, Source
 from memlift.traverse._struct import Array, Field, Number, Struct
@@ -60,13 +60,13 @@ class Writer:
                 text = re.sub(rf"\br{number}\b", f"r{number} (`{name}`)", text)
         return text
 
-    def error(self, where: ast.AST, reason: str) -> BadProgram:
+    def error(self, where: ast.AST, reason: str) -> BadProgramError:
         return self.source.error(getattr(where, "lineno", None), reason)
 
     def _slot(self) -> int:
         self.depth += 8
         if self.depth > 512:
-            raise BadProgram(f"{self.source.function.__name__}: more than 64 variables and values on the way")
+            raise BadProgramError(f"{self.source.function.__name__}: more than 64 variables and values on the way")
         return -self.depth
 
     def write(self) -> Bytecode:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memlift import _native
-from memlift.errors import BadProgram
+from memlift.errors import BadProgramError
 from memlift.traverse._compile import Writer
 from memlift.traverse._source import Source
 
@@ -46,7 +46,7 @@ class Iterator:
         code = writer.write()
         try:
             self.program = _native.WalkProgram(self.name, code.bytes(), scratch_bytes)
-        except BadProgram as error:
+        except BadProgramError as error:
             line = code.line_of(error.at) if error.at is not None else None
             raise source.error(line, writer.named(str(error))) from None
 
@@ -64,7 +64,7 @@ class Iterator:
         return self.scratch.pack(**fields)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        raise BadProgram(f"{self.name} runs at the nodes: client.walk({self.name}, address, field=value)")
+        raise BadProgramError(f"{self.name} runs at the nodes: client.walk({self.name}, address, field=value)")
 
     def __repr__(self) -> str:
         first, size = self.program.window
@@ -78,7 +78,7 @@ def iterator(
 
     scratch_bytes  of the scratchpad, if the struct needs fewer (at most 4096)
 
-    Raises BadProgram, which names the line and the reason.
+    Raises BadProgramError, which names the line and the reason.
     """
     if function is None:
         return lambda function: Iterator(function, name, scratch_bytes)

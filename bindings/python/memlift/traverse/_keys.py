@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from memlift.errors import BadArgument, UnsupportedValue
+from memlift.errors import BadArgumentError, UnsupportedValueError
 from memlift.traverse._values import is_mixed
 
 __all__ = ["LAST", "Keys"]
@@ -38,7 +38,7 @@ class Keys:
         name = _NAMES.get(name, name) if isinstance(name, str | type) else name
         self.bytes = int(name[1:]) if isinstance(name, str) and name[:1] == "S" and name[1:].isdigit() else 0
         if name not in ("u8", "i8", "f8") and not 1 <= self.bytes <= _MOST_BYTES:
-            raise BadArgument(
+            raise BadArgumentError(
                 f"key={kind!r}: keys of an ordered map are 'u8', 'i8', 'f8', or byte strings 'S1' to 'S8'; a HashMap takes bytes and "
                 "str of up to 128 bytes"
             )
@@ -52,23 +52,23 @@ class Keys:
             return self._pack_bytes(key)
         whole = isinstance(key, int | np.integer)
         if isinstance(key, bool | np.bool_) or not (whole or (self.name == "f8" and isinstance(key, float | np.floating))):
-            raise UnsupportedValue(f"{key!r} is no key of this map: {self._wanted()}")
+            raise UnsupportedValueError(f"{key!r} is no key of this map: {self._wanted()}")
         if self.name == "f8":
             number = float(key)
             if math.isnan(number) or (whole and int(number) != int(key)):
-                raise UnsupportedValue(f"key {key!r}: no float is equal to it")
+                raise UnsupportedValueError(f"key {key!r}: no float is equal to it")
             return int(_of_floats(np.array([number]))[0])
         number = int(key)
         if not self.first <= number <= self.last:
-            raise UnsupportedValue(f"key {number}: {self._wanted()}")
+            raise UnsupportedValueError(f"key {number}: {self._wanted()}")
         return number + _SIGN if self.name == "i8" else number
 
     def _pack_bytes(self, key: Any) -> int:
         if not isinstance(key, bytes | bytearray | memoryview):
-            raise UnsupportedValue(f"{key!r} is no key of this map: {self._wanted()}")
+            raise UnsupportedValueError(f"{key!r} is no key of this map: {self._wanted()}")
         data = bytes(key)
         if len(data) > self.bytes or data.endswith(b"\0"):
-            raise UnsupportedValue(f"key {data!r}: {self._wanted()}")
+            raise UnsupportedValueError(f"key {data!r}: {self._wanted()}")
         return int.from_bytes(data.ljust(_MOST_BYTES, b"\0"), "big")
 
     def _wanted(self) -> str:
@@ -123,14 +123,14 @@ class Keys:
         begin, end = self.unpack(self.pack(first)), self.unpack(self.pack(last))
         whole = isinstance(width, int | np.integer) and not isinstance(width, bool)
         if not (whole or (self.name == "f8" and isinstance(width, float | np.floating))) or not width > 0 or math.isinf(width):
-            raise BadArgument(f"width={width!r}: how far keys of this map are apart in a part, more than 0")
+            raise BadArgumentError(f"width={width!r}: how far keys of this map are apart in a part, more than 0")
         if begin > end:
-            raise BadArgument(f"a range from {first} to {last}: there is nothing in it")
+            raise BadArgumentError(f"a range from {first} to {last}: there is nothing in it")
         if self.name == "f8" and not (math.isfinite(begin) and math.isfinite(end)):
-            raise BadArgument("a range of parts of equal width has two finite ends")
+            raise BadArgumentError("a range of parts of equal width has two finite ends")
         count = int((end - begin) // (float(width) if self.name == "f8" else int(width))) + 1
         if count > _MOST_STEPS:
-            raise BadArgument(f"{count} parts: {_MOST_STEPS} at most, take a larger width")
+            raise BadArgumentError(f"{count} parts: {_MOST_STEPS} at most, take a larger width")
         if self.name == "f8":
             starts = begin + np.arange(count) * float(width)
             return starts[starts <= end]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from memlift import _native
-from memlift.errors import BadArgument, BadInput, UnsupportedValue
+from memlift.errors import BadArgumentError, BadInputError, UnsupportedValueError
 from memlift.traverse._client import Client
 from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name
 from memlift.traverse._keys import Keys
@@ -39,10 +39,10 @@ def bulk_load(client: Client, source: Any, *, into: str = "ordered", **options: 
                 if one has a fraction all are floats
     progress    called with the number of pairs written so far, some times; what it raises ends the load
 
-    Of equal keys the last one counts (sorted: they are refused). Raises BadInput, NodeFull.
+    Of equal keys the last one counts (sorted: they are refused). Raises BadInputError, NodeFullError.
     """
     if into not in ("ordered", "hash"):
-        raise BadArgument(f"into={into!r}: 'ordered' or 'hash'")
+        raise BadArgumentError(f"into={into!r}: 'ordered' or 'hash'")
     return (OrderedMap if into == "ordered" else HashMap).load(client, source, **options)
 
 
@@ -106,15 +106,15 @@ def _packed(keys: Keys, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array
     try:
         return keys.pack_array(array)
-    except UnsupportedValue:
+    except UnsupportedValueError:
         return np.array([_packed_one(keys, row, one) for row, one in enumerate(array.tolist())], np.uint64)
 
 
 def _packed_one(keys: Keys, row: int, key: Any) -> int:
     try:
         return keys.pack(key)
-    except UnsupportedValue as error:
-        raise BadInput(f"row {row + 1}: {error}") from None
+    except UnsupportedValueError as error:
+        raise BadInputError(f"row {row + 1}: {error}") from None
 
 
 def _table_with_numbers(source: Any, keys: Keys | None, key: str) -> tuple[Any, Keys, str]:
@@ -133,7 +133,7 @@ def _table_with_numbers(source: Any, keys: Keys | None, key: str) -> tuple[Any, 
     column = source[key]
     array = np.asarray(column)
     if getattr(column, "null_count", 0) or (hasattr(column, "isna") and column.isna().any()):
-        raise BadInput("a row is null: fill or drop such rows first")
+        raise BadInputError("a row is null: fill or drop such rows first")
     numbers = _packed(keys, array)
     if hasattr(source, "set_column"):
         return source.set_column(source.column_names.index(key), key, [numbers]), keys, key
@@ -160,7 +160,7 @@ def _csv_arrays(
                 if row == 0:
                     # The line of names.
                     continue
-                raise BadInput(f"{path}, row {row + 1}: {error}") from None
+                raise BadInputError(f"{path}, row {row + 1}: {error}") from None
             number = round(number * scale) if scale is not None else number
             fraction |= isinstance(number, float)
             numbers.append(_packed_one(keys, row, one))
@@ -222,7 +222,7 @@ def _load(
         return _of_arrays(native, kind, source[0], source[1], given, log2, progress)
     if isinstance(source, Iterable):
         return _of_pairs(native, kind, source, given, log2, progress)
-    raise BadInput(f"a {type(source).__name__} cannot be loaded: give a table, a frame, a path, (keys, values), or pairs")
+    raise BadInputError(f"a {type(source).__name__} cannot be loaded: give a table, a frame, a path, (keys, values), or pairs")
 
 
 def _of_csv(
@@ -237,11 +237,11 @@ def _of_csv(
 ) -> tuple[tuple[int, int], Values, str]:
     names = {np.dtype("<i8"): "i8", np.dtype("<f8"): "f8"}
     if given is not None and given.dtype not in names:
-        raise BadArgument(f"value_type={given.name!r} of a file: 'i8' or 'f8'")
+        raise BadArgumentError(f"value_type={given.name!r} of a file: 'i8' or 'f8'")
     as_float = given is not None and names[given.dtype] == "f8"
     try:
         handle = _native.walk_load_csv(native, kind, path, *columns, scale, as_float, log2, progress)
-    except BadInput as error:
+    except BadInputError as error:
         # A number with a fraction: then all are floats, unless whole numbers were asked for.
         if given is not None or as_float or "has a fraction" not in str(error):
             raise
@@ -265,7 +265,7 @@ def _of_arrow(
         if not _matches(given, contents):
             _drop(native, kind, handle, sum(content[2] for content in contents))
             columns = ", ".join(f"{name} of {letter}" for name, letter, _ in contents)
-            raise BadInput(f"value_type={given.name!r}, and the table has {columns}: cast the column, or leave value_type out")
+            raise BadInputError(f"value_type={given.name!r}, and the table has {columns}: cast the column, or leave value_type out")
         return handle, given, _arrow_keys(source, key)
     if len(contents) == 1:
         return handle, Values(_arrow_text(source, contents[0])), _arrow_keys(source, key)
@@ -333,15 +333,15 @@ def _of_frame(
     wanted = [name for name in columns if name != key] if names is None else names
     absent = [name for name in [key, *wanted] if name not in columns]
     if absent or not wanted:
-        raise BadInput(f"there is no column {absent[0] if absent else 'for values'!r}: the table has {columns}")
+        raise BadInputError(f"there is no column {absent[0] if absent else 'for values'!r}: the table has {columns}")
     if frame[[key, *wanted]].isna().any().any():
-        raise BadInput("a row is null: fill or drop such rows first")
+        raise BadInputError("a row is null: fill or drop such rows first")
     parts = [frame[name].to_numpy() for name in wanted]
     if len(parts) == 1:
         values = parts[0]
     else:
         if any(part.dtype.kind not in "iuf" for part in parts):
-            raise BadInput("several columns become one record only if they are numbers")
+            raise BadInputError("several columns become one record only if they are numbers")
         wide = [_widened(part) for part in parts]
         values = np.empty(len(frame), [(name, part.dtype) for name, part in zip(wanted, wide, strict=True)])
         for name, part in zip(wanted, wide, strict=True):
@@ -359,13 +359,13 @@ def _of_arrays(
     native: Any, kind: str, keys: Any, values: Any, given: Values | None, log2: int | None, progress: Any
 ) -> tuple[tuple[int, int], Values, str]:
     if len(keys) != len(values):
-        raise BadInput(f"{len(keys)} keys and {len(values)} values")
+        raise BadInputError(f"{len(keys)} keys and {len(values)} values")
     keys, values = np.asarray(keys), np.asarray(values)
     if keys.dtype.kind not in "iu" or values.dtype.kind in "OUS" or values.ndim != 1:
         return _of_pairs(native, kind, zip(keys.tolist(), values.tolist(), strict=True), given, log2, progress)
     packed = Values(_widened(values).dtype) if given is None else given
     if packed.dtype is None:
-        raise BadInput(f"values are numbers, and not {packed.name}")
+        raise BadInputError(f"values are numbers, and not {packed.name}")
     laid = np.ascontiguousarray(_fitted(values, packed), packed.dtype)
     raw = laid.view(np.uint8) if len(laid) else np.empty(0, np.uint8)
     handle = _native.walk_load_arrays(native, kind, Keys().pack_array(keys), raw, packed.bytes, log2, progress)
@@ -376,13 +376,13 @@ def _fitted(values: np.ndarray[Any, Any], packed: Values) -> np.ndarray[Any, Any
     assert packed.dtype is not None
     try:
         return converted(values, packed.dtype)
-    except UnsupportedValue:
+    except UnsupportedValueError:
         # The first one says it better than the whole array.
         for row, value in enumerate(values):
             try:
                 converted(value, packed.dtype)
-            except UnsupportedValue as error:
-                raise BadInput(f"row {row + 1}: {error}") from None
+            except UnsupportedValueError as error:
+                raise BadInputError(f"row {row + 1}: {error}") from None
         raise
 
 
@@ -395,14 +395,14 @@ def _of_pairs(
         try:
             key, value = pair
         except (TypeError, ValueError):
-            raise BadInput(f"pair {row + 1}: {pair!r} is no key and value") from None
+            raise BadInputError(f"pair {row + 1}: {pair!r} is no key and value") from None
         if values is None:
             values = Values(_guess(value))
         kinds.add("str" if isinstance(key, str) else "int" if isinstance(key, int | np.integer) else "bytes")
         key = key.encode() if isinstance(key, str) else int(key) if isinstance(key, np.integer) else key
         packed.append((key, values.pack(value)))
     if len(kinds) > 1:
-        raise BadInput(f"keys of several kinds ({', '.join(sorted(kinds))}): a map's keys are of one")
+        raise BadInputError(f"keys of several kinds ({', '.join(sorted(kinds))}): a map's keys are of one")
     values = values or Values(bytes if kind == "hash" else "i8")
     handle = _native.walk_load_pairs(native, kind, packed, values.bytes, log2, progress)
     return handle, values, kinds.pop() if kinds else "int"
@@ -433,5 +433,5 @@ def _csv_columns(path: str | os.PathLike[str], key: str | int, value: Any) -> tu
         elif column in names:
             places.append(names.index(column))
         else:
-            raise BadInput(f"{os.fspath(path)}: there is no column {column!r}: the first line has {', '.join(names)}")
+            raise BadInputError(f"{os.fspath(path)}: there is no column {column!r}: the first line has {', '.join(names)}")
     return places[0], places[1]

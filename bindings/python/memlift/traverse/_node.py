@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from memlift import _native
 from memlift._sizes import in_bytes
-from memlift.errors import BadArgument
+from memlift.errors import BadArgumentError
 
 __all__ = ["Node"]
 
@@ -50,10 +50,10 @@ class Node:
         name: str | None = None,
     ) -> None:
         if (map is None) != (name is None):
-            raise BadArgument("map and name belong together: which of the map's nodes this is")
+            raise BadArgumentError("map and name belong together: which of the map's nodes this is")
         wrong = [key for key in (keys or {}).values() if len(key) != 32]
         if wrong:
-            raise BadArgument(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.token_bytes(32))")
+            raise BadArgumentError(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.token_bytes(32))")
         self._native = _native.WalkNode(
             in_bytes(memory),
             [listen] if isinstance(listen, str) else list(listen),
@@ -91,7 +91,7 @@ class Node:
         return programs
 
     def stop(self) -> None:
-        """Ends it. Raises NodeFailed if one of its threads had failed."""
+        """Ends it. Raises NodeFailedError if one of its threads had failed."""
         self._native.stop()
 
     def __enter__(self) -> Self:
@@ -106,4 +106,4 @@ class Node:
         return f"<memlift.traverse.Node on {', '.join(self.places)}>"
 
     def __reduce__(self) -> Any:
-        raise BadArgument("a node belongs to its process: send others its places")
+        raise BadArgumentError("a node belongs to its process: send others its places")

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, Literal
 
-from memlift.errors import BadProgram
+from memlift.errors import BadProgramError
 from memlift.traverse._struct import Array, Field, Number, Struct
 
 __all__ = ["BINARY", "Kinds", "Source"]
@@ -30,11 +30,11 @@ class Source:
         self.function = function
         code = getattr(function, "__code__", None)
         if code is None:
-            raise BadProgram(f"{function!r} is no Python function")
+            raise BadProgramError(f"{function!r} is no Python function")
         try:
             lines, first = inspect.getsourcelines(function)
         except OSError:
-            raise BadProgram(
+            raise BadProgramError(
                 f"the source of {function.__name__} cannot be read: define it in a file or a notebook's cell"
             ) from None
         self.file = code.co_filename
@@ -42,17 +42,17 @@ class Source:
         self.first = first
         tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
         if not isinstance(tree, ast.FunctionDef):
-            raise BadProgram(f"{function.__name__} is no plain function: no lambda, no async def")
+            raise BadProgramError(f"{function.__name__} is no plain function: no lambda, no async def")
         self.tree = tree
         closure = inspect.getclosurevars(function)
         self.names = {**closure.builtins, **closure.globals, **closure.nonlocals}
 
-    def error(self, line: int | None, reason: str) -> BadProgram:
+    def error(self, line: int | None, reason: str) -> BadProgramError:
         """What is wrong, and where."""
         if line is None:
-            return BadProgram(f"{self.function.__name__}: {reason}")
+            return BadProgramError(f"{self.function.__name__}: {reason}")
         text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
-        error = BadProgram(f"{self.file}:{self.first + line - 1}: {reason}\n    {text}")
+        error = BadProgramError(f"{self.file}:{self.first + line - 1}: {reason}\n    {text}")
         error.line = self.first + line - 1
         return error
 

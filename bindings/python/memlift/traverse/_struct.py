@@ -15,7 +15,7 @@ import struct as _pack
 from types import SimpleNamespace
 from typing import Any
 
-from memlift.errors import BadProgram
+from memlift.errors import BadProgramError
 
 __all__ = ["Array", "Number", "Struct", "at", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
 
@@ -31,7 +31,7 @@ class Number:
 
     def __getitem__(self, count: int) -> "Array":
         if not isinstance(count, int) or count < 1:
-            raise BadProgram(f"{self!r}[{count!r}]: an array has one element at least")
+            raise BadProgramError(f"{self!r}[{count!r}]: an array has one element at least")
         return Array(self, count)
 
     def __call__(self, value: int) -> int:
@@ -108,7 +108,7 @@ class Struct:
         try:
             annotations = inspect.get_annotations(cls, eval_str=True)
         except NameError as error:
-            raise BadProgram(
+            raise BadProgramError(
                 f"{cls.__name__}: {error}: write the types without quotes, and not under "
                 "`from __future__ import annotations` inside a function"
             ) from None
@@ -116,7 +116,7 @@ class Struct:
         end = cls._bytes
         for name, type in annotations.items():
             if not isinstance(type, Number | Array):
-                raise BadProgram(f"{cls.__name__}.{name} is a {type!r}: use u8 to u64, i8 to i64, or u64[count]")
+                raise BadProgramError(f"{cls.__name__}.{name} is a {type!r}: use u8 to u64, i8 to i64, or u64[count]")
             size = type.element.bytes if isinstance(type, Array) else type.bytes
             place = cls.__dict__.get(name)
             if isinstance(place, at):
@@ -124,7 +124,7 @@ class Struct:
             elif place is None:
                 offset = -(-max(end, 0) // size) * size
             else:
-                raise BadProgram(f"{cls.__name__}.{name} = {place!r}: only at(offset) can stand there")
+                raise BadProgramError(f"{cls.__name__}.{name} = {place!r}: only at(offset) can stand there")
             fields[name] = Field(name, offset, type)
             end = offset + type.bytes
         cls._fields = fields
@@ -147,19 +147,19 @@ class Struct:
         for name, value in values.items():
             field = cls._fields.get(name)
             if field is None:
-                raise BadProgram(f"{cls.__name__} has no field {name!r}: it has {', '.join(cls._fields)}")
+                raise BadProgramError(f"{cls.__name__} has no field {name!r}: it has {', '.join(cls._fields)}")
             many = isinstance(field.type, Array)
             numbers = [int(number) for number in value] if many else [int(value)]
             if isinstance(field.type, Array):
                 if len(numbers) > field.type.count:
-                    raise BadProgram(f"{cls.__name__}.{name}: {len(numbers)} numbers, {field.type.count} fit")
+                    raise BadProgramError(f"{cls.__name__}.{name}: {len(numbers)} numbers, {field.type.count} fit")
                 numbers += [0] * (field.type.count - len(numbers))
             if field.offset < 0:
-                raise BadProgram(f"{cls.__name__}.{name} lies before the start")
+                raise BadProgramError(f"{cls.__name__}.{name} lies before the start")
             try:
                 _pack.pack_into(field._format(), packed, field.offset, *numbers)
             except _pack.error as error:
-                raise BadProgram(f"{cls.__name__}.{name} = {value!r}: {error}") from None
+                raise BadProgramError(f"{cls.__name__}.{name} = {value!r}: {error}") from None
         return bytes(packed)
 
     @classmethod

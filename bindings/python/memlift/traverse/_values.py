@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from memlift.errors import BadArgument, UnsupportedValue
+from memlift.errors import BadArgumentError, UnsupportedValueError
 
 __all__ = ["Values", "converted", "is_mixed", "raw"]
 
@@ -42,7 +42,7 @@ def is_mixed(listed: Any, array: np.ndarray[Any, Any]) -> bool:
 
 
 def converted(given: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array of this dtype that says what was given. Raises UnsupportedValue where it cannot."""
+    """An array of this dtype that says what was given. Raises UnsupportedValueError where it cannot."""
     try:
         if dtype.names is not None and isinstance(given, tuple):
             # Field by field: as a whole, numpy would cut off what does not fit.
@@ -66,9 +66,9 @@ def converted(given: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         else:
             unchanged = _is_unchanged(original, packed)
     except (TypeError, ValueError, OverflowError) as error:
-        raise UnsupportedValue(f"{given!r} is no {dtype}: {error}") from None
+        raise UnsupportedValueError(f"{given!r} is no {dtype}: {error}") from None
     if not unchanged:
-        raise UnsupportedValue(
+        raise UnsupportedValueError(
             f"{given!r} does not fit {dtype} as it is: make the collection with another value type ('f8' for numbers with a fraction), "
             "or round it first"
         )
@@ -82,7 +82,7 @@ def raw(value: Any, advice: str) -> bytes:
             return memoryview(value).tobytes()
         except TypeError:
             pass
-    raise UnsupportedValue(f"{value!r} is no bytes: {advice}, or give bytes")
+    raise UnsupportedValueError(f"{value!r} is no bytes: {advice}, or give bytes")
 
 
 class Values:
@@ -101,9 +101,9 @@ class Values:
             try:
                 self.dtype = np.dtype(kind).newbyteorder("<")
             except TypeError:
-                raise BadArgument(f"value={kind!r}: bytes, str, or a numpy dtype ('i8', 'f8', 'V240')") from None
+                raise BadArgumentError(f"value={kind!r}: bytes, str, or a numpy dtype ('i8', 'f8', 'V240')") from None
             if self.dtype.hasobject or self.dtype.itemsize == 0:
-                raise BadArgument(f"value={kind!r}: a dtype of a fixed length without Python objects")
+                raise BadArgumentError(f"value={kind!r}: a dtype of a fixed length without Python objects")
             self.name = str(self.dtype)
 
     @property
@@ -116,14 +116,14 @@ class Values:
         if self.dtype is not None:
             packed = converted(value, self.dtype)
             if packed.shape != ():
-                raise UnsupportedValue(f"{value!r} is an array: this collection's values are one {self.name} each")
+                raise UnsupportedValueError(f"{value!r} is an array: this collection's values are one {self.name} each")
             return packed.tobytes()
         if self.name == "str":
             if not isinstance(value, str):
-                raise UnsupportedValue(f"{value!r} is no str, as this collection's values are")
+                raise UnsupportedValueError(f"{value!r} is no str, as this collection's values are")
             return value.encode()
         if isinstance(value, str):
-            raise UnsupportedValue("a str where bytes are wanted: make the collection with value=str, or encode it")
+            raise UnsupportedValueError("a str where bytes are wanted: make the collection with value=str, or encode it")
         return raw(value, "make the collection with another value type ('i8', 'f8', a dtype)")
 
     def pack_array(self, values: Any) -> np.ndarray[Any, Any]:
@@ -132,7 +132,7 @@ class Values:
         if isinstance(values, np.ndarray) or (self.dtype.kind in "iufbc" and not is_mixed(values, np.asarray(values))):
             packed = converted(values, self.dtype)
             if packed.ndim != 1:
-                raise UnsupportedValue(f"values of {packed.ndim} dimensions: this collection's values are one {self.name} each")
+                raise UnsupportedValueError(f"values of {packed.ndim} dimensions: this collection's values are one {self.name} each")
             return np.ascontiguousarray(packed)
         return np.frombuffer(b"".join(self.pack(value) for value in values), self.dtype)
 
@@ -140,7 +140,7 @@ class Values:
         """As Python has it."""
         if self.dtype is not None:
             if len(data) != self.dtype.itemsize:
-                raise UnsupportedValue(f"a value of {len(data)} bytes is no {self.name}: it was put in as something else")
+                raise UnsupportedValueError(f"a value of {len(data)} bytes is no {self.name}: it was put in as something else")
             value = np.frombuffer(data, self.dtype)[0]
             return value.item() if self.dtype.kind in "iufbc" else value
         return bytes(data).decode() if self.name == "str" else bytes(data)

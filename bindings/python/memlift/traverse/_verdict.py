@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from memlift.errors import BadProgram
+from memlift.errors import BadProgramError
 
 __all__ = ["Verdict", "compare_swap", "done", "emit", "fetch_add", "go_on", "missing", "retry"]
 
@@ -17,7 +17,7 @@ class Verdict:
         self.__doc__ = text
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        raise BadProgram(f"{self.name}() is a verdict: return it from a function under @iterator")
+        raise BadProgramError(f"{self.name}() is a verdict: return it from a function under @iterator")
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(self.parameters)})"

@@ -36,6 +36,7 @@ pub enum Trouble {
     Gone(String),
     Argument(String),
     Closed(String),
+    Forked(String),
 }
 
 impl From<Error> for Trouble {
@@ -48,9 +49,10 @@ impl Trouble {
     pub fn raise(self, py: Python<'_>) -> PyErr {
         match self {
             Trouble::Pool(error) => persist_error(py, error),
-            Trouble::Gone(text) => new(py, "Gone", (text,)),
-            Trouble::Argument(text) => new(py, "BadArgument", (text,)),
-            Trouble::Closed(text) => new(py, "Closed", (text,)),
+            Trouble::Gone(text) => new(py, "GoneError", (text,)),
+            Trouble::Argument(text) => new(py, "BadArgumentError", (text,)),
+            Trouble::Closed(text) => new(py, "ClosedError", (text,)),
+            Trouble::Forked(text) => new(py, "ForkedError", (text,)),
         }
     }
 }
@@ -145,7 +147,7 @@ impl Inner {
 
     fn closed(&self) -> Trouble {
         if self.process != std::process::id() {
-            return Trouble::Closed(format!(
+            return Trouble::Forked(format!(
                 "the pool {} belongs to the process that this one was forked from: a pool has one owner; close it there and open \
                  it here",
                 self.path.display()
@@ -157,7 +159,7 @@ impl Inner {
     fn trouble(&self, trouble: Trouble) -> Trouble {
         match trouble {
             Trouble::Pool(Error::Argument { what }) if self.process != std::process::id() => {
-                Trouble::Closed(what)
+                Trouble::Forked(what)
             }
             other => other,
         }
@@ -521,7 +523,7 @@ impl PersistPool {
             None => {
                 let text =
                     "this thread has no open transaction: a transaction ends in the thread that began it";
-                return Err(new(py, "OutOfOrder", (text,)));
+                return Err(new(py, "OutOfOrderError", (text,)));
             }
         }
         let ended = py.detach(|| {
@@ -709,7 +711,7 @@ impl PersistPool {
         if self.in_transaction() {
             let text =
                 "a transaction of this thread is open: leave its `with` block before compacting the pool";
-            return Err(new(py, "OutOfOrder", (text,)));
+            return Err(new(py, "OutOfOrderError", (text,)));
         }
         let done = self.inner.with(py, |pool| Ok(pool.compact(|_, _| {})?))?;
         Ok((done.moved, done.freed * SLAB_BYTES, done.before, done.after))
@@ -720,7 +722,7 @@ impl PersistPool {
     fn backup(&self, py: Python<'_>, target: PathBuf, rate: Option<u64>) -> PyResult<(u64, u64, u64, f64)> {
         if self.in_transaction() {
             let text = "a transaction of this thread is open: leave its `with` block before copying the pool";
-            return Err(new(py, "OutOfOrder", (text,)));
+            return Err(new(py, "OutOfOrderError", (text,)));
         }
         let bytes_per_second = match rate.map(NonZeroU64::new) {
             Some(None) => return Err(PyValueError::new_err("bytes_per_second: 0 copies nothing")),
@@ -745,7 +747,7 @@ impl PersistPool {
     fn close(&self, py: Python<'_>) -> PyResult<(usize, Option<String>)> {
         if self.in_transaction() {
             let text = "a transaction of this thread is open: leave its `with` block before closing the pool";
-            return Err(new(py, "OutOfOrder", (text,)));
+            return Err(new(py, "OutOfOrderError", (text,)));
         }
         let inner = &self.inner;
         if self.closed() {

@@ -40,7 +40,7 @@ const BYTEARRAY: u8 = 17;
 const DEPTH_MAX: usize = 64;
 
 fn refused(py: Python<'_>, what: String) -> PyErr {
-    new(py, "UnsupportedValue", (what,))
+    new(py, "UnsupportedValueError", (what,))
 }
 
 fn length(into: &mut Vec<u8>, mut value: usize) {
@@ -253,7 +253,7 @@ struct Source<'a> {
 fn spoilt(py: Python<'_>) -> PyErr {
     new(
         py,
-        "PoolDamaged",
+        "PoolDamagedError",
         ("a value in the pool cannot be read: it was not written by this module, or is damaged",),
     )
 }

@@ -98,7 +98,7 @@ impl WalkClient {
                 Err(raised.unwrap_or_else(|| walk_error(py, ClientError::Interrupted)))
             }
             Some(Err(error)) => Err(walk_error(py, error)),
-            None => Err(new(py, "Closed", ("the client was closed: connect again",))),
+            None => Err(new(py, "ClosedError", ("the client was closed: connect again",))),
         }
     }
 }
@@ -121,7 +121,7 @@ impl WalkClient {
         hops: u8,
         bounce: bool,
     ) -> PyResult<WalkClient> {
-        let wrong = |text: String| new(py, "BadArgument", (text,));
+        let wrong = |text: String| new(py, "BadArgumentError", (text,));
         let keys = match key {
             None => Keys::none(),
             Some(key) => match <[u8; 32]>::try_from(key) {

@@ -72,7 +72,7 @@ pub fn as_many(py: Python<'_>, wanted: usize, given: usize) -> PyResult<()> {
     if wanted == given {
         return Ok(());
     }
-    Err(crate::errors::new(py, "BadArgument", (format!("values: {given} instead of {wanted}"),)))
+    Err(crate::errors::new(py, "BadArgumentError", (format!("values: {given} instead of {wanted}"),)))
 }
 
 pub type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
@@ -329,7 +329,7 @@ impl WalkOrdered {
     fn open(py: Python<'_>, client: Py<WalkClient>, cell: u64, value_bytes: usize) -> PyResult<WalkOrdered> {
         if !(1..=ordered::VALUE_BYTES_MAX).contains(&value_bytes) {
             let text = format!("values of {value_bytes} bytes: 1 to {}", ordered::VALUE_BYTES_MAX);
-            return Err(crate::errors::new(py, "BadArgument", (text,)));
+            return Err(crate::errors::new(py, "BadArgumentError", (text,)));
         }
         let handle = ordered::Handle { cell, value_bytes };
         Ok(WalkOrdered { client, handle, map: Mutex::new(OrderedMap::open(handle)) })

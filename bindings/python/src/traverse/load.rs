@@ -37,7 +37,7 @@ impl Made {
             "hash" => Ok(Made::Hash(log2)),
             "sorted" => Ok(Made::Sorted),
             "unsorted" => Ok(Made::Unsorted),
-            _ => Err(new(py, "BadArgument", (format!("{kind:?}: hash, sorted or unsorted"),))),
+            _ => Err(new(py, "BadArgumentError", (format!("{kind:?}: hash, sorted or unsorted"),))),
         }
     }
 }
@@ -194,7 +194,7 @@ pub fn walk_load_arrow(
         (None, Made::Hash(_)) => 0,
         (None, _) => {
             let text = "an ordered map's values have one length: cast the column to numbers or to bytes of a fixed width";
-            return Err(new(py, "BadInput", (text,)));
+            return Err(new(py, "BadInputError", (text,)));
         }
     };
     let handle = run(py, client, made, rows, value_bytes, progress)?;
@@ -254,7 +254,7 @@ pub fn walk_load_arrays(
             keys.len(),
             values.len()
         );
-        return Err(new(py, "BadInput", (text,)));
+        return Err(new(py, "BadInputError", (text,)));
     }
     let word = |word: &[u8]| u64::from_le_bytes(word.try_into().expect("eight bytes"));
     let keys = keys.chunks_exact(8).map(move |key| OwnedKey::Number(word(key)));

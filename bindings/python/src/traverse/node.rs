@@ -64,10 +64,10 @@ impl WalkNode {
     {
         if self.process != process_mark() {
             let text = "the node runs in the process that this one was forked from: ask it there";
-            return Err(new(py, "Closed", (text,)));
+            return Err(new(py, "ForkedError", (text,)));
         }
         let ran = py.detach(|| self.node.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(run));
-        ran.ok_or_else(|| new(py, "Closed", ("the node was stopped: start another one",)))
+        ran.ok_or_else(|| new(py, "ClosedError", ("the node was stopped: start another one",)))
     }
 }
 
@@ -137,7 +137,7 @@ impl WalkNode {
         prefault: bool,
         map: Option<(PathBuf, String)>,
     ) -> PyResult<WalkNode> {
-        let wrong = |text: String| new(py, "BadArgument", (text,));
+        let wrong = |text: String| new(py, "BadArgumentError", (text,));
         if listen.is_empty() || !(1..=64).contains(&shards) {
             return Err(wrong("a node listens at one place at least, with 1 to 64 shards".to_owned()));
         }
@@ -205,7 +205,7 @@ impl WalkNode {
             let (node, threads) = (Mutex::new(Some(node)), Mutex::new(threads));
             Ok(WalkNode { node, range, places, stop, threads, process: process_mark() })
         })
-        .map_err(|text: String| new(py, "NodeFailed", (text,)))
+        .map_err(|text: String| new(py, "NodeFailedError", (text,)))
     }
 
     /// Addresses at which clients connect.
@@ -244,7 +244,7 @@ impl WalkNode {
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         match py.detach(|| self.end()) {
             None => Ok(()),
-            Some(failed) => Err(new(py, "NodeFailed", (failed,))),
+            Some(failed) => Err(new(py, "NodeFailedError", (failed,))),
         }
     }
 }

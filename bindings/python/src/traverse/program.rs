@@ -31,7 +31,7 @@ fn refused(py: Python<'_>, error: &Error) -> PyErr {
         Error::Malformed { at, .. } | Error::Rejected { at, .. } => Some(*at),
         _ => None,
     };
-    new(py, "BadProgram", (error.to_string(), at))
+    new(py, "BadProgramError", (error.to_string(), at))
 }
 
 fn made(py: Python<'_>, name: &str, bytecode: &[u8], scratch_bytes: usize) -> PyResult<WalkProgram> {
@@ -76,7 +76,7 @@ impl WalkProgram {
             let names: Vec<&str> = shipped::ALL.iter().map(|one| one.name).collect();
             return Err(new(
                 py,
-                "BadProgram",
+                "BadProgramError",
                 (format!("no program {name:?}: there are {}", names.join(", ")), None::<u32>),
             ));
         };

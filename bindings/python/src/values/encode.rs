@@ -58,7 +58,7 @@ impl<'py> Encoded<'py> {
     ///
     /// # Errors
     ///
-    /// `UnsupportedType`, and exceptions that the value's own code raises.
+    /// `UnsupportedTypeError`, and exceptions that the value's own code raises.
     pub fn new(value: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Encoded<'py>> {
         let _inside = Inside::enter(value.py());
         let mut encoded = Encoded::empty();

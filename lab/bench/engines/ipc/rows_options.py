@@ -84,7 +84,7 @@ def _row_auto(fleet, plan, size, pipelined):
             ways.append(way)
             try:
                 way.measure(calls)(way, 0)
-            except memlift.DeviceUnavailable:
+            except memlift.DeviceUnavailableError:
                 skipped.append(options["device"])
                 continue
             times = [way.measure(calls)(way, seed)[0] for seed in range(1 if plan.quick else 9)]
