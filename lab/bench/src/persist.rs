@@ -69,6 +69,10 @@ enum Kind {
     Readers { workload: &'static str },
     /// A pool over two files.
     Devices,
+    /// How far a replica is behind; no rival.
+    ReplicaWindow,
+    /// Making a pool of a replica.
+    ReplicaRestore,
 }
 
 impl Kind {
@@ -100,6 +104,8 @@ impl Kind {
                 threads: number(threads).filter(|threads| *threads <= apps::THREADS_MAX)?,
             },
             ["devices", "2", "delayed"] => Kind::Devices,
+            ["replica", "window"] => Kind::ReplicaWindow,
+            ["replica", "restore"] => Kind::ReplicaRestore,
             _ => return None,
         })
     }
@@ -145,6 +151,8 @@ impl Kind {
                 Plan { steps, ..plan(app.count(), app.count() / 16) }
             }
             Kind::Devices => plan(200, 20),
+            Kind::ReplicaWindow => plan(300, 5),
+            Kind::ReplicaRestore => plan(1, 1),
         }
     }
 }
@@ -212,6 +220,11 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
             let mut command = serve::party(&["devices", rival], &place.folder("theirs")?)?;
             Party::start("memlift, every file synced", &mut command)?
         }
+        (Kind::ReplicaRestore, "limit") => {
+            let bytes = restored_bytes(quick).to_string();
+            let mut command = serve::party(&["replica", "limit", &bytes], &place.folder("limit")?)?;
+            return Ok((Party::start("limit", &mut command)?, false));
+        }
         (Kind::Pages(shape), "memcpy_clwb" | "nt_copy") => {
             let mut command = serve::party(&["page", rival, shape.name()], place.shared()?)?;
             Party::start("a copy of whole pages", &mut command)?
@@ -246,6 +259,11 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
     Ok((party, true))
 }
 
+/// Bytes of values in the pool that is restored.
+fn restored_bytes(quick: bool) -> u64 {
+    if quick { 32 << 20 } else { 256 << 20 }
+}
+
 /// Starts memlift for a row.
 fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
     let mut command = match kind {
@@ -273,6 +291,15 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
             serve::party(&["app", app.name(), mechanism.name(), &threads.to_string()], place.shared()?)?
         }
         Kind::Devices => serve::party(&["devices", "delayed"], &place.folder("ours")?)?,
+        Kind::ReplicaWindow | Kind::ReplicaRestore if !cfg!(feature = "replicate") => {
+            let what = "this memlift-lab was built without replicas: build it with its feature `replicate`";
+            return Err(Stop::Missing(what.to_owned()));
+        }
+        Kind::ReplicaWindow => serve::party(&["replica", "window"], &place.folder("ours")?)?,
+        Kind::ReplicaRestore => {
+            let bytes = restored_bytes(quick).to_string();
+            serve::party(&["replica", "restore", &bytes], &place.folder("ours")?)?
+        }
     };
     Ok(Party::start("memlift", &mut command)?)
 }

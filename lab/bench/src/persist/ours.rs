@@ -8,6 +8,8 @@ pub mod opening;
 pub mod pages;
 pub mod readers;
 pub mod records;
+#[cfg(feature = "replicate")]
+pub mod replicas;
 pub mod stores;
 pub mod words;
 

@@ -98,6 +98,13 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
             let threads = threads.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
             Box::new(Apps::open(app, mechanism, threads.ok_or_else(bad)?, Path::new(path))?)
         }
+        #[cfg(feature = "replicate")]
+        ["replica", "window", folder] => Box::new(super::ours::replicas::Window::open(Path::new(folder))?),
+        #[cfg(feature = "replicate")]
+        ["replica", way @ ("restore" | "limit"), bytes, folder] => {
+            let bytes = bytes.parse().map_err(|_| bad())?;
+            Box::new(super::ours::replicas::Restoring::open(bytes, way == "limit", Path::new(folder))?)
+        }
         ["devices", way, folder] => Box::new(Devices::open(way, Path::new(folder))?.ok_or_else(bad)?),
         ["page", way, shape, path] => {
             let way = Way::parse(way).ok_or_else(bad)?;

@@ -18,8 +18,8 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions,
-    PutPayload, RetryConfig,
+    ClientOptions, GetOptions, GetRange, GetResultPayload, ObjectStore, ObjectStoreExt, ObjectStoreScheme,
+    PutMode, PutOptions, PutPayload, RetryConfig,
 };
 use tokio::sync::Notify;
 use url::Url;
@@ -316,6 +316,13 @@ impl Place {
             Err(error) => return Err(failed(error)),
         };
         let sent = found.range.end.saturating_sub(found.range.start);
+        if let GetResultPayload::File(..) = found.payload {
+            // As one piece: the stream of a file has pieces of 8 KiB.
+            if sent > most {
+                return Err(self.error(format!("{name} is larger than it can be")));
+            }
+            return Ok(Some(found.bytes().await.map_err(failed)?.into()));
+        }
         let mut bytes = Vec::with_capacity(sent.min(most) as usize);
         let mut body = found.into_stream();
         while let Some(piece) = body.try_next().await.map_err(&failed)? {
