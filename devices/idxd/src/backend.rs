@@ -3,9 +3,9 @@
 //!
 //! - **Flow** a submitted descriptor gets a free place and is offered to the device. `poll` reads the records, and gives the rest of an
 //!   operation to the device or to the CPU, until the submitter's record can be written.
-//! - **Order** a portal gets no more descriptors than the queue holds, whether it is dedicated or not. If a shared queue is kept full by
-//!   others while none of our descriptors is in it, the CPU does the operation after one refusal. DRAIN ends when everything submitted
-//!   before it has ended.
+//! - **Order** a portal gets no more descriptors than the queue holds of a program ([`WorkQueue::room`]), whether it is dedicated or not. If
+//!   a shared queue is kept full by others while none of our descriptors is in it, the CPU does the operation after one refusal. DRAIN ends
+//!   when everything submitted before it has ended.
 //! - **Owner** places own flights. `poll` takes a flight out while the CPU works on it, so the lock is free meanwhile.
 //! - **Failure** if a device with work gives no answer for [`Settings::patience`], it is not used again. Its descriptors end as
 //!   DEVICE_LOST, and their records are leaked, because the device may still write them; all other work is done by the CPU.
@@ -171,7 +171,7 @@ impl Idxd {
         if !batches || probe(&*portal, &noop, settings.patience).is_err() {
             limits.batch_max = 0;
         }
-        let size = queue.size.clamp(1, DEPTH_MAX) as usize;
+        let size = queue.room().clamp(1, DEPTH_MAX) as usize;
         let state = State {
             places: (0..size).map(|_| Place::Free).collect(),
             limits,

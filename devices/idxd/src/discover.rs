@@ -39,6 +39,14 @@ pub struct Device {
     pub gen_cap: u64,
     /// Bitmap in which bit n is set if the device has operation n.
     pub opcodes: [u64; 4],
+    /// True if its queues can be given sizes; a device of a virtual machine may have them fixed.
+    pub configurable: bool,
+    /// Entries that its queues have together; 0 if the kernel does not tell.
+    pub entries: u32,
+    /// Most members of one batch; 0 if the kernel does not tell.
+    pub batch_max: u32,
+    /// Most bytes of one descriptor; 0 if the kernel does not tell.
+    pub transfer_bytes_max: u64,
 }
 
 /// A work queue.
@@ -56,6 +64,8 @@ pub struct WorkQueue {
     pub mode: Mode,
     /// Number of descriptors that the queue holds.
     pub size: u32,
+    /// Number of descriptors from which on a shared queue refuses those of programs; 0 if the kernel does not tell.
+    pub threshold: u32,
     /// Most bytes of one descriptor.
     pub transfer_bytes_max: u64,
     /// Most members of one batch; 0 or 1 if there are no batches.
@@ -95,6 +105,15 @@ impl WorkQueue {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
 
+    /// Returns how many descriptors of a program the queue holds at most. Programs submit through the limited portal, for which a
+    /// shared queue is full once it holds `threshold` descriptors, whoever submitted them.
+    pub const fn room(&self) -> u32 {
+        match self.mode {
+            Mode::Shared if self.threshold > 0 && self.threshold < self.size => self.threshold,
+            _ => self.size,
+        }
+    }
+
     /// Returns true if the queue is configured for programs.
     pub fn is_for_users(&self) -> bool {
         self.enabled && self.kind == "user" && self.size > 0
@@ -132,7 +151,7 @@ impl DsaInventory {
         let mut queues: Vec<&WorkQueue> =
             self.queues.iter().filter(|queue| queue.is_for_users() && works(&queue.device)).collect();
         let far = |queue: &WorkQueue| node.is_some() && queue.node.is_some() && queue.node != node;
-        queues.sort_by_key(|queue| (far(queue), queue.mode, std::cmp::Reverse(queue.size)));
+        queues.sort_by_key(|queue| (far(queue), queue.mode, std::cmp::Reverse(queue.room())));
         queues
     }
 }
@@ -156,6 +175,11 @@ impl Attributes {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
             None => text.parse().ok(),
         }
+    }
+
+    /// A number of entries or members, 0 without the attribute.
+    fn count(&self, name: &str) -> u32 {
+        self.number(name).unwrap_or(0).min(1 << 16) as u32
     }
 
     fn is(&self, name: &str, value: &str) -> bool {
@@ -195,6 +219,10 @@ fn device(name: &str, attributes: &Attributes) -> Device {
         node: attributes.text("numa_node").and_then(|text| text.parse().ok()),
         gen_cap: attributes.number("gen_cap").unwrap_or(0),
         opcodes: attributes.opcodes("op_cap").unwrap_or_default(),
+        configurable: !attributes.is("configurable", "0"),
+        entries: attributes.count("max_work_queues_size"),
+        batch_max: attributes.count("max_batch_size"),
+        transfer_bytes_max: attributes.number("max_transfer_size").unwrap_or(0),
     }
 }
 
@@ -204,16 +232,16 @@ fn queue(name: &str, device: &Device, attributes: &Attributes, root: &Path) -> W
     for (both, (configured, has)) in opcodes.iter_mut().zip(configured.iter().zip(device.opcodes)) {
         *both = configured & has;
     }
-    let number = |name| attributes.number(name).unwrap_or(0);
     WorkQueue {
         name: name.to_owned(),
         device: device.name.clone(),
         enabled: attributes.is("state", "enabled"),
         kind: attributes.text("type").unwrap_or_default(),
         mode: if attributes.is("mode", "shared") { Mode::Shared } else { Mode::Dedicated },
-        size: number("size").min(1 << 16) as u32,
-        transfer_bytes_max: number("max_transfer_size"),
-        batch_max: number("max_batch_size").min(1 << 16) as u32,
+        size: attributes.count("size"),
+        threshold: attributes.count("threshold"),
+        transfer_bytes_max: attributes.number("max_transfer_size").unwrap_or(0),
+        batch_max: attributes.count("max_batch_size"),
         blocks_on_fault: attributes.is("block_on_fault", "1"),
         cache_control: device.gen_cap & CACHE_CONTROL != 0,
         overlap: device.gen_cap & OVERLAP != 0,
@@ -299,6 +327,18 @@ mod tests {
         let machine = DsaInventory::discover(bare.path());
         assert!(!machine.queues[0].supports(Opcode::NOOP) && !machine.queues[0].overlap);
         assert!(machine.candidates(None).is_empty());
+    }
+
+    #[test]
+    fn a_shared_queue_is_full_for_programs_at_its_threshold() {
+        let root = two_nodes();
+        for (queue, threshold) in [("wq0.1", "12\n"), ("wq0.0", "0\n"), ("wq2.0", "70\n")] {
+            fs::write(root.path().join("sys/bus/dsa/devices").join(queue).join("threshold"), threshold)
+                .unwrap();
+        }
+        let machine = DsaInventory::discover(root.path());
+        let room = |name: &str| machine.queues.iter().find(|queue| queue.name == name).unwrap().room();
+        assert_eq!(["wq0.1", "wq0.0", "wq2.0"].map(room), [12, 32, 64]);
     }
 
     #[test]

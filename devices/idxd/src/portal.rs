@@ -5,10 +5,12 @@
 //! |---|---|---|---|
 //! | shared | yes | ENQCMD | refused; tried [`RETRIES`] times more |
 //! | dedicated | yes | MOVDIR64B | not reported: the caller counts |
-//! | any | no | write(2) | EAGAIN |
+//! | shared | no | write(2) | the kernel tries ENQCMDS `enqcmds_retries` times more; EAGAIN if it accepted none |
+//! | dedicated | no | write(2) | not reported: the kernel uses MOVDIR64B, and the caller counts |
 //!
-//! - **Flow** the queue's file is opened and its page mapped. Current kernels refuse the mapping without CAP_SYS_RAWIO (INTEL-SA-01084);
-//!   then write(2) is used, which refuses BATCH on such devices.
+//! - **Flow** the queue's file is opened and its page mapped. A kernel with the fix of INTEL-SA-01084 (Linux 6.9 and stable kernels since)
+//!   maps queues of devices that it holds unsafe (`user_submission_safe`) for CAP_SYS_RAWIO only, and takes descriptors by write(2); there it
+//!   refuses BATCH on such devices. An earlier kernel maps every queue and has no write(2).
 //! - **Order** an SFENCE before each descriptor: the device must see all earlier stores before it sees the descriptor.
 //! - **Owner** forked children do not inherit the page (the kernel leaves it out), so they must neither use nor unmap it.
 //! - **Not here** how many descriptors were submitted, and how many a queue holds: see `backend`.
@@ -70,13 +72,40 @@ impl Instructions {
     }
 }
 
+/// Ways by which the kernel takes a program's descriptors for a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ways {
+    /// True if it maps the queue's page.
+    pub maps: bool,
+    /// True if it takes descriptors by write(2).
+    pub writes: bool,
+}
+
+/// Asks the kernel which ways into `queue` this program has. No descriptor is submitted.
+///
+/// # Errors
+/// Those of opening the file, see [`open`].
+pub fn ways(queue: &WorkQueue) -> io::Result<Ways> {
+    let file = open_queue(queue)?;
+    Ok(Ways { maps: Mapped::new(&file, queue.mode).is_ok(), writes: writes(&file) })
+}
+
+fn open_queue(queue: &WorkQueue) -> io::Result<OwnedFd> {
+    Ok(open_file(&queue.path, OFlags::RDWR | OFlags::CLOEXEC, FileMode::empty())?)
+}
+
+/// Returns true if the file takes write(2). An empty write submits nothing; a driver without the call refuses it with EINVAL.
+fn writes(file: &OwnedFd) -> bool {
+    rustix::io::write(file, &[]).is_ok()
+}
+
 /// Opens a portal to `queue`: the mapped page if the kernel and `allowed` permit it, else write(2).
 ///
 /// # Errors
 /// Those of opening the file: EACCES without permission, EBUSY for a dedicated queue that is in use, ENOENT in a container
-/// without the file.
+/// without the file. Unsupported if the page cannot be used and the kernel takes nothing by write(2).
 pub fn open(queue: &WorkQueue, allowed: Instructions) -> io::Result<Box<dyn Portal>> {
-    let file = open_file(&queue.path, OFlags::RDWR | OFlags::CLOEXEC, FileMode::empty())?;
+    let file = open_queue(queue)?;
     let here = Instructions::detect();
     let can = match queue.mode {
         Mode::Shared => allowed.enqcmd && here.enqcmd,
@@ -84,6 +113,11 @@ pub fn open(queue: &WorkQueue, allowed: Instructions) -> io::Result<Box<dyn Port
     };
     if can && let Ok(mapped) = Mapped::new(&file, queue.mode) {
         return Ok(Box::new(mapped));
+    }
+    if !writes(&file) {
+        let why =
+            "its page cannot be used, and this kernel takes nothing by write(2), which Linux has since 6.9";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     Ok(Box::new(Written::new(file)))
 }
@@ -267,6 +301,16 @@ mod tests {
         drop(reader);
         // SAFETY: NOOPs access no memory.
         assert!(unsafe { portal.offer(&many) }.is_err(), "nobody is at the other end");
+    }
+
+    /// A file without write(2) stands for the driver of a kernel before 6.9, which has none either and gives the same EINVAL.
+    #[test]
+    fn a_queue_without_write_is_known_before_anything_is_sent() {
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        assert_eq!(rustix::io::write(&epoll, &[]), Err(rustix::io::Errno::INVAL));
+        assert!(!writes(&epoll));
+        let (_reader, writer) = rustix::pipe::pipe().unwrap();
+        assert!(writes(&writer));
     }
 
     /// MOVDIR64B can store to any memory, so the instruction itself is tested if the CPU has it.

@@ -32,6 +32,7 @@ pub fn queue(size: u32) -> WorkQueue {
         kind: "user".to_owned(),
         mode: Mode::Shared,
         size,
+        threshold: size,
         transfer_bytes_max: 1 << 31,
         batch_max: 1024,
         blocks_on_fault: false,
@@ -158,6 +159,30 @@ fn it_conforms_within_narrow_limits() {
     pass(&over(&plain, &Wire::new(4, faulty)), 15);
     let none = WorkQueue { transfer_bytes_max: 0, batch_max: 0, ..queue(1) };
     pass(&over(&none, &Wire::new(1, CALM)), 20);
+}
+
+/// A shared queue of eight entries that refuses programs' descriptors from the third on.
+#[test]
+fn a_queue_gets_no_more_than_its_threshold() {
+    let wire = Wire::new(8, CALM);
+    let device = over(&WorkQueue { threshold: 3, ..queue(8) }, &wire);
+    assert_eq!(device.capabilities().queue_depth, 3);
+    wire.hold();
+    let before = wire.took();
+    let mut records = [Completion::PENDING; 5];
+    let noops: Vec<Descriptor> = records
+        .iter_mut()
+        .map(|record| {
+            let flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
+            Descriptor { completion_address: address(record), ..Descriptor::new(Opcode::NOOP, flags) }
+        })
+        .collect();
+    // SAFETY: NOOPs use their records only, which live to the end.
+    let busy = unsafe { device.submit(&noops) }.unwrap_err();
+    assert_eq!((busy.accepted, wire.took() - before, device.stats().full), (3, 3, 0));
+    wire.work();
+    while device.poll() > 0 {}
+    assert_eq!(records.iter().filter(|record| record.status() == Status::SUCCESS).count(), 3);
 }
 
 #[test]
