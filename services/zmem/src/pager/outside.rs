@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memlift_kernels::page::{self, Packer};
+use memlift_kernels::pages::{self, Packer};
 
 use super::ARENA_BASE;
 use super::entry::{Entry, Tag};
@@ -350,11 +350,11 @@ impl Outside {
     fn absent_page(&mut self, page: u64, entry: Entry, target: &mut [u8; PAGE_BYTES]) -> Contents {
         let whole = match entry.tag() {
             Tag::Filled => {
-                page::fill(entry.word(), target);
+                pages::fill(entry.word(), target);
                 true
             }
             Tag::Word => self.object(entry.handle_of_store()).is_some_and(|word| {
-                word[..].try_into().map(|word| page::fill(u64::from_le_bytes(word), target)).is_ok()
+                word[..].try_into().map(|word| pages::fill(u64::from_le_bytes(word), target)).is_ok()
             }),
             Tag::Stored => self
                 .object(entry.handle_of_store())
@@ -410,7 +410,7 @@ impl Outside {
         let read = self.files[generation]
             .as_ref()
             .is_some_and(|file| file.read_exact_at(target, index as u64 * PAGE_BYTES as u64).is_ok());
-        read && page::checksum(page, target) == u32::from_le_bytes(word)
+        read && pages::checksum(page, target) == u32::from_le_bytes(word)
     }
 }
 
